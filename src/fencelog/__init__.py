@@ -1,0 +1,1 @@
+"""fencelog: an exactly-once event log that speaks the Kafka protocol."""
