@@ -1,0 +1,1 @@
+"""fencelog's tests: unit, contracts, conformance, cli, spark and the proofs."""
