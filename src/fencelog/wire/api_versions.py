@@ -1,0 +1,130 @@
+"""Which requests this broker speaks, in which versions, and from which version each is flexible.
+
+The ranges are what six client families were seen to need. Where one looks odd:
+Produce is advertised from 0 because librdkafka silently drops codecs otherwise (KAFKA-18659), and
+0 to 2 are refused when they come; AddPartitionsToTxn above 3 is for brokers among themselves;
+EndTxn above 3 would announce transaction version 2.
+"""
+
+from enum import IntEnum
+from types import MappingProxyType
+from typing import NamedTuple
+
+FIRST_OWN_KEY = 10000
+
+
+class ApiKey(IntEnum):
+    """Numbers of the requests that this package knows by name."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    END_TXN = 26
+    DESCRIBE_CONFIGS = 32
+    DELETE_GROUPS = 42
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
+    JOIN_TRANSACTION = 10000
+    COMMIT_TRANSACTION = 10001
+    ABORT_TRANSACTION = 10002
+    DESCRIBE_APP = 10003
+    RENEW_TRANSACTION = 10004
+
+
+class VersionRange(NamedTuple):
+    """First and last version spoken, both included."""
+
+    minimum: int
+    maximum: int
+
+    def __contains__(self, version: object) -> bool:
+        """Tell whether a version is spoken."""
+        return isinstance(version, int) and self.minimum <= version <= self.maximum
+
+
+SUPPORTED = MappingProxyType(
+    {
+        ApiKey.PRODUCE: VersionRange(0, 11),
+        ApiKey.FETCH: VersionRange(4, 16),
+        ApiKey.LIST_OFFSETS: VersionRange(1, 7),
+        ApiKey.METADATA: VersionRange(0, 12),
+        ApiKey.OFFSET_COMMIT: VersionRange(2, 9),
+        ApiKey.OFFSET_FETCH: VersionRange(1, 9),
+        ApiKey.FIND_COORDINATOR: VersionRange(0, 4),
+        ApiKey.API_VERSIONS: VersionRange(0, 3),
+        ApiKey.CREATE_TOPICS: VersionRange(2, 7),
+        ApiKey.DELETE_TOPICS: VersionRange(1, 6),
+        ApiKey.INIT_PRODUCER_ID: VersionRange(0, 4),
+        ApiKey.ADD_PARTITIONS_TO_TXN: VersionRange(0, 3),
+        ApiKey.END_TXN: VersionRange(0, 3),
+        ApiKey.DESCRIBE_CONFIGS: VersionRange(1, 4),
+        ApiKey.DESCRIBE_CLUSTER: VersionRange(0, 1),
+        ApiKey.DESCRIBE_PRODUCERS: VersionRange(0, 0),
+        ApiKey.DESCRIBE_TRANSACTIONS: VersionRange(0, 0),
+        ApiKey.LIST_TRANSACTIONS: VersionRange(0, 1),
+        ApiKey.JOIN_TRANSACTION: VersionRange(0, 0),
+        ApiKey.COMMIT_TRANSACTION: VersionRange(0, 0),
+        ApiKey.ABORT_TRANSACTION: VersionRange(0, 0),
+        ApiKey.DESCRIBE_APP: VersionRange(0, 0),
+        ApiKey.RENEW_TRANSACTION: VersionRange(0, 0),
+    }
+)
+"""Versions advertised in ApiVersions."""
+
+PRODUCE_VERSION_MIN_ACCEPTED = 3
+"""Below this a produce request carries message sets of magic 0 or 1, which are refused."""
+
+FLEXIBLE_FROM = MappingProxyType(
+    {
+        ApiKey.PRODUCE: 9,
+        ApiKey.FETCH: 12,
+        ApiKey.LIST_OFFSETS: 6,
+        ApiKey.METADATA: 9,
+        ApiKey.OFFSET_COMMIT: 8,
+        ApiKey.OFFSET_FETCH: 6,
+        ApiKey.FIND_COORDINATOR: 3,
+        ApiKey.DESCRIBE_GROUPS: 5,
+        ApiKey.LIST_GROUPS: 3,
+        ApiKey.API_VERSIONS: 3,
+        ApiKey.CREATE_TOPICS: 5,
+        ApiKey.DELETE_TOPICS: 4,
+        ApiKey.INIT_PRODUCER_ID: 2,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: 4,
+        ApiKey.ADD_PARTITIONS_TO_TXN: 3,
+        ApiKey.END_TXN: 3,
+        ApiKey.DESCRIBE_CONFIGS: 4,
+        ApiKey.DELETE_GROUPS: 2,
+        ApiKey.DESCRIBE_CLUSTER: 0,
+        ApiKey.DESCRIBE_PRODUCERS: 0,
+        ApiKey.DESCRIBE_TRANSACTIONS: 0,
+        ApiKey.LIST_TRANSACTIONS: 0,
+        ApiKey.JOIN_TRANSACTION: 0,
+        ApiKey.COMMIT_TRANSACTION: 0,
+        ApiKey.ABORT_TRANSACTION: 0,
+        ApiKey.DESCRIBE_APP: 0,
+        ApiKey.RENEW_TRANSACTION: 0,
+    }
+)
+"""First flexible version of each request; the headers need it before the body is read."""
+
+_FLEXIBLE_FROM_BY_NUMBER: dict[int, int] = {int(key): first for key, first in FLEXIBLE_FROM.items()}
+
+
+def is_flexible(api_key: int, api_version: int) -> bool:
+    """Tell whether a request is of a flexible version; an unknown key never is."""
+    first = _FLEXIBLE_FROM_BY_NUMBER.get(api_key)
+    return first is not None and api_version >= first

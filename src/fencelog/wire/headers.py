@@ -1,0 +1,73 @@
+"""Headers of requests and responses: what stands before a body.
+
+A request's header says its API and version; a response's only the correlation id, so both sides
+must know from the request whether the response is flexible.
+"""
+
+from struct import Struct
+from typing import NamedTuple
+
+from fencelog.types import Buffer
+from fencelog.wire.api_versions import ApiKey, is_flexible
+from fencelog.wire.primitives import Reader, write_string
+
+_REQUEST = Struct(">hhi")
+_CORRELATION_ID = Struct(">i")
+
+
+class RequestHeader(NamedTuple):
+    """What a request says of itself."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+
+
+def read_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
+    """Split a frame (without its size prefix) into header and body.
+
+    Raises WireError when the header is malformed. For an API key that is not known here the body
+    begins right after the client id.
+    """
+    reader = Reader(frame)
+    api_key, api_version, correlation_id = reader.unpack(_REQUEST)
+    # Not compact even in flexible versions, so that any broker can read it.
+    client_id = reader.nullable_string(flexible=False)
+    if is_flexible(api_key, api_version):
+        reader.skip_tags()
+    header = RequestHeader(api_key, api_version, correlation_id, client_id)
+    return header, reader.data[reader.position :]
+
+
+def request_header(header: RequestHeader) -> bytes:
+    """Return the bytes that go before a request's body."""
+    out = bytearray(_REQUEST.pack(header.api_key, header.api_version, header.correlation_id))
+    write_string(out, header.client_id, flexible=False)
+    if is_flexible(header.api_key, header.api_version):
+        out.append(0)
+    return bytes(out)
+
+
+def response_is_flexible(api_key: int, api_version: int) -> bool:
+    """Tell whether the response's header has tagged fields.
+
+    ApiVersions answers with the oldest header in every version, so that a client that asked with
+    an unknown version can read the refusal (KIP-511).
+    """
+    return api_key != ApiKey.API_VERSIONS and is_flexible(api_key, api_version)
+
+
+def response_header(correlation_id: int, flexible: bool) -> bytes:
+    """Return the bytes that go before a response's body."""
+    header = _CORRELATION_ID.pack(correlation_id)
+    return header + b"\0" if flexible else header
+
+
+def read_response_header(frame: Buffer, flexible: bool) -> tuple[int, memoryview]:
+    """Split a response frame into correlation id and body; raises WireError when it is short."""
+    reader = Reader(frame)
+    correlation_id = reader.int32()
+    if flexible:
+        reader.skip_tags()
+    return correlation_id, reader.data[reader.position :]
