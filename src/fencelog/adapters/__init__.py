@@ -1,0 +1,1 @@
+"""Adapters: what stands behind the ports on a real machine."""

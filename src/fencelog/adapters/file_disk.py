@@ -1,0 +1,278 @@
+"""The Disk port over a real directory, and the lock that keeps a second broker out of it.
+
+Reads and writes run inline: they meet the page cache and take microseconds. Syncs and the removal
+of trees take milliseconds and run in a small pool.
+"""
+
+import asyncio
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Self, TypeVar
+
+from fencelog.errors import StorageError
+from fencelog.types import Buffer
+
+_T = TypeVar("_T")
+
+_SYNC_THREADS = 4
+_BUFFERS_PER_WRITE_MAX = 1024  # IOV_MAX of Linux
+_LOCK_FILE = ".lock"  # Kafka's name for it
+
+
+class DirectoryInUseError(StorageError):
+    """Another broker holds the data directory; the message names its process."""
+
+
+class FileDiskFile:
+    """One open file of a FileDisk."""
+
+    def __init__(self, disk: "FileDisk", path: Path, descriptor: int) -> None:
+        """Take over an open descriptor."""
+        self._disk = disk
+        self._path = path
+        self._descriptor = descriptor
+        self._size = os.fstat(descriptor).st_size
+        self._failure: str | None = None
+        self._syncs: set[asyncio.Future[None]] = set()
+        self._closed = False
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file, those not yet synced included."""
+        return self._size
+
+    async def append(self, buffers: Sequence[Buffer]) -> None:
+        """Write all buffers at the end; on StorageError the file takes no more."""
+        self._check_usable()
+        views = [memoryview(buffer) for buffer in buffers if len(buffer)]
+        try:
+            while views:
+                written = os.pwritev(self._descriptor, views[:_BUFFERS_PER_WRITE_MAX], self._size)
+                self._size += written
+                views = _after(views, written)
+        except OSError as error:
+            raise self._fail("write", error) from error
+
+    async def read(self, position: int, size: int) -> bytes:
+        """Return up to ``size`` bytes from ``position``; fewer only at the end of the file."""
+        assert not self._closed, self._path
+        try:
+            data = os.pread(self._descriptor, size, position)
+            if len(data) == size or position + len(data) >= self._size or not data:
+                return data
+            parts = [data]
+            got = len(data)
+            while got < size and (more := os.pread(self._descriptor, size - got, position + got)):
+                parts.append(more)
+                got += len(more)
+            return b"".join(parts)
+        except OSError as error:
+            raise _storage_error("read", self._path, error) from error
+
+    async def truncate(self, size: int) -> None:
+        """Cut the file to ``size`` bytes."""
+        self._check_usable()
+        assert 0 <= size <= self._size, (size, self._size)
+        try:
+            os.ftruncate(self._descriptor, size)
+        except OSError as error:
+            raise self._fail("truncate", error) from error
+        self._size = size
+
+    async def sync(self) -> None:
+        """Return when everything written is on stable storage; never retried once it failed."""
+        self._check_usable()
+        sync = asyncio.ensure_future(self._disk.in_pool(self._path, os.fdatasync, self._descriptor))
+        self._syncs.add(sync)
+        sync.add_done_callback(self._sync_ended)
+        await asyncio.shield(sync)
+        # A sync that ran beside this one may have taken the error report for our pages.
+        self._check_not_failed()
+
+    def _sync_ended(self, sync: "asyncio.Future[None]") -> None:
+        self._syncs.discard(sync)
+        if not sync.cancelled() and (error := sync.exception()) is not None:
+            self._failure = f"an earlier sync failed: {error}"
+
+    async def close(self) -> None:
+        """Close without syncing, after the syncs under way; a second close does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        # A descriptor closed under a running sync could by then be another file.
+        if self._syncs:
+            await asyncio.wait(set(self._syncs))
+        os.close(self._descriptor)
+
+    def _check_usable(self) -> None:
+        assert not self._closed, self._path
+        self._check_not_failed()
+
+    def _check_not_failed(self) -> None:
+        if self._failure is not None:
+            raise StorageError(f"{self._path} is given up: {self._failure}")
+
+    def _fail(self, what: str, error: OSError) -> StorageError:
+        self._failure = f"{what} failed: {error.strerror}"
+        return _storage_error(what, self._path, error)
+
+
+class FileDisk:
+    """A directory of the file system as a Disk."""
+
+    def __init__(self, root: str | Path) -> None:
+        """Make the directory where it is missing, and make its name durable."""
+        self._root = Path(os.path.abspath(root))
+        self._pool = ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="fencelog-disk")
+        try:
+            missing = [p for p in (self._root, *self._root.parents) if not p.exists()]
+            self._root.mkdir(parents=True, exist_ok=True)
+            for path in missing:
+                _sync_directory(path.parent)
+        except OSError as error:
+            raise _storage_error("make directory", self._root, error) from error
+
+    @property
+    def root(self) -> Path:
+        """The directory itself."""
+        return self._root
+
+    async def open(self, path: str, *, create: bool = False) -> FileDiskFile:
+        """Open for reading and appending; ``create`` makes an empty file where none is."""
+        where = self._where(path)
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        try:
+            return FileDiskFile(self, where, os.open(where, flags, 0o644))
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise _storage_error("open", where, error) from error
+
+    async def list(self, path: str) -> list[str]:
+        """Names in a directory, sorted; empty where there is no such directory."""
+        where = self._where(path)
+        try:
+            return sorted(os.listdir(where))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise _storage_error("list", where, error) from error
+
+    async def make_directory(self, path: str) -> None:
+        """Make a directory and its parents; an existing one is left as it is."""
+        where = self._where(path)
+        try:
+            where.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _storage_error("make directory", where, error) from error
+
+    async def rename(self, old: str, new: str) -> None:
+        """Move a file or directory over ``new`` atomically."""
+        source = self._where(old)
+        try:
+            source.replace(self._where(new))
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise _storage_error("rename", source, error) from error
+
+    async def remove(self, path: str) -> None:
+        """Remove a file, or a directory with all in it; nothing happens where there is none."""
+        where = self._where(path)
+        assert where != self._root, path
+        try:
+            if where.is_dir() and not where.is_symlink():
+                await self.in_pool(where, shutil.rmtree, where)
+            else:
+                where.unlink(missing_ok=True)
+        except OSError as error:
+            raise _storage_error("remove", where, error) from error
+
+    async def sync_directory(self, path: str) -> None:
+        """Return when the names in this directory are on stable storage."""
+        where = self._where(path)
+        await self.in_pool(where, _sync_directory, where)
+
+    async def in_pool(self, where: Path, function: Callable[[_T], object], argument: _T) -> None:
+        """Run a slow call in the pool; an OSError of it becomes a StorageError that names it."""
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._pool, function, argument)
+        except OSError as error:
+            name = function.__name__.strip("_").replace("_", " ")
+            raise _storage_error(name, where, error) from error
+
+    def close(self) -> None:
+        """End the pool's threads; the disk is not used afterwards."""
+        self._pool.shutdown(wait=True)
+
+    def _where(self, path: str) -> Path:
+        parts = path.split("/") if path not in {"", "."} else []
+        assert all(part not in {"", ".", ".."} for part in parts), path
+        return self._root.joinpath(*parts)
+
+
+class DirectoryLock:
+    """Exclusive use of a data directory, held until closed or until the process ends."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Take over the locked descriptor."""
+        self._descriptor = descriptor
+
+    @classmethod
+    def acquire(cls, root: str | Path) -> Self:
+        """Lock the directory, or raise DirectoryInUseError naming the holder's pid."""
+        directory = Path(root)
+        path = directory / _LOCK_FILE
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise _storage_error("open", path, error) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+            os.close(descriptor)
+            raise DirectoryInUseError(
+                f"data directory {directory} is in use by process {holder or 'unknown'}; "
+                "stop that broker, or start this one with another --data-dir"
+            ) from None
+        except OSError as error:
+            os.close(descriptor)
+            raise _storage_error("lock", path, error) from error
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+        return cls(descriptor)
+
+    def release(self) -> None:
+        """Give the directory up; a second release does nothing."""
+        if self._descriptor >= 0:
+            # The file stays: removing it would let two brokers lock two files of one name.
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def _after(views: list[memoryview], written: int) -> list[memoryview]:
+    """What of the views is left when the first ``written`` bytes are gone."""
+    for index, view in enumerate(views):
+        if written < view.nbytes:
+            return [view[written:], *views[index + 1 :]]
+        written -= view.nbytes
+    return []
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _storage_error(what: str, path: Path, error: OSError) -> StorageError:
+    return StorageError(f"{what} failed: {path}: {error.strerror}")

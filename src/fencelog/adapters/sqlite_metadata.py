@@ -1,0 +1,170 @@
+"""The MetadataStore port over SQLite in the data directory.
+
+One connection in one thread of its own, so that the loop never waits for a sync. WAL with full
+sync: a write that was answered survives power loss.
+"""
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Self, TypeVar
+
+from fencelog.errors import CorruptionError, StorageError
+
+_R = TypeVar("_R")
+
+# Versions come from one counter for all cells, so that a writer that remembers a deleted cell never
+# overwrites the cell that was made under the same key later.
+_SCHEMA = """
+BEGIN IMMEDIATE;
+CREATE TABLE IF NOT EXISTS cells (
+    key TEXT PRIMARY KEY,
+    value BLOB NOT NULL,
+    version INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS revision (id INTEGER PRIMARY KEY CHECK (id = 1), last INTEGER NOT NULL);
+INSERT INTO revision VALUES (1, 0) ON CONFLICT DO NOTHING;
+COMMIT;
+"""
+
+
+class SqliteMetadata:
+    """Versioned cells in one SQLite file."""
+
+    def __init__(
+        self, path: Path, thread: ThreadPoolExecutor, connection: sqlite3.Connection
+    ) -> None:
+        """Take over an open connection and the thread that it lives in; see ``open``."""
+        self._path = path
+        self._thread = thread
+        self._connection: sqlite3.Connection | None = connection
+
+    @classmethod
+    async def open(cls, path: str | Path) -> Self:
+        """Open or make the file. Raises StorageError or CorruptionError."""
+        where = Path(path)
+        thread = ThreadPoolExecutor(1, thread_name_prefix="fencelog-metadata")
+        loop = asyncio.get_running_loop()
+        try:
+            connection = await loop.run_in_executor(thread, _connect, where)
+        except BaseException as error:
+            thread.shutdown(wait=False)
+            if isinstance(error, sqlite3.Error | OSError):
+                raise _translated(where, error) from error
+            raise
+        return cls(where, thread, connection)
+
+    async def get(self, key: str) -> tuple[bytes, int] | None:
+        """Value and version of a key, or None."""
+
+        def work(connection: sqlite3.Connection) -> tuple[bytes, int] | None:
+            row = connection.execute(
+                "SELECT value, version FROM cells WHERE key = ?", (key,)
+            ).fetchone()
+            return None if row is None else (bytes(row[0]), int(row[1]))
+
+        return await self._run(work)
+
+    async def list(self, prefix: str) -> list[tuple[str, bytes, int]]:
+        """Key, value and version of each key with this prefix, in key order."""
+
+        def work(connection: sqlite3.Connection) -> list[tuple[str, bytes, int]]:
+            rows = connection.execute(
+                "SELECT key, value, version FROM cells"
+                " WHERE key >= ?1 AND substr(key, 1, length(?1)) = ?1 ORDER BY key",
+                (prefix,),
+            )
+            return [(str(key), bytes(value), int(version)) for key, value, version in rows]
+
+        return await self._run(work)
+
+    async def put(self, key: str, value: bytes, *, expected_version: int) -> int | None:
+        """Compare and set; 0 expects absence. Returns the new version, or None when it lost."""
+
+        def work(connection: sqlite3.Connection) -> int | None:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                version = _put(connection, key, value, expected_version)
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+            connection.execute("ROLLBACK" if version is None else "COMMIT")
+            return version
+
+        return await self._run(work)
+
+    async def delete(self, key: str, *, expected_version: int) -> bool:
+        """Remove a key at this version; False when the version is another one."""
+
+        def work(connection: sqlite3.Connection) -> bool:
+            deleted = connection.execute(
+                "DELETE FROM cells WHERE key = ? AND version = ?", (key, expected_version)
+            )
+            return deleted.rowcount > 0
+
+        return await self._run(work)
+
+    async def close(self) -> None:
+        """Close the file after the work under way; a second close does nothing."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._thread, connection.close)
+        finally:
+            self._thread.shutdown(wait=False)
+
+    async def _run(self, work: Callable[[sqlite3.Connection], _R]) -> _R:
+        connection = self._connection
+        assert connection is not None, "the store is closed"
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._thread, work, connection)
+        except (sqlite3.Error, OSError) as error:
+            raise _translated(self._path, error) from error
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # isolation_level None: each statement is its own transaction, synced when it returns.
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.executescript(_SCHEMA)
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _put(
+    connection: sqlite3.Connection, key: str, value: bytes, expected_version: int
+) -> int | None:
+    row = connection.execute("UPDATE revision SET last = last + 1 RETURNING last").fetchone()
+    version = int(row[0])
+    if expected_version == 0:
+        changed = connection.execute(
+            "INSERT INTO cells VALUES (?, ?, ?) ON CONFLICT DO NOTHING", (key, value, version)
+        )
+    else:
+        changed = connection.execute(
+            "UPDATE cells SET value = ?, version = ? WHERE key = ? AND version = ?",
+            (value, version, key, expected_version),
+        )
+    return version if changed.rowcount > 0 else None
+
+
+def _translated(path: Path, error: Exception) -> StorageError | CorruptionError:
+    if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
+        return CorruptionError(f"{path}: {error}")
+    return StorageError(f"{path}: {error}")

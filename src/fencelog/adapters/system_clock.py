@@ -1,0 +1,22 @@
+"""The machine's time of day and randomness, behind the WallClock and Random ports."""
+
+import os
+import time
+
+from fencelog.types import TimestampMs
+
+
+class SystemClock:
+    """The time of day of the machine."""
+
+    def now_ms(self) -> TimestampMs:
+        """Milliseconds since 1970-01-01 UTC."""
+        return TimestampMs(time.time_ns() // 1_000_000)
+
+
+class SystemRandom:
+    """The randomness of the machine."""
+
+    def bytes(self, count: int) -> bytes:
+        """Return ``count`` random bytes."""
+        return os.urandom(count)

@@ -1,0 +1,1 @@
+"""One suite per port: every adapter, and every simulated stand-in, passes it."""

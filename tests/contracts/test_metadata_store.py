@@ -1,0 +1,133 @@
+"""The contract of MetadataStore, for SQLite."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from fencelog.adapters.sqlite_metadata import SqliteMetadata
+from fencelog.ports import MetadataStore
+
+Open = Callable[[], Awaitable[MetadataStore]]
+
+
+@pytest.fixture(params=["sqlite"])
+def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+    """Open the store; a second call after a close opens the same one again."""
+    return lambda: SqliteMetadata.open(tmp_path / "metadata.db")
+
+
+def run(open_store: Open, scenario: Callable[[MetadataStore], Awaitable[None]]) -> None:
+    async def main() -> None:
+        store = await open_store()
+        try:
+            await scenario(store)
+        finally:
+            await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_missing_key_has_no_value(open_store: Open) -> None:
+    async def scenario(store: MetadataStore) -> None:
+        assert await store.get("a") is None
+        assert await store.list("") == []
+
+    run(open_store, scenario)
+
+
+def test_what_was_put_is_got_with_its_version(open_store: Open) -> None:
+    async def scenario(store: MetadataStore) -> None:
+        first = await store.put("a", b"\x00one", expected_version=0)
+        assert first is not None
+        assert await store.get("a") == (b"\x00one", first)
+        second = await store.put("a", b"", expected_version=first)
+        assert second is not None
+        assert second > first
+        assert await store.get("a") == (b"", second)
+
+    run(open_store, scenario)
+
+
+def test_a_put_that_expects_another_version_loses_and_changes_nothing(open_store: Open) -> None:
+    async def scenario(store: MetadataStore) -> None:
+        first = await store.put("a", b"one", expected_version=0)
+        assert first is not None
+        assert await store.put("a", b"two", expected_version=0) is None
+        assert await store.put("a", b"two", expected_version=first + 7) is None
+        assert await store.put("b", b"two", expected_version=3) is None
+        assert await store.list("") == [("a", b"one", first)]
+
+    run(open_store, scenario)
+
+
+def test_delete_needs_the_version(open_store: Open) -> None:
+    async def scenario(store: MetadataStore) -> None:
+        version = await store.put("a", b"one", expected_version=0)
+        assert version is not None
+        assert not await store.delete("a", expected_version=version + 1)
+        assert await store.delete("a", expected_version=version)
+        assert not await store.delete("a", expected_version=version)
+        assert await store.get("a") is None
+
+    run(open_store, scenario)
+
+
+def test_a_cell_made_again_has_a_version_that_the_old_one_never_had(open_store: Open) -> None:
+    async def scenario(store: MetadataStore) -> None:
+        old = await store.put("a", b"one", expected_version=0)
+        assert old is not None
+        await store.delete("a", expected_version=old)
+        new = await store.put("a", b"two", expected_version=0)
+        assert new is not None
+        assert await store.put("a", b"zombie", expected_version=old) is None
+        assert await store.get("a") == (b"two", new)
+
+    run(open_store, scenario)
+
+
+def test_list_takes_the_prefix_literally_and_in_key_order(open_store: Open) -> None:
+    async def scenario(store: MetadataStore) -> None:
+        for key in ("topic/b", "topic/a", "topic_c", "topic%", "x", "topic/ä"):
+            await store.put(key, key.encode(), expected_version=0)
+        assert [key for key, _, _ in await store.list("topic/")] == [
+            "topic/a",
+            "topic/b",
+            "topic/ä",
+        ]
+        assert [key for key, _, _ in await store.list("topic_")] == ["topic_c"]
+        assert len(await store.list("")) == 6
+
+    run(open_store, scenario)
+
+
+def test_concurrent_puts_of_one_version_have_one_winner(open_store: Open) -> None:
+    async def scenario(store: MetadataStore) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            puts = [
+                tasks.create_task(store.put("a", bytes([i]), expected_version=0)) for i in range(8)
+            ]
+        assert sum(put.result() is not None for put in puts) == 1
+
+    run(open_store, scenario)
+
+
+def test_cells_survive_a_close(open_store: Open) -> None:
+    async def write(store: MetadataStore) -> None:
+        await store.put("a", b"one", expected_version=0)
+
+    async def read(store: MetadataStore) -> None:
+        found = await store.get("a")
+        assert found is not None
+        assert found[0] == b"one"
+
+    run(open_store, write)
+    run(open_store, read)
+
+
+def test_a_second_close_does_nothing(open_store: Open) -> None:
+    async def scenario(store: MetadataStore) -> None:
+        await store.close()
+
+    run(open_store, scenario)
