@@ -1,0 +1,397 @@
+"""The blocking facade: what Spark, the CLI and scripts use.
+
+One event loop in one thread does the talking; every method here hands it a coroutine and waits.
+A client is safe to use from several threads, and in a forked child (which gets connections of its
+own at the first call).
+"""
+
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from fencelog.client.admin import Admin
+from fencelog.client.blocking_writers import ArrowWriter, Producer
+from fencelog.client.cluster import Cluster, ClusterOptions
+from fencelog.client.loop_thread import LoopThread, keep_for_ever
+from fencelog.client.model import (
+    AlreadyCommitted,
+    AppDescription,
+    ClusterDescription,
+    Compression,
+    Isolation,
+    Joined,
+    OffsetSpec,
+    ProduceIsolation,
+    Record,
+    TopicDescription,
+    TransactionDescription,
+    TransactionListing,
+)
+from fencelog.client.producer import ProducerOptions, open_sender
+from fencelog.client.reader import FETCH_BYTES_MAX, Chunk, PartitionReader, records_of
+from fencelog.client.transactions import Transactions
+from fencelog.types import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCH_BYTES = 1_000_000
+ALL_COLUMNS = frozenset(
+    ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+)
+
+
+class Client:
+    """A client of one cluster. A context manager; ``Client.shared`` keeps one per process.
+
+    ``request_timeout_s`` bounds every call: within it a lost broker is reconnected to and a
+    retriable answer retried; after it ``RequestError`` says what was asked of whom.
+    """
+
+    _shared: ClassVar[dict[tuple[object, ...], "Client"]] = {}
+    _shared_lock: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        client_id: str = "fencelog",
+        request_timeout_s: float = 30.0,
+    ) -> None:
+        """Connect lazily: nothing is sent before the first call."""
+        self._options = ClusterOptions(
+            bootstrap_servers=bootstrap_servers,
+            client_id=client_id,
+            request_timeout_s=request_timeout_s,
+        )
+        self._lock = threading.Lock()
+        self._thread: LoopThread | None = None
+        self._cluster = Cluster(self._options)
+        self._closed = False
+
+    @classmethod
+    def shared(
+        cls,
+        bootstrap_servers: str,
+        *,
+        client_id: str = "fencelog",
+        request_timeout_s: float = 30.0,
+    ) -> "Client":
+        """Return this process's client with these options. Do not close it."""
+        key = (os.getpid(), bootstrap_servers, client_id, request_timeout_s)
+        with cls._shared_lock:
+            client = cls._shared.get(key)
+            if client is None or client._closed:
+                client = cls(
+                    bootstrap_servers, client_id=client_id, request_timeout_s=request_timeout_s
+                )
+                cls._shared[key] = client
+            return client
+
+    def __enter__(self) -> Self:
+        """Return the client."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the client."""
+        self.close()
+
+    def close(self) -> None:
+        """Close connections and stop the thread. Harmless twice."""
+        self._closed = True
+        thread, self._thread = self._thread, None
+        if thread is not None and thread.owned:
+            thread.run(self._cluster.close())
+            thread.close()
+
+    # --- topics and cluster
+
+    def partitions(self, topics: Sequence[str]) -> dict[str, list[int]]:
+        """Partition numbers of each topic, sorted.
+
+        Raises RequestError (UNKNOWN_TOPIC_OR_PARTITION) naming a topic that does not exist.
+        """
+        return self._loop().run(self._admin().partitions(topics))
+
+    def topics(self) -> list[TopicDescription]:
+        """Every topic, internal ones included, by name."""
+        return self._loop().run(self._admin().topics())
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        configs: Mapping[str, str] | None = None,
+        replication: int = 1,
+    ) -> None:
+        """Create a topic. Raises RequestError (TOPIC_ALREADY_EXISTS, INVALID_CONFIG …)."""
+        self._loop().run(self._admin().create_topic(name, partitions, configs or {}, replication))
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic. Raises RequestError (UNKNOWN_TOPIC_OR_PARTITION …)."""
+        self._loop().run(self._admin().delete_topic(name))
+
+    def describe_topic(self, name: str) -> TopicDescription:
+        """One topic with its configs. Raises RequestError where there is none."""
+        return self._loop().run(self._admin().describe_topic(name))
+
+    def cluster(self) -> ClusterDescription:
+        """Brokers, controller and id of the cluster."""
+        return self._loop().run(self._admin().cluster())
+
+    def broker_configs(self, node_id: int) -> dict[str, str | None]:
+        """Configs of one broker, by name."""
+        return self._loop().run(self._admin().broker_configs(node_id))
+
+    # --- reading
+
+    def offsets(
+        self,
+        partitions: Iterable[TopicPartition],
+        spec: OffsetSpec,
+        isolation: Isolation = "transactional",
+    ) -> dict[TopicPartition, int]:
+        """Offsets of each partition: log start, end, or the first at or after a timestamp (ms).
+
+        ``latest`` is the LSO at ``transactional``, HW at ``replicated``. A timestamp after every
+        record answers -1.
+        """
+        return self._loop().run(self._admin().offsets(list(partitions), spec, isolation))
+
+    def fetch_arrow(
+        self,
+        partition: TopicPartition,
+        start: int,
+        end: int,
+        *,
+        isolation: Isolation = "transactional",
+        columns: frozenset[str] | None = None,
+        max_bytes: int = FETCH_BYTES_MAX,
+    ) -> Iterator["pa.RecordBatch"]:
+        """Records with start ≤ offset < end, as Arrow batches; the next fetch is already under way.
+
+        Columns: key, value (binary), topic (string), partition (int32), offset (int64), timestamp
+        (us, UTC), timestampType (int32) and, when asked for, headers
+        (list<struct<key: string, value: binary>>); in that order, those of ``columns`` only (None:
+        all but headers). Control records never appear, nor at ``transactional`` isolation aborted
+        ones (E10). Raises DataLossError when the log no longer has ``start``, or ends before
+        ``end``.
+        """
+        from fencelog.client.arrow import decode
+
+        wanted = ALL_COLUMNS if columns is None else columns
+        for chunk in self._chunks(partition, start, end, isolation, max_bytes):
+            yield from decode(
+                chunk.batches, partition, columns=wanted, start=start, end=end
+            )
+
+    def fetch(
+        self,
+        partition: TopicPartition,
+        start: int,
+        end: int | None = None,
+        *,
+        isolation: Isolation = "transactional",
+        max_bytes: int = FETCH_BYTES_MAX,
+    ) -> Iterator[Record]:
+        """Records from ``start`` as Python values; without ``end`` it waits for more for ever."""
+        for chunk in self._chunks(partition, start, end, isolation, max_bytes):
+            yield from records_of(chunk, partition, start, end)
+
+    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Record a group's progress, as a consumer without membership does (S6)."""
+        self._loop().run(self._admin().commit_offsets(group, offsets))
+
+    def committed_offsets(self, group: str) -> dict[TopicPartition, int]:
+        """Every committed offset of a group."""
+        return self._loop().run(self._admin().committed_offsets(group))
+
+    # --- writing
+
+    def producer(
+        self,
+        *,
+        idempotent: bool = True,
+        transactional_id: str | None = None,
+        compression: Compression | None = None,
+        isolation: ProduceIsolation = "read_committed",
+        transaction_timeout_ms: int = 60_000,
+        batch_bytes: int = BATCH_BYTES,
+    ) -> Producer:
+        """A producer of Python records, for the CLI and scripts.
+
+        ``read_uncommitted`` is answered at once (acks=1) and never idempotent (F5). With a
+        transactional id the older incarnation is fenced here, before this returns (E7).
+        """
+        options = ProducerOptions(
+            idempotent=idempotent and isolation == "read_committed",
+            acks=-1 if isolation == "read_committed" else 1,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=transaction_timeout_ms,
+            compression=compression or "none",
+        )
+        loop = self._loop()
+        sender = loop.run(open_sender(self._cluster, options))
+        return Producer(loop, self._cluster, sender, batch_bytes=batch_bytes)
+
+    def arrow_writer(
+        self,
+        *,
+        topic: str | None = None,
+        compression: Compression | None = None,
+        batch_bytes: int = BATCH_BYTES,
+    ) -> ArrowWriter:
+        """An idempotent writer of Arrow batches without a transaction (at-least-once sinks)."""
+        loop = self._loop()
+        options = ProducerOptions(compression=compression or "none")
+        sender = loop.run(open_sender(self._cluster, options))
+        return ArrowWriter(loop, self._cluster, sender, topic=topic, batch_bytes=batch_bytes)
+
+    def versioned_writer(
+        self,
+        joined: Joined,
+        *,
+        topic: str | None = None,
+        compression: Compression | None = None,
+        batch_bytes: int = BATCH_BYTES,
+    ) -> ArrowWriter:
+        """A writer of Arrow batches for one attempt of a versioned transaction.
+
+        It renews the transaction at a third of its timeout (V7) until it is closed.
+        """
+        loop = self._loop()
+        options = ProducerOptions(joined=joined, compression=compression or "none")
+        sender = loop.run(open_sender(self._cluster, options))
+        return ArrowWriter(loop, self._cluster, sender, topic=topic, batch_bytes=batch_bytes)
+
+    # --- versioned transactions (SPARK.md)
+
+    def join_transaction(
+        self,
+        app: str,
+        query_id: str,
+        run_id: str,
+        version: int,
+        timeout_ms: int = 60_000,
+        takeover: bool = False,
+    ) -> Joined | AlreadyCommitted:
+        """Open transaction (app, version) or join it; a fresh producer for this attempt.
+
+        Raises RequestError: RUN_FENCED (V2), STALE_VERSION, VERSION_GAP (V3), APP_IN_USE (V4).
+        """
+        transactions = Transactions(self._cluster)
+        return self._loop().run(
+            transactions.join(app, query_id, run_id, version, timeout_ms, takeover)
+        )
+
+    def renew_transaction(self, app: str, query_id: str, run_id: str, version: int) -> None:
+        """Restart the timeout of the open transaction (V7)."""
+        self._loop().run(Transactions(self._cluster).renew(app, query_id, run_id, version))
+
+    def commit_transaction(
+        self,
+        app: str,
+        query_id: str,
+        run_id: str,
+        version: int,
+        fingerprint: bytes,
+        producer_ids: Sequence[int],
+        takeover: bool = False,
+    ) -> None:
+        """Decide (app, version): the named producers' writes commit, all others abort.
+
+        Repeating it does nothing (V3). Raises RequestError: TRANSACTION_ABORTED (V1), RUN_FENCED,
+        VERSION_CONFLICT, STALE_VERSION.
+        """
+        transactions = Transactions(self._cluster)
+        self._loop().run(
+            transactions.commit(
+                app, query_id, run_id, version, fingerprint, producer_ids, takeover
+            )
+        )
+
+    def abort_transaction(self, app: str, query_id: str, run_id: str, version: int) -> None:
+        """Abort the open incarnation; no effect once the version is committed."""
+        self._loop().run(Transactions(self._cluster).abort(app, query_id, run_id, version))
+
+    def describe_app(self, app: str) -> AppDescription:
+        """What the server remembers of an app."""
+        return self._loop().run(Transactions(self._cluster).describe(app))
+
+    def list_transactions(self) -> list[TransactionListing]:
+        """Every transactional id that the cluster knows, by name."""
+        return self._loop().run(self._admin().list_transactions())
+
+    def describe_transaction(self, transactional_id: str) -> TransactionDescription:
+        """One transactional id. Raises RequestError (TRANSACTIONAL_ID_NOT_FOUND)."""
+        return self._loop().run(self._admin().describe_transaction(transactional_id))
+
+    # --- inside
+
+    def _admin(self) -> Admin:
+        return Admin(self._cluster)
+
+    def _loop(self) -> LoopThread:
+        """Return the loop's thread, started at the first call and again after a fork."""
+        thread = self._thread
+        if thread is not None and thread.owned:
+            return thread
+        if thread is not None:
+            # The lock may have been held by a thread that the fork did not bring along.
+            self._lock = threading.Lock()
+        with self._lock:
+            if self._thread is thread:
+                if thread is not None:
+                    keep_for_ever((thread, self._cluster))
+                    self._cluster = Cluster(self._options)
+                self._thread = LoopThread("fencelog-client")
+                self._closed = False
+            assert self._thread is not None
+            return self._thread
+
+    def _chunks(
+        self,
+        partition: TopicPartition,
+        start: int,
+        end: int | None,
+        isolation: Isolation,
+        max_bytes: int,
+    ) -> Iterator[Chunk]:
+        loop = self._loop()
+        reader = PartitionReader(
+            self._cluster, partition, start, end, isolation=isolation, max_bytes=max_bytes
+        )
+        pending = loop.submit(reader.next_chunk())
+        try:
+            while (chunk := pending.result()) is not None:
+                pending = loop.submit(reader.next_chunk())
+                yield chunk
+        finally:
+            pending.cancel()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the address only: the copy connects by itself."""
+        return {"options": self._options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Connect anew, lazily."""
+        options: ClusterOptions = state["options"]
+        self.__init__(  # type: ignore[misc]
+            options.bootstrap_servers,
+            client_id=options.client_id,
+            request_timeout_s=options.request_timeout_s,
+        )
+
+
+def _after_fork() -> None:
+    Client._shared_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)

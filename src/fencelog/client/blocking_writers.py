@@ -1,0 +1,196 @@
+"""Blocking writers: of Arrow batches (Spark's sink) and of Python records (CLI, scripts).
+
+Encoding happens in the caller's thread, sending in the loop's; bytes that wait for an
+acknowledgement are bounded, so a fast writer waits for a slow broker.
+"""
+
+import os
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from fencelog.client.cluster import Cluster
+from fencelog.client.loop_thread import LoopThread
+from fencelog.client.model import Delivery
+from fencelog.client.producer import Sender
+from fencelog.client.records_buffer import RecordsBuffer
+from fencelog.errors import FencelogError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ENCODE_BYTES = 4 << 20
+"""Arrow bytes gathered before they are encoded, so that many small batches make full ones."""
+
+
+class _Writer:
+    """What both writers share: the thread, the sender, and the process that they belong to."""
+
+    def __init__(self, loop: LoopThread, cluster: Cluster, sender: Sender) -> None:
+        self._loop = loop
+        self._cluster = cluster
+        self._sender = sender
+        self._pid = os.getpid()
+        self._closed = False
+
+    def _check(self) -> None:
+        if self._pid != os.getpid():
+            raise FencelogError("this writer was made in the parent process; make one here")
+        if self._closed:
+            raise FencelogError("this writer is closed")
+
+    def __enter__(self) -> Self:
+        """Return the writer."""
+        return self
+
+    def close(self) -> None:
+        """Drop what is not sent; harmless twice. Call ``flush`` first to keep it."""
+        if not self._closed and self._pid == os.getpid():
+            self._closed = True
+            self._loop.run(self._sender.close())
+
+
+class ArrowWriter(_Writer):
+    """Writes Arrow batches with columns value and optionally key, topic, partition, headers, timestamp.
+
+    A row's partition is its ``partition`` where that is not null, else Kafka's default for its key
+    (murmur2), else one that changes with every batch.
+    """
+
+    def __init__(
+        self,
+        loop: LoopThread,
+        cluster: Cluster,
+        sender: Sender,
+        *,
+        topic: str | None,
+        batch_bytes: int,
+    ) -> None:
+        """Made by ``Client.versioned_writer`` and ``Client.arrow_writer``."""
+        from fencelog.client.arrow_encode import Encoder
+
+        super().__init__(loop, cluster, sender)
+        self._encoder = Encoder(
+            topic=topic, batch_bytes=batch_bytes, compression=sender.compression
+        )
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
+        self._records = 0
+
+    @property
+    def records(self) -> int:
+        """Rows taken so far."""
+        return self._records
+
+    def write(self, batch: "pa.RecordBatch") -> None:
+        """Take a batch; returns before it is acknowledged, and may wait while too much is not.
+
+        Raises RequestError of an earlier batch, and ValueError on columns that do not fit.
+        """
+        self._check()
+        self._encoder.check(batch.schema)
+        self._records += batch.num_rows
+        self._waiting.append(batch)
+        self._waiting_bytes += batch.nbytes
+        if self._waiting_bytes >= ENCODE_BYTES:
+            self._encode()
+
+    def flush(self) -> int:
+        """Return the number of rows once all are acknowledged; raises if any was refused."""
+        self._check()
+        self._encode()
+        self._loop.run(self._sender.flush())
+        return self._records
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Flush after success, then close."""
+        try:
+            if kind is None:
+                self.flush()
+        finally:
+            self.close()
+
+    def _encode(self) -> None:
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        if not waiting:
+            return
+        topics = self._encoder.topics(waiting)
+        counts = self._loop.run(self._cluster.partition_counts(topics))
+        for batches in self._encoder.encode(waiting, counts):
+            self._loop.run(self._sender.enqueue(batches))
+
+
+class Producer(_Writer):
+    """Writes Python records; gathers them per partition into batches."""
+
+    def __init__(
+        self, loop: LoopThread, cluster: Cluster, sender: Sender, *, batch_bytes: int
+    ) -> None:
+        """Made by ``Client.producer``."""
+        super().__init__(loop, cluster, sender)
+        self._buffer = RecordsBuffer(batch_bytes=batch_bytes, compression=sender.compression)
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        headers: tuple[tuple[str, bytes | None], ...] = (),
+        timestamp_ms: int | None = None,
+    ) -> None:
+        """Take one record; it is sent when a batch is full, at ``flush`` and at ``commit``."""
+        self._check()
+        counts = self._loop_counts(topic)
+        self._buffer.add(topic, counts, key, value, partition, headers, timestamp_ms)
+        if self._buffer.full:
+            self._loop.run(self._sender.enqueue(self._buffer.take()))
+
+    def flush(self) -> list[Delivery]:
+        """Send what is gathered; returns what was acknowledged since the last flush."""
+        self._check()
+        self._loop.run(self._sender.enqueue(self._buffer.take()))
+        return self._loop.run(self._sender.flush())
+
+    def begin(self) -> None:
+        """Begin a transaction. Raises FencelogError without a transactional id or inside one."""
+        self._check()
+        self._loop.run(self._sender.begin())
+
+    def commit(self) -> list[Delivery]:
+        """Flush, and commit the transaction; returns once the decision is durable."""
+        deliveries = self.flush()
+        self._loop.run(self._sender.end(commit=True))
+        return deliveries
+
+    def abort(self) -> None:
+        """Drop what is gathered, abort the transaction."""
+        self._check()
+        self._buffer.take()
+        self._loop.run(self._sender.end(commit=False))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Flush after success, then close. An open transaction is aborted."""
+        try:
+            if self._sender.in_transaction:
+                self.abort()
+            elif kind is None:
+                self.flush()
+        finally:
+            self.close()
+
+    def _loop_counts(self, topic: str) -> int:
+        count = self._cluster.known_partition_count(topic)
+        if count is None:
+            count = self._loop.run(self._cluster.partition_counts([topic]))[topic]
+        return count

@@ -1,0 +1,90 @@
+"""The one thread outside the adapters: an event loop for callers that have none.
+
+Daemonic, so that a forgotten client never keeps a process alive; stopped and joined at interpreter
+exit, so that it never runs into a dying interpreter. After a fork the thread is gone while its loop
+looks alive: ``owned`` tells, and the caller makes a new one.
+"""
+
+import asyncio
+import atexit
+import os
+import threading
+import weakref
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from fencelog.errors import FencelogError
+
+T = TypeVar("T")
+JOIN_TIMEOUT_S = 5.0
+
+_running: "weakref.WeakSet[LoopThread]" = weakref.WeakSet()
+_abandoned: list[object] = []
+
+
+def keep_for_ever(inherited: object) -> None:
+    """Keep what a fork brought from being collected.
+
+    A collected loop or transport unregisters itself from an epoll set that the parent still uses.
+    """
+    _abandoned.append(inherited)
+
+
+class LoopThread:
+    """An event loop in a thread of its own."""
+
+    def __init__(self, name: str) -> None:
+        """Start the thread; returns once the loop runs."""
+        self._pid = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self._thread.start()
+        _running.add(self)
+
+    @property
+    def owned(self) -> bool:
+        """Whether this process started the thread (false in a forked child)."""
+        return self._pid == os.getpid()
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        """Start a coroutine in the loop; the future answers in any thread."""
+        if not self._thread.is_alive():
+            work.close()
+            raise FencelogError("this client is closed; make a new one")
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the loop and wait; an interrupt of the waiter cancels it."""
+        future = self.submit(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """Stop the loop, cancel what still runs in it, join the thread. Harmless twice."""
+        _running.discard(self)
+        if not self.owned or not self._thread.is_alive():
+            return
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(JOIN_TIMEOUT_S)
+
+    def _main(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            left = asyncio.all_tasks(self._loop)
+            for task in left:
+                task.cancel()
+            if left:
+                self._loop.run_until_complete(asyncio.wait(left, timeout=JOIN_TIMEOUT_S))
+        finally:
+            self._loop.close()
+
+
+@atexit.register
+def _close_all() -> None:
+    for thread in list(_running):
+        thread.close()

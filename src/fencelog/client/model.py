@@ -1,0 +1,170 @@
+"""What the client takes and answers: plain frozen values, no wire messages.
+
+A caller (Spark, CLI, demo) sees these and nothing below them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from fencelog.errors import FencelogError
+from fencelog.types import TopicPartition
+
+Isolation = Literal["transactional", "replicated", "tail"]
+"""Rule F6: up to the LSO without aborted data, up to HW, or up to the log end."""
+
+ProduceIsolation = Literal["read_committed", "read_uncommitted"]
+"""Rule F5: answered when HW covers the write (acks=all), or at once (acks=1)."""
+
+Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+
+OffsetSpec = Literal["earliest", "latest"] | int
+"""Which offset is asked for; a number is a timestamp in milliseconds."""
+
+WIRE_ISOLATION: Mapping[Isolation, int] = {"replicated": 0, "transactional": 1, "tail": 2}
+COMPRESSION_CODES: Mapping[Compression, int] = {
+    "none": 0,
+    "gzip": 1,
+    "snappy": 2,
+    "lz4": 3,
+    "zstd": 4,
+}
+
+
+class DataLossError(FencelogError):
+    """Records that were asked for are gone: retention passed them, or the log ends before them."""
+
+
+class DeliveryError(FencelogError):
+    """A producer failed before; it accepts nothing more, the cause is the first failure."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One record as the CLI shows it. ``timestamp_type``: 0 create time, 1 log append time."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delivery:
+    """Consecutive records that one partition has acknowledged."""
+
+    partition: TopicPartition
+    base_offset: int
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerDescription:
+    """One broker and the address that it advertises."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterDescription:
+    """The cluster as its metadata shows it."""
+
+    cluster_id: str | None
+    controller_id: int
+    brokers: tuple[BrokerDescription, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionDescription:
+    """One partition's leader and replicas; ``leader`` is -1 while there is none."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicDescription:
+    """One topic. ``configs`` is filled by ``describe_topic`` only."""
+
+    name: str
+    topic_id: bytes
+    internal: bool
+    partitions: tuple[PartitionDescription, ...]
+    configs: Mapping[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joined:
+    """One attempt's place in a versioned transaction: what it must write with (SPARK.md)."""
+
+    app: str
+    query_id: str
+    run_id: str
+    version: int
+    timeout_ms: int
+    producer_id: int
+    producer_epoch: int
+    transactional_id: str
+    incarnation: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlreadyCommitted:
+    """The version is committed: a replay writes nothing (V3)."""
+
+    app: str
+    version: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenProducer:
+    """One attempt that joined the open incarnation, and where it wrote."""
+
+    producer_id: int
+    producer_epoch: int
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AppDescription:
+    """What the server remembers of an app; -1 where there is no such version."""
+
+    app: str
+    last_version: int
+    query_id: str | None
+    run_id: str | None
+    open_version: int
+    incarnation: int
+    open_producers: tuple[OpenProducer, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransactionListing:
+    """One transactional id that some coordinator knows."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransactionDescription:
+    """One transactional id in full; ``start_time_ms`` is -1 where none is open."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    state: str
+    timeout_ms: int
+    start_time_ms: int
+    partitions: tuple[TopicPartition, ...]
