@@ -281,3 +281,9 @@ def write_tags(out: bytearray, fields: list[tuple[int, bytearray]]) -> None:
         write_uvarint(out, tag)
         write_uvarint(out, len(data))
         out += data
+
+
+def write_uuid(out: bytearray, value: bytes) -> None:
+    """Append sixteen bytes."""
+    assert len(value) == 16, value
+    out += value

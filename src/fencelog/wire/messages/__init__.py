@@ -1,0 +1,6 @@
+"""Every message but the hot paths of Produce and Fetch, one module per request.
+
+Generated from Kafka's own definitions and from ``fencelog/wire/definitions`` by
+``tools/generate_messages.py``; import the module that you need. A field that a version lacks is
+left out when it is written and has its default when it is read.
+"""

@@ -1,0 +1,589 @@
+"""Writes ``src/fencelog/wire/messages``: typed classes with straight-line code for each message.
+
+Sources are Kafka's own message definitions, as the kafka-python package ships them, and
+``src/fencelog/wire/definitions`` in the same form: fencelog's own requests, and the records of the
+internal topics. Run it after a change to either, and commit what it writes::
+
+    .venv/bin/python tools/generate_messages.py
+
+The definitions are read as files, kafka-python is never imported. A test compares what this
+writes with what is committed.
+"""
+
+import argparse
+import importlib.util
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+OWN_DEFINITIONS = ROOT / "src/fencelog/wire/definitions"
+TARGET = ROOT / "src/fencelog/wire/messages"
+
+KAFKA_MESSAGES = [
+    "AddPartitionsToTxn",
+    "ApiVersions",
+    "CreateTopics",
+    "DeleteGroups",
+    "DeleteTopics",
+    "DescribeCluster",
+    "DescribeConfigs",
+    "DescribeGroups",
+    "DescribeProducers",
+    "DescribeTransactions",
+    "EndTxn",
+    "Fetch",
+    "FindCoordinator",
+    "InitProducerId",
+    "ListGroups",
+    "ListOffsets",
+    "ListTransactions",
+    "Metadata",
+    "OffsetCommit",
+    "OffsetFetch",
+    "OffsetForLeaderEpoch",
+    "Produce",
+]
+
+FOREVER = 1 << 15
+NEVER_FLEXIBLE = 0x7FFF
+
+
+@dataclass(frozen=True)
+class Versions:
+    """A range of versions, both ends included; empty where ``last`` is below ``first``."""
+
+    first: int
+    last: int
+
+    @classmethod
+    def parse(cls, text: str | None) -> "Versions":
+        """Read Kafka's notation: ``3``, ``0-4``, ``2+``, ``none``."""
+        if text is None or text == "none":
+            return cls(1, 0)
+        if text.endswith("+"):
+            return cls(int(text[:-1]), FOREVER)
+        first, _, last = text.partition("-")
+        return cls(int(first), int(last or first))
+
+    def within(self, other: "Versions") -> "Versions":
+        """Return what both ranges have."""
+        return Versions(max(self.first, other.first), min(self.last, other.last))
+
+    def covers(self, other: "Versions") -> bool:
+        """Tell whether every version of ``other`` is in this range."""
+        return self.first <= other.first and other.last <= self.last
+
+    def __bool__(self) -> bool:
+        """Tell whether any version is in the range."""
+        return self.first <= self.last
+
+    def test(self, context: "Versions") -> str | None:
+        """Return the condition on ``version`` that holds here, known to be within ``context``."""
+        if self.covers(context):
+            return None
+        if self.last >= context.last:
+            return f"version >= {self.first}"
+        if self.first <= context.first:
+            return f"version <= {self.last}"
+        if self.first == self.last:
+            return f"version == {self.first}"
+        return f"{self.first} <= version <= {self.last}"
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """How one elementary type is typed, read, written, and what it needs at least."""
+
+    hint: str
+    default: str
+    method: str
+    size_min: int
+    pack: str = ""
+
+
+SCALARS = {
+    "bool": Scalar("bool", "False", "boolean", 1),
+    "int8": Scalar("int", "0", "int8", 1, "pack_int8"),
+    "int16": Scalar("int", "0", "int16", 2, "pack_int16"),
+    "uint16": Scalar("int", "0", "uint16", 2, "pack_uint16"),
+    "int32": Scalar("int", "0", "int32", 4, "pack_int32"),
+    "uint32": Scalar("int", "0", "uint32", 4, "pack_uint32"),
+    "int64": Scalar("int", "0", "int64", 8, "pack_int64"),
+    "float64": Scalar("float", "0.0", "float64", 8, "pack_float64"),
+    "uuid": Scalar("bytes", "NO_TOPIC_ID", "uuid", 16),
+    "string": Scalar("str", '""', "string", 1),
+    "bytes": Scalar("bytes", 'b""', "required_bytes", 1),
+    "records": Scalar("Buffer", 'b""', "required_view", 1),
+}
+NULLABLE_METHOD = {
+    "string": "nullable_string",
+    "bytes": "nullable_bytes",
+    "records": "nullable_view",
+}
+
+
+@dataclass
+class Field:
+    """One field of a structure; ``versions`` are already cut to those of its message."""
+
+    name: str
+    type: str
+    versions: Versions
+    nullable: Versions
+    tagged: Versions
+    tag: int
+    default: object
+
+    @property
+    def item(self) -> str | None:
+        """Type of an array's items; None where this is no array."""
+        return self.type.removeprefix("[]") if self.type.startswith("[]") else None
+
+    @property
+    def hint(self) -> str:
+        """Annotation of the attribute."""
+        if self.item is not None:
+            hint = f"list[{SCALARS[self.item].hint if self.item in SCALARS else self.item}]"
+        else:
+            hint = SCALARS[self.type].hint if self.type in SCALARS else self.type
+        return f"{hint} | None" if self.nullable or self.default == "null" else hint
+
+    @property
+    def default_code(self) -> str:
+        """Expression of the default, as a parameter has it."""
+        if self.default == "null":
+            return "None"
+        if self.item is not None:
+            return "EMPTY"
+        if self.type not in SCALARS:
+            return "None"
+        if self.default is None or self.default == "":
+            return SCALARS[self.type].default
+        if self.type == "bool":
+            return str(str(self.default).lower() == "true")
+        return str(int(str(self.default), 0))
+
+    @property
+    def fresh_code(self) -> str:
+        """Expression of the default, as an attribute gets it where the version lacks the field."""
+        code = self.default_code
+        if code == "EMPTY":
+            return "[]"
+        return f"{self.type}()" if code == "None" and self.is_structure else code
+
+    @property
+    def is_structure(self) -> bool:
+        """Whether this is one structure, and no array of them."""
+        return self.item is None and self.type not in SCALARS
+
+
+@dataclass
+class Definition:
+    """A structure with its fields; a whole message where ``api_key`` is set."""
+
+    name: str
+    about: str
+    versions: Versions
+    flexible: Versions
+    fields: list[Field] = field(default_factory=list)
+    api_key: int | None = None
+
+
+def snake(name: str) -> str:
+    """Turn Kafka's names into Python's: ``V3AndBelowTopics`` into ``v3_and_below_topics``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+
+
+def kafka_definitions() -> Path:
+    """Return the directory of Kafka's definitions in the installed kafka-python."""
+    spec = importlib.util.find_spec("kafka")
+    assert spec is not None, "kafka-python is not installed"
+    assert spec.submodule_search_locations is not None
+    return Path(next(iter(spec.submodule_search_locations))) / "protocol/schemas/resources"
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Read one definition; Kafka's JSON has comments on lines of their own."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    loaded: dict[str, Any] = json.loads(
+        "\n".join(line for line in lines if not line.lstrip().startswith("//"))
+    )
+    return loaded
+
+
+def definitions(source: dict[str, Any]) -> list[Definition]:
+    """Return the structures of one message, inner ones first, the message itself last."""
+    valid = Versions.parse(source["validVersions"])
+    flexible = Versions.parse(source["flexibleVersions"]).within(valid)
+    common = {shared["name"]: shared for shared in source.get("commonStructs", ())}
+    done: dict[str, Definition] = {}
+
+    def structure(name: str, about: str, fields: list[dict[str, Any]], within: Versions) -> None:
+        made = Definition(name, about, within, flexible)
+        for described in fields:
+            made.fields.append(one := parse_field(described, within))
+            inner = one.item or one.type
+            if inner in SCALARS or inner in done:
+                continue
+            inner_fields = described.get("fields") or common[inner]["fields"]
+            # A structure that several fields share is read wherever one of them is.
+            inner_within = valid if inner in common else one.versions
+            structure(inner, described.get("about", ""), inner_fields, inner_within)
+        done[name] = made
+
+    structure(source["name"], f"Body of {source['name']}.", source["fields"], valid)
+    done[source["name"]].api_key = source.get("apiKey", -1) if is_request(source) else -1
+    return list(done.values())
+
+
+def is_request(source: dict[str, Any]) -> bool:
+    """Whether the definition belongs to a request, and not to an internal topic's records."""
+    return source["type"] in ("request", "response")
+
+
+def parse_field(described: dict[str, Any], within: Versions) -> Field:
+    """Read one field's description."""
+    versions = Versions.parse(described["versions"]).within(within)
+    tagged = Versions.parse(described.get("taggedVersions")).within(within)
+    assert not tagged or tagged == versions, f"{described['name']} is tagged in some versions only"
+    return Field(
+        name=snake(described["name"]),
+        type=described["type"],
+        versions=versions,
+        nullable=Versions.parse(described.get("nullableVersions")).within(versions),
+        tagged=tagged,
+        tag=described.get("tag", -1),
+        default=described.get("default"),
+    )
+
+
+class Writer:
+    """Writes the code of one structure."""
+
+    def __init__(self, definition: Definition, sizes: dict[str, int]) -> None:
+        self.definition = definition
+        self.sizes = sizes
+        self.always_flexible = definition.flexible.covers(definition.versions)
+        self.never_flexible = not definition.flexible.within(definition.versions)
+        self.plain = [f for f in definition.fields if not f.tagged and f.versions]
+        self.tagged = sorted((f for f in definition.fields if f.tagged), key=lambda f: f.tag)
+
+    def lines(self) -> Iterator[str]:
+        """Yield the class, line by line."""
+        one = self.definition
+        yield f"class {one.name}({'Structure' if one.api_key is None else 'Message'}):"
+        yield f'    """{docstring(one.about)}"""'
+        yield ""
+        yield from wrapped("    __slots__ = (", [f'"{f.name}"' for f in self.all_fields], ")")
+        if one.api_key is not None:
+            yield f"    API_KEY = {one.api_key}"
+            yield f"    MIN_VERSION = {one.versions.first}"
+            yield f"    MAX_VERSION = {one.versions.last}"
+            yield f"    FLEXIBLE_FROM = {one.flexible.first if one.flexible else NEVER_FLEXIBLE}"
+        yield ""
+        yield from self.init_lines()
+        yield ""
+        yield from self.read_lines()
+        yield ""
+        yield from self.write_lines()
+
+    @property
+    def all_fields(self) -> list[Field]:
+        """Fields that some version has, in the order of the definition."""
+        return [f for f in self.definition.fields if f.versions]
+
+    def init_lines(self) -> Iterator[str]:
+        """Yield the constructor."""
+        if not self.all_fields:
+            yield "    def __init__(self) -> None:"
+            yield "        pass"
+            return
+        yield "    def __init__("
+        yield "        self,"
+        yield "        *,"
+        for one in self.all_fields:
+            optional = " | None" if one.is_structure and not one.hint.endswith("None") else ""
+            yield f"        {one.name}: {one.hint}{optional} = {one.default_code},"
+        yield "    ) -> None:"
+        for one in self.all_fields:
+            value = one.name
+            if one.default_code == "EMPTY":
+                value = f"[] if {one.name} is EMPTY else {one.name}"
+            elif one.is_structure and not one.hint.endswith("None"):
+                value = f"{one.type}() if {one.name} is None else {one.name}"
+            yield f"        self.{one.name} = {value}"
+
+    def flexible_lines(self) -> Iterator[str]:
+        """Yield the line that says whether the version is flexible, where that is a question."""
+        if not self.always_flexible and not self.never_flexible:
+            test = self.definition.flexible.test(self.definition.versions)
+            yield f"        flexible = {test}"
+
+    @property
+    def flexible(self) -> str:
+        """Expression for whether the version is flexible."""
+        if self.always_flexible:
+            return "True"
+        return "False" if self.never_flexible else "flexible"
+
+    def guarded(self, test: str | None, body: list[str], indent: str) -> Iterator[str]:
+        """Yield lines, under a condition where there is one."""
+        if test is None:
+            yield from (indent + line for line in body)
+        else:
+            yield f"{indent}if {test}:"
+            yield from (indent + "    " + line for line in body)
+
+    # --- reading
+
+    def read_lines(self) -> Iterator[str]:
+        """Yield ``read_from``."""
+        yield "    @classmethod"
+        yield "    def read_from(cls, reader: Reader, version: int) -> Self:"
+        yield from self.flexible_lines()
+        yield "        self = cls.__new__(cls)"
+        for one in self.plain:
+            test = one.versions.test(self.definition.versions)
+            yield from self.guarded(test, self.read_field(one, "reader"), "        ")
+            if test is not None:
+                yield "        else:"
+                yield f"            self.{one.name} = {one.fresh_code}"
+        for one in self.tagged:
+            yield f"        self.{one.name} = {one.fresh_code}"
+        if not self.never_flexible:
+            test = None if self.always_flexible else "flexible"
+            yield from self.guarded(test, self.read_tags(), "        ")
+        yield "        return self"
+
+    def read_tags(self) -> list[str]:
+        """Return the loop over tagged fields, unknown ones passed over."""
+        if not self.tagged:
+            return ["reader.skip_tags()"]
+        lines = ["for tag, field in reader.tags():"]
+        context = self.definition.flexible.within(self.definition.versions)
+        for number, one in enumerate(self.tagged):
+            test = one.tagged.test(context)
+            condition = f"tag == {one.tag}" + (f" and {test}" if test else "")
+            lines.append(f"    {'elif' if number else 'if'} {condition}:")
+            lines += ["        " + line for line in self.read_field(one, "field")]
+            lines.append("        field.expect_end()")
+        return lines
+
+    def read_field(self, one: Field, reader: str) -> list[str]:
+        """Return the lines that read one field in the versions that have it."""
+        nullable = one.nullable.test(one.versions) if one.nullable else "never"
+        if one.item is not None:
+            return self.read_array(one, reader, nullable)
+        assert not (one.is_structure and one.nullable), f"nullable structure {one.name}"
+        value = self.read_value(one.type, reader)
+        if nullable != "never":
+            maybe = f"{reader}.{NULLABLE_METHOD[one.type]}({self.flexible})"
+            value = maybe if nullable is None else f"{maybe} if {nullable} else {value}"
+        return [f"self.{one.name} = {value}"]
+
+    def read_array(self, one: Field, reader: str, nullable: str | None) -> list[str]:
+        """Return the lines that read an array."""
+        assert one.item is not None
+        size_min = self.size_min(one.item)
+        least = "" if size_min == 1 else f", {size_min}"
+        length = f"{reader}.array_length({self.flexible}{least})"
+        items = f"[{self.read_value(one.item, reader)} for _ in range({{}})]"
+        if nullable == "never":
+            return [f"self.{one.name} = {items.format(length)}"]
+        maybe = f"{reader}.nullable_array_length({self.flexible}{least})"
+        count = maybe if nullable is None else f"{maybe} if {nullable} else {length}"
+        return [
+            f"count = {count}",
+            f"self.{one.name} = None if count < 0 else {items.format('count')}",
+        ]
+
+    def read_value(self, kind: str, reader: str) -> str:
+        """Return the expression that reads one value that is not null."""
+        if kind not in SCALARS:
+            return f"{kind}.read_from({reader}, version)"
+        argument = self.flexible if kind in NULLABLE_METHOD else ""
+        return f"{reader}.{SCALARS[kind].method}({argument})"
+
+    def size_min(self, kind: str) -> int:
+        """Return how many bytes a value takes at least."""
+        return SCALARS[kind].size_min if kind in SCALARS else max(1, self.sizes[kind])
+
+    def own_size_min(self) -> int:
+        """Return how many bytes this structure takes at least, in any version."""
+        size = 1 if self.always_flexible else 0
+        for one in self.plain:
+            if one.versions.covers(self.definition.versions):
+                size += 1 if one.item is not None else self.size_min(one.type)
+        return size
+
+    # --- writing
+
+    def write_lines(self) -> Iterator[str]:
+        """Yield ``write_to``."""
+        yield "    def write_to(self, out: bytearray, version: int) -> None:"
+        if not self.plain and self.never_flexible:
+            yield "        pass"
+            return
+        yield from self.flexible_lines()
+        for one in self.plain:
+            test = one.versions.test(self.definition.versions)
+            yield from self.guarded(test, self.write_field(one, "out"), "        ")
+        if not self.never_flexible:
+            test = None if self.always_flexible else "flexible"
+            yield from self.guarded(test, self.write_tags(), "        ")
+
+    def write_tags(self) -> list[str]:
+        """Return the lines that write the tagged fields which differ from their defaults."""
+        if not self.tagged:
+            return ["out.append(0)"]
+        lines = ["tags: list[tuple[int, bytearray]] = []"]
+        context = self.definition.flexible.within(self.definition.versions)
+        for one in self.tagged:
+            test = one.tagged.test(context)
+            condition = f"self.{one.name} != {one.fresh_code}" + (f" and {test}" if test else "")
+            lines.append(f"if {condition}:")
+            lines.append("    field = bytearray()")
+            lines += ["    " + line for line in self.write_field(one, "field")]
+            lines.append(f"    tags.append(({one.tag}, field))")
+        lines.append("write_tags(out, tags)")
+        return lines
+
+    def write_field(self, one: Field, out: str) -> list[str]:
+        """Return the lines that write one field in the versions that have it."""
+        lines = []
+        if one.hint.endswith("None") and not one.nullable.covers(one.versions):
+            test = one.nullable.test(one.versions) if one.nullable else None
+            exempt = f"{test} or " if test else ""
+            lines.append(f'assert {exempt}self.{one.name} is not None, "{one.name}"')
+        if one.item is None:
+            return [*lines, self.write_value(one.type, f"self.{one.name}", out)]
+        lines.append(f"write_length({out}, self.{one.name}, {self.flexible})")
+        absent = " or ()" if one.hint.endswith("None") else ""
+        lines.append(f"for one_of_{one.name} in self.{one.name}{absent}:")
+        lines.append("    " + self.write_value(one.item, f"one_of_{one.name}", out))
+        return lines
+
+    def write_value(self, kind: str, value: str, out: str) -> str:
+        """Return the statement that writes one value."""
+        if kind not in SCALARS:
+            return f"{value}.write_to({out}, version)"
+        if kind == "string":
+            return f"write_string({out}, {value}, {self.flexible})"
+        if kind in ("bytes", "records"):
+            return f"write_bytes({out}, {value}, {self.flexible})"
+        if kind == "uuid":
+            return f"write_uuid({out}, {value})"
+        if kind == "bool":
+            return f"{out}.append({value})"
+        return f"{out} += {SCALARS[kind].pack}({value})"
+
+
+def docstring(about: str) -> str:
+    """Return the first sentence, on one line."""
+    sentence = re.split(r"(?<=\.)\s", about.strip())[0].rstrip(".")
+    return (sentence[:88].rsplit(" ", 1)[0] + " …" if len(sentence) > 90 else sentence) + "."
+
+
+def wrapped(opening: str, items: list[str], closing: str) -> Iterator[str]:
+    """Yield a tuple on one line, or with an item per line."""
+    if len(items) == 1:
+        yield f"{opening}{items[0]},{closing}"
+        return
+    line = opening + ", ".join(items) + closing
+    if len(line) <= 100:
+        yield line
+        return
+    yield opening
+    yield from (f"        {item}," for item in items)
+    yield f"    {closing}"
+
+
+def module_text(title: str, sources: list[dict[str, Any]]) -> str:
+    """Return the text of one module, for the messages that share it."""
+    body: list[str] = []
+    exports: dict[str, Definition] = {}
+    sizes: dict[str, int] = {}
+    for source in sources:
+        for definition in definitions(source):
+            known = exports.get(definition.name)
+            if known is not None:
+                assert known.fields == definition.fields, f"two structures {definition.name}"
+                continue
+            exports[definition.name] = definition
+            writer = Writer(definition, sizes)
+            sizes[definition.name] = writer.own_size_min()
+            body += ["", "", *writer.lines()]
+    code = "\n".join(body)
+    lines = [
+        f'"""{title} Generated by tools/generate_messages.py: do not edit."""',
+        "",
+        "# ruff: noqa",
+        "# fmt: off",
+        "",
+        "from typing import Self",
+        "",
+        *imports("fencelog.types", ["NO_TOPIC_ID", "Buffer"], code),
+        *imports("fencelog.wire.message", ["EMPTY", "Message", "Structure"], code),
+        *imports("fencelog.wire.primitives", ["Reader", *PRIMITIVES], code),
+    ]
+    return "\n".join(lines) + "\n" + code + "\n"
+
+
+PRIMITIVES = [
+    *(scalar.pack for scalar in SCALARS.values() if scalar.pack),
+    "write_bytes",
+    "write_length",
+    "write_string",
+    "write_tags",
+    "write_uuid",
+]
+
+
+def imports(module: str, names: list[str], code: str) -> list[str]:
+    """Return the import of those names that the code uses."""
+    used = sorted({name for name in names if re.search(rf"\b{name}\b", code)})
+    if not used:
+        return []
+    line = f"from {module} import {', '.join(used)}"
+    if len(line) <= 100:
+        return [line]
+    return [f"from {module} import (", *(f"    {name}," for name in used), ")"]
+
+
+def generate() -> dict[str, str]:
+    """Return the text of every generated module by its file name."""
+    texts = {}
+    resources = kafka_definitions()
+    for name in KAFKA_MESSAGES:
+        sources = [load(resources / f"{name}{part}.json") for part in ("Request", "Response")]
+        title = f"{name}, Kafka's request {sources[0]['apiKey']}."
+        texts[snake(name) + ".py"] = module_text(title, sources)
+    own: dict[str, list[dict[str, Any]]] = {}
+    for path in sorted(OWN_DEFINITIONS.glob("*.json")):
+        source = load(path)
+        own.setdefault(source["module"], []).append(source)
+    for module, sources in own.items():
+        names = " and ".join(source["name"] for source in sources)
+        sort = "fencelog's own" if is_request(sources[0]) else "records of an internal topic"
+        texts[module + ".py"] = module_text(f"{names}, {sort}.", sources)
+    return texts
+
+
+def main() -> None:
+    """Write the modules, and remove those that are generated no more."""
+    argparse.ArgumentParser(description=main.__doc__).parse_args()
+    texts = generate()
+    for path in TARGET.glob("*.py"):
+        if path.name not in texts and path.name != "__init__.py":
+            path.unlink()
+    for name, text in texts.items():
+        (TARGET / name).write_text(text, encoding="utf-8")
+    print(f"{len(texts)} modules in {TARGET.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
