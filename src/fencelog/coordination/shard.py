@@ -1,0 +1,69 @@
+"""The shape that all coordinators share: decide, append, replay, answer once committed.
+
+A request is *decided* by a method that reads the state and returns a ``Decision``: the records that
+would make it so, and the answer. The runtime appends the records of one decision as **one batch**
+(all or nothing after a crash), gives each of them to ``replay`` in the same breath, and answers
+once everything that was in the log at that moment is committed. So a decision with no records still
+waits: it may reveal what an unfinished append has changed (rule E16).
+
+State changes in ``replay`` only. A shard is never rolled back: after a failed append, or when its
+leadership moves, it is thrown away and a new one is replayed from the log.
+"""
+
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from fencelog.types import Instant, Offset, TimestampMs
+
+R = TypeVar("R", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """One record of a shard's log; no value means that the key is forgotten."""
+
+    key: bytes
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision(Generic[R]):
+    """What to append, all or nothing, and what to answer when it is committed."""
+
+    records: tuple[LogRecord, ...]
+    response: R
+
+
+class Shard(Protocol):
+    """One partition of a coordinator's internal topic, as its leader holds it in memory."""
+
+    def replay(self, record: LogRecord, offset: Offset, now: Instant) -> None:
+        """Apply one record of the log; the only place where state changes.
+
+        Deadlines are counted from ``now``, so a load restarts every clock.
+        Raises CorruptionError when the record is none of this shard's.
+        """
+        ...
+
+    def next_deadline(self) -> Instant | None:
+        """When ``expire`` has something to do; None while nothing can run out."""
+        ...
+
+    def expire(self, now: Instant, wall_ms: TimestampMs) -> Decision[None]:
+        """Decide what has run out by ``now``. Call it once after a load, too."""
+        ...
+
+
+def java_hash(text: str) -> int:
+    """``String.hashCode`` of Java, as a signed 32-bit number."""
+    units = text.encode("utf-16-be")
+    value = 0
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        value = (value * 31 + (high << 8 | low)) & 0xFFFF_FFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def partition_for(key: str, count: int) -> int:
+    """Which of ``count`` partitions of an internal topic coordinates ``key``."""
+    assert count > 0, count
+    return (java_hash(key) & 0x7FFF_FFFF) % count

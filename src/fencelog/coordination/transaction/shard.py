@@ -1,0 +1,410 @@
+"""The transaction coordinator: what may happen to a transactional id, decided and replayed.
+
+Every check of an identity comes before any look at the state (KAFKA-19690): a zombie learns that it
+is fenced and nothing else. Refusals are Kafka's codes as the newest version of each API has them;
+``for_client`` turns them into what an older version knows.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+
+from fencelog.coordination.shard import Decision, LogRecord
+from fencelog.coordination.transaction.records import read_key, read_value, write_transaction
+from fencelog.coordination.transaction.state import (
+    EPOCH_EXHAUSTED,
+    EPOCH_MAX,
+    Fate,
+    Identity,
+    Transaction,
+    TxnState,
+)
+from fencelog.errors import ErrorCode
+from fencelog.types import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    CoordinatorEpoch,
+    Instant,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    TimestampMs,
+    TopicPartition,
+)
+
+TIMEOUT_MS_MAX = 15 * 60 * 1000
+"""Kafka's ``transaction.max.timeout.ms``."""
+
+_NOT_STARTED = TimestampMs(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class InitResult:
+    """The identity that a producer goes on with; -1 and -1 beside an error."""
+
+    error: ErrorCode
+    producer_id: ProducerId = NO_PRODUCER_ID
+    producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkerTask:
+    """Markers that a committed decision still owes. No partitions: only the completion is owed."""
+
+    transactional_id: str
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    commit: bool
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransactionLimits:
+    """What bounds the shard; beyond a count the answer is POLICY_VIOLATION."""
+
+    timeout_ms_max: int = TIMEOUT_MS_MAX
+    transactional_ids_max: int = 100_000
+    partitions_max: int = 10_000
+
+
+def for_client(error: ErrorCode, *, knows_fenced: bool) -> ErrorCode:
+    """The code that this version of the API knows (rule E2).
+
+    PRODUCER_FENCED exists from InitProducerId 4 and from AddPartitionsToTxn and EndTxn 2 on.
+    """
+    if error is ErrorCode.PRODUCER_FENCED and not knows_fenced:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return error
+
+
+class TransactionShard:
+    """The transactional ids of one partition of ``__transaction_state``."""
+
+    def __init__(
+        self, coordinator_epoch: CoordinatorEpoch, limits: TransactionLimits | None = None
+    ) -> None:
+        """Begin empty; the log is replayed into it."""
+        self.coordinator_epoch = coordinator_epoch
+        self._limits = limits or TransactionLimits()
+        self._transactions: dict[str, Transaction] = {}
+        self._deadlines: dict[str, Instant] = {}  # of those that are ongoing
+        self._decided_at: dict[str, Offset] = {}  # of those that are prepared
+
+    # -- the only place where state changes ------------------------------------------------------
+
+    def replay(self, record: LogRecord, offset: Offset, now: Instant) -> None:
+        """Apply one record of ``__transaction_state``.
+
+        A transaction's clock starts with the first record that shows it ongoing, so partitions that
+        are added later do not prolong it. Raises CorruptionError on a foreign record.
+        """
+        transactional_id = read_key(record.key)
+        if record.value is None:
+            for index in (self._transactions, self._deadlines, self._decided_at):
+                index.pop(transactional_id, None)
+            return
+        transaction = read_value(transactional_id, record.value)
+        self._transactions[transactional_id] = transaction
+        if transaction.state is TxnState.ONGOING:
+            deadline = Instant(now + transaction.timeout_ms / 1000)
+            self._deadlines.setdefault(transactional_id, deadline)
+        else:
+            self._deadlines.pop(transactional_id, None)
+        if transaction.state.is_prepared:
+            self._decided_at.setdefault(transactional_id, offset)
+        else:
+            self._decided_at.pop(transactional_id, None)
+
+    # -- what producers ask ----------------------------------------------------------------------
+
+    def init_producer_id(
+        self,
+        transactional_id: str,
+        timeout_ms: int,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
+        *,
+        new_producer_id: ProducerId,
+        wall_ms: TimestampMs,
+    ) -> Decision[InitResult]:
+        """Register the next incarnation of a producer (rules E2, E7; KIP-360).
+
+        ``producer_id`` and ``producer_epoch`` are what the producer has now, or both -1.
+        ``new_producer_id`` is used only where a fresh one is due. An open transaction is aborted
+        with a fencing epoch first: CONCURRENT_TRANSACTIONS until its markers are in.
+        """
+        if not transactional_id or (producer_id < 0) != (producer_epoch < 0):
+            return _refused(ErrorCode.INVALID_REQUEST)
+        if not 0 < timeout_ms <= self._limits.timeout_ms_max:
+            return _refused(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+        asked = Identity(producer_id, producer_epoch) if producer_id >= 0 else None
+        current = self._transactions.get(transactional_id)
+        if current is None:
+            if len(self._transactions) >= self._limits.transactional_ids_max:
+                return _refused(ErrorCode.POLICY_VIOLATION)
+            current = _unwritten(transactional_id, wall_ms)
+            granted = Identity(new_producer_id, ProducerEpoch(0))
+        elif asked is not None and asked not in (current.producer, current.previous):
+            return _refused(ErrorCode.PRODUCER_FENCED)
+        elif current.state is TxnState.ONGOING or current.state.is_prepared:
+            return _fence_open(current, asked, wall_ms)
+        else:
+            granted = _next_identity(current, asked, new_producer_id)
+        registered = replace(
+            current.moved(TxnState.EMPTY, wall_ms),
+            producer=granted,
+            previous=asked,
+            timeout_ms=timeout_ms,
+            partitions=frozenset(),
+            started_ms=_NOT_STARTED,
+        )
+        return Decision((write_transaction(registered),), InitResult(ErrorCode.NONE, *granted))
+
+    def add_partitions(
+        self,
+        transactional_id: str,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
+        partitions: Collection[TopicPartition],
+        *,
+        wall_ms: TimestampMs,
+    ) -> Decision[ErrorCode]:
+        """Open a transaction, or widen the open one. Partitions that are in it cost no record."""
+        current = self._identified(transactional_id, producer_id, producer_epoch)
+        if isinstance(current, ErrorCode):
+            return Decision((), current)
+        if current.state.is_prepared:
+            return Decision((), ErrorCode.CONCURRENT_TRANSACTIONS)
+        is_open = current.state is TxnState.ONGOING
+        widened = (current.partitions if is_open else frozenset()) | frozenset(partitions)
+        if len(widened) > self._limits.partitions_max:
+            return Decision((), ErrorCode.POLICY_VIOLATION)
+        if is_open and widened == current.partitions:
+            return Decision((), ErrorCode.NONE)
+        ongoing = replace(
+            current.moved(TxnState.ONGOING, wall_ms),
+            previous=None,  # It uses its identity, so it knows it: no retry can be under way.
+            partitions=widened,
+            started_ms=current.started_ms if is_open else wall_ms,
+        )
+        return Decision((write_transaction(ongoing),), ErrorCode.NONE)
+
+    def verify(
+        self,
+        transactional_id: str,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
+        partition: TopicPartition,
+    ) -> ErrorCode:
+        """Whether this producer's transaction is open and has the partition in it (rule E14).
+
+        The answer reveals state: it may be used once everything appended so far is committed (E16).
+        TRANSACTION_ABORTABLE when the partition is not in an open transaction.
+        """
+        current = self._identified(transactional_id, producer_id, producer_epoch)
+        if isinstance(current, ErrorCode):
+            return current
+        if current.state.is_prepared:
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        if current.state is TxnState.ONGOING and partition in current.partitions:
+            return ErrorCode.NONE
+        return ErrorCode.TRANSACTION_ABORTABLE
+
+    def end_transaction(
+        self,
+        transactional_id: str,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
+        commit: bool,
+        *,
+        wall_ms: TimestampMs,
+    ) -> Decision[ErrorCode]:
+        """Decide an open transaction: the point of no return (rule E9).
+
+        Repeated: CONCURRENT_TRANSACTIONS while markers are outstanding, then success. The contrary
+        of what was decided, or nothing to end: INVALID_TXN_STATE.
+        """
+        current = self._identified(transactional_id, producer_id, producer_epoch)
+        if isinstance(current, ErrorCode):
+            return Decision((), current)
+        if current.state is TxnState.ONGOING:
+            state = TxnState.PREPARE_COMMIT if commit else TxnState.PREPARE_ABORT
+            return Decision((write_transaction(current.moved(state, wall_ms)),), ErrorCode.NONE)
+        if current.state is TxnState.EMPTY or current.state.is_commit != commit:
+            return Decision((), ErrorCode.INVALID_TXN_STATE)
+        if current.state.is_prepared:
+            return Decision((), ErrorCode.CONCURRENT_TRANSACTIONS)
+        return Decision((), ErrorCode.NONE)
+
+    def _identified(
+        self, transactional_id: str, producer_id: ProducerId, producer_epoch: ProducerEpoch
+    ) -> Transaction | ErrorCode:
+        current = self._transactions.get(transactional_id)
+        if current is None or current.producer.producer_id != producer_id:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        # Equality, not order: no client knows a higher epoch than the coordinator (KAFKA-9600).
+        if current.producer.producer_epoch != producer_epoch:
+            return ErrorCode.PRODUCER_FENCED
+        return current
+
+    # -- markers ---------------------------------------------------------------------------------
+
+    def outstanding_markers(self, committed: Offset) -> Iterator[MarkerTask]:
+        """What is owed by decisions that lie below ``committed``, the high watermark (rule E16).
+
+        Send the tasks of one id one after the other: while a marker may still be on its way, its
+        partition must not be reported as written.
+        """
+        for transactional_id, decided_at in self._decided_at.items():
+            if decided_at < committed:
+                transaction = self._transactions[transactional_id]
+                yield MarkerTask(
+                    transactional_id=transactional_id,
+                    producer_id=transaction.producer.producer_id,
+                    producer_epoch=transaction.producer.producer_epoch,
+                    commit=transaction.state.is_commit,
+                    partitions=transaction.partitions,
+                )
+
+    def markers_written(
+        self,
+        transactional_id: str,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
+        partitions: Collection[TopicPartition],
+        *,
+        wall_ms: TimestampMs,
+    ) -> Decision[None]:
+        """Record that these partitions' markers are committed, or that the partitions are gone.
+
+        The last one completes the transaction (rule E17). A report that comes late, for a
+        transaction that is not the prepared one, changes nothing.
+        """
+        current = self._transactions.get(transactional_id)
+        if (
+            current is None
+            or not current.state.is_prepared
+            or current.producer != (producer_id, producer_epoch)
+        ):
+            return Decision((), None)
+        return Decision(_with_markers(current, frozenset(partitions), wall_ms), None)
+
+    def partition_deleted(
+        self, partition: TopicPartition, *, wall_ms: TimestampMs
+    ) -> Decision[None]:
+        """Count a deleted topic's partition as done in every decided transaction (rule E17)."""
+        prepared = [self._transactions[each] for each in self._decided_at]
+        done = frozenset({partition})
+        records = [
+            record
+            for transaction in prepared
+            if partition in transaction.partitions
+            for record in _with_markers(transaction, done, wall_ms)
+        ]
+        return Decision(tuple(records), None)
+
+    # -- timeouts --------------------------------------------------------------------------------
+
+    def next_deadline(self) -> Instant | None:
+        """When the first open transaction runs out of time."""
+        return min(self._deadlines.values(), default=None)
+
+    def expire(self, now: Instant, wall_ms: TimestampMs) -> Decision[None]:
+        """Abort, with a fencing epoch, every open transaction that is past its timeout (E12)."""
+        late = [
+            self._transactions[transactional_id]
+            for transactional_id, deadline in self._deadlines.items()
+            if deadline <= now
+        ]
+        aborting = [
+            replace(
+                each.moved(TxnState.PREPARE_ABORT, wall_ms), producer=each.fenced(), previous=None
+            )
+            for each in late
+        ]
+        return Decision(tuple(write_transaction(each) for each in aborting), None)
+
+    # -- what operators and recovery ask ---------------------------------------------------------
+
+    def describe(self, transactional_id: str) -> Transaction | None:
+        """One transactional id; answer it once everything appended so far is committed (E16)."""
+        return self._transactions.get(transactional_id)
+
+    def transactions(self) -> tuple[Transaction, ...]:
+        """Every transactional id, in no particular order; answered as ``describe`` is."""
+        return tuple(self._transactions.values())
+
+    def highest_producer_id(self) -> ProducerId:
+        """The highest producer id that this shard knows, or -1 (rule E7: ids are never reused)."""
+        identities = [
+            identity.producer_id
+            for each in self._transactions.values()
+            for identity in (each.producer, each.previous)
+            if identity is not None
+        ]
+        return max(identities, default=NO_PRODUCER_ID)
+
+    def fate(self, producer_id: ProducerId, partition: TopicPartition) -> Fate:
+        """What becomes of a transaction that recovery found open on ``partition`` (rule E17)."""
+        for each in self._transactions.values():
+            if each.producer.producer_id == producer_id:
+                is_live = each.state is TxnState.ONGOING or each.state.is_prepared
+                if is_live and partition in each.partitions:
+                    return Fate.LISTED
+                return Fate.COMMIT if each.state.is_commit else Fate.ABORT
+        return Fate.UNKNOWN
+
+
+def _refused(error: ErrorCode) -> Decision[InitResult]:
+    return Decision((), InitResult(error))
+
+
+def _fence_open(
+    current: Transaction, asked: Identity | None, wall_ms: TimestampMs
+) -> Decision[InitResult]:
+    """Abort what is open under a fencing epoch; what is decided already is left to complete."""
+    if current.state.is_prepared:
+        return _refused(ErrorCode.CONCURRENT_TRANSACTIONS)
+    aborting = replace(
+        current.moved(TxnState.PREPARE_ABORT, wall_ms), producer=current.fenced(), previous=asked
+    )
+    refusal = InitResult(ErrorCode.CONCURRENT_TRANSACTIONS)
+    return Decision((write_transaction(aborting),), refusal)
+
+
+def _unwritten(transactional_id: str, wall_ms: TimestampMs) -> Transaction:
+    return Transaction(
+        transactional_id=transactional_id,
+        producer=Identity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH),
+        previous=None,
+        timeout_ms=0,
+        state=TxnState.EMPTY,
+        partitions=frozenset(),
+        updated_ms=wall_ms,
+        started_ms=_NOT_STARTED,
+    )
+
+
+def _next_identity(
+    current: Transaction, asked: Identity | None, new_producer_id: ProducerId
+) -> Identity:
+    """The identity after ``current``, or ``current``'s own when ``asked`` repeats its request."""
+    epoch = current.producer.producer_epoch
+    if asked is not None and asked == current.previous and epoch < EPOCH_MAX:
+        return current.producer
+    if epoch >= EPOCH_EXHAUSTED:
+        return Identity(new_producer_id, ProducerEpoch(0))
+    return current.fenced()
+
+
+def _with_markers(
+    current: Transaction, done: frozenset[TopicPartition], wall_ms: TimestampMs
+) -> tuple[LogRecord, ...]:
+    remaining = current.partitions - done
+    if not remaining:
+        complete = TxnState.COMPLETE_COMMIT if current.state.is_commit else TxnState.COMPLETE_ABORT
+        completed = replace(current.moved(complete, wall_ms), partitions=frozenset())
+        return (write_transaction(completed),)
+    if remaining == current.partitions:
+        return ()
+    progressed = replace(current.moved(current.state, wall_ms), partitions=remaining)
+    return (write_transaction(progressed),)

@@ -1,0 +1,104 @@
+"""One transactional id: the states it can be in, and what a change of state leaves behind."""
+
+from dataclasses import dataclass, replace
+from enum import Enum, IntEnum
+from typing import NamedTuple
+
+from fencelog.types import ProducerEpoch, ProducerId, TimestampMs, TopicPartition
+
+EPOCH_MAX = ProducerEpoch(32767)
+"""Kept for the marker that fences; no producer is ever given it (rule E7)."""
+
+EPOCH_EXHAUSTED = ProducerEpoch(EPOCH_MAX - 1)
+"""From this epoch on the next incarnation takes a new producer id."""
+
+
+class TxnState(IntEnum):
+    """Kafka's states, with the numbers that its log gives them (rule E9)."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+    DEAD = 6
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether it is decided and markers are still to be written."""
+        return self in (TxnState.PREPARE_COMMIT, TxnState.PREPARE_ABORT)
+
+    @property
+    def is_commit(self) -> bool:
+        """Whether the last decision was to commit."""
+        return self in (TxnState.PREPARE_COMMIT, TxnState.COMPLETE_COMMIT)
+
+    @property
+    def kafka_name(self) -> str:
+        """Kafka's spelling, as ListTransactions has it: ``PrepareCommit``."""
+        return self.name.title().replace("_", "")
+
+
+# What is not in the table cannot happen. A prepared state follows itself when some of its markers
+# are in; EMPTY follows itself when a new incarnation is registered before it wrote anything.
+TRANSITIONS: dict[TxnState, frozenset[TxnState]] = {
+    TxnState.EMPTY: frozenset({TxnState.EMPTY, TxnState.ONGOING, TxnState.DEAD}),
+    TxnState.ONGOING: frozenset(
+        {TxnState.ONGOING, TxnState.PREPARE_COMMIT, TxnState.PREPARE_ABORT}
+    ),
+    TxnState.PREPARE_COMMIT: frozenset({TxnState.PREPARE_COMMIT, TxnState.COMPLETE_COMMIT}),
+    TxnState.PREPARE_ABORT: frozenset({TxnState.PREPARE_ABORT, TxnState.COMPLETE_ABORT}),
+    TxnState.COMPLETE_COMMIT: frozenset({TxnState.EMPTY, TxnState.ONGOING, TxnState.DEAD}),
+    TxnState.COMPLETE_ABORT: frozenset({TxnState.EMPTY, TxnState.ONGOING, TxnState.DEAD}),
+    TxnState.DEAD: frozenset(),
+}
+
+
+class Identity(NamedTuple):
+    """A producer as a request names it."""
+
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+
+
+class Fate(Enum):
+    """What the coordinator knows of a transaction that a partition's log holds open (rule E17)."""
+
+    LISTED = "listed"
+    """It is open or decided here, with this partition: the ordinary road will end it."""
+    COMMIT = "commit"
+    """Decided, and this partition's marker counted as written."""
+    ABORT = "abort"
+    """Known producer, but no transaction of it is open on this partition."""
+    UNKNOWN = "unknown"
+    """No such producer in this shard."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Transaction:
+    """What the log says of one transactional id."""
+
+    transactional_id: str
+    producer: Identity
+    previous: Identity | None
+    """Who asked for a newer epoch and got ``producer``: a retry gets it again (KIP-360)."""
+    timeout_ms: int
+    state: TxnState
+    partitions: frozenset[TopicPartition]
+    """Those of the open transaction; once decided, those whose markers are still to be written."""
+    updated_ms: TimestampMs
+    started_ms: TimestampMs
+    """When the open or last transaction began; -1 before the first."""
+
+    def moved(self, state: TxnState, updated_ms: TimestampMs) -> "Transaction":
+        """This transactional id in its next state; the table has to allow the step."""
+        assert state in TRANSITIONS[self.state], (self.state, state)
+        return replace(self, state=state, updated_ms=updated_ms)
+
+    def fenced(self) -> Identity:
+        """The identity that shuts out the present producer: one epoch higher."""
+        assert self.producer.producer_epoch < EPOCH_MAX, self
+        return self.producer._replace(
+            producer_epoch=ProducerEpoch(self.producer.producer_epoch + 1)
+        )
