@@ -1,0 +1,83 @@
+"""Options that several verbs share, and the client that they describe.
+
+Flags are the ones that users of kcat and rpk know: ``-b``, ``-X key=value``; the property names
+are librdkafka's where it has one.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fencelog.cli.output import Format, UsageError
+
+if TYPE_CHECKING:
+    from fencelog.client.blocking import Client
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+
+BootstrapOption = Annotated[
+    str,
+    typer.Option(
+        "-b",
+        "--bootstrap-server",
+        envvar="FENCELOG_BOOTSTRAP_SERVERS",
+        metavar="HOST:PORT",
+        help="A broker to start from.",
+    ),
+]
+PropertyOption = Annotated[
+    list[str] | None,
+    typer.Option("-X", metavar="KEY=VALUE", help="A client property, by librdkafka's name."),
+]
+FormatOption = Annotated[
+    Format | None,
+    typer.Option("--format", help="json or table; a table on a terminal, else JSON."),
+]
+
+CLIENT_PROPERTIES = frozenset({"client.id", "request.timeout.ms", "bootstrap.servers"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connection:
+    """Where to connect and how, as the command line says."""
+
+    bootstrap: str
+    properties: Mapping[str, str]
+
+    def open(self) -> "Client":
+        """A client for this command; a context manager."""
+        from fencelog.client.blocking import Client
+
+        timeout_ms = self.properties.get("request.timeout.ms", "30000")
+        if not timeout_ms.isdecimal() or int(timeout_ms) == 0:
+            raise UsageError(f"request.timeout.ms={timeout_ms}: expected milliseconds above 0")
+        return Client(
+            self.properties.get("bootstrap.servers", self.bootstrap),
+            client_id=self.properties.get("client.id", "fencelog-cli"),
+            request_timeout_s=int(timeout_ms) / 1000,
+        )
+
+
+def connection(
+    bootstrap: str, properties: Iterable[str] | None, *, also: Iterable[str] = ()
+) -> Connection:
+    """Read ``-b`` and ``-X``; UsageError names a property that this verb does not know."""
+    known = CLIENT_PROPERTIES | set(also)
+    return Connection(bootstrap=bootstrap, properties=key_values(properties or (), "-X", known))
+
+
+def key_values(
+    pairs: Iterable[str], flag: str, known: Iterable[str] | None = None
+) -> dict[str, str]:
+    """``key=value`` strings as a dict; UsageError names the flag and the pair that is none."""
+    result: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise UsageError(f"{flag} {pair}: expected KEY=VALUE")
+        if known is not None and key not in known:
+            raise UsageError(f"{flag} {key}: unknown here; known are {', '.join(sorted(known))}")
+        result[key] = value
+    return result

@@ -1,0 +1,113 @@
+"""Records from files and stdin: delimited text as kcat reads it, or one JSON object a line."""
+
+import base64
+import binascii
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from fencelog.cli.output import UsageError
+
+CHUNK_BYTES = 1 << 16
+RECORD_BYTES_MAX = 64 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputRecord:
+    """A record about to be sent. ``partition`` None lets the key decide."""
+
+    key: bytes | None
+    value: bytes | None
+    partition: int | None = None
+    timestamp_ms: int | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputForm:
+    """How bytes become records, as the command line says."""
+
+    as_json: bool = False
+    delimiter: bytes = b"\n"
+    key_delimiter: bytes | None = None
+    key: bytes | None = None
+    partition: int | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+def read_input(source: BinaryIO, form: InputForm) -> Iterator[InputRecord]:
+    """Records of one file, as they come; a last one without a delimiter counts too.
+
+    UsageError names the record that is no JSON object of the expected form.
+    """
+    delimiter = b"\n" if form.as_json else form.delimiter
+    for number, chunk in enumerate(split(source, delimiter), start=1):
+        if form.as_json:
+            if chunk.strip():
+                yield _from_json(chunk, number, form)
+        else:
+            yield _from_text(chunk, form)
+
+
+def split(source: BinaryIO, delimiter: bytes) -> Iterator[bytes]:
+    """Pieces between delimiters. UsageError where one piece outgrows the limit."""
+    pending = b""
+    # read1 hands over what a pipe holds already, so that a slow writer's lines leave at once.
+    read = getattr(source, "read1", source.read)
+    while data := read(CHUNK_BYTES):
+        *whole, pending = (pending + data).split(delimiter)
+        yield from whole
+        if len(pending) > RECORD_BYTES_MAX:
+            raise UsageError(
+                f"a record of more than {RECORD_BYTES_MAX >> 20} MiB: is the delimiter right?"
+            )
+    if pending:
+        yield pending
+
+
+def _from_text(chunk: bytes, form: InputForm) -> InputRecord:
+    key, value = form.key, chunk
+    if form.key_delimiter is not None:
+        head, found, tail = chunk.partition(form.key_delimiter)
+        if found:
+            key, value = head, tail
+    return InputRecord(key=key, value=value, partition=form.partition, headers=form.headers)
+
+
+def _from_json(line: bytes, number: int, form: InputForm) -> InputRecord:
+    try:
+        fields = json.loads(line)
+        if not isinstance(fields, dict):
+            raise UsageError("expected an object")  # noqa: TRY301 - reported with the line's number
+        headers = tuple(
+            (str(header["key"]), _bytes_of(header, "value")) for header in fields.get("headers", ())
+        )
+        return InputRecord(
+            key=_bytes_of(fields, "key", form.key),
+            value=_bytes_of(fields, "value"),
+            partition=_int_of(fields, "partition", form.partition),
+            timestamp_ms=_int_of(fields, "timestamp", None),
+            headers=headers or form.headers,
+        )
+    except (UsageError, KeyError, TypeError, ValueError, binascii.Error) as error:
+        raise UsageError(f"record {number} is not of the --json form: {error}") from None
+
+
+def _bytes_of(fields: dict[str, object], name: str, default: bytes | None = None) -> bytes | None:
+    if f"{name}_base64" in fields:
+        return base64.b64decode(str(fields[f"{name}_base64"]), validate=True)
+    value = fields.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, str):
+        # A structure is what many want as the value: it is sent as JSON again.
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return value.encode()
+
+
+def _int_of(fields: dict[str, object], name: str, default: int | None) -> int | None:
+    value = fields.get(name, default)
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    raise UsageError(f"{name} must be a whole number, not {value!r}")

@@ -1,0 +1,74 @@
+"""Where reading begins: kcat's and rpk's ``-o`` argument."""
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from fencelog.cli.output import UsageError
+
+UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+AGE = re.compile(r"-(\d+)(ms|s|m|h|d)")
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """The first record that is still there."""
+
+
+@dataclass(frozen=True)
+class End:
+    """After the newest record, or ``back`` offsets before that."""
+
+    back: int = 0
+
+
+@dataclass(frozen=True)
+class Exactly:
+    """One offset."""
+
+    offset: int
+
+
+@dataclass(frozen=True)
+class At:
+    """The first record of this time or later."""
+
+    timestamp_ms: int
+
+
+Start = Beginning | End | Exactly | At
+
+
+def parse_start(text: str, *, now_ms: int) -> Start:
+    """Read ``beginning``, ``end``, ``-N``, ``N`` or ``@TIME``.
+
+    A time is milliseconds (13 digits), seconds (10), an ISO date or time, or an age such as
+    ``-15m``. UsageError shows these forms.
+    """
+    if text in {"beginning", "start", "earliest"}:
+        return Beginning()
+    if text in {"end", "latest"}:
+        return End()
+    if re.fullmatch(r"-\d+", text):
+        return End(back=int(text[1:]))
+    if text.isdecimal():
+        return Exactly(int(text))
+    if text.startswith("@"):
+        return At(_timestamp_ms(text[1:], now_ms))
+    raise UsageError(f"-o {text}: expected beginning, end, N, -N (from the end) or @TIME")
+
+
+def _timestamp_ms(text: str, now_ms: int) -> int:
+    if text.isdecimal():
+        return int(text) * (1 if len(text) > 10 else 1000)
+    if age := AGE.fullmatch(text):
+        return now_ms - int(age[1]) * UNITS_MS[age[2]]
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(
+            f"-o @{text}: expected milliseconds, seconds, an ISO date or time, or an age as @-15m"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)

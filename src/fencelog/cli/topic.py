@@ -1,0 +1,281 @@
+"""``fencelog topic``: create, list, describe and delete topics, write and read their records."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fencelog.cli.options import (
+    DEFAULT_BOOTSTRAP,
+    BootstrapOption,
+    FormatOption,
+    PropertyOption,
+    connection,
+    key_values,
+)
+from fencelog.cli.output import (
+    Format,
+    Row,
+    UsageError,
+    default_format,
+    reported_errors,
+    say,
+    show_json,
+    show_rows,
+)
+
+if TYPE_CHECKING:
+    from fencelog.client.blocking import Client
+    from fencelog.client.model import TopicDescription
+
+app = typer.Typer(
+    name="topic",
+    help="Create, list, describe and delete topics; produce and consume records.",
+    no_args_is_help=True,
+)
+
+NameArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
+NamesArgument = Annotated[list[str], typer.Argument(metavar="TOPIC…", help="One topic or more.")]
+PARTITION_COLUMNS = (
+    "partition",
+    "leader",
+    "leader_epoch",
+    "replicas",
+    "in_sync",
+    "log_start_offset",
+    "last_stable_offset",
+    "high_watermark",
+)
+
+
+@app.command()
+def create(
+    names: NamesArgument,
+    partitions: Annotated[
+        int, typer.Option("-p", "--partitions", min=1, help="Partitions of each topic.")
+    ] = 1,
+    replicas: Annotated[
+        int, typer.Option("-r", "--replicas", min=1, help="Replicas of each partition.")
+    ] = 1,
+    configs: Annotated[
+        list[str] | None,
+        typer.Option("-c", "--topic-config", metavar="KEY=VALUE", help="retention.ms=60000, …"),
+    ] = None,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    properties: PropertyOption = None,
+    form: FormatOption = None,
+) -> None:
+    """Create topics."""
+    with reported_errors():
+        settings = key_values(configs or (), "-c")
+        rows: list[Row] = []
+        with connection(bootstrap, properties).open() as client:
+            for name in names:
+                client.create_topic(name, partitions, settings, replicas)
+                rows.append({"topic": name, "partitions": partitions, "created": True})
+        show_rows(rows, ("topic", "partitions", "created"), form)
+
+
+@app.command("list")
+def list_topics(
+    internal: Annotated[
+        bool, typer.Option("-i", "--internal", help="Show fencelog's own topics too.")
+    ] = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    properties: PropertyOption = None,
+    form: FormatOption = None,
+) -> None:
+    """List topics."""
+    with reported_errors():
+        with connection(bootstrap, properties).open() as client:
+            topics = [topic for topic in client.topics() if internal or not topic.internal]
+        rows: list[Row] = [
+            {
+                "topic": topic.name,
+                "partitions": len(topic.partitions),
+                "replicas": max((len(p.replicas) for p in topic.partitions), default=0),
+                "internal": topic.internal,
+            }
+            for topic in topics
+        ]
+        show_rows(rows, ("topic", "partitions", "replicas", "internal"), form)
+
+
+@app.command()
+def describe(
+    names: NamesArgument,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    properties: PropertyOption = None,
+    form: FormatOption = None,
+) -> None:
+    """Show partitions with their offsets, and configs."""
+    with reported_errors():
+        with connection(bootstrap, properties).open() as client:
+            described = [_describe(client, client.describe_topic(name)) for name in names]
+        if (form or default_format()) is Format.JSON:
+            show_json(described)
+            return
+        for topic in described:
+            say(f"{topic['topic']}  (id {topic['topic_id']})")
+            partitions, configs = topic["partitions"], topic["configs"]
+            assert isinstance(partitions, list)
+            assert isinstance(configs, dict)
+            show_rows(partitions, PARTITION_COLUMNS, Format.TABLE)
+            rows: list[Row] = [{"config": key, "value": value} for key, value in configs.items()]
+            show_rows(rows, ("config", "value"), Format.TABLE)
+
+
+def _describe(client: "Client", topic: "TopicDescription") -> Row:
+    from fencelog.types import TopicPartition
+
+    places = [TopicPartition(topic.name, p.partition) for p in topic.partitions]
+    starts = client.offsets(places, "earliest", "replicated")
+    stable = client.offsets(places, "latest", "transactional")
+    ends = client.offsets(places, "latest", "replicated")
+    partitions = [
+        {
+            "partition": p.partition,
+            "leader": p.leader,
+            "leader_epoch": p.leader_epoch,
+            "replicas": list(p.replicas),
+            "in_sync": list(p.in_sync),
+            "log_start_offset": starts[place],
+            "last_stable_offset": stable[place],
+            "high_watermark": ends[place],
+        }
+        for p, place in zip(topic.partitions, places, strict=True)
+    ]
+    return {
+        "topic": topic.name,
+        "topic_id": topic.topic_id.hex(),
+        "internal": topic.internal,
+        "partitions": partitions,
+        "configs": dict(sorted(topic.configs.items())),
+    }
+
+
+@app.command()
+def delete(
+    names: NamesArgument,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    properties: PropertyOption = None,
+    form: FormatOption = None,
+) -> None:
+    """Delete topics and all that is in them."""
+    with reported_errors():
+        rows: list[Row] = []
+        with connection(bootstrap, properties).open() as client:
+            for name in names:
+                client.delete_topic(name)
+                rows.append({"topic": name, "deleted": True})
+        show_rows(rows, ("topic", "deleted"), form)
+
+
+@app.command()
+def produce(
+    name: NameArgument,
+    files: Annotated[
+        list[str] | None, typer.Argument(metavar="FILE…", help="What to send; - is stdin.")
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("-p", "--partition", min=0, help="Default: by the key.")
+    ] = None,
+    key: Annotated[str | None, typer.Option("-k", "--key", help="The key of every record.")] = None,
+    key_delimiter: Annotated[
+        str | None, typer.Option("-K", "--key-delimiter", help="What parts key from value.")
+    ] = None,
+    delimiter: Annotated[
+        str, typer.Option("-D", "--delimiter", help="What parts records.")
+    ] = "\\n",
+    headers: Annotated[
+        list[str] | None, typer.Option("-H", "--header", metavar="KEY=VALUE", help="A header.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Each line is an object, as consume writes it.")
+    ] = False,
+    compression: Annotated[
+        str, typer.Option("-z", "--compression", help="none, gzip, snappy, lz4 or zstd.")
+    ] = "none",
+    isolation: Annotated[
+        str,
+        typer.Option(
+            help="read_committed: acknowledged when it cannot be lost; read_uncommitted: at once."
+        ),
+    ] = "read_uncommitted",
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    properties: PropertyOption = None,
+    form: FormatOption = None,
+) -> None:
+    """Send records from files or stdin.
+
+    With -X transactional.id=NAME the whole input is one transaction: all of it or nothing.
+    """
+    from fencelog.cli.record_input import InputForm
+    from fencelog.cli.topic_produce import ProduceRequest, run
+
+    with reported_errors():
+        pairs = tuple((k, v.encode()) for k, v in key_values(headers or (), "-H").items())
+        input_form = InputForm(
+            as_json=as_json,
+            delimiter=_unescaped(delimiter, "-D"),
+            key_delimiter=None if key_delimiter is None else _unescaped(key_delimiter, "-K"),
+            key=None if key is None else key.encode(),
+            partition=partition,
+            headers=pairs,
+        )
+        request = ProduceRequest(
+            topic=name, form=input_form, compression=compression, isolation=isolation
+        )
+        run(request, files or ["-"], bootstrap, properties or (), form)
+
+
+@app.command()
+def consume(
+    names: NamesArgument,
+    partitions: Annotated[
+        list[int] | None, typer.Option("-p", "--partition", min=0, help="Default: all of them.")
+    ] = None,
+    offset: Annotated[
+        str,
+        typer.Option("-o", "--offset", help="beginning, end, N, -N (from the end), @TIME."),
+    ] = "beginning",
+    count: Annotated[
+        int | None, typer.Option("-c", "-n", "--num", min=1, help="Stop after so many records.")
+    ] = None,
+    exit_at_end: Annotated[
+        bool, typer.Option("-e", "--exit", help="Stop at what is the end when it starts.")
+    ] = False,
+    record_format: Annotated[
+        str,
+        typer.Option("-f", "--format", help="json, or a format string: '%k %v %o %p %t %T %h\\n'."),
+    ] = "json",
+    isolation: Annotated[
+        str, typer.Option(help="transactional (no aborted records), replicated or tail.")
+    ] = "replicated",
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    properties: PropertyOption = None,
+) -> None:
+    """Write records to stdout as they come, until Ctrl-C, -c or -e."""
+    from fencelog.cli.topic_consume import ConsumeRequest, run
+
+    with reported_errors():
+        request = ConsumeRequest(
+            topics=tuple(names),
+            partitions=None if partitions is None else frozenset(partitions),
+            offset=offset,
+            count=count,
+            exit_at_end=exit_at_end,
+            record_format=record_format,
+            isolation=isolation,
+        )
+        run(request, bootstrap, properties or (), sys.stdout.buffer)
+
+
+def _unescaped(text: str, flag: str) -> bytes:
+    """``\\n``, ``\\t``, ``\\0`` and ``\\xHH`` as shells cannot type them."""
+    from fencelog.cli.record_format import unescape
+
+    data = unescape(text, flag)
+    if not data:
+        raise UsageError(f"{flag}: expected at least one character")
+    return data

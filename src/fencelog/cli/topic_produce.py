@@ -1,0 +1,144 @@
+"""``fencelog topic produce``: files and stdin in, what was acknowledged out."""
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO, cast, get_args
+
+from fencelog.cli.options import connection
+from fencelog.cli.output import Format, Row, UsageError, default_format, show_json, show_rows
+from fencelog.cli.record_input import InputForm, InputRecord, read_input
+
+if TYPE_CHECKING:
+    from fencelog.client.blocking_writers import Producer
+    from fencelog.client.model import Compression, Delivery, ProduceIsolation
+
+PROPERTIES = ("compression.type", "enable.idempotence", "transactional.id", "acks")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProduceRequest:
+    """What the command line asked for."""
+
+    topic: str
+    form: InputForm
+    compression: str
+    isolation: str
+
+
+def run(
+    request: ProduceRequest,
+    files: Sequence[str],
+    bootstrap: str,
+    properties: Iterable[str],
+    form: Format | None,
+) -> None:
+    """Send every record of every file; returns when all are acknowledged, and shows where they are.
+
+    With a transactional id everything is one transaction, committed at the end; an error before
+    that aborts it.
+    """
+    from fencelog.client.model import Compression, ProduceIsolation
+
+    connected = connection(bootstrap, properties, also=PROPERTIES)
+    chosen = connected.properties
+    transactional_id = chosen.get("transactional.id")
+    isolation = _isolation(request.isolation, chosen.get("acks"), transactional_id)
+    compression = one_of("-z", chosen.get("compression.type", request.compression), Compression)
+    sources = [name for name in files if name != "-"]
+    for name in sources:
+        _check_readable(name)
+    with (
+        connected.open() as client,
+        client.producer(
+            idempotent=chosen.get("enable.idempotence", "true") == "true",
+            transactional_id=transactional_id,
+            compression=cast("Compression", compression),
+            isolation=cast("ProduceIsolation", one_of("--isolation", isolation, ProduceIsolation)),
+        ) as producer,
+    ):
+        # A topic that does not exist is named before the input is read.
+        client.partitions([request.topic])
+        if transactional_id is not None:
+            producer.begin()
+        for record in _records(files, request.form):
+            producer.send(
+                request.topic,
+                record.value,
+                key=record.key,
+                partition=record.partition,
+                headers=record.headers,
+                timestamp_ms=record.timestamp_ms,
+            )
+        deliveries = _finish(producer, transactional_id)
+    _show(request.topic, deliveries, form)
+
+
+def one_of(flag: str, value: str, literal: object) -> str:
+    """The value, where the literal type has it; else UsageError names those that it has."""
+    allowed = get_args(literal)
+    if value not in allowed:
+        raise UsageError(f"{flag} {value}: expected one of {', '.join(allowed)}")
+    return value
+
+
+def _isolation(isolation: str, acks: str | None, transactional_id: str | None) -> str:
+    if acks is not None and acks not in {"all", "-1", "1"}:
+        raise UsageError(f"-X acks={acks}: expected all or 1")
+    if transactional_id is not None or acks in {"all", "-1"}:
+        return "read_committed"
+    return isolation
+
+
+def _check_readable(name: str) -> None:
+    try:
+        with open(name, "rb"):
+            pass
+    except OSError as error:
+        raise UsageError(f"{name}: {error.strerror}") from None
+
+
+def _records(files: Sequence[str], form: InputForm) -> Iterator[InputRecord]:
+    for name in files:
+        with _opened(name) as source:
+            yield from read_input(source, form)
+
+
+@contextmanager
+def _opened(name: str) -> Iterator[BinaryIO]:
+    if name == "-":
+        yield sys.stdin.buffer
+        return
+    with open(name, "rb") as source:
+        yield source
+
+
+def _finish(producer: "Producer", transactional_id: str | None) -> "list[Delivery]":
+    return producer.flush() if transactional_id is None else producer.commit()
+
+
+def _show(topic: str, deliveries: "list[Delivery]", form: Format | None) -> None:
+    """Records per partition and the offsets they took (-1 where nobody waited for them)."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    counts: dict[int, int] = {}
+    for delivery in deliveries:
+        number = delivery.partition.partition
+        end = delivery.base_offset + delivery.count - 1
+        counts[number] = counts.get(number, 0) + delivery.count
+        first[number] = min(first.get(number, delivery.base_offset), delivery.base_offset)
+        last[number] = max(last.get(number, end), end)
+    rows: list[Row] = [
+        {
+            "partition": number,
+            "records": counts[number],
+            "first_offset": first[number],
+            "last_offset": last[number],
+        }
+        for number in sorted(counts)
+    ]
+    if (form or default_format()) is Format.TABLE:
+        show_rows(rows, ("partition", "records", "first_offset", "last_offset"), Format.TABLE)
+        return
+    show_json({"topic": topic, "records": sum(counts.values()), "partitions": rows})
