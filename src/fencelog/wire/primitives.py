@@ -123,6 +123,9 @@ class Reader:
     def _base128(self, bytes_max: int) -> int:
         data = self.data
         position = self.position
+        if position < self.end and data[position] < 0x80:  # most are this short
+            self.position = position + 1
+            return data[position]
         value = shift = 0
         for _ in range(bytes_max):
             if position >= self.end:

@@ -1,0 +1,158 @@
+"""The four codecs of record batches, with a limit on what comes out.
+
+A few kilobytes can claim gigabytes, so every codec is stopped at the limit while it works, never
+measured afterwards. The libraries load when a codec is first used.
+"""
+
+from collections.abc import Iterator
+from struct import Struct
+
+from fencelog.errors import WireError
+from fencelog.types import Buffer
+from fencelog.wire.batch import Compression
+from fencelog.wire.primitives import Reader
+
+DECOMPRESSED_BYTES_MAX = 256 * 1024 * 1024
+
+_XERIAL_MAGIC = b"\x82SNAPPY\0"
+_XERIAL_VERSIONS = Struct(">ii")
+_XERIAL_BLOCK_BYTES = 32 * 1024
+_BLOCK_SIZE = Struct(">i")
+_GZIP_WINDOW_BITS = 31
+_ZSTD_FIRST_GUESS = 4
+_ZSTD_BYTES_MIN = 64 * 1024
+
+
+def compress(codec: Compression, data: Buffer) -> Buffer:
+    """Return the bytes as Kafka's clients write them with this codec."""
+    match codec:
+        case Compression.NONE:
+            return data
+        case Compression.GZIP:
+            import zlib
+
+            return zlib.compress(data, wbits=_GZIP_WINDOW_BITS)
+        case Compression.SNAPPY:
+            return _compress_snappy(data)
+        case Compression.LZ4:
+            from lz4.frame import compress as compress_lz4
+
+            # Kafka's Java reader refuses linked blocks.
+            return bytes(compress_lz4(bytes(data), block_linked=False, store_size=False))
+        case Compression.ZSTD:
+            import cramjam
+
+            return bytes(cramjam.zstd.compress(data))
+
+
+def decompress(codec: Compression, data: Buffer, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> Buffer:
+    """Return what was compressed.
+
+    Raises WireError when the bytes are no stream of this codec, when they end too early, and when
+    more than ``bytes_max`` bytes would come out.
+    """
+    match codec:
+        case Compression.NONE:
+            return data
+        case Compression.GZIP:
+            return _decompress_gzip(data, bytes_max)
+        case Compression.SNAPPY:
+            return _decompress_snappy(data, bytes_max)
+        case Compression.LZ4:
+            return _decompress_lz4(data, bytes_max)
+        case Compression.ZSTD:
+            return _decompress_zstd(data, bytes_max)
+
+
+def _decompress_gzip(data: Buffer, bytes_max: int) -> bytes:
+    import zlib
+
+    stream = zlib.decompressobj(wbits=_GZIP_WINDOW_BITS)
+    try:
+        plain = stream.decompress(data, bytes_max + 1)
+    except zlib.error as error:
+        raise WireError(f"gzip: {error}") from None
+    if len(plain) > bytes_max:
+        raise _too_large(bytes_max)
+    if not stream.eof:
+        raise WireError("gzip: the stream ends too early")
+    return plain
+
+
+def _decompress_lz4(data: Buffer, bytes_max: int) -> bytes:
+    from lz4.frame import LZ4FrameDecompressor
+
+    stream = LZ4FrameDecompressor()
+    try:
+        plain = bytes(stream.decompress(bytes(data), max_length=bytes_max + 1))
+    except (RuntimeError, EOFError) as error:
+        raise WireError(f"lz4: {error}") from None
+    if len(plain) > bytes_max:
+        raise _too_large(bytes_max)
+    if not stream.eof:
+        raise WireError("lz4: the frame ends too early")
+    return plain
+
+
+def _decompress_zstd(data: Buffer, bytes_max: int) -> memoryview:
+    import cramjam
+
+    # The frame need not say how much it holds, and what it says need not be true: the output
+    # buffer grows until all fits, so no more than twice the true size is ever allocated.
+    size = min(max(_ZSTD_BYTES_MIN, _ZSTD_FIRST_GUESS * len(data)), bytes_max)
+    while True:
+        plain = bytearray(size)
+        try:
+            written = cramjam.zstd.decompress_into(data, plain)
+        except cramjam.DecompressionError as error:
+            if "write whole buffer" not in str(error):
+                raise WireError(f"zstd: {error}") from None
+        else:
+            return memoryview(plain)[:written]
+        if size >= bytes_max:
+            raise _too_large(bytes_max)
+        size = min(2 * size, bytes_max)
+
+
+def _compress_snappy(data: Buffer) -> bytes:
+    """Return the blocks of snappy-java's stream, which is what Kafka's Java clients write."""
+    import cramjam
+
+    out = bytearray(_XERIAL_MAGIC)
+    out += _XERIAL_VERSIONS.pack(1, 1)
+    view = memoryview(data)
+    for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK_BYTES]))
+        out += _BLOCK_SIZE.pack(len(block))
+        out += block
+    return bytes(out)
+
+
+def _decompress_snappy(data: Buffer, bytes_max: int) -> bytearray:
+    """Read both forms in use: snappy-java's blocks, and the one raw block of librdkafka."""
+    import cramjam
+
+    plain = bytearray()
+    for block in _snappy_blocks(data):
+        try:
+            size = cramjam.snappy.decompress_raw_len(block)
+            if len(plain) + size > bytes_max:
+                raise _too_large(bytes_max)
+            plain += bytes(cramjam.snappy.decompress_raw(block))
+        except cramjam.DecompressionError as error:
+            raise WireError(f"snappy: {error}") from None
+    return plain
+
+
+def _snappy_blocks(data: Buffer) -> Iterator[memoryview]:
+    reader = Reader(data)
+    if reader.data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+        yield reader.data
+        return
+    reader.view(len(_XERIAL_MAGIC) + _XERIAL_VERSIONS.size)
+    while reader.remaining:
+        yield reader.view(reader.int32())
+
+
+def _too_large(bytes_max: int) -> WireError:
+    return WireError(f"more than {bytes_max} bytes come out of a compressed batch")
