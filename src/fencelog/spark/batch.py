@@ -1,0 +1,89 @@
+"""Batch ``read`` and ``write``: a range of the log as a table, a table as one transaction."""
+
+import os
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+
+from fencelog.spark import writing
+from fencelog.spark.offsets import ranges, split
+from fencelog.spark.options import OptionError, SinkOptions, SourceOptions
+from fencelog.spark.planning import connect, data_loss, ends, lost, resolve, subscribed
+from fencelog.spark.reading import RangePartition, read_range
+from fencelog.spark.schema import check_read, check_write
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql.types import StructType
+
+
+class BatchReader(DataSourceReader):
+    """Reads from ``startingOffsets`` to ``endingOffsets`` as they are when the query is planned."""
+
+    def __init__(self, options: SourceOptions, schema: "StructType") -> None:
+        """Check the schema that Spark asks for."""
+        check_read(schema)
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        """One task for each partition's range, or more where ``minPartitions`` asks for them."""
+        options = self._options
+        client = connect(options.connection)
+        partitions = subscribed(client, options.subscription)
+        start = resolve(client, options.starting, partitions, options.isolation)
+        end = resolve(client, options.ending, partitions, options.isolation)
+        earliest = ends(client, partitions, "earliest", options.isolation)
+        latest = ends(client, partitions, "latest", options.isolation)
+        if options.fail_on_data_loss and (sentences := lost(start, earliest, latest)):
+            raise data_loss(sentences)
+        for each in partitions:
+            if end[each] > latest[each] and options.fail_on_data_loss:
+                raise OptionError(
+                    f"option 'endingOffsets' has {end[each]} for {each}, which ends at"
+                    f" {latest[each]}"
+                )
+            start[each] = max(start[each], earliest[each])
+            end[each] = min(end[each], latest[each])
+        wanted = split(ranges(start, end), options.partitions_min or 0)
+        return [RangePartition(each) for each in wanted]
+
+    def read(self, partition: InputPartition) -> Iterator["pyarrow.RecordBatch"]:
+        """Yield the partition's records as Arrow."""
+        return read_range(partition, self._options, self._schema)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes a table in one transaction: all of its rows become visible at once, or none.
+
+    Each write is an app of its own with a fresh name (V4), so nothing is ever a repetition of it.
+    """
+
+    def __init__(self, options: SinkOptions, schema: "StructType", *, overwrite: bool) -> None:
+        """Check the rows' schema and name the transaction."""
+        if overwrite:
+            raise OptionError("a log is appended to, not overwritten: write with mode('append')")
+        self._options = options
+        self._roles = check_write(schema, topic_option=options.topic is not None)
+        name = str(uuid.UUID(bytes=os.urandom(16), version=4))
+        self._identity = writing.Identity(app=name, query_id=name, run_id=name, version=0)
+
+    def write(self, iterator: Iterator["pyarrow.RecordBatch"]) -> WriterCommitMessage:
+        """Write one task's rows; returns when all of them are acknowledged."""
+        return writing.write(self._options, self._identity, self._roles, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Make what the winning attempts wrote visible."""
+        writing.commit(self._options, messages, fingerprint=b"")
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Give the transaction up."""
+        del messages
+        writing.abort(self._options, self._identity)

@@ -1,0 +1,114 @@
+"""The stream's offsets: the JSON that Spark keeps in its checkpoint, and arithmetic over them.
+
+Spark compares offsets as JSON text, so keys are always written in one order; otherwise a stream
+without news would run empty batches for ever. The shape is the Kafka connector's,
+``{"topic": {"0": 23}}``, with one more key that no topic can have: ``@start`` marks a start that
+another look at the cluster might place elsewhere (see ``stream_reader``).
+"""
+
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fencelog.types import TopicPartition
+
+START_MARK = "@start"
+
+Offsets = Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffsetRange:
+    """Records ``start`` (included) to ``end`` (excluded) of one partition."""
+
+    partition: TopicPartition
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """Offsets in the range; markers and gaps among them hold no record."""
+        return self.end - self.start
+
+
+def to_json(offsets: Offsets, *, unpinned: bool = False) -> dict[str, Any]:
+    """What Spark stores; ``unpinned`` adds the mark of a start that is not in the log yet."""
+    written: dict[str, Any] = {START_MARK: True} if unpinned else {}
+    for partition in sorted(offsets):
+        written.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
+    return written
+
+
+def from_json(stored: Mapping[str, Any]) -> dict[TopicPartition, int]:
+    """The offsets in what Spark stored, without the mark."""
+    return {
+        TopicPartition(topic, int(partition)): int(offset)
+        for topic, by_partition in stored.items()
+        if topic != START_MARK
+        for partition, offset in by_partition.items()
+    }
+
+
+def is_unpinned(stored: Mapping[str, Any]) -> bool:
+    """Whether this start still carries the mark."""
+    return START_MARK in stored
+
+
+def admit(start: Offsets, latest: Offsets, limit: int) -> dict[TopicPartition, int]:
+    """Ends that admit at most ``limit`` offsets, shared out in proportion to what waits.
+
+    Shares are rounded down; what that leaves goes one by one to the smallest shares first, and
+    among equal ones the turn moves on with the offsets, so no partition starves beside others.
+    """
+    waiting = {each: max(0, latest[each] - start.get(each, 0)) for each in sorted(latest)}
+    total = sum(waiting.values())
+    if total <= limit:
+        return dict(latest)
+    shares = {each: size * limit // total for each, size in waiting.items()}
+    left = limit - sum(shares.values())
+    turn = sum(start.values()) % len(waiting)
+    order = (list(waiting) * 2)[turn : turn + len(waiting)]
+    for each in sorted(order, key=shares.__getitem__):
+        if left > 0 and shares[each] < waiting[each]:
+            shares[each] += 1
+            left -= 1
+    return {
+        each: start.get(each, 0) + shares[each] if waiting[each] else latest[each]
+        for each in waiting
+    }
+
+
+def cap(offsets: Offsets, ceiling: Offsets) -> dict[TopicPartition, int]:
+    """The offsets, none above the ceiling's and none of a partition that the ceiling lacks."""
+    return {
+        partition: min(offset, ceiling[partition])
+        for partition, offset in offsets.items()
+        if partition in ceiling
+    }
+
+
+def ranges(start: Offsets, end: Offsets) -> list[OffsetRange]:
+    """What lies between, partition by partition in order; empty ranges are left out."""
+    return [
+        OffsetRange(partition=partition, start=start[partition], end=end[partition])
+        for partition in sorted(end)
+        if partition in start and start[partition] < end[partition]
+    ]
+
+
+def split(wanted: Iterable[OffsetRange], pieces_min: int) -> list[OffsetRange]:
+    """Cut large ranges so that there are about ``pieces_min``, none of them empty."""
+    whole = list(wanted)
+    total = sum(each.size for each in whole)
+    if total == 0 or len(whole) >= pieces_min:
+        return whole
+    pieces: list[OffsetRange] = []
+    for each in whole:
+        count = max(1, min(each.size, round(each.size * pieces_min / total)))
+        edges = [each.start + each.size * number // count for number in range(count + 1)]
+        pieces += [
+            OffsetRange(partition=each.partition, start=low, end=high)
+            for low, high in itertools.pairwise(edges)
+        ]
+    return pieces

@@ -1,0 +1,400 @@
+"""Options of the source and the sink: text in, frozen values or a clear error out.
+
+Names are those of Spark's Kafka connector wherever the thing is the same. Spark hands options over
+with lower-case names, so lookups ignore case and errors name the canonical spelling. An option that
+nobody would read is refused: a misspelled ``startingOffsets`` or a security setting that silently
+does nothing is worse than an error.
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar, cast
+
+from fencelog.client.model import Compression, Isolation
+from fencelog.errors import FencelogError
+from fencelog.spark.positions import (
+    Positions,
+    parse_assignment,
+    parse_offsets,
+    parse_timestamps,
+)
+from fencelog.spark.schema import COLUMNS, HEADERS
+from fencelog.types import TopicPartition
+
+BOOTSTRAP_VARIABLE: Final = "FENCELOG_BOOTSTRAP_SERVERS"
+"""Environment variable that names the servers where no option does; ``fencelog run`` sets it."""
+
+T = TypeVar("T")
+
+TRANSACTION_TIMEOUT_MS: Final = 120_000
+REQUEST_TIMEOUT_MS: Final = 30_000
+
+CONNECTION_OPTIONS = (
+    "kafka.bootstrap.servers",
+    "bootstrap.servers",
+    "kafka.client.id",
+    "kafka.request.timeout.ms",
+)
+SOURCE_OPTIONS = (
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "endingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "maxOffsetsPerTrigger",
+    "minPartitions",
+    "failOnDataLoss",
+    "includeHeaders",
+    "isolation",
+    "kafka.isolation.level",
+    "groupId",
+    "kafka.group.id",
+    "columns",
+)
+SINK_OPTIONS = (
+    "topic",
+    "app",
+    "takeover",
+    "delivery",
+    "kafka.compression.type",
+    "kafka.transaction.timeout.ms",
+)
+# Spark puts these of its own among a source's or sink's options.
+SPARKS_OWN = ("path", "checkpointLocation", "queryName")
+ASYNC_PROGRESS = "asyncProgressTrackingEnabled"
+
+
+class OptionError(FencelogError, ValueError):
+    """An option is missing, unknown, malformed, or not possible together with the rest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectionOptions:
+    """How to reach the cluster."""
+
+    bootstrap_servers: str
+    client_id: str = "fencelog-spark"
+    request_timeout_ms: int = REQUEST_TIMEOUT_MS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subscription:
+    """Which partitions are read: exactly one of the three is set."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    partitions: tuple[TopicPartition, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions:
+    """What a batch or streaming read asks for."""
+
+    connection: ConnectionOptions
+    subscription: Subscription
+    starting: Positions
+    ending: Positions
+    columns: tuple[str, ...]
+    isolation: Isolation = "transactional"
+    offsets_per_trigger_max: int | None = None
+    partitions_min: int | None = None
+    fail_on_data_loss: bool = True
+    group_id: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkOptions:
+    """What a batch or streaming write asks for. ``exactly_once`` false is at-least-once."""
+
+    connection: ConnectionOptions
+    topic: str | None = None
+    app: str | None = None
+    takeover: bool = False
+    exactly_once: bool = True
+    compression: Compression = "none"
+    transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
+    checkpoint_location: str | None = None
+
+
+class _Options(Mapping[str, str]):
+    """Options by name without regard to case, with typed access and errors that name the option."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._by_lower_name = {name.lower(): value for name, value in options.items()}
+
+    def __getitem__(self, name: str) -> str:
+        return self._by_lower_name[name.lower()]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_lower_name)
+
+    def __len__(self) -> int:
+        return len(self._by_lower_name)
+
+    def text(self, *names: str) -> str | None:
+        """The trimmed value of the first of these names that is set; an empty one is an error."""
+        for name in names:
+            value = self.get(name)
+            if value is not None:
+                if not value.strip():
+                    raise OptionError(f"option '{name}' is empty: give it a value or remove it")
+                return value.strip()
+        return None
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        value = self.text(name)
+        if value is None:
+            return default
+        if value.lower() not in ("true", "false"):
+            raise OptionError(f"option '{name}' is '{value}': write true or false")
+        return value.lower() == "true"
+
+    def positive(self, name: str) -> int | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        if not value.isdecimal() or int(value) == 0:
+            raise OptionError(f"option '{name}' is '{value}': write a whole number above 0")
+        return int(value)
+
+    def choice(self, name: str, choices: Collection[str], default: str) -> str:
+        value = self.text(name)
+        if value is None:
+            return default
+        if value.lower() not in choices:
+            raise OptionError(f"option '{name}' is '{value}': write one of {', '.join(choices)}")
+        return value.lower()
+
+    def refuse_unknown(self, known: Collection[str], job: str) -> None:
+        """Raise for the first option that this job would not read."""
+        canonical = {name.lower(): name for name in known}
+        for name in self:
+            if name in canonical:
+                continue
+            close = difflib.get_close_matches(name, canonical, n=1, cutoff=0.75)
+            hint = f"did you mean '{canonical[close[0]]}'?" if close else "remove it"
+            raise OptionError(f"option '{name}' means nothing to a fencelog {job}: {hint}")
+
+
+def source_options(
+    options: Mapping[str, str], environment: Mapping[str, str], *, streaming: bool
+) -> SourceOptions:
+    """Parse the options of a read. Raises OptionError, which says what to write instead."""
+    given = _Options(options)
+    job = "stream source" if streaming else "batch read"
+    given.refuse_unknown((*CONNECTION_OPTIONS, *SOURCE_OPTIONS, *SPARKS_OWN), job)
+    isolation = _isolation(given)
+    if streaming:
+        _refuse_in_streams(given, isolation)
+    subscription = _subscription(given)
+    starting = _starting(given, streaming=streaming)
+    _check_named(starting, subscription, "startingOffsets")
+    return SourceOptions(
+        connection=_connection(given, environment),
+        subscription=subscription,
+        starting=starting,
+        ending=_ending(given),
+        columns=columns(options),
+        isolation=isolation,
+        offsets_per_trigger_max=given.positive("maxOffsetsPerTrigger"),
+        partitions_min=given.positive("minPartitions"),
+        fail_on_data_loss=given.flag("failOnDataLoss", default=True),
+        group_id=given.text("groupId", "kafka.group.id"),
+    )
+
+
+def sink_options(
+    options: Mapping[str, str], environment: Mapping[str, str], *, streaming: bool
+) -> SinkOptions:
+    """Parse the options of a write. Raises OptionError, which says what to write instead."""
+    given = _Options(options)
+    job = "stream sink" if streaming else "batch write"
+    if streaming and given.flag(ASYNC_PROGRESS, default=False):
+        raise OptionError(
+            f"option '{ASYNC_PROGRESS}' breaks exactly-once, because a batch may be repeated under"
+            " another number: remove it"
+        )
+    given.refuse_unknown((*CONNECTION_OPTIONS, *SINK_OPTIONS, *SPARKS_OWN, ASYNC_PROGRESS), job)
+    if not streaming:
+        for name in ("app", "takeover"):
+            if name in given:
+                raise OptionError(
+                    f"option '{name}' belongs to streams: a batch write is an app of its own"
+                )
+    delivery = given.choice("delivery", ("exactly-once", "at-least-once"), "exactly-once")
+    codecs = ("none", "gzip", "snappy", "lz4", "zstd")
+    return SinkOptions(
+        connection=_connection(given, environment),
+        topic=given.text("topic"),
+        app=given.text("app"),
+        takeover=given.flag("takeover", default=False),
+        exactly_once=delivery == "exactly-once",
+        compression=cast(Compression, given.choice("kafka.compression.type", codecs, "none")),
+        transaction_timeout_ms=given.positive("kafka.transaction.timeout.ms")
+        or TRANSACTION_TIMEOUT_MS,
+        checkpoint_location=given.text("checkpointLocation"),
+    )
+
+
+def columns(options: Mapping[str, str]) -> tuple[str, ...]:
+    """The columns that a read returns, in their order: all seven, those chosen, or with headers."""
+    given = _Options(options)
+    chosen = given.text("columns")
+    with_headers = given.flag("includeHeaders", default=False)
+    if chosen is None:
+        return (*COLUMNS, HEADERS) if with_headers else COLUMNS
+    by_lower_name = {name.lower(): name for name in (*COLUMNS, HEADERS)}
+    names = [part.strip().lower() for part in chosen.split(",")]
+    for name in names:
+        if name not in by_lower_name:
+            raise OptionError(
+                f"option 'columns' is '{chosen}': '{name}' is no column;"
+                f" there are {', '.join((*COLUMNS, HEADERS))}"
+            )
+    if len(set(names)) < len(names):
+        raise OptionError(f"option 'columns' is '{chosen}': name each column once")
+    if with_headers and HEADERS not in names:
+        names.append(HEADERS)
+    return tuple(by_lower_name[name] for name in names)
+
+
+def _connection(given: _Options, environment: Mapping[str, str]) -> ConnectionOptions:
+    servers = given.text("kafka.bootstrap.servers", "bootstrap.servers")
+    servers = servers or environment.get(BOOTSTRAP_VARIABLE, "").strip() or None
+    if servers is None:
+        raise OptionError(
+            "option 'kafka.bootstrap.servers' is missing: write the broker's HOST:PORT"
+            f" (or set {BOOTSTRAP_VARIABLE})"
+        )
+    for server in servers.split(","):
+        if not re.fullmatch(r"\s*\S+:\d{1,5}\s*", server):
+            raise OptionError(
+                f"option 'kafka.bootstrap.servers' is '{servers}': '{server}' is not HOST:PORT"
+            )
+    return ConnectionOptions(
+        bootstrap_servers=",".join(server.strip() for server in servers.split(",")),
+        client_id=given.text("kafka.client.id") or "fencelog-spark",
+        request_timeout_ms=given.positive("kafka.request.timeout.ms") or REQUEST_TIMEOUT_MS,
+    )
+
+
+def _subscription(given: _Options) -> Subscription:
+    names = [name for name in ("subscribe", "subscribePattern", "assign") if name in given]
+    if len(names) != 1:
+        found = " and ".join(f"'{name}'" for name in names) or "none of them"
+        raise OptionError(
+            f"exactly one of 'subscribe', 'subscribePattern' and 'assign' is needed; found {found}"
+        )
+    value = given.text(names[0]) or ""
+    match names[0]:
+        case "subscribe":
+            topics = tuple(part.strip() for part in value.split(","))
+            if not all(topics):
+                raise OptionError(f"option 'subscribe' is '{value}': a topic's name is empty")
+            return Subscription(topics=tuple(dict.fromkeys(topics)))
+        case "subscribePattern":
+            try:
+                re.compile(value)
+            except re.error as error:
+                raise OptionError(
+                    f"option 'subscribePattern' is '{value}': not a regular expression ({error})"
+                ) from error
+            return Subscription(pattern=value)
+        case _:
+            return Subscription(partitions=_explained("assign", value, parse_assignment))
+
+
+def _isolation(given: _Options) -> Isolation:
+    kafkas = {"read_committed": "transactional", "read_uncommitted": "replicated"}
+    level = given.choice("kafka.isolation.level", tuple(kafkas), "read_committed")
+    levels = ("transactional", "replicated", "tail")
+    return cast(Isolation, given.choice("isolation", levels, kafkas[level]))
+
+
+def _refuse_in_streams(given: _Options, isolation: Isolation) -> None:
+    if isolation == "tail":
+        # S2: what lies above the high watermark may vanish, so a replay would see another input.
+        raise OptionError(
+            "option 'isolation' is 'tail': a stream must see the same input when it is repeated;"
+            " write transactional or replicated"
+        )
+    for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
+        if name in given:
+            raise OptionError(
+                f"option '{name}' belongs to batch reads: remove it,"
+                " or use trigger(availableNow=True)"
+            )
+
+
+def _starting(given: _Options, *, streaming: bool) -> Positions:
+    strategy = given.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
+    fallback = "latest" if strategy == "latest" else None
+    by_time = _by_timestamp(given, "starting", fallback)
+    if by_time is not None:
+        return by_time
+    value = given.text("startingOffsets") or ("latest" if streaming else "earliest")
+    if value.lower() in ("earliest", "latest"):
+        starting = Positions(everywhere="earliest" if value.lower() == "earliest" else "latest")
+    else:
+        starting = _explained("startingOffsets", value, parse_offsets)
+    if not streaming and (
+        starting.everywhere == "latest" or "latest" in dict(starting.named).values()
+    ):
+        raise OptionError(
+            f"option 'startingOffsets' is '{value}': a batch read that starts at the end is empty;"
+            " write earliest or offsets"
+        )
+    return starting
+
+
+def _ending(given: _Options) -> Positions:
+    by_time = _by_timestamp(given, "ending", "latest")
+    if by_time is not None:
+        return by_time
+    value = given.text("endingOffsets") or "latest"
+    if value.lower() == "latest":
+        return Positions(everywhere="latest")
+    if value.lower() == "earliest":
+        raise OptionError("option 'endingOffsets' is 'earliest': write latest or offsets")
+    ending = _explained("endingOffsets", value, parse_offsets)
+    if "earliest" in dict(ending.named).values():
+        raise OptionError(f"option 'endingOffsets' is '{value}': -2 (earliest) cannot be an end")
+    return ending
+
+
+def _by_timestamp(given: _Options, side: str, fallback: str | None) -> Positions | None:
+    """``startingTimestamp`` goes before ``startingOffsetsByTimestamp``, as in Spark's connector."""
+    name = f"{side}Timestamp"
+    value = given.text(name)
+    if value is not None:
+        if not value.isdecimal():
+            raise OptionError(f"option '{name}' is '{value}': write milliseconds since 1970")
+        return Positions(everywhere_at_ms=int(value), beyond_the_end=fallback)
+    name = f"{side}OffsetsByTimestamp"
+    value = given.text(name)
+    if value is None:
+        return None
+    timestamps = _explained(name, value, parse_timestamps)
+    return Positions(named_at_ms=timestamps, beyond_the_end=fallback)
+
+
+def _check_named(starting: Positions, subscription: Subscription, name: str) -> None:
+    """Offsets of partitions that are not read are a mistake, not a wish."""
+    for partition in dict(starting.named) | dict(starting.named_at_ms):
+        read = partition.topic in subscription.topics or partition in subscription.partitions
+        if not read and subscription.pattern is None:
+            raise OptionError(f"option '{name}' names {partition}, which is not subscribed to")
+
+
+def _explained(name: str, value: str, parse: Callable[[str], T]) -> T:
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise OptionError(f"option '{name}' is '{value}': {error}") from error

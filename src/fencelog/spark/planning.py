@@ -1,0 +1,146 @@
+"""What a read's options come to on the cluster at hand: partitions, offsets, and lost records."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from fencelog.client.model import DataLossError, Isolation, OffsetSpec
+from fencelog.spark.offsets import Offsets
+from fencelog.spark.options import ConnectionOptions, OptionError, Subscription
+from fencelog.spark.positions import Position, Positions
+from fencelog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from fencelog.client.blocking import Client
+
+
+def connect(options: ConnectionOptions) -> "Client":
+    """This process's client for these options; Python workers live on from batch to batch."""
+    from fencelog.client.blocking import Client
+
+    return Client.shared(
+        options.bootstrap_servers,
+        client_id=options.client_id,
+        request_timeout_s=options.request_timeout_ms / 1000,
+    )
+
+
+def subscribed(client: "Client", subscription: Subscription) -> list[TopicPartition]:
+    """The partitions that are read now, in order. A topic that is named must exist."""
+    if subscription.partitions:
+        existing = client.partitions(sorted({each.topic for each in subscription.partitions}))
+        for each in subscription.partitions:
+            if each.partition not in existing[each.topic]:
+                raise OptionError(
+                    f"option 'assign' names {each}, but topic '{each.topic}' has"
+                    f" {len(existing[each.topic])} partitions"
+                )
+        return sorted(subscription.partitions)
+    topics: Sequence[str] = subscription.topics
+    if subscription.pattern is not None:
+        matching = re.compile(subscription.pattern)
+        topics = [
+            topic.name
+            for topic in client.topics()
+            if not topic.internal and matching.fullmatch(topic.name)
+        ]
+    by_topic = client.partitions(topics) if topics else {}
+    return sorted(TopicPartition(topic, each) for topic in topics for each in by_topic[topic])
+
+
+def resolve(
+    client: "Client",
+    positions: Positions,
+    partitions: Sequence[TopicPartition],
+    isolation: Isolation,
+) -> dict[TopicPartition, int]:
+    """The offset of each partition at these positions; OptionError where one is not named."""
+    if positions.by_time:
+        return _resolve_times(client, positions, partitions, isolation)
+    wanted: Mapping[TopicPartition, Position] = dict(positions.named)
+    if positions.everywhere is not None:
+        wanted = dict.fromkeys(partitions, positions.everywhere)
+    _refuse_missing(wanted, partitions)
+    resolved: dict[TopicPartition, int] = {}
+    for end in ("earliest", "latest"):
+        asked = [each for each in partitions if wanted[each] == end]
+        resolved |= ends(client, asked, "earliest" if end == "earliest" else "latest", isolation)
+    for each in partitions:
+        position = wanted[each]
+        if isinstance(position, int):
+            resolved[each] = position
+    return resolved
+
+
+def ends(
+    client: "Client",
+    partitions: Sequence[TopicPartition],
+    spec: OffsetSpec,
+    isolation: Isolation,
+) -> dict[TopicPartition, int]:
+    """Earliest or latest offsets; the latest is the LSO or the HW, as the isolation has it."""
+    return client.offsets(partitions, spec, isolation) if partitions else {}
+
+
+def lost(start: Offsets, earliest: Offsets, latest: Offsets) -> list[str]:
+    """One sentence for each partition whose records at ``start`` are gone.
+
+    Only the log start tells loss: inside a log, offsets that hold no record (markers, aborted or
+    compacted records) are normal. An end before the start means another topic of the same name.
+    """
+    sentences = []
+    for partition, offset in sorted(start.items()):
+        if partition not in latest:
+            sentences.append(f"{partition} does not exist any more (next offset was {offset})")
+        elif offset < earliest[partition]:
+            sentences.append(
+                f"{partition}: offsets {offset} to {earliest[partition] - 1} were deleted"
+            )
+        elif offset > latest[partition]:
+            sentences.append(
+                f"{partition}: the log ends at {latest[partition]}, before offset {offset};"
+                " the topic was made anew"
+            )
+    return sentences
+
+
+def data_loss(sentences: Sequence[str]) -> DataLossError:
+    """The error that stops a read which must not lose anything."""
+    return DataLossError(
+        f"records are lost: {'; '.join(sentences)}."
+        " To go on without them set option 'failOnDataLoss' to false"
+    )
+
+
+def _resolve_times(
+    client: "Client",
+    positions: Positions,
+    partitions: Sequence[TopicPartition],
+    isolation: Isolation,
+) -> dict[TopicPartition, int]:
+    times: Mapping[TopicPartition, int] = dict(positions.named_at_ms)
+    if positions.everywhere_at_ms is not None:
+        times = dict.fromkeys(partitions, positions.everywhere_at_ms)
+    _refuse_missing(times, partitions)
+    resolved: dict[TopicPartition, int] = {}
+    for time_ms in sorted(set(times.values())):
+        asked = [each for each in partitions if times[each] == time_ms]
+        resolved |= ends(client, asked, time_ms, isolation)
+    beyond = [each for each in partitions if resolved[each] < 0]
+    if beyond and positions.beyond_the_end is None:
+        raise OptionError(
+            f"{beyond[0]} has no record at or after timestamp {times[beyond[0]]}:"
+            " choose an earlier one, or set option 'startingOffsetsByTimestampStrategy' to latest"
+        )
+    return resolved | ends(client, beyond, "latest", isolation)
+
+
+def _refuse_missing(
+    wanted: Mapping[TopicPartition, object], partitions: Sequence[TopicPartition]
+) -> None:
+    missing = [str(each) for each in partitions if each not in wanted]
+    if missing:
+        raise OptionError(
+            f"offsets or timestamps are given, but not for {', '.join(missing)}: name every"
+            " partition that is read (-2 is the earliest, -1 the latest offset)"
+        )

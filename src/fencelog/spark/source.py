@@ -1,0 +1,67 @@
+"""The data source that Spark looks up under ``format("fencelog")``."""
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+
+from fencelog.spark.options import BOOTSTRAP_VARIABLE, columns, sink_options, source_options
+from fencelog.spark.schema import read_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+class FencelogDataSource(DataSource):
+    """Streams and tables over a fencelog broker; option names as in Spark's Kafka connector."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        """Keep the options, and the driver's default servers: executors have other environments."""
+        self.options = dict(options)
+        self._environment = {
+            name: os.environ[name] for name in (BOOTSTRAP_VARIABLE,) if name in os.environ
+        }
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "fencelog"
+
+    def schema(self) -> str:
+        """The columns that the options choose."""
+        return read_schema(columns(self.options))
+
+    # Spark passes these parameters by keyword: their names are part of its interface.
+
+    def reader(self, schema: "StructType") -> DataSourceReader:
+        """A batch read."""
+        from fencelog.spark.batch import BatchReader
+
+        return BatchReader(source_options(self.options, self._environment, streaming=False), schema)
+
+    def streamReader(self, schema: "StructType") -> DataSourceStreamReader:  # noqa: N802
+        """A streaming read."""
+        from fencelog.spark.stream_reader import StreamReader
+
+        return StreamReader(source_options(self.options, self._environment, streaming=True), schema)
+
+    def writer(self, schema: "StructType", overwrite: bool) -> DataSourceWriter:
+        """A batch write."""
+        from fencelog.spark.batch import BatchWriter
+
+        options = sink_options(self.options, self._environment, streaming=False)
+        return BatchWriter(options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: "StructType", overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """A streaming write; Complete mode (``overwrite``) appends as well."""
+        from fencelog.spark.stream_writer import StreamWriter
+
+        del overwrite
+        return StreamWriter(sink_options(self.options, self._environment, streaming=True), schema)

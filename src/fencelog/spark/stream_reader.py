@@ -1,0 +1,136 @@
+"""The streaming source: exact input ranges that a repeated batch sees again (S2, S6).
+
+Spark keeps the ranges' ends in its checkpoint. The driver-side instance lives as long as the query
+run; ``read`` works on pickled copies in tasks.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from fencelog.errors import FencelogError
+from fencelog.spark.offsets import (
+    OffsetRange,
+    admit,
+    cap,
+    from_json,
+    is_unpinned,
+    ranges,
+    split,
+    to_json,
+)
+from fencelog.spark.options import SourceOptions
+from fencelog.spark.planning import connect, data_loss, ends, lost, resolve, subscribed
+from fencelog.spark.reading import RangePartition, read_range
+from fencelog.spark.schema import check_read
+from fencelog.types import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql.types import StructType
+
+    from fencelog.client.blocking import Client
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads what is committed (``transactional``) or replicated, batch by batch."""
+
+    def __init__(self, options: SourceOptions, schema: "StructType") -> None:
+        """Check the schema; nothing is asked of the cluster yet, for this is pickled to tasks."""
+        check_read(schema)
+        self._options = options
+        self._schema = schema
+        self._latest: dict[TopicPartition, int] = {}
+        self._available_now: dict[TopicPartition, int] | None = None
+        self._group_offsets: dict[TopicPartition, int] = {}
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where a query without checkpoint starts.
+
+        Spark asks twice for the first batch, and again after a crash in it. Where the answer moves
+        with the cluster (``latest``) it carries a mark: the first batch then reads nothing and only
+        writes the start into Spark's log. Without that, records between two answers would be lost.
+        """
+        options = self._options
+        client = connect(options.connection)
+        partitions = subscribed(client, options.subscription)
+        start = resolve(client, options.starting, partitions, options.isolation)
+        return to_json(start, unpinned=not options.starting.fixed)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """``maxOffsetsPerTrigger``, or no limit."""
+        limit = self._options.offsets_per_trigger_max
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix the end of this run: what is there now, and no partition that appears later."""
+        client = connect(self._options.connection)
+        partitions = subscribed(client, self._options.subscription)
+        self._available_now = ends(client, partitions, "latest", self._options.isolation)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """End of the next batch. ``start`` is what is finished, so it is the group's progress."""
+        begun = from_json(start)
+        if is_unpinned(start):
+            return to_json(begun)
+        self.commit(start)
+        options = self._options
+        client = connect(options.connection)
+        partitions = subscribed(client, options.subscription)
+        self._latest = ends(client, partitions, "latest", options.isolation)
+        earliest = ends(client, partitions, "earliest", options.isolation)
+        if options.fail_on_data_loss and (sentences := lost(begun, earliest, self._latest)):
+            raise data_loss(sentences)
+        latest = self._latest
+        if self._available_now is not None:
+            latest = cap(latest, self._available_now)
+        # A new partition is read from its first record.
+        known = {each: begun.get(each, earliest[each]) for each in latest}
+        if isinstance(limit, ReadMaxRows):
+            latest = admit(known, latest, limit.max_rows)
+        return to_json(latest)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """The end of the log as last seen, for the lag in Spark's progress."""
+        return to_json(self._latest) if self._latest else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """One task for each partition with news, or more where ``minPartitions`` asks."""
+        if is_unpinned(start):
+            return []
+        begun, finished = from_json(start), from_json(end)
+        client = connect(self._options.connection)
+        begun |= self._first_offsets(client, [each for each in finished if each not in begun])
+        wanted: list[OffsetRange] = ranges(begun, finished)
+        return [RangePartition(each) for each in split(wanted, self._options.partitions_min or 0)]
+
+    def read(self, partition: InputPartition) -> Iterator["pyarrow.RecordBatch"]:
+        """Yield the partition's records as Arrow; runs in a task."""
+        return read_range(partition, self._options, self._schema)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Record progress in the consumer group, so that lag is visible to every Kafka tool (S6).
+
+        Spark's checkpoint decides what is read, so a failure here must not fail the query.
+        """
+        offsets = from_json(end)
+        group = self._options.group_id
+        if group is None or is_unpinned(end) or offsets == self._group_offsets:
+            return
+        try:
+            connect(self._options.connection).commit_offsets(group, offsets)
+            self._group_offsets = offsets
+        except (FencelogError, OSError) as error:
+            print(f"fencelog: progress of group '{group}' not committed: {error}")  # noqa: T201  (Spark logs what a driver-side worker prints)
+
+    def _first_offsets(
+        self, client: "Client", partitions: list[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        return ends(client, partitions, "earliest", self._options.isolation)
