@@ -1,0 +1,308 @@
+"""One stage: broker, producer, killer and drivers, run as an operator would who restarts what died.
+
+Nothing here blocks. ``step`` looks at what happened and does what follows; it is called often.
+"""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fencelog.demo.events import Event, Follower, write_event
+from fencelog.demo.plan import PLAN
+from fencelog.demo.processes import exit_status
+
+LISTENING = re.compile(r"listening on (\S+:\d+)")
+BROKER_START_S = 20.0
+SILENCE_S = 90.0
+STOP_S = 30.0
+UNPLANNED_RESTARTS_MAX = 3
+BATCHES = 10
+"""Micro-batches that the whole share makes at least: each strike needs one of its own."""
+
+
+class StageError(Exception):
+    """The stage cannot go on; the message says why and which log to read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What a stage is made of. Two stages of one demo differ in name and delivery only."""
+
+    name: str
+    delivery: str
+    every: int
+    rows: int
+    folder: Path
+    produce_s: float
+    fencelog: Sequence[str] = (sys.executable, "-m", "fencelog")
+
+
+@dataclass(kw_only=True)
+class Child:
+    """A process that this stage started."""
+
+    role: str
+    label: str
+    process: "subprocess.Popen[bytes]"
+    log: Path
+    status: int | None = None
+    struck: bool = False
+
+
+@dataclass(kw_only=True)
+class Tally:
+    """What is known to be done, counted from the event log."""
+
+    produced: int = 0
+    all_produced: bool = False
+    batches: dict[int, int] = field(default_factory=dict)
+    totals: int = 0
+    strikes: int = 0
+
+    @property
+    def delivered(self) -> int:
+        """Flights in batches of ``delays`` that were committed, each batch once."""
+        return sum(self.batches.values())
+
+    def count(self, event: Event) -> None:
+        """Take one event into account."""
+        match event.kind:
+            case "produced":
+                self.produced = event.number("rows")
+            case "all-produced":
+                self.all_produced = True
+            case "totals-committed":
+                self.totals = max(self.totals, event.number("tally"))
+            case "struck":
+                self.strikes += 1
+            case "reached" if event.text("point") == "after-commit":
+                batch = event.number("batch")
+                self.batches[batch] = max(self.batches.get(batch, 0), event.number("tally"))
+            case _:
+                pass
+
+
+class Stage:
+    """Runs one stage from an empty data directory to the last committed batch."""
+
+    def __init__(self, setup: Setup) -> None:
+        """Start the broker in a folder that must be new."""
+        self.setup = setup
+        self.tally = Tally()
+        self.events: list[Event] = []
+        self.address = ""
+        setup.folder.mkdir(parents=True)
+        self._follower = Follower(setup.folder)
+        self._children: list[Child] = []
+        self._labels: Counter[str] = Counter()
+        self._orphans: dict[int, str] = {}
+        self._begun = self._heard = time.monotonic()
+        self._stopping_since: float | None = None
+        self._unplanned = 0
+        self._broker = self._start_broker()
+        self._driver: Child | None = None
+        self._zombie: Child | None = None
+        self.done = False
+
+    # --- what happens
+
+    def step(self) -> list[Event]:
+        """Do what there is to do; return the events that are new. Raises StageError."""
+        new = list(self._follower.new())
+        for event in new:
+            self._heard = time.monotonic()
+            self.events.append(event)
+            self.tally.count(event)
+            self._act(event)
+        if not self.done:
+            self._look_at_broker()
+            self._look_at_children()
+            self._look_at_orphans()
+            self._look_at_progress()
+        return new
+
+    def _act(self, event: Event) -> None:
+        match event.kind:
+            case "topics-created":
+                self._driver = self._start_driver()
+            case "struck":
+                self._orphans.update(dict.fromkeys(map(int, self._pids(event)), event.text("role")))
+                self._mark_struck(event)
+                if event.text("signal") == "SIGSTOP":
+                    # Nothing is heard of it any more, so its operator takes it for dead.
+                    self._zombie, self._driver = self._driver, self._start_driver()
+            case _:
+                pass
+
+    def _pids(self, event: Event) -> list[str]:
+        pids = event.facts["pids"]
+        assert isinstance(pids, dict)
+        return list(pids)
+
+    def _mark_struck(self, event: Event) -> None:
+        pids = set(self._pids(event))
+        for child in self._children:
+            if str(child.process.pid) in pids:
+                child.struck = True
+                self._orphans.pop(child.process.pid, None)
+
+    # --- looking
+
+    def _look_at_broker(self) -> None:
+        if self.address:
+            return
+        found = LISTENING.search(self._broker.log.read_text(encoding="utf-8", errors="replace"))
+        if found:
+            self.address = found.group(1)
+            self._tell("broker-ready", address=self.address)
+            folder = ["--folder", str(self.setup.folder)]
+            self._start("killer", [sys.executable, "-m", "fencelog.demo.killer", *folder])
+            self._start_producer(folder)
+        elif time.monotonic() - self._begun > BROKER_START_S:
+            raise StageError(f"the broker did not start; its log is {self._broker.log}")
+
+    def _look_at_children(self) -> None:
+        for child in self._children:
+            if child.status is None and (status := child.process.poll()) is not None:
+                child.status = status
+                self._tell(
+                    "exited",
+                    role=child.role,
+                    label=child.label,
+                    pid=child.process.pid,
+                    status=status,
+                )
+                self._replace(child, status)
+
+    def _replace(self, child: Child, status: int) -> None:
+        """Start again what died; anything else that should not have ended ends the stage."""
+        if child is self._broker:
+            if not child.struck:
+                raise StageError(f"the broker ended with {status}; its log is {child.log}")
+            self._broker = self._start_broker()
+        elif child is self._driver and self._stopping_since is None:
+            if not child.struck:
+                self._unplanned += 1
+                self._tell("unplanned-restart", label=child.label, status=status)
+            if self._unplanned > UNPLANNED_RESTARTS_MAX:
+                raise StageError(f"the driver failed again and again; its log is {child.log}")
+            self._driver = self._start_driver()
+        elif child.role in {"producer", "killer"} and status != 0:
+            raise StageError(f"the {child.role} ended with {status}; its log is {child.log}")
+
+    def _look_at_orphans(self) -> None:
+        """Learn how adopted processes ended; workers' ends are told by Spark's daemon."""
+        for pid, role in list(self._orphans.items()):
+            try:
+                status = exit_status(pid)
+            except ChildProcessError:
+                continue  # not ours yet, or its daemon has seen it
+            if status is not None:
+                del self._orphans[pid]
+                self._tell("exited", role=role, pid=pid, status=status)
+
+    def _look_at_progress(self) -> None:
+        if time.monotonic() - self._heard > SILENCE_S:
+            raise StageError(f"nothing happened for {SILENCE_S:.0f} s; see {self.setup.folder}")
+        if self._stopping_since is not None:
+            self._look_at_stop(self._stopping_since)
+        elif self._complete():
+            if self.tally.strikes < len(PLAN):
+                raise StageError(
+                    f"all flights are delivered, but only {self.tally.strikes} of {len(PLAN)} "
+                    "strikes have fallen"
+                )
+            zombie_lives = self._zombie is not None and self._zombie.status is None
+            if not zombie_lives:
+                assert self._driver is not None
+                self._driver.process.send_signal(signal.SIGTERM)
+                self._stopping_since = time.monotonic()
+
+    def _complete(self) -> bool:
+        rows, tally = self.setup.rows, self.tally
+        return tally.all_produced and tally.delivered >= rows and tally.totals >= rows
+
+    def _look_at_stop(self, since: float) -> None:
+        driver = self._driver
+        assert driver is not None
+        if driver.status is None and time.monotonic() - since > STOP_S:
+            raise StageError(f"the driver did not stop; its log is {driver.log}")
+        producers = [child for child in self._children if child.role == "producer"]
+        if driver.status is not None and all(child.status is not None for child in producers):
+            self._tell("over", delivered=self.tally.delivered, totals=self.tally.totals)
+            self.done = True
+
+    # --- starting and ending
+
+    def _start_broker(self) -> Child:
+        listen = self.address or "127.0.0.1:0"
+        data = str(self.setup.folder / "data")
+        command = [*self.setup.fencelog, "serve", "--data-dir", data, "--listen", listen]
+        return self._start("broker", command)
+
+    def _start_producer(self, folder: list[str]) -> None:
+        server = ["--bootstrap-server", self.address]
+        share = ["--every", str(self.setup.every), "--seconds", str(self.setup.produce_s)]
+        module = "fencelog.demo.producer"
+        self._start("producer", [sys.executable, "-m", module, *folder, *server, *share])
+
+    def _start_driver(self) -> Child:
+        setup = self.setup
+        command = [sys.executable, "-m", "fencelog.demo.driver", "--folder", str(setup.folder)]
+        command += ["--bootstrap-server", self.address, "--delivery", setup.delivery]
+        command += ["--max-offsets", str(-(-setup.rows // BATCHES))]
+        return self._start("driver", command)
+
+    def _start(self, role: str, command: list[str]) -> Child:
+        self._labels[role] += 1
+        label = f"{role} {self._labels[role]}"
+        log = self.setup.folder / f"{role}-{self._labels[role]}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=self.setup.folder,
+                start_new_session=True,
+            )
+        child = Child(role=role, label=label, process=process, log=log)
+        self._children.append(child)
+        self._tell("started", role=role, label=label, pid=process.pid)
+        return child
+
+    def _tell(self, kind: str, **facts: object) -> None:
+        write_event(self.setup.folder, kind, **facts)
+
+    def stop_broker(self) -> int:
+        """End the broker as an operator does, with SIGTERM; return its exit status."""
+        self._broker.process.terminate()
+        status = self._broker.process.wait(STOP_S)
+        self._tell("exited", role="broker", label=self._broker.label, status=status)
+        self.events.extend(self._follower.new())
+        return status
+
+    def kill_all(self) -> None:
+        """End every process that is left, whatever it is doing."""
+        from fencelog.demo.processes import send, tree
+
+        for child in self._children:
+            if child.process.poll() is None:
+                send(signal.SIGKILL, reversed(tree(child.process.pid)))
+                child.process.wait(STOP_S)
+
+    @property
+    def unplanned(self) -> int:
+        """Restarts that no strike asked for."""
+        return self._unplanned
+
+    @property
+    def zombie_status(self) -> int | None:
+        """How the woken driver ended."""
+        return self._zombie.status if self._zombie else None
