@@ -19,8 +19,8 @@ _XERIAL_VERSIONS = Struct(">ii")
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _BLOCK_SIZE = Struct(">i")
 _GZIP_WINDOW_BITS = 31
-_ZSTD_FIRST_GUESS = 4
-_ZSTD_BYTES_MIN = 64 * 1024
+_FIRST_GUESS = 4
+_PIECE_BYTES_MIN = 64 * 1024
 
 
 def compress(codec: Compression, data: Buffer) -> Buffer:
@@ -79,18 +79,25 @@ def _decompress_gzip(data: Buffer, bytes_max: int) -> bytes:
     return plain
 
 
-def _decompress_lz4(data: Buffer, bytes_max: int) -> bytes:
+def _decompress_lz4(data: Buffer, bytes_max: int) -> bytearray:
     from lz4.frame import LZ4FrameDecompressor
 
     stream = LZ4FrameDecompressor()
-    try:
-        plain = bytes(stream.decompress(bytes(data), max_length=bytes_max + 1))
-    except (RuntimeError, EOFError) as error:
-        raise WireError(f"lz4: {error}") from None
-    if len(plain) > bytes_max:
-        raise _too_large(bytes_max)
-    if not stream.eof:
-        raise WireError("lz4: the frame ends too early")
+    plain = bytearray()
+    pending = bytes(data)
+    # The library allocates what it is allowed to write, so it is allowed a piece at a time.
+    piece = max(_PIECE_BYTES_MIN, _FIRST_GUESS * len(pending))
+    while not stream.eof:
+        try:
+            out = stream.decompress(pending, max_length=min(piece, bytes_max + 1 - len(plain)))
+        except (RuntimeError, EOFError) as error:
+            raise WireError(f"lz4: {error}") from None
+        plain += out
+        pending = b""
+        if len(plain) > bytes_max:
+            raise _too_large(bytes_max)
+        if not out and stream.needs_input:
+            raise WireError("lz4: the frame ends too early")
     return plain
 
 
@@ -99,7 +106,7 @@ def _decompress_zstd(data: Buffer, bytes_max: int) -> memoryview:
 
     # The frame need not say how much it holds, and what it says need not be true: the output
     # buffer grows until all fits, so no more than twice the true size is ever allocated.
-    size = min(max(_ZSTD_BYTES_MIN, _ZSTD_FIRST_GUESS * len(data)), bytes_max)
+    size = min(max(_PIECE_BYTES_MIN, _FIRST_GUESS * len(data)), bytes_max)
     while True:
         plain = bytearray(size)
         try:

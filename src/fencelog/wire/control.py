@@ -25,6 +25,7 @@ COMMIT = 1
 # length, attributes, timestamp delta, offset delta, key length 4; key; value length 6; value;
 # no headers. The varints are constant because the key and the value have a fixed size.
 _RECORD = Struct(">5B hh B hi B")
+_DROPPING_RECORD = Struct(">5B hh B hi B B")
 _KEY = Struct(">hh")
 _VALUE = Struct(">hi")
 
@@ -34,6 +35,8 @@ class Marker(NamedTuple):
 
     commit: bool
     coordinator_epoch: CoordinatorEpoch
+    drops_state: bool = False
+    """The producer never comes back: its state on the partition ends here (rule V5)."""
 
 
 def marker_batch(
@@ -43,10 +46,18 @@ def marker_batch(
     commit: bool,
     coordinator_epoch: int,
     timestamp_ms: int,
+    drops_state: bool = False,
 ) -> bytearray:
-    """Return the control batch that ends the producer's transaction on one partition."""
+    """Return the control batch that ends the producer's transaction on one partition.
+
+    ``drops_state`` is one byte more at the end of the value, where readers of Kafka's version 0
+    do not look; recovery finds it there.
+    """
     kind = COMMIT if commit else ABORT
-    record = _RECORD.pack(32, 0, 0, 0, 8, 0, kind, 12, 0, coordinator_epoch, 0)
+    if drops_state:
+        record = _DROPPING_RECORD.pack(34, 0, 0, 0, 8, 0, kind, 14, 0, coordinator_epoch, 1, 0)
+    else:
+        record = _RECORD.pack(32, 0, 0, 0, 8, 0, kind, 12, 0, coordinator_epoch, 0)
     header = PLAIN_HEADER._replace(
         attributes=attributes(transactional=True, control=True),
         base_timestamp=TimestampMs(timestamp_ms),
@@ -78,4 +89,5 @@ def read_marker(batch: Buffer) -> Marker:
     if kind not in (ABORT, COMMIT):
         raise WireError(f"control record of type {kind} is no transaction marker")
     _, coordinator_epoch = value.unpack(_VALUE)
-    return Marker(kind == COMMIT, CoordinatorEpoch(coordinator_epoch))
+    drops_state = value.remaining > 0 and value.int8() == 1
+    return Marker(kind == COMMIT, CoordinatorEpoch(coordinator_epoch), drops_state)
