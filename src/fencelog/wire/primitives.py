@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sized
 from struct import Struct
 from struct import error as struct_error
 
-from fencelog.errors import WireError
+from fencelog.errors import ErrorCode, WireError
 from fencelog.types import Buffer
 
 STRING_BYTES_MAX = 0x7FFF
@@ -290,3 +290,11 @@ def write_uuid(out: bytearray, value: bytes) -> None:
     """Append sixteen bytes."""
     assert len(value) == 16, value
     out += value
+
+
+def error_code(number: int) -> ErrorCode:
+    """Return the code; one that a newer broker invented counts as UNKNOWN_SERVER_ERROR."""
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR

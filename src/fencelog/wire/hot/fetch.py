@@ -1,11 +1,4 @@
-"""Produce and Fetch, by hand: the two messages that carry records.
-
-Record bytes are never copied here. A request's records are views of its frame; a fetch response is
-a list of buffers in which the caller's record buffers stand as they are.
-
-Versions: Produce 0 to 12, Fetch 4 to 16. Produce 0 to 2 are read only so that they can be refused
-in a form that their sender understands.
-"""
+"""Fetch, by hand: versions 4 to 16."""
 
 from collections.abc import Iterable, Sequence
 from struct import Struct
@@ -15,36 +8,16 @@ from fencelog.errors import ErrorCode
 from fencelog.types import NO_TOPIC_ID, Buffer
 from fencelog.wire.primitives import (
     Reader,
+    error_code,
     pack_int32,
     write_length,
     write_string,
     write_uvarint,
 )
 
-PRODUCE_FLEXIBLE_FROM = 9
-FETCH_FLEXIBLE_FROM = 12
-FETCH_TOPIC_IDS_FROM = 13
+FLEXIBLE_FROM = 12
+TOPIC_IDS_FROM = 13
 """From here on Fetch names topics by id instead of by name (KIP-516)."""
-
-
-class ProduceRequest(NamedTuple):
-    """Batches to append; ``topics`` holds name and (partition, records) pairs."""
-
-    transactional_id: str | None
-    acks: int
-    timeout_ms: int
-    topics: list[tuple[str, list[tuple[int, memoryview | None]]]]
-
-
-class PartitionResult(NamedTuple):
-    """What became of one partition's batch."""
-
-    partition: int
-    error: ErrorCode
-    base_offset: int = -1
-    log_append_time_ms: int = -1
-    log_start_offset: int = -1
-    error_message: str | None = None
 
 
 class FetchPartition(NamedTuple):
@@ -107,173 +80,6 @@ class FetchResponse(NamedTuple):
     topics: list[FetchedTopic]
 
 
-# --- Produce ---------------------------------------------------------------------------------
-
-_ACKS_TIMEOUT = Struct(">hi")
-
-
-def read_produce_request(body: Buffer, version: int) -> ProduceRequest:
-    """Return the request; each partition's records are a view of ``body``, or None.
-
-    Raises WireError on anything malformed. The batches are not looked at.
-    """
-    flexible = version >= PRODUCE_FLEXIBLE_FROM
-    reader = Reader(body)
-    transactional_id = reader.nullable_string(flexible) if version >= 3 else None
-    acks, timeout_ms = reader.unpack(_ACKS_TIMEOUT)
-    topics = []
-    for _ in range(reader.array_length(flexible, 2)):
-        name = reader.string(flexible)
-        partitions = []
-        for _ in range(reader.array_length(flexible, 5)):
-            partitions.append((reader.int32(), reader.nullable_view(flexible)))
-            if flexible:
-                reader.skip_tags()
-        if flexible:
-            reader.skip_tags()
-        topics.append((name, partitions))
-    if flexible:
-        reader.skip_tags()
-    reader.expect_end()
-    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
-
-
-_RESULT = Struct(">ihq")
-_RESULT_V2 = Struct(">ihqq")
-_RESULT_V5 = Struct(">ihqqq")
-
-
-def write_produce_response(
-    version: int,
-    results: Iterable[tuple[str, Iterable[PartitionResult]]],
-    throttle_time_ms: int = 0,
-) -> bytes:
-    """Return the body of a produce response; the results stand in the order given."""
-    flexible = version >= PRODUCE_FLEXIBLE_FROM
-    out = bytearray()
-    topics = list(results)
-    write_length(out, topics, flexible)
-    for topic, partitions in topics:
-        write_string(out, topic, flexible)
-        listed = list(partitions)
-        write_length(out, listed, flexible)
-        for result in listed:
-            _write_result(out, result, version)
-        if flexible:
-            out.append(0)
-    if version >= 1:
-        out += pack_int32(throttle_time_ms)
-    if flexible:
-        out.append(0)
-    return bytes(out)
-
-
-def _write_result(out: bytearray, result: PartitionResult, version: int) -> None:
-    if version >= 5:
-        out += _RESULT_V5.pack(*result[:5])
-    elif version >= 2:
-        out += _RESULT_V2.pack(*result[:4])
-    else:
-        out += _RESULT.pack(*result[:3])
-    if version >= 8:
-        flexible = version >= PRODUCE_FLEXIBLE_FROM
-        write_length(out, (), flexible)  # record errors: batches are judged whole (F4)
-        write_string(out, result.error_message, flexible)
-        if flexible:
-            out.append(0)
-
-
-def write_produce_request(
-    version: int,
-    transactional_id: str | None,
-    acks: int,
-    timeout_ms: int,
-    topics: Iterable[tuple[str, Iterable[tuple[int, Buffer]]]],
-) -> list[Buffer]:
-    """Return the body of a produce request as buffers; record buffers stand as they are."""
-    flexible = version >= PRODUCE_FLEXIBLE_FROM
-    parts: list[Buffer] = []
-    out = bytearray()
-    if version >= 3:
-        write_string(out, transactional_id, flexible)
-    out += _ACKS_TIMEOUT.pack(acks, timeout_ms)
-    all_topics = list(topics)
-    write_length(out, all_topics, flexible)
-    for topic, partitions in all_topics:
-        write_string(out, topic, flexible)
-        listed = list(partitions)
-        write_length(out, listed, flexible)
-        for partition, records in listed:
-            out += pack_int32(partition)
-            write_length(out, records, flexible)
-            parts += (out, records)
-            out = bytearray(b"\0" if flexible else b"")
-        if flexible:
-            out.append(0)
-    if flexible:
-        out.append(0)
-    parts.append(out)
-    return parts
-
-
-def read_produce_response(
-    body: Buffer, version: int
-) -> tuple[list[tuple[str, list[PartitionResult]]], int]:
-    """Return the results by topic and the throttle time; raises WireError when malformed."""
-    flexible = version >= PRODUCE_FLEXIBLE_FROM
-    reader = Reader(body)
-    topics = []
-    for _ in range(reader.array_length(flexible, 2)):
-        name = reader.string(flexible)
-        count = reader.array_length(flexible, _RESULT.size)
-        topics.append((name, [_read_result(reader, version) for _ in range(count)]))
-        if flexible:
-            reader.skip_tags()
-    throttle_time_ms = reader.int32() if version >= 1 else 0
-    if flexible:
-        reader.skip_tags()
-    reader.expect_end()
-    return topics, throttle_time_ms
-
-
-def _read_result(reader: Reader, version: int) -> PartitionResult:
-    log_append_time_ms = log_start_offset = -1
-    partition, error, base_offset = reader.unpack(_RESULT)
-    if version >= 2:
-        log_append_time_ms = reader.int64()
-    if version >= 5:
-        log_start_offset = reader.int64()
-    error_message = None
-    if version >= 8:
-        flexible = version >= PRODUCE_FLEXIBLE_FROM
-        for _ in range(reader.array_length(flexible, 5)):
-            reader.int32()
-            reader.nullable_string(flexible)
-            if flexible:
-                reader.skip_tags()
-        error_message = reader.nullable_string(flexible)
-        if flexible:
-            reader.skip_tags()
-    return PartitionResult(
-        partition,
-        _error_code(error),
-        base_offset,
-        log_append_time_ms,
-        log_start_offset,
-        error_message,
-    )
-
-
-def _error_code(number: int) -> ErrorCode:
-    """Return the code; one that a newer broker invented counts as UNKNOWN_SERVER_ERROR."""
-    try:
-        return ErrorCode(number)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR
-
-
-# --- Fetch -----------------------------------------------------------------------------------
-
 _FETCH_LIMITS = Struct(">iiib")
 _SESSION = Struct(">ii")
 _ASKED_V4 = Struct(">iqi")
@@ -287,7 +93,7 @@ def read_fetch_request(body: Buffer, version: int) -> FetchRequest:
 
     Raises WireError on anything malformed.
     """
-    flexible = version >= FETCH_FLEXIBLE_FROM
+    flexible = version >= FLEXIBLE_FROM
     reader = Reader(body)
     replica_id = reader.int32() if version < 15 else -1
     max_wait_ms, min_bytes, max_bytes, isolation_level = reader.unpack(_FETCH_LIMITS)
@@ -321,18 +127,18 @@ def read_fetch_request(body: Buffer, version: int) -> FetchRequest:
 
 
 def _read_topic_name(reader: Reader, version: int) -> tuple[str | None, bytes | None]:
-    if version >= FETCH_TOPIC_IDS_FROM:
+    if version >= TOPIC_IDS_FROM:
         return None, reader.uuid()
-    return reader.string(version >= FETCH_FLEXIBLE_FROM), None
+    return reader.string(version >= FLEXIBLE_FROM), None
 
 
 def _write_topic_name(
     out: bytearray, topic: str | None, topic_id: bytes | None, version: int
 ) -> None:
-    if version >= FETCH_TOPIC_IDS_FROM:
+    if version >= TOPIC_IDS_FROM:
         out += topic_id or NO_TOPIC_ID
     else:
-        write_string(out, topic or "", version >= FETCH_FLEXIBLE_FROM)
+        write_string(out, topic or "", version >= FLEXIBLE_FROM)
 
 
 def _read_asked(reader: Reader, version: int) -> FetchPartition:
@@ -350,7 +156,7 @@ def _read_asked(reader: Reader, version: int) -> FetchPartition:
 
 
 def _skip_forgotten(reader: Reader, version: int) -> None:
-    flexible = version >= FETCH_FLEXIBLE_FROM
+    flexible = version >= FLEXIBLE_FROM
     for _ in range(reader.array_length(flexible, 2)):
         _read_topic_name(reader, version)
         reader.view(4 * reader.array_length(flexible, 4))
@@ -366,6 +172,7 @@ def _read_replica_state(reader: Reader, version: int, replica_id: int) -> int:
     return replica_id
 
 
+_ERROR_SESSION = Struct(">hi")
 _FETCHED = Struct(">ihqq")
 _FETCHED_V5 = Struct(">ihqqq")
 _ABORTED = Struct(">qq")
@@ -379,7 +186,7 @@ def write_fetch_response(
     throttle_time_ms: int = 0,
 ) -> list[Buffer]:
     """Return the body of a fetch response as buffers; record buffers stand as they are."""
-    flexible = version >= FETCH_FLEXIBLE_FROM
+    flexible = version >= FLEXIBLE_FROM
     parts: list[Buffer] = []
     out = bytearray(pack_int32(throttle_time_ms))
     if version >= 7:
@@ -405,12 +212,9 @@ def write_fetch_response(
     return parts
 
 
-_ERROR_SESSION = Struct(">hi")
-
-
 def _write_fetched(out: bytearray, fetched: FetchedPartition, version: int) -> None:
     """Append one partition up to and with the length of its records."""
-    flexible = version >= FETCH_FLEXIBLE_FROM
+    flexible = version >= FLEXIBLE_FROM
     if version >= 5:
         out += _FETCHED_V5.pack(*fetched[:5])
     else:
@@ -432,7 +236,7 @@ def _write_fetched(out: bytearray, fetched: FetchedPartition, version: int) -> N
 
 def write_fetch_request(version: int, request: FetchRequest) -> bytes:
     """Return the body of a fetch request that forgets no topic and names no rack."""
-    flexible = version >= FETCH_FLEXIBLE_FROM
+    flexible = version >= FLEXIBLE_FROM
     out = bytearray()
     if version < 15:
         out += pack_int32(request.replica_id)
@@ -474,7 +278,7 @@ def read_fetch_response(body: Buffer, version: int) -> FetchResponse:
 
     Raises WireError on anything malformed. The batches are not looked at.
     """
-    flexible = version >= FETCH_FLEXIBLE_FROM
+    flexible = version >= FLEXIBLE_FROM
     reader = Reader(body)
     throttle_time_ms = reader.int32()
     error, session_id = reader.unpack(_ERROR_SESSION) if version >= 7 else (0, 0)
@@ -490,11 +294,11 @@ def read_fetch_response(body: Buffer, version: int) -> FetchResponse:
     if flexible:
         reader.skip_tags()
     reader.expect_end()
-    return FetchResponse(throttle_time_ms, _error_code(error), session_id, topics)
+    return FetchResponse(throttle_time_ms, error_code(error), session_id, topics)
 
 
 def _read_fetched(reader: Reader, version: int) -> FetchedPartition:
-    flexible = version >= FETCH_FLEXIBLE_FROM
+    flexible = version >= FLEXIBLE_FROM
     partition, error, high_watermark, last_stable_offset = reader.unpack(_FETCHED)
     log_start_offset = reader.int64() if version >= 5 else -1
     aborted = _read_aborted(reader, flexible)
@@ -505,7 +309,7 @@ def _read_fetched(reader: Reader, version: int) -> FetchedPartition:
         reader.skip_tags()
     return FetchedPartition(
         partition,
-        _error_code(error),
+        error_code(error),
         high_watermark,
         last_stable_offset,
         log_start_offset,

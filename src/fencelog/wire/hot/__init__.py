@@ -1,0 +1,45 @@
+"""Produce and Fetch, by hand: the two messages that carry records.
+
+Record bytes are never copied here. A request's records are views of its frame; a fetch response is
+a list of buffers in which the caller's record buffers stand as they are.
+"""
+
+from fencelog.wire.hot.fetch import (
+    FetchedPartition,
+    FetchedTopic,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    read_fetch_request,
+    read_fetch_response,
+    write_fetch_request,
+    write_fetch_response,
+)
+from fencelog.wire.hot.produce import (
+    PartitionResult,
+    ProduceRequest,
+    read_produce_request,
+    read_produce_response,
+    write_produce_request,
+    write_produce_response,
+)
+
+__all__ = [
+    "FetchPartition",
+    "FetchRequest",
+    "FetchResponse",
+    "FetchTopic",
+    "FetchedPartition",
+    "FetchedTopic",
+    "PartitionResult",
+    "ProduceRequest",
+    "read_fetch_request",
+    "read_fetch_response",
+    "read_produce_request",
+    "read_produce_response",
+    "write_fetch_request",
+    "write_fetch_response",
+    "write_produce_request",
+    "write_produce_response",
+]

@@ -1,0 +1,189 @@
+"""Produce, by hand: versions 0 to 12.
+
+Versions 0 to 2 are read only so that they can be refused in a form that their sender understands.
+"""
+
+from collections.abc import Iterable
+from struct import Struct
+from typing import NamedTuple
+
+from fencelog.errors import ErrorCode
+from fencelog.types import Buffer
+from fencelog.wire.primitives import Reader, error_code, pack_int32, write_length, write_string
+
+FLEXIBLE_FROM = 9
+
+
+class ProduceRequest(NamedTuple):
+    """Batches to append; ``topics`` holds name and (partition, records) pairs."""
+
+    transactional_id: str | None
+    acks: int
+    timeout_ms: int
+    topics: list[tuple[str, list[tuple[int, memoryview | None]]]]
+
+
+class PartitionResult(NamedTuple):
+    """What became of one partition's batch."""
+
+    partition: int
+    error: ErrorCode
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    error_message: str | None = None
+
+
+_ACKS_TIMEOUT = Struct(">hi")
+
+
+def read_produce_request(body: Buffer, version: int) -> ProduceRequest:
+    """Return the request; each partition's records are a view of ``body``, or None.
+
+    Raises WireError on anything malformed. The batches are not looked at.
+    """
+    flexible = version >= FLEXIBLE_FROM
+    reader = Reader(body)
+    transactional_id = reader.nullable_string(flexible) if version >= 3 else None
+    acks, timeout_ms = reader.unpack(_ACKS_TIMEOUT)
+    topics = []
+    for _ in range(reader.array_length(flexible, 2)):
+        name = reader.string(flexible)
+        partitions = []
+        for _ in range(reader.array_length(flexible, 5)):
+            partitions.append((reader.int32(), reader.nullable_view(flexible)))
+            if flexible:
+                reader.skip_tags()
+        if flexible:
+            reader.skip_tags()
+        topics.append((name, partitions))
+    if flexible:
+        reader.skip_tags()
+    reader.expect_end()
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+
+
+_RESULT = Struct(">ihq")
+_RESULT_V2 = Struct(">ihqq")
+_RESULT_V5 = Struct(">ihqqq")
+
+
+def write_produce_response(
+    version: int,
+    results: Iterable[tuple[str, Iterable[PartitionResult]]],
+    throttle_time_ms: int = 0,
+) -> bytes:
+    """Return the body of a produce response; the results stand in the order given."""
+    flexible = version >= FLEXIBLE_FROM
+    out = bytearray()
+    topics = list(results)
+    write_length(out, topics, flexible)
+    for topic, partitions in topics:
+        write_string(out, topic, flexible)
+        listed = list(partitions)
+        write_length(out, listed, flexible)
+        for result in listed:
+            _write_result(out, result, version)
+        if flexible:
+            out.append(0)
+    if version >= 1:
+        out += pack_int32(throttle_time_ms)
+    if flexible:
+        out.append(0)
+    return bytes(out)
+
+
+def _write_result(out: bytearray, result: PartitionResult, version: int) -> None:
+    if version >= 5:
+        out += _RESULT_V5.pack(*result[:5])
+    elif version >= 2:
+        out += _RESULT_V2.pack(*result[:4])
+    else:
+        out += _RESULT.pack(*result[:3])
+    if version >= 8:
+        flexible = version >= FLEXIBLE_FROM
+        write_length(out, (), flexible)  # record errors: batches are judged whole (F4)
+        write_string(out, result.error_message, flexible)
+        if flexible:
+            out.append(0)
+
+
+def write_produce_request(
+    version: int,
+    transactional_id: str | None,
+    acks: int,
+    timeout_ms: int,
+    topics: Iterable[tuple[str, Iterable[tuple[int, Buffer]]]],
+) -> list[Buffer]:
+    """Return the body of a produce request as buffers; record buffers stand as they are."""
+    flexible = version >= FLEXIBLE_FROM
+    parts: list[Buffer] = []
+    out = bytearray()
+    if version >= 3:
+        write_string(out, transactional_id, flexible)
+    out += _ACKS_TIMEOUT.pack(acks, timeout_ms)
+    all_topics = list(topics)
+    write_length(out, all_topics, flexible)
+    for topic, partitions in all_topics:
+        write_string(out, topic, flexible)
+        listed = list(partitions)
+        write_length(out, listed, flexible)
+        for partition, records in listed:
+            out += pack_int32(partition)
+            write_length(out, records, flexible)
+            parts += (out, records)
+            out = bytearray(b"\0" if flexible else b"")
+        if flexible:
+            out.append(0)
+    if flexible:
+        out.append(0)
+    parts.append(out)
+    return parts
+
+
+def read_produce_response(
+    body: Buffer, version: int
+) -> tuple[list[tuple[str, list[PartitionResult]]], int]:
+    """Return the results by topic and the throttle time; raises WireError when malformed."""
+    flexible = version >= FLEXIBLE_FROM
+    reader = Reader(body)
+    topics = []
+    for _ in range(reader.array_length(flexible, 2)):
+        name = reader.string(flexible)
+        count = reader.array_length(flexible, _RESULT.size)
+        topics.append((name, [_read_result(reader, version) for _ in range(count)]))
+        if flexible:
+            reader.skip_tags()
+    throttle_time_ms = reader.int32() if version >= 1 else 0
+    if flexible:
+        reader.skip_tags()
+    reader.expect_end()
+    return topics, throttle_time_ms
+
+
+def _read_result(reader: Reader, version: int) -> PartitionResult:
+    log_append_time_ms = log_start_offset = -1
+    partition, error, base_offset = reader.unpack(_RESULT)
+    if version >= 2:
+        log_append_time_ms = reader.int64()
+    if version >= 5:
+        log_start_offset = reader.int64()
+    error_message = None
+    if version >= 8:
+        flexible = version >= FLEXIBLE_FROM
+        for _ in range(reader.array_length(flexible, 5)):
+            reader.int32()
+            reader.nullable_string(flexible)
+            if flexible:
+                reader.skip_tags()
+        error_message = reader.nullable_string(flexible)
+        if flexible:
+            reader.skip_tags()
+    return PartitionResult(
+        partition,
+        error_code(error),
+        base_offset,
+        log_append_time_ms,
+        log_start_offset,
+        error_message,
+    )
