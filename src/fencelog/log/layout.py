@@ -1,0 +1,192 @@
+"""Kafka's names and formats in a data directory, so that Kafka's own tools can read and check it.
+
+Names: ``<topic>-<partition>/<base offset, 20 digits>.log`` and its ``.index`` (int32 relative
+offset, int32 position), ``.timeindex`` (int64 timestamp, int32 relative offset), ``.txnindex``
+(aborted transactions), ``.snapshot`` (producers); text checkpoints with a version and a count.
+"""
+
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterable, Mapping
+from struct import Struct
+
+from fencelog.errors import CorruptionError
+from fencelog.log.values import AbortedTransaction, EpochStart
+from fencelog.types import Offset, ProducerId, TopicId, TopicPartition
+
+LOG = ".log"
+INDEX = ".index"
+TIME_INDEX = ".timeindex"
+TXN_INDEX = ".txnindex"
+SNAPSHOT = ".snapshot"
+SEGMENT_SUFFIXES = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
+
+LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
+LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
+HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+META_PROPERTIES = "meta.properties"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+
+_FILE_NAME = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)")
+_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})")
+_DELETED_DIRECTORY = re.compile(r".+\.[0-9a-zA-Z_-]{22,32}-delete")
+
+ABORTED_BYTES = 34
+_ABORTED = Struct(">hqqqq")
+_CHECKPOINT_VERSION = "0"
+
+
+def file_name(base_offset: int, suffix: str) -> str:
+    """Return the name of a segment's file, or of the snapshot taken at an offset."""
+    return f"{base_offset:020d}{suffix}"
+
+
+def parse_file_name(name: str) -> tuple[Offset, str] | None:
+    """Return base offset and suffix; None where the name is none of a log's files."""
+    match = _FILE_NAME.fullmatch(name)
+    return None if match is None else (Offset(int(match[1])), match[2])
+
+
+def directory_name(partition: TopicPartition) -> str:
+    """Return the name of a partition's directory."""
+    return str(partition)
+
+
+def parse_directory_name(name: str) -> TopicPartition | None:
+    """Return the partition whose directory has this name; None where it is none."""
+    match = _DIRECTORY.fullmatch(name)
+    return None if match is None else TopicPartition(match[1], int(match[2]))
+
+
+def deleted_directory_name(partition: TopicPartition, topic_id: TopicId) -> str:
+    """Return the name under which a directory waits for its removal."""
+    return f"{partition}.{topic_id.hex()}-delete"
+
+
+def is_deleted_directory_name(name: str) -> bool:
+    """Tell whether a directory waits for its removal."""
+    return _DELETED_DIRECTORY.fullmatch(name) is not None
+
+
+def encode_aborted(transactions: Iterable[AbortedTransaction]) -> bytes:
+    """Return entries of a ``.txnindex``."""
+    return b"".join(_ABORTED.pack(0, *transaction) for transaction in transactions)
+
+
+def decode_aborted(data: bytes) -> list[AbortedTransaction]:
+    """Return the entries of a ``.txnindex``; raises CorruptionError on anything else."""
+    if len(data) % ABORTED_BYTES:
+        raise CorruptionError(f"{len(data)} bytes are no whole entries of {ABORTED_BYTES}")
+    entries: list[AbortedTransaction] = []
+    for version, producer_id, first, last, stable in _ABORTED.iter_unpack(data):
+        entry = AbortedTransaction(
+            ProducerId(producer_id), Offset(first), Offset(last), Offset(stable)
+        )
+        if version != 0 or first > last or (entries and entries[-1].last_offset >= last):
+            raise CorruptionError(f"entry {len(entries)} of the transaction index is damaged")
+        entries.append(entry)
+    return entries
+
+
+def encode_leader_epochs(entries: Iterable[EpochStart]) -> str:
+    """Return the content of a ``leader-epoch-checkpoint``."""
+    return _checkpoint([f"{epoch} {offset}" for epoch, offset in entries])
+
+
+def decode_leader_epochs(text: str) -> list[EpochStart]:
+    """Return the entries of a ``leader-epoch-checkpoint``; raises CorruptionError."""
+    entries: list[EpochStart] = []
+    for line in _checkpoint_lines(text):
+        epoch, offset = _integers(line, 2)
+        if entries and (epoch <= entries[-1].epoch or offset < entries[-1].offset):
+            raise CorruptionError(f"leader epochs go back at {line!r}")
+        entries.append(EpochStart(epoch, Offset(offset)))
+    return entries
+
+
+def encode_offsets(offsets: Mapping[TopicPartition, Offset]) -> str:
+    """Return the content of an offset checkpoint (recovery point, log start, ...)."""
+    return _checkpoint(
+        [f"{tp.topic} {tp.partition} {offset}" for tp, offset in sorted(offsets.items())]
+    )
+
+
+def decode_offsets(text: str) -> dict[TopicPartition, Offset]:
+    """Return the offsets of an offset checkpoint; raises CorruptionError."""
+    offsets = {}
+    for line in _checkpoint_lines(text):
+        topic, _, numbers = line.partition(" ")
+        partition, offset = _integers(numbers, 2)
+        offsets[TopicPartition(topic, partition)] = Offset(offset)
+    return offsets
+
+
+def _checkpoint(lines: list[str]) -> str:
+    return "\n".join([_CHECKPOINT_VERSION, str(len(lines)), *lines, ""])
+
+
+def _checkpoint_lines(text: str) -> list[str]:
+    version, *rest = text.split("\n")
+    if version != _CHECKPOINT_VERSION or not rest:
+        raise CorruptionError(f"checkpoint of version {version!r}, only 0 is known")
+    (count,) = _integers(rest[0], 1)
+    lines = rest[1 : 1 + count]
+    if len(lines) != count or any(rest[1 + count :]) or len(rest) == 1 + count:
+        raise CorruptionError(f"checkpoint that announces {count} lines has others")
+    return lines
+
+
+def _integers(text: str, count: int) -> list[int]:
+    words = text.split()
+    if len(words) != count or not all(word.isascii() and word.isdigit() for word in words):
+        raise CorruptionError(f"checkpoint line {text!r} is not {count} numbers")
+    return [int(word) for word in words]
+
+
+def topic_id_text(topic_id: TopicId) -> str:
+    """Return a topic id as Kafka prints it: base64 for URLs, without padding."""
+    return urlsafe_b64encode(topic_id).decode().rstrip("=")
+
+
+def parse_topic_id(text: str) -> TopicId:
+    """Return the topic id of Kafka's text form; raises CorruptionError."""
+    try:
+        raw = urlsafe_b64decode(text + "==")
+    except ValueError:
+        raw = b""
+    if len(raw) != 16:
+        raise CorruptionError(f"{text!r} is no topic id")
+    return TopicId(raw)
+
+
+def encode_partition_metadata(topic_id: TopicId) -> str:
+    """Return the content of ``partition.metadata``."""
+    return f"version: 0\ntopic_id: {topic_id_text(topic_id)}"
+
+
+def decode_partition_metadata(text: str) -> TopicId:
+    """Return the topic id in a ``partition.metadata``; raises CorruptionError."""
+    values = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+    if values.get("version") != "0" or "topic_id" not in values:
+        raise CorruptionError("partition.metadata has no topic id of version 0")
+    return parse_topic_id(values["topic_id"])
+
+
+def encode_properties(values: Mapping[str, str]) -> str:
+    """Return the content of a properties file such as ``meta.properties``."""
+    return "".join(f"{key}={value}\n" for key, value in sorted(values.items()))
+
+
+def decode_properties(text: str) -> dict[str, str]:
+    """Return what a properties file sets; raises CorruptionError on a line without ``=``."""
+    values = {}
+    for line in text.splitlines():
+        if not line.strip() or line.lstrip().startswith(("#", "!")):
+            continue
+        key, separator, value = line.partition("=")
+        if not separator:
+            raise CorruptionError(f"property line {line!r} has no =")
+        values[key.strip()] = value.strip()
+    return values

@@ -1,0 +1,554 @@
+"""The log of one partition: the only way in (append) and the only way to look (plans).
+
+How the broker and the storage use it:
+
+1. ``append(batch, header, now_ms=...)`` -> ``Appended | Duplicate | Rejected`` judges a batch, gives it
+   its offsets in place and puts it in the tail: one step. The answer may leave once
+   ``high_watermark >= end_offset`` (acks=all), for a duplicate too (E4).
+2. ``begin_verification(pid, epoch, sequence)`` before the first transactional append of a producer; its
+   guard goes into ``append``. None: the transaction is open here already.
+3. ``append_markers([...], now_ms=...)`` ends transactions: one append, one move of the LSO (V6).
+4. The flusher: ``take_tail()`` -> writes in order; ``written(end)`` when the page cache has them,
+   ``flushed(end)`` when they are durable in the mode in force, ``failed()`` when they never will be.
+5. Readers: ``read(offset, max_bytes, isolation)`` -> ``ReadPlan | ErrorCode``, then
+   ``aborted_transactions(offset, end)`` for the bytes really returned; ``offset_for_timestamp``.
+6. Upkeep: ``expire_producers``, ``retained_from`` and ``advance_start``; ``snapshot()`` at a clean stop.
+
+A ``PartitionLog`` comes from ``PartitionLog.create`` (empty) or from ``rebuild.LogBuilder.finish``.
+"""
+
+from collections.abc import Sequence as Sequence_
+
+from fencelog.errors import ErrorCode
+from fencelog.log.config import InvalidConfigError, LogConfig
+from fencelog.log.producers import StoredBatch, judge, last_sequence
+from fencelog.log.retention import retained_from
+from fencelog.log.segment import Segment
+from fencelog.log.snapshot import encode_snapshot
+from fencelog.log.state import CONTROL, TRANSACTIONAL, LogState
+from fencelog.log.tail import Tail
+from fencelog.log.values import (
+    AbortedTransaction,
+    Appended,
+    Duplicate,
+    EpochStart,
+    Isolation,
+    MarkerToWrite,
+    OpenTransaction,
+    ProducerView,
+    ReadPlan,
+    Rejected,
+    TailWrite,
+)
+from fencelog.log.verification import Guards, VerificationGuard
+from fencelog.types import (
+    LeaderEpoch,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    Sequence,
+    TimestampMs,
+)
+from fencelog.wire.batch import LENGTH_END, BatchHeader, assign, read_header
+from fencelog.wire.control import Marker, marker_batch
+
+__all__ = [
+    "AbortedTransaction",
+    "Appended",
+    "Duplicate",
+    "EpochStart",
+    "InvalidConfigError",
+    "Isolation",
+    "LogConfig",
+    "MarkerToWrite",
+    "OpenTransaction",
+    "PartitionLog",
+    "ProducerView",
+    "ReadPlan",
+    "Rejected",
+    "TailWrite",
+    "VerificationGuard",
+]
+
+_LOG_APPEND_TIME = 0x08
+PRODUCER_EXPIRATION_MS = 24 * 60 * 60 * 1000
+_SEQUENCE_MESSAGES = {
+    ErrorCode.INVALID_PRODUCER_EPOCH: "an epoch that a newer one has fenced",
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: "a sequence out of order",
+}
+
+
+class PartitionLog:
+    """Rules and offsets of one partition that is led here."""
+
+    __slots__ = (
+        "_failed",
+        "_guards",
+        "_log_append_time",
+        "_state",
+        "_tail",
+        "config",
+        "high_watermark",
+        "last_stable_offset",
+        "leader_epoch",
+    )
+
+    def __init__(self, state: LogState, leader_epoch: LeaderEpoch) -> None:
+        """Lead on from a state whose every batch is durable; use ``create`` or ``LogBuilder``."""
+        self._state = state
+        self._tail = Tail(state)
+        self._guards = Guards()
+        self._failed = False
+        self.config = state.config
+        self._log_append_time = state.config.message_timestamp_type == "LogAppendTime"
+        self.leader_epoch = leader_epoch
+        self.high_watermark = state.log_end
+        self.last_stable_offset = state.log_start
+        self._move_last_stable_offset()
+
+    @classmethod
+    def create(
+        cls,
+        config: LogConfig,
+        *,
+        log_start: Offset = Offset(0),
+        leader_epoch: LeaderEpoch = LeaderEpoch(0),
+    ) -> "PartitionLog":
+        """Return an empty log with its first, empty segment."""
+        state = LogState(config, log_start)
+        state.add_segment(Segment(log_start))
+        return cls(state, leader_epoch)
+
+    # Offsets
+
+    @property
+    def log_start_offset(self) -> Offset:
+        """First offset that may be read."""
+        return self._state.log_start
+
+    @property
+    def log_end_offset(self) -> Offset:
+        """Offset of the next record."""
+        return self._state.log_end
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether a write or sync failed: no appends until a restart has recovered it (D2)."""
+        return self._failed
+
+    @property
+    def tail_bytes(self) -> int:
+        """Bytes that were appended and not yet taken."""
+        return self._tail.size
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments, the tail included."""
+        return sum(segment.size for segment in self._state.segments)
+
+    @property
+    def segment_base_offsets(self) -> list[Offset]:
+        """Base offset of each segment, oldest first."""
+        return [segment.base_offset for segment in self._state.segments]
+
+    @property
+    def max_timestamp(self) -> TimestampMs:
+        """Largest timestamp of any record, -1 where there is none."""
+        return max(segment.max_timestamp for segment in self._state.segments)
+
+    # Appending
+
+    def append(
+        self,
+        batch: memoryview,
+        header: BatchHeader,
+        *,
+        now_ms: int,
+        guard: VerificationGuard | None = None,
+        internal: bool = False,
+        coordinator: bool = False,
+    ) -> Appended | Duplicate | Rejected:
+        """Judge one batch, whose form and CRC are checked, and store it at the log's end.
+
+        ``batch`` must be writable and is kept until the tail is written. ``guard`` is what
+        ``begin_verification`` gave. ``internal``: written by the broker to a topic of its own, not
+        held to the limits for clients. ``coordinator``: on behalf of a producer and in its
+        transaction, which the coordinator vouches for; it has no sequence. A refusal writes nothing.
+        """
+        state = self._state
+        _, length, _, _, _, attributes, delta, _, timestamp, producer_id, epoch, sequence, _ = (
+            header
+        )
+        size = LENGTH_END + length
+        refusal = None if internal else self._refuse(header, size, now_ms)
+        if self._failed:
+            refusal = Rejected(ErrorCode.KAFKA_STORAGE_ERROR, "a write to this partition failed")
+        if refusal is not None:
+            return self._refused(header, refusal)
+        if producer_id >= 0:
+            verdict = self._judge(header, guard, coordinator=coordinator)
+            if verdict is not None:
+                return verdict
+        base_offset = state.log_end
+        max_timestamp: TimestampMs | None = None
+        if self._log_append_time and not internal:
+            timestamp = max_timestamp = TimestampMs(now_ms)
+        last_offset = base_offset + delta
+        active = state.active
+        if active.is_full_for(self.config, size, last_offset, timestamp, now_ms):
+            active = self._roll(now_ms)
+        assign(batch, base_offset, self.leader_epoch, max_timestamp)
+        position = active.size
+        state.replay(header, base_offset, self.leader_epoch, timestamp, None)
+        end_offset = state.log_end
+        self._tail.append(batch, position, base_offset, end_offset, size)
+        if producer_id >= 0:
+            state.producers[producer_id].seen_ms = TimestampMs(now_ms)
+            if self._guards:
+                self._guards.stored(producer_id)
+                if attributes & TRANSACTIONAL:
+                    self._guards.invalidate(producer_id)
+        return Appended(base_offset, end_offset)
+
+    def _refuse(self, header: BatchHeader, size: int, now_ms: int) -> Rejected | None:
+        """Hold a client's batch against the topic's limits."""
+        config = self.config
+        if size > config.max_message_bytes:
+            limit = config.max_message_bytes
+            return Rejected(
+                ErrorCode.MESSAGE_TOO_LARGE, f"{size} bytes; max.message.bytes is {limit}"
+            )
+        if size > config.segment_bytes:
+            limit = config.segment_bytes
+            return Rejected(
+                ErrorCode.RECORD_LIST_TOO_LARGE, f"{size} bytes; segment.bytes is {limit}"
+            )
+        attributes = header[5]
+        if attributes & CONTROL:
+            return Rejected(ErrorCode.INVALID_RECORD, "control batches are the broker's to write")
+        if self._log_append_time:
+            return None
+        if attributes & _LOG_APPEND_TIME:
+            return Rejected(
+                ErrorCode.INVALID_TIMESTAMP, "log append time, but the topic has CreateTime"
+            )
+        if header[8] - now_ms > config.message_timestamp_after_max_ms:
+            return Rejected(
+                ErrorCode.INVALID_TIMESTAMP,
+                f"timestamp {header[8]} is too far after the broker's {now_ms}",
+            )
+        if header[7] >= 0 and now_ms - header[7] > config.message_timestamp_before_max_ms:
+            return Rejected(
+                ErrorCode.INVALID_TIMESTAMP,
+                f"timestamp {header[7]} is too far before the broker's {now_ms}",
+            )
+        return None
+
+    def _judge(
+        self, header: BatchHeader, guard: VerificationGuard | None, *, coordinator: bool
+    ) -> Duplicate | Rejected | None:
+        """Hold a batch against what is known of its producer (E2-E6, E13, E14)."""
+        _, _, _, _, _, attributes, delta, _, _, producer_id, epoch, sequence, _ = header
+        state = self._state.producers.get(producer_id)
+        if coordinator:
+            fenced = state is not None and epoch < state.epoch
+            verdict = ErrorCode.INVALID_PRODUCER_EPOCH if fenced else None
+        else:
+            verdict = judge(state, epoch, sequence, last_sequence(sequence, delta))
+        if isinstance(verdict, StoredBatch):
+            return Duplicate(verdict.base_offset, Offset(verdict.last_offset + 1))
+        if verdict is not None:
+            return Rejected(
+                verdict,
+                f"producer {producer_id}: {_SEQUENCE_MESSAGES[verdict]}"
+                f" (epoch {epoch}, sequence {sequence}; {state})",
+            )
+        is_open = state is not None and state.open_offset >= 0
+        if (
+            is_open
+            and state is not None
+            and (epoch != state.epoch or not attributes & TRANSACTIONAL)
+        ):
+            # A write outside the transaction would be seen though it is aborted, and a newer
+            # incarnation must not end up inside the older one's transaction (E7, E14).
+            return Rejected(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {producer_id} has an open transaction of epoch {state.epoch}",
+            )
+        if attributes & TRANSACTIONAL and not is_open and not coordinator:
+            if not self._guards.permits(guard, producer_id, epoch):
+                message = f"the transaction of producer {producer_id} is not known to be open"
+                return Rejected(ErrorCode.INVALID_TXN_STATE, message)
+        if state is None and self._guards:
+            if not self._guards.may_begin(producer_id, epoch, sequence):
+                message = f"producer {producer_id}: an earlier batch is not stored yet"
+                return Rejected(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, message)
+        return None
+
+    def _refused(self, header: BatchHeader, rejection: Rejected) -> Rejected:
+        self.refused(header)
+        return rejection
+
+    def refused(self, header: BatchHeader) -> None:
+        """The batch of this header was refused before it came here (its CRC, say).
+
+        Where its producer is new, no later batch of it is stored before this one (E13).
+        """
+        producer_id, epoch, sequence = header[9:12]
+        if producer_id >= 0 and sequence >= 0 and producer_id not in self._state.producers:
+            self._guards.refused(producer_id, epoch, sequence)
+
+    def _roll(self, now_ms: int) -> Segment:
+        state = self._state
+        state.active.seal()
+        segment = Segment(state.log_end)
+        segment.created_ms = TimestampMs(now_ms)
+        state.add_segment(segment)
+        self._tail.roll(segment, encode_snapshot(state.producers))
+        return segment
+
+    # Transactions
+
+    def begin_verification(
+        self, producer_id: ProducerId, producer_epoch: ProducerEpoch, sequence: int = -1
+    ) -> VerificationGuard | None:
+        """Return the guard to take before the coordinator is asked; None: nothing to ask (E14).
+
+        ``sequence`` is the first sequence of the batch that waits for the answer.
+        """
+        state = self._state.producers.get(producer_id)
+        if state is not None and state.open_offset >= 0 and state.epoch == producer_epoch:
+            return None
+        return self._guards.begin(producer_id, producer_epoch, sequence)
+
+    def append_markers(
+        self, markers: Sequence_[MarkerToWrite], *, now_ms: int
+    ) -> Appended | Rejected:
+        """End the transactions of these producers: all markers in one append, or none (V6).
+
+        A marker that would change nothing (a repeated one) is not written again. ``end_offset``
+        covers the one it repeats, so the caller waits for the same thing either way. Every marker
+        voids its producer's verification guards.
+        """
+        if self._failed:
+            return Rejected(ErrorCode.KAFKA_STORAGE_ERROR, "a write to this partition failed")
+        for marker in markers:
+            refusal = self._refuse_marker(marker)
+            if refusal is not None:
+                return refusal
+        base_offset = self._state.log_end
+        batches = []
+        for marker in markers:
+            self._guards.invalidate(marker.producer_id)
+            if self._changes_something(marker):
+                batches.append((marker, self._marker_batch(marker, now_ms)))
+        size = sum(len(batch) for _, batch in batches)
+        last_offset = base_offset + len(batches)
+        if batches and self._state.active.is_full_for(
+            self.config, size, last_offset, now_ms, now_ms
+        ):
+            self._roll(now_ms)  # once for all of them: a group is never spread over two writes
+        for marker, batch in batches:
+            self._append_marker(marker, batch)
+        return Appended(base_offset, self._state.log_end)
+
+    def _refuse_marker(self, marker: MarkerToWrite) -> Rejected | None:
+        state = self._state.producers.get(marker.producer_id)
+        if state is None:
+            return None
+        who = f"producer {marker.producer_id}"
+        if marker.coordinator_epoch < state.coordinator_epoch:  # E17
+            return Rejected(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"{who}: marker of coordinator epoch {marker.coordinator_epoch}"
+                f" after one of {state.coordinator_epoch}",
+            )
+        if marker.producer_epoch < state.epoch and state.open_offset >= 0:  # E14
+            return Rejected(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"{who}: marker of epoch {marker.producer_epoch} for a transaction"
+                f" of epoch {state.epoch}",
+            )
+        return None
+
+    def _changes_something(self, marker: MarkerToWrite) -> bool:
+        state = self._state.producers.get(marker.producer_id)
+        if state is None:
+            return not marker.drop_state
+        return (
+            state.open_offset >= 0
+            or marker.drop_state
+            or marker.producer_epoch > state.epoch
+            or (
+                marker.producer_epoch == state.epoch
+                and marker.coordinator_epoch > state.coordinator_epoch
+            )
+        )
+
+    @staticmethod
+    def _marker_batch(marker: MarkerToWrite, now_ms: int) -> memoryview:
+        return memoryview(
+            marker_batch(
+                marker.producer_id,
+                marker.producer_epoch,
+                commit=marker.commit,
+                coordinator_epoch=marker.coordinator_epoch,
+                timestamp_ms=now_ms,
+                drops_state=marker.drop_state,
+            )
+        )
+
+    def _append_marker(self, marker: MarkerToWrite, batch: memoryview) -> None:
+        state = self._state
+        header = read_header(batch)
+        offset, position = state.log_end, state.active.size
+        assign(batch, offset, self.leader_epoch)
+        stored = Marker(marker.commit, marker.coordinator_epoch, marker.drop_state)
+        state.replay(header, offset, self.leader_epoch, header.max_timestamp, stored)
+        self._tail.append(batch, position, offset, state.log_end, header.size)
+
+    def open_transactions(self) -> list[OpenTransaction]:
+        """Return each transaction that has records here and no marker, oldest first."""
+        producers = self._state.producers
+        return [
+            OpenTransaction(
+                producer_id,
+                producers[producer_id].epoch,
+                first_offset,
+                producers[producer_id].coordinator_epoch,
+            )
+            for producer_id, first_offset in self._state.transactions.open()
+        ]
+
+    def aborted_transactions(
+        self, fetch_offset: Offset, end_offset: Offset
+    ) -> list[AbortedTransaction]:
+        """Return what a reader must leave out of the records in ``[fetch_offset, end_offset)``."""
+        return self._state.transactions.aborted_between(fetch_offset, end_offset)
+
+    # Producers
+
+    def producers(self) -> list[ProducerView]:
+        """Return the state of each producer (DescribeProducers)."""
+        return [
+            ProducerView(
+                producer_id,
+                state.epoch,
+                Sequence(state.last_sequence),
+                state.last_timestamp,
+                state.coordinator_epoch,
+                state.open_offset if state.open_offset >= 0 else None,
+            )
+            for producer_id, state in self._state.producers.items()
+        ]
+
+    def expire_producers(
+        self, now_ms: int, expiration_ms: int = PRODUCER_EXPIRATION_MS
+    ) -> list[ProducerId]:
+        """Forget producers that were silent for so long; open transactions keep theirs."""
+        return self._state.producers.expire(TimestampMs(now_ms), expiration_ms)
+
+    def snapshot(self) -> bytes:
+        """Return the producer snapshot as of the log's end, to be stored at a clean stop."""
+        return encode_snapshot(self._state.producers)
+
+    # The tail and the watermarks
+
+    def take_tail(self) -> list[TailWrite]:
+        """Return everything appended since the last take, in the order to write it."""
+        return self._tail.take()
+
+    def written(self, end_offset: Offset) -> None:
+        """What was taken up to here is in the files, durable or not: ``TAIL`` readers may see it."""
+        self._tail.written(end_offset)
+
+    def flushed(self, end_offset: Offset) -> None:
+        """All below is durable in the mode in force: the high watermark moves there.
+
+        On a single node nobody else has to acknowledge (F2). Nothing happens after a failure (D2).
+        """
+        if self._failed or end_offset <= self.high_watermark:
+            return
+        assert end_offset <= self._state.log_end, (end_offset, self._state.log_end)
+        self.high_watermark = end_offset
+        self._tail.flushed(end_offset)
+        self._move_last_stable_offset()
+
+    def failed(self) -> None:
+        """A write or a sync failed: nothing is appended or acknowledged any more (D2)."""
+        self._failed = True
+
+    def lead(self, leader_epoch: LeaderEpoch) -> None:
+        """Lead under this epoch from now on: it is written into each batch."""
+        assert leader_epoch >= max(self.leader_epoch, self._state.epochs.latest)
+        self.leader_epoch = leader_epoch
+
+    def _move_last_stable_offset(self) -> None:
+        stable = self._state.transactions.last_stable_offset(self.high_watermark)
+        self.last_stable_offset = max(stable, self._state.log_start)  # D4
+
+    # Reading
+
+    def read(self, offset: Offset, max_bytes: int, isolation: Isolation) -> ReadPlan | ErrorCode:
+        """Return where to read from ``offset``; an empty plan where nothing may be seen yet.
+
+        OFFSET_OUT_OF_RANGE only below the log's start or above its end.
+        """
+        state = self._state
+        if not state.log_start <= offset <= state.log_end:
+            return ErrorCode.OFFSET_OUT_OF_RANGE
+        if isolation is Isolation.TRANSACTIONAL:
+            upper, bound = self.last_stable_offset, self._tail.durable
+        elif isolation is Isolation.REPLICATED:
+            upper, bound = self.high_watermark, self._tail.durable
+        else:
+            upper, bound = self._tail.written_mark.end_offset, self._tail.written_mark
+        segment = state.segment_of(offset)
+        end_position = segment.size
+        if segment.base_offset >= bound.segment_base_offset:
+            is_bound = segment.base_offset == bound.segment_base_offset
+            end_position = bound.position if is_bound else 0
+        if offset >= upper:
+            return ReadPlan(
+                segment.base_offset, end_position, end_position, offset, upper, max_bytes
+            )
+        position = segment.index.position(offset - segment.base_offset)
+        return ReadPlan(segment.base_offset, position, end_position, offset, upper, max_bytes)
+
+    def offset_for_timestamp(
+        self, timestamp: TimestampMs, isolation: Isolation = Isolation.REPLICATED
+    ) -> ReadPlan | None:
+        """Return where to look for the first record at or after a timestamp; None: there is none.
+
+        The record is the first one with such a timestamp in the plan's range, if any.
+        """
+        state = self._state
+        for segment in state.segments:
+            if segment.max_timestamp >= timestamp and segment.next_offset > state.log_start:
+                relative = segment.time_index.offset_before(timestamp)
+                offset = max(Offset(segment.base_offset + relative), state.log_start)
+                plan = self.read(offset, segment.size, isolation)
+                assert isinstance(plan, ReadPlan), plan
+                return None if plan.is_empty else plan
+        return None
+
+    def end_of_epoch(self, epoch: LeaderEpoch) -> EpochStart:
+        """Return what OffsetForLeaderEpoch answers: the epoch that is known, and its end."""
+        return self._state.epochs.end_of(epoch, self._state.log_end)
+
+    # Retention
+
+    def retained_from(self, now_ms: int) -> Offset:
+        """Return where the topic's retention lets the log begin; never above HW (D4)."""
+        return retained_from(self._state, self.high_watermark, now_ms)
+
+    def advance_start(self, offset: Offset) -> list[Offset] | ErrorCode:
+        """Begin the log at ``offset`` (D4); return the base offsets of segments to delete."""
+        state = self._state
+        if not state.log_start <= offset <= self.high_watermark:
+            return ErrorCode.OFFSET_OUT_OF_RANGE
+        gone = [s.base_offset for s in state.segments[:-1] if s.next_offset <= offset]
+        state.advance_start(offset)
+        del state.segments[: len(gone)]
+        self._move_last_stable_offset()
+        return gone

@@ -1,0 +1,149 @@
+"""What one partition knows of its producers: the rules of idempotence (E1-E6, E13).
+
+``judge`` decides about a batch and changes nothing; ``ProducerState.store`` and its siblings are
+called once the batch is in the log, live or replayed.
+"""
+
+from collections import deque
+from typing import NamedTuple
+
+from fencelog.errors import ErrorCode
+from fencelog.types import CoordinatorEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs
+
+WINDOW_BATCHES = 5
+"""Batches that a client may have in flight, and so the batches it may retry."""
+_SEQUENCE_MASK = (1 << 31) - 1
+UNKNOWN_SEQUENCE = -1
+NO_COORDINATOR_EPOCH = CoordinatorEpoch(-1)
+NO_OFFSET = Offset(-1)
+_UNSEEN = TimestampMs(-1)
+
+
+class StoredBatch(NamedTuple):
+    """A batch in the window: enough to know it again and to answer it again."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: Offset
+    last_offset: Offset
+    timestamp: TimestampMs
+
+
+class ProducerState:
+    """One producer on one partition."""
+
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "next_sequence",
+        "open_offset",
+        "seen_ms",
+    )
+
+    def __init__(self, epoch: ProducerEpoch) -> None:
+        """A producer of this epoch of whom nothing else is known."""
+        self.epoch = epoch
+        self.next_sequence = UNKNOWN_SEQUENCE
+        """What must come next; -1: anything may (E5)."""
+        self.batches: deque[StoredBatch] = deque(maxlen=WINDOW_BATCHES)
+        self.coordinator_epoch = NO_COORDINATOR_EPOCH
+        self.open_offset = NO_OFFSET
+        """First offset of the open transaction, -1 without one."""
+        self.seen_ms = _UNSEEN
+        """When it last appended, by the broker's clock; -1 after a start."""
+
+    def __eq__(self, other: object) -> bool:
+        """Compare all but when it was last seen, which the log does not record."""
+        if not isinstance(other, ProducerState):
+            return NotImplemented
+        return self._key() == other._key()
+
+    __hash__ = None  # type: ignore[assignment]  # mutable
+
+    def __repr__(self) -> str:
+        """Show what is compared."""
+        return f"ProducerState{self._key()}"
+
+    def _key(self) -> tuple[object, ...]:
+        return (
+            self.epoch,
+            self.next_sequence,
+            tuple(self.batches),
+            self.coordinator_epoch,
+            self.open_offset,
+        )
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of its last record, -1 where none is known."""
+        return self.batches[-1].last_sequence if self.batches else -1
+
+    @property
+    def last_timestamp(self) -> TimestampMs:
+        """Largest timestamp of its last batch, -1 where none is known."""
+        return self.batches[-1].timestamp if self.batches else TimestampMs(-1)
+
+    def adopt(self, epoch: ProducerEpoch) -> None:
+        """A newer incarnation took over: it starts at sequence 0 with an empty window (E6)."""
+        self.epoch = epoch
+        self.next_sequence = 0
+        self.batches.clear()
+
+    def store(self, batch: StoredBatch) -> None:
+        """Note a batch that is in the log now."""
+        if batch.first_sequence != self.next_sequence:
+            # Any sequence is accepted where none was known (E5); in a replay this is where the
+            # state expired in its first life. The window must not span the gap.
+            self.batches.clear()
+        self.batches.append(batch)
+        self.next_sequence = (batch.last_sequence + 1) & _SEQUENCE_MASK
+
+
+def last_sequence(first_sequence: int, last_offset_delta: int) -> int:
+    """Return the sequence of a batch's last record; 0 follows 2^31 - 1 (E1)."""
+    return (first_sequence + last_offset_delta) & _SEQUENCE_MASK
+
+
+def judge(
+    state: ProducerState | None, epoch: int, first_sequence: int, last_sequence: int
+) -> StoredBatch | ErrorCode | None:
+    """Return None to append, the stored batch that this one repeats, or why it is refused.
+
+    Without a state any epoch and sequence may begin (E5): it is new here, or its state expired.
+    """
+    if state is None:
+        return None
+    if epoch != state.epoch:
+        if epoch < state.epoch:
+            return ErrorCode.INVALID_PRODUCER_EPOCH  # E2
+        # KIP-360: an idempotent producer raises its epoch by itself and starts again at 0 (E6).
+        return None if first_sequence == 0 else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    if first_sequence == state.next_sequence:
+        return None  # E3
+    for stored in state.batches:
+        if stored.first_sequence == first_sequence and stored.last_sequence == last_sequence:
+            return stored  # E4
+    if state.next_sequence == UNKNOWN_SEQUENCE:
+        return None
+    return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER  # E4, E5
+
+
+class Producers(dict[ProducerId, ProducerState]):
+    """The producers of one partition by id."""
+
+    def expire(self, now_ms: TimestampMs, expiration_ms: int) -> list[ProducerId]:
+        """Forget who has been silent for long and has no open transaction; return their ids.
+
+        Age is counted from the append by the broker's clock (records may carry any timestamp), and
+        from the first call after a start, so that a restart makes nobody's retry a new record.
+        """
+        expired = []
+        for producer_id, state in self.items():
+            if state.seen_ms == _UNSEEN:
+                state.seen_ms = now_ms
+            elif now_ms - state.seen_ms >= expiration_ms and state.open_offset < 0:
+                expired.append(producer_id)
+        for producer_id in expired:
+            del self[producer_id]
+        return expired

@@ -1,0 +1,143 @@
+"""The same state again, from what is stored: recovery feeds it and asks for the log at the end.
+
+After an unclean stop every batch goes through ``replay``, as it did when it was appended; side files
+are not read but made anew (``side_files``). After a clean stop ``load_segment`` takes the indexes as
+they are and ``restore_producers`` the snapshot at the log's end.
+"""
+
+from collections.abc import Iterable
+
+from fencelog.log.config import LogConfig
+from fencelog.log.index import OffsetIndex, TimeIndex
+from fencelog.log.layout import decode_aborted, encode_aborted
+from fencelog.log.leader_epochs import LeaderEpochs
+from fencelog.log.partition_log import PartitionLog
+from fencelog.log.segment import Segment
+from fencelog.log.snapshot import decode_snapshot, encode_snapshot
+from fencelog.log.state import LogState
+from fencelog.log.values import EpochStart, SideFiles
+from fencelog.types import LeaderEpoch, Offset, TimestampMs
+from fencelog.wire.batch import BatchHeader
+from fencelog.wire.control import Marker
+
+
+class LogBuilder:
+    """Takes segments in order, each by its batches or by its side files."""
+
+    def __init__(self, config: LogConfig, *, log_start: Offset = Offset(0)) -> None:
+        """``log_start``: where reading may begin, as the checkpoint has it."""
+        self._state = LogState(config, log_start)
+
+    @property
+    def log_end(self) -> Offset:
+        """Offset that the next batch must have."""
+        return self._state.log_end
+
+    @property
+    def position(self) -> int:
+        """Bytes in the segment that is being rebuilt: where the next batch must begin."""
+        return self._state.active.size
+
+    def open_segment(self, base_offset: Offset) -> None:
+        """The batches that follow are in the segment file of this base offset.
+
+        Raises CorruptionError where the file's name says less than the log's end, or more than it
+        though nothing was ever removed from inside this log.
+        """
+        state = self._state
+        if not state.segments:
+            # The first file may begin below the log's start (DeleteRecords), or above a
+            # checkpoint that is older than the deletion of the files before it.
+            state.log_end = base_offset
+            state.log_start = max(state.log_start, base_offset)
+        else:
+            state.check_base(base_offset)
+            state.active.seal()
+        state.add_segment(Segment(base_offset))
+
+    def problem(self, header: BatchHeader) -> str | None:
+        """Return why this batch cannot be the next one (D3), or None. Its CRC is not looked at."""
+        return self._state.problem(header)
+
+    def replay(self, header: BatchHeader, marker: Marker | None = None, position: int = -1) -> None:
+        """Take over the next batch; raises CorruptionError where ``problem`` finds one.
+
+        ``marker`` is what ``read_marker`` makes of a control batch, None for other batches and for
+        control batches that are no transaction markers. ``position``, where given, is checked.
+        """
+        state = self._state
+        assert position in (-1, state.active.size), (position, state.active.size)
+        state.check(header)
+        state.replay(header, header.base_offset, header.leader_epoch, header.max_timestamp, marker)
+
+    def load_segment(
+        self,
+        base_offset: Offset,
+        *,
+        size: int,
+        end_offset: Offset,
+        side_files: SideFiles,
+        first_timestamp: TimestampMs,
+    ) -> None:
+        """Take over a segment of a cleanly stopped log without its batches.
+
+        ``first_timestamp`` is the largest timestamp of its first batch, -1 without one. Raises
+        CorruptionError where the side files are no indexes of such a segment.
+        """
+        state = self._state
+        self.open_segment(base_offset)
+        segment = state.active
+        segment.size = size
+        segment.next_offset = end_offset
+        segment.index = OffsetIndex.decode(side_files.offset_index)
+        segment.time_index = TimeIndex.decode(side_files.time_index)
+        segment.first_timestamp = first_timestamp
+        segment.max_timestamp = first_timestamp
+        last = segment.time_index.last()
+        if last is not None and last[0] >= first_timestamp:
+            segment.max_timestamp = TimestampMs(last[0])
+            segment.max_timestamp_offset = Offset(base_offset + last[1])
+        state.transactions.aborted += decode_aborted(side_files.txn_index)
+        state.log_end = end_offset
+
+    def restore_producers(self, snapshot: bytes) -> None:
+        """Take over the snapshot at ``log_end``: producers and their open transactions."""
+        self._state.restore_producers(decode_snapshot(snapshot))
+
+    def restore_leader_epochs(self, entries: Iterable[EpochStart]) -> None:
+        """Take over the leader epoch checkpoint of a cleanly stopped log."""
+        self._state.epochs = LeaderEpochs(entries)
+
+    def side_files(self, base_offset: Offset) -> SideFiles:
+        """Return what the side files of a segment must hold."""
+        segment = self._state.segment_of(base_offset)
+        assert segment.base_offset == base_offset, (segment.base_offset, base_offset)
+        aborted = self._state.transactions.aborted
+        return SideFiles(
+            segment.index.encode(),
+            segment.time_index.encode(),
+            encode_aborted(
+                entry for entry in aborted if base_offset <= entry.last_offset < segment.next_offset
+            ),
+        )
+
+    @property
+    def leader_epochs(self) -> tuple[EpochStart, ...]:
+        """The leader epochs found, for their checkpoint."""
+        return self._state.epochs.entries
+
+    def snapshot(self) -> bytes:
+        """Return the producer snapshot as of ``log_end``."""
+        return encode_snapshot(self._state.producers)
+
+    def finish(self, *, leader_epoch: LeaderEpoch | None = None) -> PartitionLog:
+        """Return the log; everything that was fed must be durable by now (D2).
+
+        Its high watermark is its end. It leads under the latest epoch found unless told otherwise.
+        """
+        state = self._state
+        if not state.segments:
+            state.add_segment(Segment(state.log_start))
+        state.advance_start(min(state.log_start, state.log_end))
+        latest = max(state.epochs.latest, LeaderEpoch(0))
+        return PartitionLog(state, latest if leader_epoch is None else leader_epoch)

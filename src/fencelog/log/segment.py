@@ -1,0 +1,86 @@
+"""One segment of a log in memory: how far it reaches, its indexes, and when it is full."""
+
+from fencelog.log.config import INT32_MAX, LogConfig
+from fencelog.log.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
+from fencelog.types import Offset, TimestampMs
+
+_NO_TIMESTAMP = TimestampMs(-1)
+
+
+class Segment:
+    """Grows by whole batches; knows positions, never bytes."""
+
+    __slots__ = (
+        "base_offset",
+        "bytes_since_index",
+        "created_ms",
+        "first_timestamp",
+        "index",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "next_offset",
+        "size",
+        "time_index",
+    )
+
+    def __init__(self, base_offset: Offset) -> None:
+        """Start an empty segment."""
+        self.base_offset = base_offset
+        self.next_offset = base_offset
+        self.size = 0
+        self.index = OffsetIndex()
+        self.time_index = TimeIndex()
+        self.bytes_since_index = 0
+        self.max_timestamp = _NO_TIMESTAMP
+        self.max_timestamp_offset = base_offset
+        """Last offset of the batch that has the largest timestamp."""
+        self.first_timestamp = _NO_TIMESTAMP
+        self.created_ms: TimestampMs | None = None
+
+    def append(
+        self, size: int, last_offset: Offset, max_timestamp: TimestampMs, interval_bytes: int
+    ) -> None:
+        """Add a batch at the end; an index entry where the last one is far enough back."""
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self.max_timestamp_offset = last_offset
+        if self.size == 0:
+            self.first_timestamp = max_timestamp
+        elif self.bytes_since_index > interval_bytes:
+            base_offset = self.base_offset
+            self.index.add(last_offset - base_offset, self.size)
+            self.time_index.add(self.max_timestamp, self.max_timestamp_offset - base_offset)
+            self.bytes_since_index = 0
+        self.bytes_since_index += size
+        self.size += size
+        self.next_offset = Offset(last_offset + 1)
+
+    def seal(self) -> None:
+        """Make the last entry of the time index: a full segment's largest timestamp is in it."""
+        self.time_index.add(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+
+    def is_full_for(
+        self,
+        config: LogConfig,
+        size: int,
+        last_offset: int,
+        max_timestamp: int,
+        now_ms: int,
+    ) -> bool:
+        """Tell whether this batch must go to a new segment: bytes, offsets, indexes, then age."""
+        if self.size == 0:
+            return False
+        return (
+            self.size + size > config.segment_bytes
+            or last_offset - self.base_offset > INT32_MAX
+            or len(self.index) >= config.segment_index_bytes // OFFSET_ENTRY_BYTES
+            or len(self.time_index) >= config.segment_index_bytes // TIME_ENTRY_BYTES
+            or self._age_ms(max_timestamp, now_ms) > config.segment_ms
+        )
+
+    def _age_ms(self, max_timestamp: int, now_ms: int) -> int:
+        # Kafka measures by the records' timestamps where there are any, so that a segment holds
+        # a span of event time also when old records are loaded.
+        if self.first_timestamp >= 0 and max_timestamp >= 0:
+            return max_timestamp - self.first_timestamp
+        return 0 if self.created_ms is None else now_ms - self.created_ms

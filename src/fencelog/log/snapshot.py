@@ -1,0 +1,117 @@
+"""The producer snapshot: Kafka's file format, followed by what Kafka leaves out.
+
+Kafka's part (version 1) keeps the last batch of each producer only, so that after a restart a retry
+of an earlier batch in flight would be refused as out of order, which some clients take for fatal. The
+rest of each window, and which sequence must come next, follow Kafka's entries; Kafka's tools check
+the CRC over the whole file and stop reading after the entries that it announces.
+"""
+
+from collections.abc import Mapping
+from struct import Struct
+from struct import error as struct_error
+
+from crc32c import crc32c
+
+from fencelog.errors import CorruptionError
+from fencelog.log.producers import WINDOW_BATCHES, Producers, ProducerState, StoredBatch
+from fencelog.types import CoordinatorEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs
+
+_VERSION = 1
+_HEAD = Struct(">hI")
+_COUNT = Struct(">i")
+_ENTRY = Struct(">qhiqiqiq")
+_TRAILER_MAGIC = b"FLw1"
+_WINDOW = Struct(">qib")
+_BATCH = Struct(">iiqqq")
+
+
+def encode_snapshot(producers: Mapping[ProducerId, ProducerState]) -> bytes:
+    """Return the content of a ``.snapshot`` file."""
+    parts = [_COUNT.pack(len(producers))]
+    parts += [_entry(producer_id, state) for producer_id, state in producers.items()]
+    parts.append(_TRAILER_MAGIC)
+    for producer_id, state in producers.items():
+        parts.append(_WINDOW.pack(producer_id, state.next_sequence, len(state.batches)))
+        parts += [_BATCH.pack(*batch) for batch in state.batches]
+    body = b"".join(parts)
+    return _HEAD.pack(_VERSION, crc32c(body)) + body
+
+
+def _entry(producer_id: ProducerId, state: ProducerState) -> bytes:
+    last_offset, offset_delta = -1, 0
+    if state.batches:
+        last = state.batches[-1]
+        last_offset, offset_delta = last.last_offset, last.last_offset - last.base_offset
+    return _ENTRY.pack(
+        producer_id,
+        state.epoch,
+        state.last_sequence,
+        last_offset,
+        offset_delta,
+        state.last_timestamp,
+        state.coordinator_epoch,
+        state.open_offset,
+    )
+
+
+def decode_snapshot(data: bytes) -> Producers:
+    """Return the producers of a ``.snapshot`` file, ours or Kafka's; raises CorruptionError."""
+    try:
+        version, crc = _HEAD.unpack_from(data)
+        if version != _VERSION:
+            raise CorruptionError(f"producer snapshot of version {version}, only 1 is known")
+        if crc != crc32c(memoryview(data)[_HEAD.size :]):
+            raise CorruptionError("producer snapshot whose checksum is wrong")
+        producers, position = _decode_entries(data, _HEAD.size)
+        if data[position : position + len(_TRAILER_MAGIC)] == _TRAILER_MAGIC:
+            _decode_windows(data, position + len(_TRAILER_MAGIC), producers)
+    except struct_error:
+        raise CorruptionError(f"producer snapshot of {len(data)} bytes is cut off") from None
+    return producers
+
+
+def _decode_entries(data: bytes, position: int) -> tuple[Producers, int]:
+    producers = Producers()
+    (count,) = _COUNT.unpack_from(data, position)
+    position += _COUNT.size
+    if not 0 <= count * _ENTRY.size <= len(data) - position:
+        raise CorruptionError(f"producer snapshot that announces {count} producers is too short")
+    for _ in range(count):
+        (producer_id, epoch, last_sequence, last_offset, delta, timestamp, coordinator, open_at) = (
+            _ENTRY.unpack_from(data, position)
+        )
+        position += _ENTRY.size
+        state = producers[ProducerId(producer_id)] = ProducerState(ProducerEpoch(epoch))
+        state.coordinator_epoch = CoordinatorEpoch(coordinator)
+        state.open_offset = Offset(open_at)
+        if last_sequence >= 0:
+            first_sequence = (last_sequence - delta) % (1 << 31)
+            state.store(
+                StoredBatch(
+                    first_sequence,
+                    last_sequence,
+                    Offset(last_offset - delta),
+                    Offset(last_offset),
+                    TimestampMs(timestamp),
+                )
+            )
+    return producers, position
+
+
+def _decode_windows(data: bytes, position: int, producers: Producers) -> None:
+    for _ in range(len(producers)):
+        producer_id, next_sequence, count = _WINDOW.unpack_from(data, position)
+        position += _WINDOW.size
+        state = producers.get(ProducerId(producer_id))
+        if state is None or not 0 <= count <= WINDOW_BATCHES:
+            raise CorruptionError(f"producer snapshot with a window of nobody ({producer_id})")
+        state.batches.clear()
+        for _ in range(count):
+            first, last, base_offset, last_offset, timestamp = _BATCH.unpack_from(data, position)
+            position += _BATCH.size
+            state.batches.append(
+                StoredBatch(
+                    first, last, Offset(base_offset), Offset(last_offset), TimestampMs(timestamp)
+                )
+            )
+        state.next_sequence = next_sequence

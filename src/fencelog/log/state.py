@@ -1,0 +1,178 @@
+"""Everything that follows from the batches of a log, and the one method that changes it.
+
+An append that was accepted, a marker and a batch found by recovery all pass through ``replay``, so a
+state rebuilt from the files is the state that was lost, by construction (E15).
+"""
+
+from bisect import bisect_right
+from operator import attrgetter
+
+from fencelog.errors import CorruptionError
+from fencelog.log.config import LogConfig
+from fencelog.log.leader_epochs import LeaderEpochs
+from fencelog.log.producers import (
+    NO_OFFSET,
+    Producers,
+    ProducerState,
+    StoredBatch,
+    last_sequence,
+)
+from fencelog.log.segment import Segment
+from fencelog.log.transactions import Transactions
+from fencelog.types import LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs
+from fencelog.wire.batch import LENGTH_END, BatchHeader
+from fencelog.wire.control import Marker
+
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
+_base_offset = attrgetter("base_offset")
+
+
+class LogState:
+    """Segments, leader epochs, producers and transactions up to the log's end."""
+
+    __slots__ = (
+        "active",
+        "config",
+        "epochs",
+        "log_end",
+        "log_start",
+        "producers",
+        "segments",
+        "transactions",
+    )
+
+    def __init__(self, config: LogConfig, log_start: Offset) -> None:
+        """Start without segments; ``add_segment`` comes first."""
+        self.config = config
+        self.log_start = log_start
+        self.log_end = log_start
+        self.segments: list[Segment] = []
+        self.active = Segment(log_start)
+        self.epochs = LeaderEpochs()
+        self.producers = Producers()
+        self.transactions = Transactions()
+
+    def add_segment(self, segment: Segment) -> None:
+        """Make this the segment that grows; it begins where the log ends."""
+        assert not self.segments or segment.base_offset >= self.log_end
+        self.segments.append(segment)
+        self.active = segment
+        self.log_end = max(self.log_end, segment.next_offset)
+
+    def segment_of(self, offset: Offset) -> Segment:
+        """Return the segment that holds the offset, or would."""
+        active = self.active
+        if offset >= active.base_offset:
+            return active
+        return self.segments[bisect_right(self.segments, offset, key=_base_offset) - 1]
+
+    def replay(
+        self,
+        header: BatchHeader,
+        base_offset: Offset,
+        leader_epoch: LeaderEpoch,
+        max_timestamp: TimestampMs,
+        marker: Marker | None,
+    ) -> None:
+        """Take over a batch that is in the log at ``base_offset``: the only change of state.
+
+        Offset, leader epoch and timestamp stand beside the header because a live append has
+        assigned them after reading it. ``marker`` is given for transaction markers; other control
+        batches only take offsets.
+        """
+        _, length, _, _, _, attributes, delta, _, _, producer_id, epoch, sequence, _ = header
+        last_offset = Offset(base_offset + delta)
+        if leader_epoch > self.epochs.latest:
+            self.epochs.begin(leader_epoch, base_offset)
+        self.active.append(
+            LENGTH_END + length, last_offset, max_timestamp, self.config.index_interval_bytes
+        )
+        self.log_end = Offset(last_offset + 1)
+        if producer_id < 0:
+            return
+        if attributes & CONTROL:
+            if marker is not None:
+                self._end_transaction(producer_id, epoch, base_offset, marker)
+            return
+        state = self.producers.get(producer_id)
+        if state is None:
+            state = self.producers[producer_id] = ProducerState(epoch)
+        elif state.epoch != epoch:
+            state.adopt(epoch)
+        if sequence >= 0:
+            state.store(
+                StoredBatch(
+                    sequence,
+                    last_sequence(sequence, delta),
+                    base_offset,
+                    last_offset,
+                    max_timestamp,
+                )
+            )
+        if attributes & TRANSACTIONAL and state.open_offset < 0:
+            state.open_offset = base_offset
+            self.transactions.begin(producer_id, base_offset)
+
+    def _end_transaction(
+        self, producer_id: ProducerId, epoch: ProducerEpoch, offset: Offset, marker: Marker
+    ) -> None:
+        state = self.producers.get(producer_id)
+        if state is None:
+            if marker.drops_state:
+                return
+            state = self.producers[producer_id] = ProducerState(epoch)
+        if state.open_offset >= 0:
+            self.transactions.end(producer_id, state.open_offset, offset, commit=marker.commit)
+            state.open_offset = NO_OFFSET
+        if marker.drops_state:
+            del self.producers[producer_id]  # V5
+            return
+        if epoch > state.epoch:
+            state.adopt(epoch)  # the coordinator fenced the older incarnation
+        state.coordinator_epoch = marker.coordinator_epoch
+
+    def restore_producers(self, producers: Producers) -> None:
+        """Take over a snapshot's producers and their open transactions."""
+        self.producers = producers
+        open_transactions = sorted(
+            (state.open_offset, producer_id)
+            for producer_id, state in producers.items()
+            if state.open_offset >= 0
+        )
+        for first_offset, producer_id in open_transactions:
+            self.transactions.begin(producer_id, first_offset)
+
+    def advance_start(self, log_start: Offset) -> None:
+        """The log begins later: forget what ended before."""
+        self.log_start = log_start
+        self.epochs.truncate_start(log_start)
+        self.transactions.truncate_start(log_start)
+
+    def problem(self, header: BatchHeader) -> str | None:
+        """Return why this stored batch cannot follow the log's end (D3), or None."""
+        if header.base_offset < self.log_end:
+            return f"base offset {header.base_offset} where {self.log_end} is the log's end"
+        if header.base_offset > self.log_end and not self._may_have_gaps():
+            return f"offsets {self.log_end} to {header.base_offset - 1} are missing"
+        if header.last_offset_delta < 0:
+            return f"last offset delta {header.last_offset_delta}"
+        if header.leader_epoch < self.epochs.latest:
+            return f"leader epoch {header.leader_epoch} after {self.epochs.latest}"
+        return None
+
+    def check_base(self, base_offset: Offset) -> None:
+        """Raise CorruptionError where no segment can begin at this offset after what is here."""
+        if base_offset < self.log_end or (base_offset > self.log_end and not self._may_have_gaps()):
+            raise CorruptionError(
+                f"segment of base offset {base_offset} where the log ends at {self.log_end}"
+            )
+
+    def _may_have_gaps(self) -> bool:
+        return "compact" in self.config.cleanup_policy
+
+    def check(self, header: BatchHeader) -> None:
+        """Raise CorruptionError where ``problem`` finds one."""
+        problem = self.problem(header)
+        if problem is not None:
+            raise CorruptionError(problem)

@@ -1,0 +1,79 @@
+"""Open, decided and aborted transactions of one partition: what the LSO may pass (E10, V6)."""
+
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Iterable
+from operator import attrgetter
+
+from fencelog.log.values import AbortedTransaction
+from fencelog.types import Offset, ProducerId
+
+_last_offset = attrgetter("last_offset")
+
+
+class Transactions:
+    """Transactions by their first offset; every operation is O(1), amortised."""
+
+    __slots__ = ("_open", "_unstable", "aborted")
+
+    def __init__(self) -> None:
+        """Start without transactions."""
+        self._open: OrderedDict[Offset, ProducerId] = OrderedDict()
+        # First offset to the offset of the marker, None while open. In order of first offsets,
+        # because a transaction begins at the log's end. A decided one leaves at the front only.
+        self._unstable: OrderedDict[Offset, Offset | None] = OrderedDict()
+        self.aborted: list[AbortedTransaction] = []
+        """In order of their markers' offsets, as in the index files."""
+
+    def begin(self, producer_id: ProducerId, first_offset: Offset) -> None:
+        """A transaction's first record is at this offset."""
+        self._open[first_offset] = producer_id
+        self._unstable[first_offset] = None
+
+    def end(
+        self, producer_id: ProducerId, first_offset: Offset, marker_offset: Offset, *, commit: bool
+    ) -> None:
+        """The transaction that began at ``first_offset`` has its marker."""
+        del self._open[first_offset]
+        self._unstable[first_offset] = marker_offset
+        if not commit:
+            stable = next(iter(self._open), Offset(marker_offset + 1))
+            self.aborted.append(
+                AbortedTransaction(producer_id, first_offset, marker_offset, stable)
+            )
+
+    def open(self) -> Iterable[tuple[ProducerId, Offset]]:
+        """Return producer and first offset of each open transaction, oldest first."""
+        return [(producer_id, first) for first, producer_id in self._open.items()]
+
+    def last_stable_offset(self, high_watermark: Offset) -> Offset:
+        """Return the first offset that is not yet decided below the high watermark, or that.
+
+        A transaction whose marker is at or above the high watermark may still lose it.
+        """
+        unstable = self._unstable
+        while unstable:
+            first_offset = next(iter(unstable))
+            marker_offset = unstable[first_offset]
+            if marker_offset is None or marker_offset >= high_watermark:
+                return min(first_offset, high_watermark)
+            del unstable[first_offset]
+        return high_watermark
+
+    def aborted_between(self, fetch_offset: Offset, end_offset: Offset) -> list[AbortedTransaction]:
+        """Return each aborted transaction that may have records in ``[fetch_offset, end_offset)``."""
+        found = []
+        start = bisect_left(self.aborted, fetch_offset, key=_last_offset)
+        for number in range(start, len(self.aborted)):
+            transaction = self.aborted[number]
+            if transaction.first_offset < end_offset:
+                found.append(transaction)
+            if transaction.last_stable_offset >= end_offset:
+                break
+        return found
+
+    def truncate_start(self, log_start: Offset) -> int:
+        """Forget aborted transactions that end before the log's start; return how many."""
+        count = bisect_left(self.aborted, log_start, key=_last_offset)
+        del self.aborted[:count]
+        return count

@@ -1,0 +1,156 @@
+"""What goes into the log room and what comes out: plain values, frozen."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+from fencelog.errors import ErrorCode
+from fencelog.types import (
+    CoordinatorEpoch,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    Sequence,
+    TimestampMs,
+)
+
+
+class Isolation(IntEnum):
+    """How far a reader may see (F6); the numbers are those of the Fetch request."""
+
+    REPLICATED = 0
+    """Up to the high watermark (the wire's READ_UNCOMMITTED)."""
+    TRANSACTIONAL = 1
+    """Up to the last stable offset (the wire's READ_COMMITTED)."""
+    TAIL = 2
+    """Up to what is written, durable or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The batch is in the log at ``base_offset``; it is safe once HW reaches ``end_offset``."""
+
+    base_offset: Offset
+    end_offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """The batch was stored before, at ``base_offset`` (E4).
+
+    To be answered as a success, once HW reaches ``end_offset`` and not before.
+    """
+
+    base_offset: Offset
+    end_offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """Nothing was written."""
+
+    error: ErrorCode
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkerToWrite:
+    """The end of one producer's transaction on this partition."""
+
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    commit: bool
+    coordinator_epoch: CoordinatorEpoch
+    drop_state: bool = False
+    """The producer never comes back (V5): forget it with this marker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TailWrite:
+    """Bytes for one segment, in the order in which they must reach the disk.
+
+    ``roll`` says that this segment is new: the one before it is complete, and ``snapshot`` is the
+    content of ``<segment_base_offset>.snapshot``. ``index``, ``time_index`` and ``txn_index`` are
+    bytes to append to the segment's side files. ``leader_epochs`` is the new content of the
+    leader epoch checkpoint where it changed. A write may have no buffers (side files only).
+    """
+
+    segment_base_offset: Offset
+    roll: bool
+    snapshot: bytes | None
+    buffers: list[memoryview]
+    position: int
+    size: int
+    first_offset: Offset
+    end_offset: Offset
+    index: bytes
+    time_index: bytes
+    txn_index: bytes
+    leader_epochs: str | None
+
+
+class ReadPlan(NamedTuple):
+    """Where to read: whole batches of one segment file.
+
+    The batch that holds ``offset`` begins at ``position`` or after it. Nothing at or above
+    ``upper_offset`` and no byte at or above ``end_position`` may be returned. The first batch is
+    returned whole even above ``max_bytes``.
+    """
+
+    segment_base_offset: Offset
+    position: int
+    end_position: int
+    offset: Offset
+    upper_offset: Offset
+    max_bytes: int
+
+    @property
+    def is_empty(self) -> bool:
+        """There is nothing to read yet."""
+        return self.offset >= self.upper_offset
+
+
+class AbortedTransaction(NamedTuple):
+    """An entry of the transaction index: whose records between two offsets are void."""
+
+    producer_id: ProducerId
+    first_offset: Offset
+    last_offset: Offset
+    """Offset of the abort marker."""
+    last_stable_offset: Offset
+    """Where the LSO can go past this transaction: later entries begin at or above it."""
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction that has records here and no marker yet."""
+
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    first_offset: Offset
+    coordinator_epoch: CoordinatorEpoch
+
+
+class ProducerView(NamedTuple):
+    """A producer's state on this partition, as DescribeProducers shows it."""
+
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    last_sequence: Sequence
+    last_timestamp: TimestampMs
+    coordinator_epoch: CoordinatorEpoch
+    open_offset: Offset | None
+
+
+class EpochStart(NamedTuple):
+    """The offset at which a leader epoch begins (or, in an answer, where it ends)."""
+
+    epoch: int
+    offset: Offset
+
+
+class SideFiles(NamedTuple):
+    """The whole content of a segment's ``.index``, ``.timeindex`` and ``.txnindex``."""
+
+    offset_index: bytes
+    time_index: bytes
+    txn_index: bytes

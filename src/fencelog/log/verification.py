@@ -1,0 +1,101 @@
+"""Guards between a question to the coordinator and the append that relies on its answer (E14, V5).
+
+While the broker asks whether a transaction is open, a marker may end it: the answer is then old. The
+guard that was handed out before the question is void after any marker of that producer, so that check
+and append are one step although the question takes time.
+"""
+
+from typing import TypeVar
+
+from fencelog.types import ProducerEpoch, ProducerId
+
+_Value = TypeVar("_Value")
+
+GUARDS_MAX = 10_000
+"""Producers in verification on one partition; above it the oldest must ask again."""
+
+
+class VerificationGuard:
+    """Permission to begin one transaction here, as long as nothing ends it first."""
+
+    __slots__ = ("lowest_sequence", "producer_epoch", "producer_id")
+
+    def __init__(
+        self, producer_id: ProducerId, producer_epoch: ProducerEpoch, sequence: int
+    ) -> None:
+        """Made by ``Guards.begin`` only; compared by identity."""
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.lowest_sequence = sequence
+
+
+class Guards:
+    """The guards in force, and the first sequences of producers not yet known here.
+
+    A producer without a state may begin at any sequence (E5). Where its first batch was refused or
+    is still being verified, a later one in flight must not take that freedom: it would be stored
+    before the first (E13).
+    """
+
+    __slots__ = ("_guards", "_refused")
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._guards: dict[ProducerId, VerificationGuard] = {}
+        self._refused: dict[ProducerId, tuple[int, int]] = {}
+
+    def begin(
+        self, producer_id: ProducerId, producer_epoch: ProducerEpoch, sequence: int
+    ) -> VerificationGuard:
+        """Return the guard for this producer and epoch, a new one where none is in force."""
+        guard = self._guards.get(producer_id)
+        if guard is None or guard.producer_epoch != producer_epoch:
+            guard = VerificationGuard(producer_id, producer_epoch, sequence)
+            _put(self._guards, producer_id, guard)
+        elif 0 <= sequence < guard.lowest_sequence or guard.lowest_sequence < 0:
+            guard.lowest_sequence = sequence
+        return guard
+
+    def permits(
+        self, guard: VerificationGuard | None, producer_id: ProducerId, epoch: ProducerEpoch
+    ) -> bool:
+        """Tell whether this very guard is still in force for this producer."""
+        return (
+            guard is not None
+            and guard.producer_epoch == epoch
+            and self._guards.get(producer_id) is guard
+        )
+
+    def refused(self, producer_id: ProducerId, epoch: int, sequence: int) -> None:
+        """A batch of a producer without a state was refused."""
+        known = self._refused.get(producer_id)
+        if known is None or epoch > known[0] or (epoch == known[0] and sequence < known[1]):
+            _put(self._refused, producer_id, (epoch, sequence))
+
+    def may_begin(self, producer_id: ProducerId, epoch: int, sequence: int) -> bool:
+        """Tell whether a producer without a state may begin with this sequence."""
+        guard = self._guards.get(producer_id)
+        if guard is not None and guard.producer_epoch == epoch:
+            if 0 <= guard.lowest_sequence < sequence:
+                return False
+        refused = self._refused.get(producer_id)
+        return refused is None or refused[0] != epoch or sequence <= refused[1]
+
+    def invalidate(self, producer_id: ProducerId) -> None:
+        """A marker of this producer is here: an answer from before it says nothing any more."""
+        self._guards.pop(producer_id, None)
+
+    def stored(self, producer_id: ProducerId) -> None:
+        """A batch of this producer is in the log: its sequence is known from now on."""
+        if self._refused:
+            self._refused.pop(producer_id, None)
+
+    def __bool__(self) -> bool:
+        """Tell whether anything is remembered."""
+        return bool(self._guards or self._refused)
+
+
+def _put(entries: dict[ProducerId, _Value], key: ProducerId, value: _Value) -> None:
+    if key not in entries and len(entries) >= GUARDS_MAX:
+        del entries[next(iter(entries))]
+    entries[key] = value
