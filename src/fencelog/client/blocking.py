@@ -189,7 +189,7 @@ class Client:
         wanted = ALL_COLUMNS if columns is None else columns
         for chunk in self._chunks(partition, start, end, isolation, max_bytes):
             yield from decode(
-                chunk.batches, partition, columns=wanted, start=start, end=end
+                chunk.records, chunk.batches, partition, columns=wanted, start=start, end=end
             )
 
     def fetch(

@@ -1,0 +1,287 @@
+"""Arrow to record batches: checks the columns, assigns partitions, encodes, compresses.
+
+Nothing here knows producer ids or sequences: the sender writes a batch's header when it is its turn.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fencelog.client import kernel, kernel_encode
+from fencelog.client.batches import EncodedBatch, with_room
+from fencelog.client.model import COMPRESSION_CODES, Compression
+from fencelog.types import TopicPartition
+from fencelog.wire.batch import HEADER_BYTES
+from fencelog.wire.batch import Compression as Codec
+from fencelog.wire.compression import compress
+
+ENCODE_BYTES_MAX = 512 << 20
+"""Above this an Arrow batch is halved, so that every column fits 32-bit offsets."""
+
+COLUMNS = frozenset(("key", "value", "topic", "partition", "headers", "timestamp"))
+_NO_BYTES = np.empty(0, np.uint8)
+_NO_INT32 = np.empty(0, np.int32)
+_NO_INT64 = np.empty(0, np.int64)
+Int32 = npt.NDArray[np.int32]
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class _Binary:
+    """An Arrow binary column as the kernel takes it; ``valid`` empty: no nulls."""
+
+    present: bool
+    offsets: Int32
+    data: Bytes
+    valid: Bytes
+
+    @property
+    def size(self) -> int:
+        return int(self.offsets[-1] - self.offsets[0]) if self.present else 0
+
+
+_ABSENT = _Binary(False, _NO_INT32, _NO_BYTES, _NO_BYTES)
+
+
+class Encoder:
+    """Encodes Arrow batches for the topics that they name."""
+
+    def __init__(
+        self, *, topic: str | None, batch_bytes: int, compression: Compression = "none"
+    ) -> None:
+        """``topic`` wins over a topic column, as in Spark's Kafka connector."""
+        if batch_bytes < 1:
+            raise ValueError(f"batch_bytes is {batch_bytes}, at least 1 is needed")
+        self._topic = topic
+        self._batch_bytes = batch_bytes
+        self._codec = Codec(COMPRESSION_CODES[compression])
+        # Tasks that start at different places do not all write keyless rows to one partition.
+        self._turn = os.getpid()
+
+    def check(self, schema: pa.Schema) -> None:
+        """Raise ValueError where the columns cannot be written, saying what would do."""
+        names = set(schema.names)
+        if "value" not in names:
+            raise ValueError("a column named value (binary or string) is needed")
+        if self._topic is None and "topic" not in names:
+            raise ValueError("name the topic by the option topic or in a column named topic")
+        if unknown := names - COLUMNS:
+            raise ValueError(
+                f"no such column: {', '.join(sorted(unknown))}; known are {', '.join(sorted(COLUMNS))}"
+            )
+        for name in ("key", "value"):
+            if name in names and not _is_bytes(schema.field(name).type):
+                kind = schema.field(name).type
+                raise ValueError(f"column {name} is {kind}; cast it to binary or string")
+
+    def topics(self, batches: Sequence[pa.RecordBatch]) -> list[str]:
+        """Return the topics that these rows go to. Raises ValueError where one is null."""
+        if self._topic is not None:
+            return [self._topic]
+        found: set[str] = set()
+        for batch in batches:
+            column = batch.column("topic")
+            if column.null_count:
+                raise ValueError("a row has a null topic; name the topic by the option topic")
+            found.update(pc.unique(column.cast(pa.string())).to_pylist())
+        return sorted(found)
+
+    def encode(
+        self, batches: Sequence[pa.RecordBatch], partition_counts: Mapping[str, int]
+    ) -> Iterator[list[EncodedBatch]]:
+        """Yield the rows' batches; rows of one partition stay in order."""
+        table = pa.Table.from_batches(list(batches)).combine_chunks()
+        for batch in table.to_batches():
+            yield from self._bounded(batch, partition_counts)
+
+    def _bounded(
+        self, batch: pa.RecordBatch, counts: Mapping[str, int]
+    ) -> Iterator[list[EncodedBatch]]:
+        if batch.nbytes > ENCODE_BYTES_MAX and batch.num_rows > 1:
+            half = batch.num_rows // 2
+            yield from self._bounded(batch.slice(0, half), counts)
+            yield from self._bounded(batch.slice(half), counts)
+        elif batch.num_rows:
+            yield self._encode(batch, counts)
+
+    def _encode(self, batch: pa.RecordBatch, counts: Mapping[str, int]) -> list[EncodedBatch]:
+        rows = batch.num_rows
+        names = set(batch.schema.names)
+        key = _binary(batch.column("key")) if "key" in names else _ABSENT
+        value = _binary(batch.column("value"))
+        topics, topic_of = self._topics_of(batch)
+        sizes = np.array([counts[topic] for topic in topics], np.int32)
+        bases = np.zeros(len(topics) + 1, np.int32)
+        np.cumsum(sizes, out=bases[1:])
+        groups = self._groups(batch, key, topics, topic_of, sizes, bases)
+        starts = np.zeros(int(bases[-1]) + 1, np.int64)
+        order = np.empty(rows, np.int32)
+        kernel_encode.order_by_group(groups, starts, order)
+        headers = _headers(batch.column("headers")) if "headers" in names else None
+        times = _times(batch.column("timestamp")) if "timestamp" in names else _NO_INT64
+        out, table, made = self._run(order, starts, key, value, times, headers)
+        return [self._batch(out, row, topics, bases) for row in table[:made].tolist()]
+
+    def _groups(
+        self,
+        batch: pa.RecordBatch,
+        key: _Binary,
+        topics: list[str],
+        topic_of: Int32,
+        sizes: Int32,
+        bases: Int32,
+    ) -> Int32:
+        explicit, explicit_valid = _NO_INT32, _NO_BYTES
+        if "partition" in batch.schema.names:
+            column = batch.column("partition").cast(pa.int32())
+            explicit_valid = _valid(column)
+            explicit = np.ascontiguousarray(column.fill_null(0).to_numpy(), np.int32)
+        groups = np.empty(batch.num_rows, np.int32)
+        self._turn += 1
+        sticky = (self._turn % sizes).astype(np.int32)
+        done = kernel_encode.partition(
+            batch.num_rows, key.present, key.offsets, key.data, key.valid, topic_of, sizes,
+            bases, explicit, explicit_valid, sticky, groups,
+        )  # fmt: skip
+        if done < 0:
+            row = -1 - done
+            topic = topics[topic_of[row] if topic_of.size else 0]
+            asked = explicit[row] if explicit.size else "by its key"
+            raise ValueError(
+                f"a row goes to partition {asked} of topic {topic}, "
+                f"which has {len(sizes) and int(sizes[topics.index(topic)])}, counted from 0"
+            )
+        return groups
+
+    def _topics_of(self, batch: pa.RecordBatch) -> tuple[list[str], Int32]:
+        if self._topic is not None:
+            return [self._topic], _NO_INT32
+        coded = batch.column("topic").cast(pa.string()).dictionary_encode()
+        return coded.dictionary.to_pylist(), np.ascontiguousarray(
+            coded.indices.to_numpy(), np.int32
+        )
+
+    def _run(
+        self,
+        order: Int32,
+        starts: npt.NDArray[np.int64],
+        key: _Binary,
+        value: _Binary,
+        times: npt.NDArray[np.int64],
+        headers: "_Headers | None",
+    ) -> tuple[Bytes, npt.NDArray[np.int64], int]:
+        rows, groups = order.size, starts.size - 1
+        used = headers or _NO_HEADERS
+        size = key.size + value.size + used.key.size + used.value.size
+        count = used.key.offsets.size
+        room, most = kernel_encode.room(size, rows, count, groups, self._batch_bytes)
+        out = np.empty(room, np.uint8)
+        table = np.empty((most, kernel.OUT_COLUMNS), np.int64)
+        now_ms = int(datetime.now(UTC).timestamp() * 1000)
+        made = kernel_encode.encode(
+            order if groups > 1 else _NO_INT32, starts, key.present, key.offsets, key.data,
+            key.valid, value.present, value.offsets, value.data, value.valid, times, now_ms,
+            used.rows, used.key.offsets, used.key.data, used.value.offsets, used.value.data,
+            used.value.valid, self._batch_bytes, out, table,
+        )  # fmt: skip
+        if made == kernel_encode.BAD_ROW:
+            raise ValueError("an Arrow column's offsets lie outside its data")
+        assert made >= 0, (made, room, most)
+        return out, table, made
+
+    def _batch(
+        self, out: Bytes, row: list[int], topics: list[str], bases: Int32
+    ) -> EncodedBatch:
+        group, start, end, count, base_timestamp, max_timestamp = row
+        topic = int(np.searchsorted(bases, group, side="right")) - 1
+        buffer = memoryview(out)[start:end]
+        if self._codec:
+            buffer = with_room(compress(self._codec, buffer[HEADER_BYTES:]))
+        return EncodedBatch(
+            partition=TopicPartition(topics[topic], group - int(bases[topic])),
+            buffer=buffer,
+            count=count,
+            compression=self._codec,
+            base_timestamp=base_timestamp,
+            max_timestamp=max_timestamp,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Headers:
+    """A headers column: rows' ranges, and the keys and values that they range over."""
+
+    rows: Int32
+    key: _Binary
+    value: _Binary
+
+
+_NO_HEADERS = _Headers(_NO_INT32, _ABSENT, _ABSENT)
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_binary(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_null(kind)
+    )
+
+
+def _valid(column: pa.Array) -> Bytes:
+    if not column.null_count:
+        return _NO_BYTES
+    return np.ascontiguousarray(column.is_valid().to_numpy(zero_copy_only=False), np.uint8)
+
+
+def _int32s(buffer: pa.Buffer | None, offset: int, count: int) -> Int32:
+    if buffer is None or buffer.size < 4 * (offset + count):
+        return np.zeros(count, np.int32)
+    return np.frombuffer(buffer, np.int32, count, 4 * offset)
+
+
+def _binary(column: pa.Array) -> _Binary:
+    column = column.cast(pa.binary())
+    _, offsets, data = column.buffers()
+    return _Binary(
+        True,
+        _int32s(offsets, column.offset, len(column) + 1),
+        np.frombuffer(data, np.uint8) if data is not None and data.size else _NO_BYTES,
+        _valid(column),
+    )
+
+
+def _headers(column: pa.Array) -> _Headers:
+    """Take list<struct<key, value>> apart; a null list counts as empty."""
+    if not pa.types.is_list(column.type) or not pa.types.is_struct(column.type.value_type):
+        raise ValueError(f"column headers is {column.type}; list<struct<key, value>> is needed")
+    # A concatenation has no offset, and a filled null is a list of its own that is empty.
+    column = pc.fill_null(column, pa.scalar([], column.type)) if column.null_count else column
+    column = pa.concat_arrays([column.slice(0, 0), column])
+    entries = column.values
+    if entries.null_count or entries.field("key").null_count:
+        raise ValueError("a header has a null key")
+    return _Headers(
+        _int32s(column.buffers()[1], column.offset, len(column) + 1),
+        _binary(entries.field("key")),
+        _binary(entries.field("value")),
+    )
+
+
+def _times(column: pa.Array) -> npt.NDArray[np.int64]:
+    """Return milliseconds; a null timestamp is now."""
+    now = datetime.now(UTC)
+    if pa.types.is_timestamp(column.type):
+        column = column.fill_null(pa.scalar(now, column.type)) if column.null_count else column
+        column = column.cast(pa.timestamp("ms", tz=column.type.tz), safe=False)
+        column = column.cast(pa.int64())
+    else:
+        column = column.cast(pa.int64()).fill_null(int(now.timestamp() * 1000))
+    return np.ascontiguousarray(column.to_numpy(), np.int64)

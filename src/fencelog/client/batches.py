@@ -1,0 +1,135 @@
+"""Record batches as the client handles them: which ones a reader may see, and how one is finished.
+
+The records inside stay bytes here; ``arrow`` or ``reader`` unpack them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from struct import Struct
+
+from crc32c import crc32c
+
+from fencelog.errors import WireError
+from fencelog.types import Buffer, TopicPartition
+from fencelog.wire.batch import HEADER_BYTES, LENGTH_END, MAGIC, BatchHeader, check_crc, iterate
+from fencelog.wire.compression import decompress
+from fencelog.wire.control import read_marker
+
+RECORD_BYTES_MIN = 7
+"""Length, attributes, timestamp, offset, key length, value length, header count: a byte each."""
+DECOMPRESSED_BYTES_MAX = 256 << 20
+
+_TRANSACTIONAL = 0x10
+_HEADER = Struct(">qiibIhiqqqhii")
+_UINT32 = Struct(">I")
+_CRC_AT = 17
+_CRC_FROM = 21
+
+
+@dataclass(frozen=True, slots=True)
+class VisibleBatch:
+    """One data batch that the reader may see; ``start`` is where its records begin in the chunk."""
+
+    header: BatchHeader
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What is visible in fetched bytes, and where to read on (None: not one whole batch)."""
+
+    batches: list[VisibleBatch]
+    next_offset: int | None
+
+
+def scan(records: memoryview, aborted: Sequence[tuple[int, int]], *, transactional: bool) -> Scan:
+    """Find the data batches of fetched bytes, as a read-committed consumer does (E10).
+
+    Control batches are left out, and at ``transactional`` isolation the batches of aborted
+    transactions: from a producer's listed first offset up to its abort marker. A partial batch at
+    the end is left for the next fetch. Raises WireError on anything malformed.
+    """
+    waiting = sorted(aborted, key=lambda entry: entry[1], reverse=True)
+    aborting: set[int] = set()
+    batches = []
+    next_offset = None
+    position = 0
+    for header, batch in iterate(records):
+        _check(header, batch)
+        next_offset = header.next_offset
+        start, position = position + HEADER_BYTES, position + header.size
+        while waiting and waiting[-1][1] <= header.last_offset:
+            aborting.add(waiting.pop()[0])
+        if header.is_control:
+            if header.is_transactional and not read_marker(batch).commit:
+                aborting.discard(header.producer_id)
+            continue
+        if transactional and header.is_transactional and header.producer_id in aborting:
+            continue
+        if header.record_count:
+            batches.append(VisibleBatch(header, start, position))
+    return Scan(batches, next_offset)
+
+
+def _check(header: BatchHeader, batch: memoryview) -> None:
+    if not check_crc(batch):
+        raise WireError(f"the record batch at offset {header.base_offset} has a wrong checksum")
+    if header.record_count < 0 or header.last_offset_delta < 0 or header.base_offset < 0:
+        raise WireError(
+            f"impossible record batch at offset {header.base_offset}: "
+            f"{header.record_count} records, last offset delta {header.last_offset_delta}"
+        )
+
+
+def payload(records: memoryview, batch: VisibleBatch) -> memoryview:
+    """Return a batch's records, decompressed. Raises WireError where they cannot be."""
+    raw = records[batch.start : batch.end]
+    if not batch.header.compression:
+        return raw
+    return memoryview(
+        decompress(batch.header.compression, raw, DECOMPRESSED_BYTES_MAX)
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class EncodedBatch:
+    """A batch whose records are encoded and compressed, and whose header waits for a sequence.
+
+    ``buffer`` is the whole batch; its first 61 bytes are room for the header.
+    """
+
+    partition: TopicPartition
+    buffer: memoryview
+    count: int
+    compression: int
+    base_timestamp: int
+    max_timestamp: int
+
+    def finish(
+        self, producer_id: int, producer_epoch: int, base_sequence: int, *, transactional: bool
+    ) -> None:
+        """Write the header, in place."""
+        _HEADER.pack_into(
+            self.buffer,
+            0,
+            0,
+            len(self.buffer) - LENGTH_END,
+            -1,
+            MAGIC,
+            0,
+            self.compression | (_TRANSACTIONAL if transactional else 0),
+            self.count - 1,
+            self.base_timestamp,
+            self.max_timestamp,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            self.count,
+        )
+        _UINT32.pack_into(self.buffer, _CRC_AT, crc32c(self.buffer[_CRC_FROM:]))
+
+
+def with_room(records: Buffer) -> memoryview:
+    """Return the records behind 61 bytes of room for a header."""
+    return memoryview(bytearray(HEADER_BYTES) + records)
