@@ -1,0 +1,419 @@
+"""The coordinator of versioned transactions: rules V1 to V8.
+
+An app has at most one transaction, called an incarnation of (app, version). It ends by one record,
+after which only markers are owed; while they are, the app's next Join waits with
+CONCURRENT_TRANSACTIONS, so that one incarnation's markers never meet another's data.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+
+from fencelog.coordination.shard import Decision, LogRecord
+from fencelog.coordination.transaction.state import Fate
+from fencelog.coordination.versioned.answers import (
+    AppDescription,
+    JoinResult,
+    MarkerGroup,
+    ProducerMarker,
+    VersionedLimits,
+)
+from fencelog.coordination.versioned.records import (
+    AppKey,
+    ProducerKey,
+    RunKey,
+    forget,
+    write_app,
+    write_producer,
+    write_run,
+)
+from fencelog.coordination.versioned.state import NO_VERSION, App, Caller, Joined, Phase, unwritten
+from fencelog.coordination.versioned.table import EPHEMERAL_KEPT_S, VersionedTable, enlisted
+from fencelog.errors import ErrorCode
+from fencelog.types import (
+    NO_PRODUCER_ID,
+    CoordinatorEpoch,
+    Instant,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    TimestampMs,
+    TopicPartition,
+)
+
+_FIRST_EPOCH = ProducerEpoch(0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    """A caller that is not refused: its app with the caller's run as driver, not yet recorded."""
+
+    app: App
+    records: tuple[LogRecord, ...]
+    is_changed: bool
+
+    def write(self) -> tuple[LogRecord, ...]:
+        return (*self.records, write_app(self.app)) if self.is_changed else self.records
+
+
+class VersionedShard:
+    """The apps of one partition of ``__fencelog_versioned``."""
+
+    def __init__(
+        self, coordinator_epoch: CoordinatorEpoch, limits: VersionedLimits | None = None
+    ) -> None:
+        """Begin empty; the log is replayed into it."""
+        self.coordinator_epoch = coordinator_epoch
+        self._limits = limits or VersionedLimits()
+        self._table = VersionedTable()
+
+    def replay(self, record: LogRecord, offset: Offset, now: Instant) -> None:
+        """Apply one record of ``__fencelog_versioned``. Raises CorruptionError on a foreign one."""
+        self._table.replay(record, offset, now)
+
+    # -- what tasks and drivers ask --------------------------------------------------------------
+
+    def join(
+        self, caller: Caller, *, timeout_ms: int, new_producer_id: ProducerId, wall_ms: TimestampMs
+    ) -> Decision[JoinResult]:
+        """Open the transaction of (app, version) or join it with a fresh producer (V1 to V5).
+
+        ALREADY_COMMITTED: there is nothing left to write. CONCURRENT_TRANSACTIONS: ask again, an
+        earlier incarnation is still being ended.
+        """
+        if not 0 < timeout_ms <= self._limits.timeout_ms_max:
+            error = ErrorCode.INVALID_TRANSACTION_TIMEOUT
+            return Decision((), JoinResult(error=error))
+        arrival = self._arrive(caller, wall_ms)
+        if isinstance(arrival, ErrorCode):
+            return Decision((), JoinResult(error=arrival))
+        app = arrival.app
+        if caller.version == app.last_version:
+            error = ErrorCode.ALREADY_COMMITTED
+            return Decision(arrival.write(), JoinResult(error=error))
+        if app.phase.is_ending:
+            error = ErrorCode.CONCURRENT_TRANSACTIONS
+            return Decision(arrival.write(), JoinResult(error=error))
+        return self._join_open(arrival, caller.version, timeout_ms, new_producer_id)
+
+    def _join_open(
+        self, arrival: _Arrival, version: int, timeout_ms: int, new_producer_id: ProducerId
+    ) -> Decision[JoinResult]:
+        app = arrival.app
+        if app.phase is Phase.IDLE:
+            opened = replace(
+                app.moved(Phase.OPEN),
+                incarnation=app.incarnation + 1,
+                version=version,
+                timeout_ms=timeout_ms,
+            )
+        elif len(self._table.members(app.app)) >= self._limits.producers_max:
+            return Decision((), JoinResult(error=ErrorCode.POLICY_VIOLATION))
+        else:
+            # An incarnation lives as long as its most patient member asked for.
+            opened = replace(app, timeout_ms=max(app.timeout_ms, timeout_ms))
+        joined = Joined(
+            producer_id=new_producer_id,
+            producer_epoch=_FIRST_EPOCH,
+            app=app.app,
+            incarnation=opened.incarnation,
+            partitions=frozenset(),
+        )
+        is_changed = arrival.is_changed or opened != app
+        records = _Arrival(opened, arrival.records, is_changed).write()
+        result = JoinResult(
+            error=ErrorCode.NONE,
+            producer_id=new_producer_id,
+            producer_epoch=_FIRST_EPOCH,
+            incarnation=opened.incarnation,
+        )
+        return Decision((*records, write_producer(joined)), result)
+
+    def enlist(
+        self, producer_id: ProducerId, producer_epoch: ProducerEpoch, *partitions: TopicPartition
+    ) -> Decision[ErrorCode]:
+        """Record that this producer is about to write to these partitions (rule V5).
+
+        The first append may be made once the answer is committed, under a guard that was taken
+        before this call and that any marker invalidates.
+        """
+        joined = self._table.producers.get(producer_id)
+        if joined is None or self._table.apps[joined.app].phase is not Phase.OPEN:
+            return Decision((), ErrorCode.INVALID_TXN_STATE)
+        if joined.producer_epoch != producer_epoch:
+            return Decision((), ErrorCode.INVALID_PRODUCER_EPOCH)
+        widened = joined.partitions.union(partitions)
+        if len(widened) > self._limits.partitions_max:
+            return Decision((), ErrorCode.POLICY_VIOLATION)
+        if widened == joined.partitions:
+            return Decision((), ErrorCode.NONE)
+        return Decision((write_producer(replace(joined, partitions=widened)),), ErrorCode.NONE)
+
+    def commit(
+        self,
+        caller: Caller,
+        fingerprint: bytes,
+        producer_ids: Collection[ProducerId],
+        *,
+        wall_ms: TimestampMs,
+    ) -> Decision[ErrorCode]:
+        """Decide the version: the named producers' writes commit, every other attempt's abort.
+
+        Repeated with the same fingerprint it succeeds and does nothing (V3). TRANSACTION_ABORTED:
+        a named producer is not in the open incarnation, and nothing is decided (V1).
+        """
+        if len(fingerprint) > self._limits.fingerprint_bytes_max:
+            return Decision((), ErrorCode.INVALID_REQUEST)
+        named = frozenset(producer_ids)
+        if named and caller.app not in self._table.apps:
+            return Decision((), ErrorCode.TRANSACTION_ABORTED)
+        arrival = self._arrive(caller, wall_ms)
+        if isinstance(arrival, ErrorCode):
+            return Decision((), arrival)
+        if caller.version == arrival.app.last_version:
+            if fingerprint != arrival.app.fingerprint:
+                return Decision((), ErrorCode.VERSION_CONFLICT)
+            return Decision(arrival.write(), ErrorCode.NONE)
+        decided = replace(arrival.app, last_version=caller.version, fingerprint=fingerprint)
+        return self._decide(arrival, replace(decided, updated_ms=wall_ms), named)
+
+    def _decide(
+        self, arrival: _Arrival, decided: App, named: frozenset[ProducerId]
+    ) -> Decision[ErrorCode]:
+        members = self._table.members(decided.app) if decided.phase is Phase.OPEN else []
+        if not named <= {each.producer_id for each in members}:
+            return Decision(arrival.write(), ErrorCode.TRANSACTION_ABORTED)
+        if decided.phase.is_ending:
+            return Decision(arrival.write(), ErrorCode.CONCURRENT_TRANSACTIONS)
+        ended, tombstones = self._ended(replace(decided, committing=named), Phase.COMMITTING)
+        return Decision((*arrival.records, *tombstones, write_app(ended)), ErrorCode.NONE)
+
+    def abort(self, caller: Caller, *, wall_ms: TimestampMs) -> Decision[ErrorCode]:
+        """End the open incarnation of (app, version), if there is one.
+
+        What is committed stays committed: for that, and for what was never opened, the answer is
+        success and nothing happens (V1).
+        """
+        if caller.app not in self._table.apps:
+            return Decision((), ErrorCode.NONE)
+        arrival = self._arrive(replace(caller, takeover=False), wall_ms)
+        if arrival is ErrorCode.STALE_VERSION:
+            return Decision((), ErrorCode.NONE)
+        if isinstance(arrival, ErrorCode):
+            return Decision((), arrival)
+        app = arrival.app
+        if app.phase is not Phase.OPEN or app.version != caller.version:
+            return Decision(arrival.write(), ErrorCode.NONE)
+        ended, tombstones = self._ended(replace(app, updated_ms=wall_ms), Phase.ABORTING)
+        return Decision((*arrival.records, *tombstones, write_app(ended)), ErrorCode.NONE)
+
+    def renew(self, caller: Caller) -> Decision[ErrorCode]:
+        """Restart the clock of the open incarnation (rule V7).
+
+        TRANSACTION_ABORTED: it is not open any more; ALREADY_COMMITTED: it is decided.
+        """
+        app = self._table.apps.get(caller.app)
+        if app is None:
+            return Decision((), ErrorCode.TRANSACTION_ABORTED)
+        error = self._fenced(app, replace(caller, takeover=False))
+        if error is None and not self._table.knows_run(_run_key(caller)):
+            error = ErrorCode.TRANSACTION_ABORTED
+        if error is None and caller.version == app.last_version:
+            error = ErrorCode.ALREADY_COMMITTED
+        if error is None and caller.version < app.last_version:
+            error = ErrorCode.STALE_VERSION
+        if error is None and (app.phase is not Phase.OPEN or app.version != caller.version):
+            error = ErrorCode.TRANSACTION_ABORTED
+        if error is not None:
+            return Decision((), error)
+        return Decision((write_app(app),), ErrorCode.NONE)
+
+    # -- who may, and what its coming changes ----------------------------------------------------
+
+    def _arrive(self, caller: Caller, wall_ms: TimestampMs) -> _Arrival | ErrorCode:
+        """Refuse the caller, or return its app with the caller's run as the driver (V2, V4).
+
+        A run that was not seen before aborts the open incarnation: it is another run's.
+        """
+        if not self._is_well_formed(caller):
+            return ErrorCode.INVALID_REQUEST
+        known = self._table.apps.get(caller.app)
+        if known is None:
+            if len(self._table.apps) >= self._limits.apps_max:
+                return ErrorCode.POLICY_VIOLATION
+            known = unwritten(caller, wall_ms)
+        error = self._fenced(known, caller)
+        if error is not None:
+            return error
+        app = known
+        if app.query_id != caller.query_id:
+            app = replace(app, query_id=caller.query_id, last_version=NO_VERSION, fingerprint=b"")
+        is_new_run = not self._table.knows_run(_run_key(caller))
+        error = _misnumbered(app, caller.version, is_open_run=not is_new_run)
+        if error is not None:
+            return error
+        if not is_new_run:
+            return _Arrival(app, (), is_changed=app != known)
+        app = replace(app, run_id=caller.run_id, updated_ms=wall_ms)
+        tombstones: tuple[LogRecord, ...] = ()
+        if app.phase is Phase.OPEN:
+            app, tombstones = self._ended(app, Phase.ABORTING)
+        return _Arrival(app, (*self._registered(caller), *tombstones), is_changed=True)
+
+    def _is_well_formed(self, caller: Caller) -> bool:
+        names = (caller.app, caller.query_id, caller.run_id)
+        fits = all(len(name.encode()) <= self._limits.name_bytes_max for name in names)
+        return fits and bool(caller.app) and bool(caller.run_id) and caller.version >= 0
+
+    def _fenced(self, app: App, caller: Caller) -> ErrorCode | None:
+        """Why this run may not speak for the app, if so (V2, V4)."""
+        if app.query_id != caller.query_id and not caller.takeover:
+            return ErrorCode.APP_IN_USE
+        is_driver = (app.query_id, app.run_id) == (caller.query_id, caller.run_id)
+        if not is_driver and self._table.knows_run(_run_key(caller)):
+            return ErrorCode.RUN_FENCED
+        return None
+
+    def _registered(self, caller: Caller) -> tuple[LogRecord, ...]:
+        """The records that make this run the newest of its app, within the limit of runs."""
+        runs = self._table.runs(caller.app)
+        surplus = max(0, len(runs) + 1 - self._limits.runs_max)
+        newest = write_run(_run_key(caller), self._table.next_ordinal(caller.app))
+        return (*(forget(run) for run in runs[:surplus]), newest)
+
+    def _ended(self, app: App, phase: Phase) -> tuple[App, tuple[LogRecord, ...]]:
+        """The app after the decision, and tombstones: where nobody wrote it is over at once."""
+        if app.phase is Phase.OPEN and enlisted(self._table.members(app.app)):
+            return app.moved(phase), ()
+        return app.closed(), self._tombstones(app)
+
+    def _tombstones(self, app: App) -> tuple[LogRecord, ...]:
+        return tuple(forget(ProducerKey(each.producer_id)) for each in self._table.members(app.app))
+
+    # -- markers ---------------------------------------------------------------------------------
+
+    def outstanding_markers(self, committed: Offset) -> Iterator[MarkerGroup]:
+        """What is owed by decisions that lie below ``committed``, the high watermark (rule E16)."""
+        for name, decided_at in self._table.decided_at.items():
+            if decided_at < committed:
+                yield from self._groups(self._table.apps[name])
+
+    def _groups(self, app: App) -> Iterator[MarkerGroup]:
+        members = self._table.members(app.app)
+        for partition in sorted(enlisted(members) - app.written):
+            markers = tuple(
+                ProducerMarker(
+                    producer_id=each.producer_id,
+                    producer_epoch=each.producer_epoch,
+                    commit=each.producer_id in app.committing,
+                )
+                for each in members
+                if partition in each.partitions
+            )
+            yield MarkerGroup(
+                app=app.app, incarnation=app.incarnation, partition=partition, markers=markers
+            )
+
+    def markers_written(
+        self, app: str, incarnation: int, partitions: Collection[TopicPartition]
+    ) -> Decision[None]:
+        """Record that these partitions' markers are committed, or that the partitions are gone.
+
+        The last one ends the incarnation and forgets its producers. A late report changes nothing.
+        """
+        current = self._table.apps.get(app)
+        if current is None or current.incarnation != incarnation or not current.phase.is_ending:
+            return Decision((), None)
+        return Decision(self._with_markers(current, frozenset(partitions)), None)
+
+    def _with_markers(self, app: App, done: frozenset[TopicPartition]) -> tuple[LogRecord, ...]:
+        owed = enlisted(self._table.members(app.app))
+        written = app.written | (done & owed)
+        if written == owed:
+            return (*self._tombstones(app), write_app(app.closed()))
+        if written == app.written:
+            return ()
+        return (write_app(replace(app.moved(app.phase), written=written)),)
+
+    def partition_deleted(self, partition: TopicPartition) -> Decision[None]:
+        """Count a deleted topic's partition as done in every decided transaction (rule E17)."""
+        ending = [self._table.apps[name] for name in self._table.decided_at]
+        done = frozenset({partition})
+        records = [record for app in ending for record in self._with_markers(app, done)]
+        return Decision(tuple(records), None)
+
+    # -- timeouts --------------------------------------------------------------------------------
+
+    def next_deadline(self) -> Instant | None:
+        """When the first open incarnation runs out of time, or an ephemeral app is forgotten."""
+        table = self._table
+        return min((*table.deadlines.values(), *table.forgotten_at.values()), default=None)
+
+    def expire(self, now: Instant, wall_ms: TimestampMs) -> Decision[None]:
+        """Abort the incarnations that nobody renewed (V7), forget old batch writes' apps (V4).
+
+        A load restarts the clocks, so the age of a batch write is taken from the wall clock, too.
+        """
+        records: list[LogRecord] = []
+        for name, deadline in self._table.deadlines.items():
+            if deadline <= now:
+                late = replace(self._table.apps[name], updated_ms=wall_ms)
+                ended, tombstones = self._ended(late, Phase.ABORTING)
+                records += [*tombstones, write_app(ended)]
+        for name, deadline in self._table.forgotten_at.items():
+            age_ms = wall_ms - self._table.apps[name].updated_ms
+            if deadline <= now or age_ms >= EPHEMERAL_KEPT_S * 1000:
+                records += [forget(run) for run in self._table.runs(name)]
+                records.append(forget(AppKey(name)))
+        return Decision(tuple(records), None)
+
+    # -- what operators and recovery ask ---------------------------------------------------------
+
+    def describe(self, app: str) -> AppDescription | None:
+        """One app; answer it once everything appended so far is committed (rule E16)."""
+        known = self._table.apps.get(app)
+        if known is None:
+            return None
+        is_open = known.phase is Phase.OPEN
+        return AppDescription(
+            app=app,
+            query_id=known.query_id,
+            run_id=known.run_id,
+            last_version=known.last_version,
+            open_version=known.version if is_open else NO_VERSION,
+            incarnation=known.incarnation,
+            open_producers=tuple(self._table.members(app)) if is_open else (),
+        )
+
+    def apps(self) -> tuple[App, ...]:
+        """Every app, in no particular order; answered as ``describe`` is."""
+        return tuple(self._table.apps.values())
+
+    def highest_producer_id(self) -> ProducerId:
+        """The highest producer id that this shard knows, or -1 (rule E7: ids are never reused)."""
+        return max(self._table.producers, default=NO_PRODUCER_ID)
+
+    def fate(self, producer_id: ProducerId, partition: TopicPartition) -> Fate:
+        """What becomes of a transaction that recovery found open on ``partition`` (rule E17)."""
+        joined = self._table.producers.get(producer_id)
+        if joined is None:
+            return Fate.UNKNOWN
+        app = self._table.apps[joined.app]
+        if partition in joined.partitions and partition not in app.written:
+            return Fate.LISTED
+        return Fate.COMMIT if producer_id in app.committing else Fate.ABORT
+
+
+def _run_key(caller: Caller) -> RunKey:
+    return RunKey(caller.app, caller.query_id, caller.run_id)
+
+
+def _misnumbered(app: App, version: int, *, is_open_run: bool) -> ErrorCode | None:
+    """Why this version is not the app's last or next one, if so (rule V3)."""
+    if app.last_version != NO_VERSION:
+        if version < app.last_version:
+            return ErrorCode.STALE_VERSION
+        return ErrorCode.VERSION_GAP if version > app.last_version + 1 else None
+    # The first version may be any, but a run that has opened one goes on with that one.
+    if app.phase is Phase.OPEN and is_open_run and version != app.version:
+        return ErrorCode.VERSION_GAP if version > app.version else ErrorCode.STALE_VERSION
+    return None
