@@ -1,0 +1,1 @@
+"""Consumer groups: for now the committed offsets of groups that have no members."""
