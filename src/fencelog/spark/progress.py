@@ -1,0 +1,92 @@
+"""What a running query has done so far, added up from Spark's progress reports. Plain values."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryTotals:
+    """One query's sums and its newest figures; each report makes a new value.
+
+    Attributes:
+        batches: finished batches of this run.
+        rows_in: rows read by this run.
+        rows_out: rows written by this run.
+        last_batch: the newest finished batch, -1 before the first.
+        batch_s: how long that one took.
+        rows_per_s: how fast it was processed.
+        lag: records that the sources have and the query has not read; None where unknown.
+    """
+
+    name: str
+    batches: int = 0
+    rows_in: int = 0
+    rows_out: int = 0
+    last_batch: int = -1
+    batch_s: float = 0.0
+    rows_per_s: float = 0.0
+    lag: int | None = None
+
+    def absorb(self, reports: Iterable[Mapping[str, Any]]) -> "QueryTotals":
+        """The totals with these reports; one that was counted before changes nothing."""
+        totals = self
+        for report in reports:
+            totals = totals._with(report)
+        return totals
+
+    def _with(self, report: Mapping[str, Any]) -> "QueryTotals":
+        batch = int(report["batchId"])
+        lag = _lag(report.get("sources", ()))
+        # An idle query reports its next batch again and again, without rows and without running.
+        if batch <= self.last_batch or "addBatch" not in report.get("durationMs", {}):
+            return replace(self, lag=lag if lag is not None else self.lag)
+        return replace(
+            self,
+            batches=self.batches + 1,
+            rows_in=self.rows_in + int(report.get("numInputRows", 0)),
+            rows_out=self.rows_out + max(0, int(report.get("sink", {}).get("numOutputRows", 0))),
+            last_batch=batch,
+            batch_s=int(report.get("batchDuration", 0)) / 1000,
+            rows_per_s=float(report.get("processedRowsPerSecond", 0.0)),
+            lag=lag,
+        )
+
+    def line(self) -> str:
+        """One line for a log."""
+        lag = "unknown" if self.lag is None else f"{self.lag:,}"
+        return (
+            f"{self.name}: batch {self.last_batch}, {self.rows_in:,} rows in,"
+            f" {self.rows_out:,} out, {self.rows_per_s:,.0f} rows/s, lag {lag},"
+            f" {self.batch_s:.1f} s a batch"
+        )
+
+
+def _lag(sources: Iterable[Mapping[str, Any]]) -> int | None:
+    """Offsets between what the sources have and what was read, over all sources that tell."""
+    total, known = 0, False
+    for source in sources:
+        latest, end = _offsets(source.get("latestOffset")), _offsets(source.get("endOffset"))
+        if latest is None or end is None:
+            continue
+        known = True
+        total += sum(max(0, offset - end.get(place, 0)) for place, offset in latest.items())
+    return total if known else None
+
+
+def _offsets(value: object) -> dict[tuple[str, str], int] | None:
+    """Offsets in the connector's shape, ``{"topic": {"0": 23}}``, as text or parsed."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError:
+            return None
+    if not isinstance(value, dict):
+        return None
+    return {
+        (topic, partition): int(offset)
+        for topic, by_partition in value.items()
+        if isinstance(by_partition, dict)
+        for partition, offset in by_partition.items()
+    }

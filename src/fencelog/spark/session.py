@@ -1,0 +1,76 @@
+"""A Spark session on which ``format("fencelog")`` works: the right Python, the right Java.
+
+Workers must run this very interpreter, and Spark silently looks up no Python data source when the
+path to it has a space. So its folder goes first in ``PATH`` and Spark gets the bare name.
+"""
+
+import os
+import sys
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from fencelog.spark.java import find_java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEFAULT_MASTER: Final = "local[*,4]"
+"""All cores; a task may fail three times before its query does, as on a cluster."""
+
+DEFAULTS: Final[Mapping[str, str]] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.sql.session.timeZone": "UTC",
+    # Without reuse every task pays a Python start, seconds per batch.
+    "spark.python.worker.reuse": "true",
+}
+LOCAL_DEFAULTS: Final[Mapping[str, str]] = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    # Stateful queries keep this number in their checkpoint, so it must not follow the cores.
+    "spark.sql.shuffle.partitions": "4",
+}
+
+
+def prepare_environment(environment: MutableMapping[str, str], *, local: bool = True) -> None:
+    """Set Python and Java for Spark; a cluster's own ``PYSPARK_PYTHON`` is left as it is."""
+    executable = Path(sys.executable)
+    folders = [str(executable.parent), *environment.get("PATH", "").split(os.pathsep)]
+    environment["PATH"] = os.pathsep.join(dict.fromkeys(folder for folder in folders if folder))
+    if local or "PYSPARK_PYTHON" not in environment:
+        environment["PYSPARK_PYTHON"] = executable.name
+    environment["PYSPARK_DRIVER_PYTHON"] = executable.name
+    environment["JAVA_HOME"] = str(find_java_home(environment))
+
+
+def is_local(master: str) -> bool:
+    """Whether Spark runs on this machine only."""
+    return master.startswith("local")
+
+
+def build_session(
+    *,
+    name: str,
+    master: str = DEFAULT_MASTER,
+    settings: Mapping[str, str] | None = None,
+    shield_from_terminal: bool = False,
+) -> "SparkSession":
+    """A session in this process; ``settings`` go before the defaults here.
+
+    ``shield_from_terminal`` gives Spark's processes a session of their own, so that Ctrl-C reaches
+    this process alone and a running batch can be finished.
+    """
+    prepare_environment(os.environ, local=is_local(master))
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+    wanted = {**DEFAULTS, **(LOCAL_DEFAULTS if is_local(master) else {}), **(settings or {})}
+    conf = SparkConf().setMaster(master).setAppName(name).setAll(list(wanted.items()))
+    if shield_from_terminal and SparkContext._gateway is None:  # noqa: SLF001
+        from pyspark.java_gateway import launch_gateway
+
+        gateway = launch_gateway(conf, popen_kwargs={"start_new_session": True})
+        SparkContext._ensure_initialized(gateway=gateway, conf=conf)  # noqa: SLF001
+    return SparkSession.builder.config(conf=conf).getOrCreate()

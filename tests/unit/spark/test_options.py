@@ -1,0 +1,165 @@
+"""Options: text in, frozen values or an error that names option, value and remedy."""
+
+import re
+
+import pytest
+
+from fencelog.spark.options import (
+    BOOTSTRAP_VARIABLE,
+    OptionError,
+    SinkOptions,
+    SourceOptions,
+    columns,
+    sink_options,
+    source_options,
+)
+from fencelog.types import TopicPartition
+
+SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
+
+
+def source(streaming: bool = True, **options: str) -> SourceOptions:
+    given = {name.replace("__", "."): value for name, value in options.items()}
+    if not {"subscribe", "assign", "subscribePattern"} & set(given):
+        given["subscribe"] = "flights"
+    return source_options(SERVERS | given, {}, streaming=streaming)
+
+
+def sink(streaming: bool = True, **options: str) -> SinkOptions:
+    given = {name.replace("__", "."): value for name, value in options.items()}
+    return sink_options(SERVERS | given, {}, streaming=streaming)
+
+
+def test_names_are_read_without_regard_to_case_as_spark_lowers_them() -> None:
+    parsed = source(startingoffsets="earliest", maxoffsetspertrigger="500")
+    assert parsed.starting.everywhere == "earliest"
+    assert parsed.offsets_per_trigger_max == 500
+
+
+def test_a_stream_starts_at_the_latest_and_a_batch_at_the_earliest_as_in_kafkas_connector() -> None:
+    assert source().starting.everywhere == "latest"
+    assert source(streaming=False).starting.everywhere == "earliest"
+    assert source(streaming=False).ending.everywhere == "latest"
+
+
+def test_isolation_is_transactional_unless_told_otherwise() -> None:  # F6
+    assert source().isolation == "transactional"
+    assert source(kafka__isolation__level="read_uncommitted").isolation == "replicated"
+    assert source(isolation="replicated").isolation == "replicated"
+    assert source(streaming=False, isolation="tail").isolation == "tail"
+
+
+def test_offsets_by_partition_are_read_with_the_connectors_numbers_for_the_ends() -> None:
+    parsed = source(startingOffsets='{"flights": {"0": 23, "1": -2, "2": -1}}')
+    assert parsed.starting.named == (
+        (TopicPartition("flights", 0), 23),
+        (TopicPartition("flights", 1), "earliest"),
+        (TopicPartition("flights", 2), "latest"),
+    )
+
+
+def test_a_start_that_moves_with_the_cluster_is_not_fixed() -> None:  # trap 1
+    assert source(startingOffsets="earliest").starting.fixed
+    assert source(startingOffsets='{"flights": {"0": 5}}').starting.fixed
+    assert source(startingTimestamp="1000").starting.fixed
+    assert not source().starting.fixed
+    assert not source(startingOffsets='{"flights": {"0": -1}}').starting.fixed
+    by_time = {"startingTimestamp": "1000", "startingOffsetsByTimestampStrategy": "latest"}
+    assert not source(**by_time).starting.fixed
+
+
+def test_assign_names_partitions_and_subscribe_names_topics() -> None:
+    assert source(assign='{"a": [1, 0]}').subscription.partitions == (
+        TopicPartition("a", 1),
+        TopicPartition("a", 0),
+    )
+    assert source(subscribe="a, b,a").subscription.topics == ("a", "b")
+
+
+def test_servers_come_from_the_environment_where_no_option_names_them() -> None:
+    parsed = source_options({"subscribe": "a"}, {BOOTSTRAP_VARIABLE: "h:1"}, streaming=True)
+    assert parsed.connection.bootstrap_servers == "h:1"
+    named = source_options(
+        {"subscribe": "a", "bootstrap.servers": "g:2 , i:3"},
+        {BOOTSTRAP_VARIABLE: "h:1"},
+        streaming=True,
+    )
+    assert named.connection.bootstrap_servers == "g:2,i:3"
+
+
+def test_columns_are_the_connectors_and_headers_only_when_asked_for() -> None:
+    seven = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+    assert columns({}) == seven
+    assert columns({"includeheaders": "true"}) == (*seven, "headers")
+    assert columns({"columns": "value, OFFSET"}) == ("value", "offset")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"startingOffset": "earliest"}, "did you mean 'startingOffsets'"),
+        ({"kafka.security.protocol": "SSL"}, "'kafka.security.protocol' means nothing"),
+        ({"assign": '{"a": [0]}', "subscribe": "a"}, "found 'subscribe' and 'assign'"),
+        ({"subscribePattern": "a("}, "not a regular expression"),
+        ({"assign": '{"a": 0}'}, "needs a list of partitions"),
+        ({"assign": "[1]"}, "a JSON object"),
+        ({"startingOffsets": "soon"}, "option 'startingOffsets' is 'soon': not JSON"),
+        ({"startingOffsets": '{"flights": {"0": -3}}'}, "a number of -2 or more"),
+        ({"startingOffsets": '{"other": {"0": 1}}'}, "other-0, which is not subscribed to"),
+        ({"startingTimestamp": "today"}, "write milliseconds since 1970"),
+        ({"maxOffsetsPerTrigger": "0"}, "'maxOffsetsPerTrigger' is '0': write a whole number"),
+        ({"failOnDataLoss": "no"}, "'failOnDataLoss' is 'no': write true or false"),
+        ({"isolation": "committed"}, "write one of transactional, replicated, tail"),
+        ({"columns": "key,valeu"}, "'valeu' is no column"),
+        ({"columns": "key,key"}, "name each column once"),
+        ({"groupId": " "}, "'groupId' is empty"),
+        ({"bootstrap.servers": "", "kafka.bootstrap.servers": "localhost"}, "is not HOST:PORT"),
+    ],
+)
+def test_a_wrong_option_is_refused_with_its_name_and_what_to_write(
+    options: dict[str, str], says: str
+) -> None:
+    with pytest.raises(OptionError, match=re.escape(says)):
+        source(**options)
+
+
+def test_tail_is_refused_in_streams_for_a_replay_must_see_the_same_input() -> None:  # S2
+    with pytest.raises(OptionError, match="write transactional or replicated"):
+        source(isolation="tail")
+
+
+def test_an_end_is_refused_in_streams_and_a_start_at_the_end_in_batches() -> None:
+    with pytest.raises(OptionError, match="'endingOffsets' belongs to batch reads"):
+        source(endingOffsets="latest")
+    with pytest.raises(OptionError, match="a batch read that starts at the end is empty"):
+        source(streaming=False, startingOffsets="latest")
+    with pytest.raises(OptionError, match="'endingOffsets' is 'earliest'"):
+        source(streaming=False, endingOffsets="earliest")
+
+
+def test_missing_servers_name_the_option_and_the_variable() -> None:
+    with pytest.raises(OptionError, match=r"'kafka.bootstrap.servers' is missing.*FENCELOG_"):
+        source_options({"subscribe": "a"}, {}, streaming=True)
+
+
+def test_the_sink_is_exactly_once_unless_told_otherwise() -> None:  # S2
+    assert sink().exactly_once
+    assert not sink(delivery="at-least-once").exactly_once
+    with pytest.raises(OptionError, match="write one of exactly-once, at-least-once"):
+        sink(delivery="maybe")
+
+
+def test_asynchronous_progress_tracking_is_refused() -> None:  # trap 15
+    assert sink(asyncProgressTrackingEnabled="false").exactly_once
+    with pytest.raises(OptionError, match="breaks exactly-once"):
+        sink(asyncProgressTrackingEnabled="true")
+
+
+def test_what_spark_adds_of_its_own_is_no_mistake() -> None:
+    assert sink(queryname="q", checkpointlocation="/c", path="p").checkpoint_location == "/c"
+
+
+def test_an_app_belongs_to_streams() -> None:  # V4
+    assert sink(app="billing", takeover="true").takeover
+    with pytest.raises(OptionError, match="'app' belongs to streams"):
+        sink(streaming=False, app="billing")

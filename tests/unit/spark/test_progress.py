@@ -1,0 +1,39 @@
+"""Totals of a run: every batch counted once, whatever Spark reports how often."""
+
+from fencelog.spark.progress import QueryTotals
+
+
+def report(batch: int, rows: int, *, ran: bool = True, end: int = 0, latest: int = 0) -> dict:
+    return {
+        "batchId": batch,
+        "batchDuration": 1_500,
+        "numInputRows": rows,
+        "processedRowsPerSecond": 40.0,
+        "durationMs": {"addBatch": 9} if ran else {"latestOffset": 1},
+        "sources": [
+            {"endOffset": {"t": {"0": end}}, "latestOffset": f'{{"t": {{"0": {latest}}}}}'}
+        ],
+        "sink": {"numOutputRows": rows * 2},
+    }
+
+
+def test_reports_that_were_seen_before_count_once() -> None:
+    seen = QueryTotals(name="q").absorb([report(0, 10), report(1, 20)])
+    again = seen.absorb([report(0, 10), report(1, 20), report(2, 5)])
+    assert (again.batches, again.rows_in, again.rows_out) == (3, 35, 70)
+
+
+def test_an_idle_report_of_the_next_batch_is_no_batch() -> None:
+    totals = QueryTotals(name="q").absorb([report(0, 10), report(1, 0, ran=False), report(1, 7)])
+    assert (totals.batches, totals.rows_in, totals.last_batch) == (2, 17, 1)
+
+
+def test_lag_is_what_the_log_has_beyond_the_last_batch() -> None:
+    assert QueryTotals(name="q").absorb([report(0, 1, end=40, latest=100)]).lag == 60
+
+
+def test_an_unknown_lag_is_not_taken_for_none() -> None:
+    foreign = report(0, 1) | {"sources": [{"endOffset": {"offset": 3}, "latestOffset": None}]}
+    totals = QueryTotals(name="q").absorb([foreign])
+    assert totals.lag is None
+    assert "lag unknown" in totals.line()
