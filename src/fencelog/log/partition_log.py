@@ -2,30 +2,37 @@
 
 How the broker and the storage use it:
 
-1. ``append(batch, header, now_ms=...)`` -> ``Appended | Duplicate | Rejected`` judges a batch, gives it
-   its offsets in place and puts it in the tail: one step. The answer may leave once
+1. ``append(batch, header, now_ms=...)`` -> ``Appended | Duplicate | Rejected`` judges a batch,
+   gives it its offsets in place and puts it in the tail: one step. The answer may leave once
    ``high_watermark >= end_offset`` (acks=all), for a duplicate too (E4).
-2. ``begin_verification(pid, epoch, sequence)`` before the first transactional append of a producer; its
-   guard goes into ``append``. None: the transaction is open here already.
+2. ``begin_verification(pid, epoch, sequence)`` before the first transactional append of a producer:
+   its guard goes into ``append``. None: the transaction is open here already.
 3. ``append_markers([...], now_ms=...)`` ends transactions: one append, one move of the LSO (V6).
-4. The flusher: ``take_tail()`` -> writes in order; ``written(end)`` when the page cache has them,
-   ``flushed(end)`` when they are durable in the mode in force, ``failed()`` when they never will be.
+4. The flusher: ``take_tail()`` -> writes, in order; ``written(end)`` when the files have them,
+   ``flushed(end)`` when they are durable in the mode in force, ``failed()`` when they never will.
 5. Readers: ``read(offset, max_bytes, isolation)`` -> ``ReadPlan | ErrorCode``, then
-   ``aborted_transactions(offset, end)`` for the bytes really returned; ``offset_for_timestamp``.
-6. Upkeep: ``expire_producers``, ``retained_from`` and ``advance_start``; ``snapshot()`` at a clean stop.
+   ``aborted_transactions(offset, end)`` for what was really read; ``offset_for_timestamp``.
+6. Upkeep: ``expire_producers``, ``retained_from`` and ``advance_start``; at a clean stop ``seal``
+   (take the tail once more) and ``snapshot``.
 
-A ``PartitionLog`` comes from ``PartitionLog.create`` (empty) or from ``rebuild.LogBuilder.finish``.
+A ``PartitionLog`` comes from ``PartitionLog.create`` (empty) or ``rebuild.LogBuilder.finish``.
 """
 
 from collections.abc import Sequence as Sequence_
 
 from fencelog.errors import ErrorCode
+from fencelog.log.admission import (
+    changes_something,
+    judge_coordinated,
+    judge_producer,
+    refuse_form,
+    refuse_marker,
+)
 from fencelog.log.config import InvalidConfigError, LogConfig
-from fencelog.log.producers import StoredBatch, judge, last_sequence
 from fencelog.log.retention import retained_from
 from fencelog.log.segment import Segment
 from fencelog.log.snapshot import encode_snapshot
-from fencelog.log.state import CONTROL, TRANSACTIONAL, LogState
+from fencelog.log.state import TRANSACTIONAL, LogState
 from fencelog.log.tail import Tail
 from fencelog.log.values import (
     AbortedTransaction,
@@ -70,12 +77,9 @@ __all__ = [
     "VerificationGuard",
 ]
 
-_LOG_APPEND_TIME = 0x08
+_FIRST_OFFSET = Offset(0)
+_FIRST_EPOCH = LeaderEpoch(0)
 PRODUCER_EXPIRATION_MS = 24 * 60 * 60 * 1000
-_SEQUENCE_MESSAGES = {
-    ErrorCode.INVALID_PRODUCER_EPOCH: "an epoch that a newer one has fenced",
-    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: "a sequence out of order",
-}
 
 
 class PartitionLog:
@@ -111,8 +115,8 @@ class PartitionLog:
         cls,
         config: LogConfig,
         *,
-        log_start: Offset = Offset(0),
-        leader_epoch: LeaderEpoch = LeaderEpoch(0),
+        log_start: Offset = _FIRST_OFFSET,
+        leader_epoch: LeaderEpoch = _FIRST_EPOCH,
     ) -> "PartitionLog":
         """Return an empty log with its first, empty segment."""
         state = LogState(config, log_start)
@@ -152,6 +156,11 @@ class PartitionLog:
         return [segment.base_offset for segment in self._state.segments]
 
     @property
+    def highest_producer_id(self) -> ProducerId:
+        """Highest producer id ever stored here, of forgotten producers too; -1 without one (E7)."""
+        return self._state.highest_producer_id
+
+    @property
     def max_timestamp(self) -> TimestampMs:
         """Largest timestamp of any record, -1 where there is none."""
         return max(segment.max_timestamp for segment in self._state.segments)
@@ -171,123 +180,45 @@ class PartitionLog:
         """Judge one batch, whose form and CRC are checked, and store it at the log's end.
 
         ``batch`` must be writable and is kept until the tail is written. ``guard`` is what
-        ``begin_verification`` gave. ``internal``: written by the broker to a topic of its own, not
-        held to the limits for clients. ``coordinator``: on behalf of a producer and in its
-        transaction, which the coordinator vouches for; it has no sequence. A refusal writes nothing.
+        ``begin_verification`` gave. ``internal``: written by the broker itself, not held to the
+        limits for clients. ``coordinator``: in a producer's transaction that the coordinator
+        vouches for, without a sequence. A refusal writes nothing.
         """
         state = self._state
-        _, length, _, _, _, attributes, delta, _, timestamp, producer_id, epoch, sequence, _ = (
-            header
-        )
-        size = LENGTH_END + length
-        refusal = None if internal else self._refuse(header, size, now_ms)
         if self._failed:
-            refusal = Rejected(ErrorCode.KAFKA_STORAGE_ERROR, "a write to this partition failed")
-        if refusal is not None:
-            return self._refused(header, refusal)
+            return self._out_of_service()
+        _, length, _, _, _, attributes, delta, _, timestamp, producer_id, _, _, _ = header
+        if not internal:
+            rejected = refuse_form(self.config, header, now_ms)
+            if rejected is not None:
+                self.refused(header)
+                return rejected
         if producer_id >= 0:
-            verdict = self._judge(header, guard, coordinator=coordinator)
+            producer = state.producers.get(producer_id)
+            verdict = (
+                judge_coordinated(producer, header)
+                if coordinator
+                else judge_producer(producer, header, self._guards, guard)
+            )
             if verdict is not None:
                 return verdict
         base_offset = state.log_end
-        max_timestamp: TimestampMs | None = None
+        append_time: TimestampMs | None = None
         if self._log_append_time and not internal:
-            timestamp = max_timestamp = TimestampMs(now_ms)
-        last_offset = base_offset + delta
+            timestamp = append_time = TimestampMs(now_ms)
+        size = LENGTH_END + length
         active = state.active
-        if active.is_full_for(self.config, size, last_offset, timestamp, now_ms):
+        if active.is_full_for(self.config, size, base_offset + delta, timestamp, now_ms):
             active = self._roll(now_ms)
-        assign(batch, base_offset, self.leader_epoch, max_timestamp)
+        assign(batch, base_offset, self.leader_epoch, append_time)
         position = active.size
         state.replay(header, base_offset, self.leader_epoch, timestamp, None)
-        end_offset = state.log_end
-        self._tail.append(batch, position, base_offset, end_offset, size)
+        self._tail.append(batch, position, base_offset, state.log_end, size)
         if producer_id >= 0:
             state.producers[producer_id].seen_ms = TimestampMs(now_ms)
             if self._guards:
-                self._guards.stored(producer_id)
-                if attributes & TRANSACTIONAL:
-                    self._guards.invalidate(producer_id)
-        return Appended(base_offset, end_offset)
-
-    def _refuse(self, header: BatchHeader, size: int, now_ms: int) -> Rejected | None:
-        """Hold a client's batch against the topic's limits."""
-        config = self.config
-        if size > config.max_message_bytes:
-            limit = config.max_message_bytes
-            return Rejected(
-                ErrorCode.MESSAGE_TOO_LARGE, f"{size} bytes; max.message.bytes is {limit}"
-            )
-        if size > config.segment_bytes:
-            limit = config.segment_bytes
-            return Rejected(
-                ErrorCode.RECORD_LIST_TOO_LARGE, f"{size} bytes; segment.bytes is {limit}"
-            )
-        attributes = header[5]
-        if attributes & CONTROL:
-            return Rejected(ErrorCode.INVALID_RECORD, "control batches are the broker's to write")
-        if self._log_append_time:
-            return None
-        if attributes & _LOG_APPEND_TIME:
-            return Rejected(
-                ErrorCode.INVALID_TIMESTAMP, "log append time, but the topic has CreateTime"
-            )
-        if header[8] - now_ms > config.message_timestamp_after_max_ms:
-            return Rejected(
-                ErrorCode.INVALID_TIMESTAMP,
-                f"timestamp {header[8]} is too far after the broker's {now_ms}",
-            )
-        if header[7] >= 0 and now_ms - header[7] > config.message_timestamp_before_max_ms:
-            return Rejected(
-                ErrorCode.INVALID_TIMESTAMP,
-                f"timestamp {header[7]} is too far before the broker's {now_ms}",
-            )
-        return None
-
-    def _judge(
-        self, header: BatchHeader, guard: VerificationGuard | None, *, coordinator: bool
-    ) -> Duplicate | Rejected | None:
-        """Hold a batch against what is known of its producer (E2-E6, E13, E14)."""
-        _, _, _, _, _, attributes, delta, _, _, producer_id, epoch, sequence, _ = header
-        state = self._state.producers.get(producer_id)
-        if coordinator:
-            fenced = state is not None and epoch < state.epoch
-            verdict = ErrorCode.INVALID_PRODUCER_EPOCH if fenced else None
-        else:
-            verdict = judge(state, epoch, sequence, last_sequence(sequence, delta))
-        if isinstance(verdict, StoredBatch):
-            return Duplicate(verdict.base_offset, Offset(verdict.last_offset + 1))
-        if verdict is not None:
-            return Rejected(
-                verdict,
-                f"producer {producer_id}: {_SEQUENCE_MESSAGES[verdict]}"
-                f" (epoch {epoch}, sequence {sequence}; {state})",
-            )
-        is_open = state is not None and state.open_offset >= 0
-        if (
-            is_open
-            and state is not None
-            and (epoch != state.epoch or not attributes & TRANSACTIONAL)
-        ):
-            # A write outside the transaction would be seen though it is aborted, and a newer
-            # incarnation must not end up inside the older one's transaction (E7, E14).
-            return Rejected(
-                ErrorCode.INVALID_TXN_STATE,
-                f"producer {producer_id} has an open transaction of epoch {state.epoch}",
-            )
-        if attributes & TRANSACTIONAL and not is_open and not coordinator:
-            if not self._guards.permits(guard, producer_id, epoch):
-                message = f"the transaction of producer {producer_id} is not known to be open"
-                return Rejected(ErrorCode.INVALID_TXN_STATE, message)
-        if state is None and self._guards:
-            if not self._guards.may_begin(producer_id, epoch, sequence):
-                message = f"producer {producer_id}: an earlier batch is not stored yet"
-                return Rejected(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, message)
-        return None
-
-    def _refused(self, header: BatchHeader, rejection: Rejected) -> Rejected:
-        self.refused(header)
-        return rejection
+                self._guards.stored(producer_id, opens=bool(attributes & TRANSACTIONAL))
+        return Appended(base_offset, state.log_end)
 
     def refused(self, header: BatchHeader) -> None:
         """The batch of this header was refused before it came here (its CRC, say).
@@ -304,7 +235,7 @@ class PartitionLog:
         segment = Segment(state.log_end)
         segment.created_ms = TimestampMs(now_ms)
         state.add_segment(segment)
-        self._tail.roll(segment, encode_snapshot(state.producers))
+        self._tail.roll(segment, encode_snapshot(state.producers, state.highest_producer_id))
         return segment
 
     # Transactions
@@ -331,59 +262,28 @@ class PartitionLog:
         voids its producer's verification guards.
         """
         if self._failed:
-            return Rejected(ErrorCode.KAFKA_STORAGE_ERROR, "a write to this partition failed")
+            return self._out_of_service()
+        state = self._state
+        producers = state.producers
         for marker in markers:
-            refusal = self._refuse_marker(marker)
-            if refusal is not None:
-                return refusal
-        base_offset = self._state.log_end
+            rejected = refuse_marker(producers.get(marker.producer_id), marker)
+            if rejected is not None:
+                return rejected
         batches = []
         for marker in markers:
             self._guards.invalidate(marker.producer_id)
-            if self._changes_something(marker):
+            if changes_something(producers.get(marker.producer_id), marker):
                 batches.append((marker, self._marker_batch(marker, now_ms)))
-        size = sum(len(batch) for _, batch in batches)
-        last_offset = base_offset + len(batches)
-        if batches and self._state.active.is_full_for(
-            self.config, size, last_offset, now_ms, now_ms
-        ):
-            self._roll(now_ms)  # once for all of them: a group is never spread over two writes
+        base_offset = state.log_end
+        if batches:
+            size = sum(len(batch) for _, batch in batches)
+            last_offset = base_offset + len(batches) - 1
+            # Once for all of them: a group stays together in one segment.
+            if state.active.is_full_for(self.config, size, last_offset, now_ms, now_ms):
+                self._roll(now_ms)
         for marker, batch in batches:
             self._append_marker(marker, batch)
-        return Appended(base_offset, self._state.log_end)
-
-    def _refuse_marker(self, marker: MarkerToWrite) -> Rejected | None:
-        state = self._state.producers.get(marker.producer_id)
-        if state is None:
-            return None
-        who = f"producer {marker.producer_id}"
-        if marker.coordinator_epoch < state.coordinator_epoch:  # E17
-            return Rejected(
-                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"{who}: marker of coordinator epoch {marker.coordinator_epoch}"
-                f" after one of {state.coordinator_epoch}",
-            )
-        if marker.producer_epoch < state.epoch and state.open_offset >= 0:  # E14
-            return Rejected(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"{who}: marker of epoch {marker.producer_epoch} for a transaction"
-                f" of epoch {state.epoch}",
-            )
-        return None
-
-    def _changes_something(self, marker: MarkerToWrite) -> bool:
-        state = self._state.producers.get(marker.producer_id)
-        if state is None:
-            return not marker.drop_state
-        return (
-            state.open_offset >= 0
-            or marker.drop_state
-            or marker.producer_epoch > state.epoch
-            or (
-                marker.producer_epoch == state.epoch
-                and marker.coordinator_epoch > state.coordinator_epoch
-            )
-        )
+        return Appended(base_offset, state.log_end)
 
     @staticmethod
     def _marker_batch(marker: MarkerToWrite, now_ms: int) -> memoryview:
@@ -450,7 +350,7 @@ class PartitionLog:
 
     def snapshot(self) -> bytes:
         """Return the producer snapshot as of the log's end, to be stored at a clean stop."""
-        return encode_snapshot(self._state.producers)
+        return encode_snapshot(self._state.producers, self.highest_producer_id)
 
     # The tail and the watermarks
 
@@ -459,7 +359,7 @@ class PartitionLog:
         return self._tail.take()
 
     def written(self, end_offset: Offset) -> None:
-        """What was taken up to here is in the files, durable or not: ``TAIL`` readers may see it."""
+        """What was taken up to here is in the files, durable or not: ``TAIL`` may see it."""
         self._tail.written(end_offset)
 
     def flushed(self, end_offset: Offset) -> None:
@@ -474,6 +374,11 @@ class PartitionLog:
         self._tail.flushed(end_offset)
         self._move_last_stable_offset()
 
+    def seal(self) -> None:
+        """Complete the active segment's time index, for the last ``take_tail`` of a clean stop."""
+        self._state.active.seal()
+        self._tail.side_files_changed()
+
     def failed(self) -> None:
         """A write or a sync failed: nothing is appended or acknowledged any more (D2)."""
         self._failed = True
@@ -482,6 +387,10 @@ class PartitionLog:
         """Lead under this epoch from now on: it is written into each batch."""
         assert leader_epoch >= max(self.leader_epoch, self._state.epochs.latest)
         self.leader_epoch = leader_epoch
+
+    @staticmethod
+    def _out_of_service() -> Rejected:
+        return Rejected(ErrorCode.KAFKA_STORAGE_ERROR, "a write to this partition has failed")
 
     def _move_last_stable_offset(self) -> None:
         stable = self._state.transactions.last_stable_offset(self.high_watermark)

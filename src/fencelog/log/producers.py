@@ -114,18 +114,16 @@ def judge(
     """
     if state is None:
         return None
-    if epoch != state.epoch:
-        if epoch < state.epoch:
-            return ErrorCode.INVALID_PRODUCER_EPOCH  # E2
-        # KIP-360: an idempotent producer raises its epoch by itself and starts again at 0 (E6).
-        return None if first_sequence == 0 else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    if first_sequence == state.next_sequence:
+    if epoch < state.epoch:
+        return ErrorCode.INVALID_PRODUCER_EPOCH  # E2
+    # KIP-360: an idempotent producer raises its epoch by itself and starts again at 0 (E6).
+    expected = state.next_sequence if epoch == state.epoch else 0
+    if expected in (first_sequence, UNKNOWN_SEQUENCE):
         return None  # E3
-    for stored in state.batches:
-        if stored.first_sequence == first_sequence and stored.last_sequence == last_sequence:
-            return stored  # E4
-    if state.next_sequence == UNKNOWN_SEQUENCE:
-        return None
+    if epoch == state.epoch:
+        for stored in state.batches:
+            if stored.first_sequence == first_sequence and stored.last_sequence == last_sequence:
+                return stored  # E4
     return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER  # E4, E5
 
 

@@ -1,8 +1,8 @@
 """The same state again, from what is stored: recovery feeds it and asks for the log at the end.
 
-After an unclean stop every batch goes through ``replay``, as it did when it was appended; side files
-are not read but made anew (``side_files``). After a clean stop ``load_segment`` takes the indexes as
-they are and ``restore_producers`` the snapshot at the log's end.
+After an unclean stop every batch goes through ``replay``, as it did when it was appended; side
+files are not read but made anew (``side_files``). After a clean stop ``load_segment`` takes the
+indexes as they are and ``restore_producers`` the snapshot at the log's end.
 """
 
 from collections.abc import Iterable
@@ -20,11 +20,13 @@ from fencelog.types import LeaderEpoch, Offset, TimestampMs
 from fencelog.wire.batch import BatchHeader
 from fencelog.wire.control import Marker
 
+_FIRST_OFFSET = Offset(0)
+
 
 class LogBuilder:
     """Takes segments in order, each by its batches or by its side files."""
 
-    def __init__(self, config: LogConfig, *, log_start: Offset = Offset(0)) -> None:
+    def __init__(self, config: LogConfig, *, log_start: Offset = _FIRST_OFFSET) -> None:
         """``log_start``: where reading may begin, as the checkpoint has it."""
         self._state = LogState(config, log_start)
 
@@ -102,7 +104,7 @@ class LogBuilder:
 
     def restore_producers(self, snapshot: bytes) -> None:
         """Take over the snapshot at ``log_end``: producers and their open transactions."""
-        self._state.restore_producers(decode_snapshot(snapshot))
+        self._state.restore_producers(*decode_snapshot(snapshot))
 
     def restore_leader_epochs(self, entries: Iterable[EpochStart]) -> None:
         """Take over the leader epoch checkpoint of a cleanly stopped log."""
@@ -128,7 +130,7 @@ class LogBuilder:
 
     def snapshot(self) -> bytes:
         """Return the producer snapshot as of ``log_end``."""
-        return encode_snapshot(self._state.producers)
+        return encode_snapshot(self._state.producers, self._state.highest_producer_id)
 
     def finish(self, *, leader_epoch: LeaderEpoch | None = None) -> PartitionLog:
         """Return the log; everything that was fed must be durable by now (D2).

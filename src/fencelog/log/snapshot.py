@@ -1,9 +1,10 @@
 """The producer snapshot: Kafka's file format, followed by what Kafka leaves out.
 
 Kafka's part (version 1) keeps the last batch of each producer only, so that after a restart a retry
-of an earlier batch in flight would be refused as out of order, which some clients take for fatal. The
-rest of each window, and which sequence must come next, follow Kafka's entries; Kafka's tools check
-the CRC over the whole file and stop reading after the entries that it announces.
+of an earlier batch in flight would be refused as out of order, which some clients take for fatal.
+Kafka's entries are followed by the rest of each window, by the sequence that must come next, and by
+the highest producer id ever seen. Kafka's tools check the CRC over the whole file and stop reading
+after the entries that it announces.
 """
 
 from collections.abc import Mapping
@@ -14,22 +15,32 @@ from crc32c import crc32c
 
 from fencelog.errors import CorruptionError
 from fencelog.log.producers import WINDOW_BATCHES, Producers, ProducerState, StoredBatch
-from fencelog.types import CoordinatorEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs
+from fencelog.types import (
+    NO_PRODUCER_ID,
+    CoordinatorEpoch,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    TimestampMs,
+)
 
 _VERSION = 1
 _HEAD = Struct(">hI")
 _COUNT = Struct(">i")
 _ENTRY = Struct(">qhiqiqiq")
 _TRAILER_MAGIC = b"FLw1"
+_TRAILER = Struct(">4sq")
 _WINDOW = Struct(">qib")
 _BATCH = Struct(">iiqqq")
 
 
-def encode_snapshot(producers: Mapping[ProducerId, ProducerState]) -> bytes:
+def encode_snapshot(
+    producers: Mapping[ProducerId, ProducerState], highest_producer_id: ProducerId
+) -> bytes:
     """Return the content of a ``.snapshot`` file."""
     parts = [_COUNT.pack(len(producers))]
     parts += [_entry(producer_id, state) for producer_id, state in producers.items()]
-    parts.append(_TRAILER_MAGIC)
+    parts.append(_TRAILER.pack(_TRAILER_MAGIC, highest_producer_id))
     for producer_id, state in producers.items():
         parts.append(_WINDOW.pack(producer_id, state.next_sequence, len(state.batches)))
         parts += [_BATCH.pack(*batch) for batch in state.batches]
@@ -54,8 +65,11 @@ def _entry(producer_id: ProducerId, state: ProducerState) -> bytes:
     )
 
 
-def decode_snapshot(data: bytes) -> Producers:
-    """Return the producers of a ``.snapshot`` file, ours or Kafka's; raises CorruptionError."""
+def decode_snapshot(data: bytes) -> tuple[Producers, ProducerId]:
+    """Return what a ``.snapshot`` file holds, ours or Kafka's; raises CorruptionError.
+
+    That is its producers, and the highest producer id that was ever stored.
+    """
     try:
         version, crc = _HEAD.unpack_from(data)
         if version != _VERSION:
@@ -63,11 +77,13 @@ def decode_snapshot(data: bytes) -> Producers:
         if crc != crc32c(memoryview(data)[_HEAD.size :]):
             raise CorruptionError("producer snapshot whose checksum is wrong")
         producers, position = _decode_entries(data, _HEAD.size)
+        highest = max(producers, default=NO_PRODUCER_ID)
         if data[position : position + len(_TRAILER_MAGIC)] == _TRAILER_MAGIC:
-            _decode_windows(data, position + len(_TRAILER_MAGIC), producers)
+            _, highest = _TRAILER.unpack_from(data, position)
+            _decode_windows(data, position + _TRAILER.size, producers)
     except struct_error:
         raise CorruptionError(f"producer snapshot of {len(data)} bytes is cut off") from None
-    return producers
+    return producers, ProducerId(highest)
 
 
 def _decode_entries(data: bytes, position: int) -> tuple[Producers, int]:

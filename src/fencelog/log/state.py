@@ -1,7 +1,7 @@
 """Everything that follows from the batches of a log, and the one method that changes it.
 
-An append that was accepted, a marker and a batch found by recovery all pass through ``replay``, so a
-state rebuilt from the files is the state that was lost, by construction (E15).
+An append that was accepted, a marker and a batch found by recovery all pass through ``replay``, so
+a state rebuilt from the files is the state that was lost, by construction (E15).
 """
 
 from bisect import bisect_right
@@ -19,7 +19,14 @@ from fencelog.log.producers import (
 )
 from fencelog.log.segment import Segment
 from fencelog.log.transactions import Transactions
-from fencelog.types import LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs
+from fencelog.types import (
+    NO_PRODUCER_ID,
+    LeaderEpoch,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    TimestampMs,
+)
 from fencelog.wire.batch import LENGTH_END, BatchHeader
 from fencelog.wire.control import Marker
 
@@ -35,6 +42,7 @@ class LogState:
         "active",
         "config",
         "epochs",
+        "highest_producer_id",
         "log_end",
         "log_start",
         "producers",
@@ -51,6 +59,7 @@ class LogState:
         self.active = Segment(log_start)
         self.epochs = LeaderEpochs()
         self.producers = Producers()
+        self.highest_producer_id = NO_PRODUCER_ID
         self.transactions = Transactions()
 
     def add_segment(self, segment: Segment) -> None:
@@ -91,6 +100,7 @@ class LogState:
         self.log_end = Offset(last_offset + 1)
         if producer_id < 0:
             return
+        self.highest_producer_id = max(self.highest_producer_id, producer_id)
         if attributes & CONTROL:
             if marker is not None:
                 self._end_transaction(producer_id, epoch, base_offset, marker)
@@ -132,9 +142,10 @@ class LogState:
             state.adopt(epoch)  # the coordinator fenced the older incarnation
         state.coordinator_epoch = marker.coordinator_epoch
 
-    def restore_producers(self, producers: Producers) -> None:
+    def restore_producers(self, producers: Producers, highest_producer_id: ProducerId) -> None:
         """Take over a snapshot's producers and their open transactions."""
         self.producers = producers
+        self.highest_producer_id = max(self.highest_producer_id, highest_producer_id)
         open_transactions = sorted(
             (state.open_offset, producer_id)
             for producer_id, state in producers.items()

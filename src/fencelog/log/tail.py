@@ -88,11 +88,16 @@ class Tail:
 
     def roll(self, segment: Segment, snapshot: bytes) -> None:
         """What follows goes to this new segment; the one before gets its last index entries."""
-        if self._open is None:
-            # Sealing may have made an index entry although all batches were taken before.
-            last = self._current
-            self._begin(last, last.size, last.next_offset)
+        self.side_files_changed()
         self._begin(segment, 0, segment.base_offset).snapshot = snapshot
+
+    def side_files_changed(self) -> None:
+        """Hand out the last segment's new index entries even though it got no batch since."""
+        last = self._current
+        if self._open is None and (
+            len(last.index) > self._index_taken or len(last.time_index) > self._time_taken
+        ):
+            self._begin(last, last.size, last.next_offset)
 
     def _begin(self, segment: Segment, position: int, first_offset: Offset) -> _Write:
         write = self._open = _Write(segment, position, first_offset)

@@ -61,7 +61,7 @@ class Transactions:
         return high_watermark
 
     def aborted_between(self, fetch_offset: Offset, end_offset: Offset) -> list[AbortedTransaction]:
-        """Return each aborted transaction that may have records in ``[fetch_offset, end_offset)``."""
+        """Return the aborted transactions that may have records from one offset to another."""
         found = []
         start = bisect_left(self.aborted, fetch_offset, key=_last_offset)
         for number in range(start, len(self.aborted)):

@@ -1,8 +1,8 @@
 """Guards between a question to the coordinator and the append that relies on its answer (E14, V5).
 
-While the broker asks whether a transaction is open, a marker may end it: the answer is then old. The
-guard that was handed out before the question is void after any marker of that producer, so that check
-and append are one step although the question takes time.
+While the broker asks whether a transaction is open, a marker may end it: the answer is then old.
+The guard that was handed out before the question is void after any marker of that producer, so that
+check and append are one step although the question takes time.
 """
 
 from typing import TypeVar
@@ -75,20 +75,27 @@ class Guards:
     def may_begin(self, producer_id: ProducerId, epoch: int, sequence: int) -> bool:
         """Tell whether a producer without a state may begin with this sequence."""
         guard = self._guards.get(producer_id)
-        if guard is not None and guard.producer_epoch == epoch:
-            if 0 <= guard.lowest_sequence < sequence:
-                return False
+        if guard is not None and guard.producer_epoch == epoch and guard.lowest_sequence >= 0:
+            may_begin = sequence <= guard.lowest_sequence
+        else:
+            may_begin = True
         refused = self._refused.get(producer_id)
-        return refused is None or refused[0] != epoch or sequence <= refused[1]
+        if refused is not None and refused[0] == epoch:
+            may_begin = may_begin and sequence <= refused[1]
+        return may_begin
 
     def invalidate(self, producer_id: ProducerId) -> None:
         """A marker of this producer is here: an answer from before it says nothing any more."""
         self._guards.pop(producer_id, None)
 
-    def stored(self, producer_id: ProducerId) -> None:
-        """A batch of this producer is in the log: its sequence is known from now on."""
-        if self._refused:
-            self._refused.pop(producer_id, None)
+    def stored(self, producer_id: ProducerId, *, opens: bool) -> None:
+        """A batch of this producer is in the log: its sequence is known from now on.
+
+        ``opens``: its transaction is open here now, so there is nothing left to verify.
+        """
+        self._refused.pop(producer_id, None)
+        if opens:
+            self._guards.pop(producer_id, None)
 
     def __bool__(self) -> bool:
         """Tell whether anything is remembered."""
