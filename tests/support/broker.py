@@ -85,7 +85,7 @@ class BrokerProcess:
         return command + self.arguments
 
     def start(self) -> Self:
-        """Start and return once the broker says that it is ready; its stderr is in the error if not."""
+        """Start; returns once the broker says that it is ready, or raises with what it wrote."""
         assert not self.running, "the broker is running already"
         position = len(self._lines)
         self._process = subprocess.Popen(
@@ -120,7 +120,7 @@ class BrokerProcess:
         status = None if self._process is None else self._process.poll()
         self.kill()
         raise AssertionError(
-            f"no line {pattern.pattern!r} on stderr (exit status {status}); it wrote:\n{self.stderr}"
+            f"no line {pattern.pattern!r} on stderr (exit status {status}):\n{self.stderr}"
         )
 
     def kill(self) -> None:
@@ -132,7 +132,7 @@ class BrokerProcess:
         return self._end(signal.SIGTERM)
 
     def restart(self, *, kill: bool = True) -> Self:
-        """Stop (by SIGKILL unless told otherwise) and start again on the same port and directory."""
+        """Stop (by SIGKILL unless told otherwise), start on the same port and directory."""
         if kill:
             self.kill()
         else:
@@ -159,7 +159,7 @@ class BrokerProcess:
             process.kill()
             process.wait()
             raise AssertionError(
-                f"the broker did not stop within {STOP_DEADLINE_S} s of {how.name}; it wrote:\n{self.stderr}"
+                f"no stop within {STOP_DEADLINE_S} s of {how.name}:\n{self.stderr}"
             ) from None
         if pump is not None:
             pump.join()

@@ -1,0 +1,48 @@
+"""Fixtures of the conformance tests: each client, and a proxy before a broker."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker import BrokerProcess
+from tests.support.proxy import Fate, FrameProxy, Request
+from tests.support.stock import CLIENTS, StockClient
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what lies in this folder."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.conformance)
+
+
+@pytest.fixture(params=list(CLIENTS))
+def client(request: pytest.FixtureRequest) -> StockClient:
+    """Each of the three client libraries in turn."""
+    return CLIENTS[request.param]
+
+
+@pytest.fixture
+def proxied(tmp_path: Path) -> Iterator[Callable[[Callable[[Request], Fate]], FrameProxy]]:
+    """Start a proxy with this rule, and a broker that is reached through it alone."""
+    proxies: list[FrameProxy] = []
+    brokers: list[BrokerProcess] = []
+
+    def start(decide: Callable[[Request], Fate]) -> FrameProxy:
+        proxy = FrameProxy(decide)
+        proxies.append(proxy)
+        config = tmp_path / "broker.properties"
+        config.write_text(f"advertised.listeners=PLAINTEXT://{proxy.address}\n")
+        broker = BrokerProcess(tmp_path / "data", config=config).start()
+        brokers.append(broker)
+        proxy.upstream = (broker.host, broker.port)
+        return proxy
+
+    yield start
+    for proxy in proxies:
+        proxy.close()
+    for broker in brokers:
+        broker.kill()
