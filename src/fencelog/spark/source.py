@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 class FencelogDataSource(DataSource):
     """Streams and tables over a fencelog broker; option names as in Spark's Kafka connector."""
 
+    own_options: ClassVar[tuple[str, ...]] = ()
+    """Names of options that a subclass reads itself; the others must mean something to us."""
+
     def __init__(self, options: Mapping[str, str]) -> None:
         """Keep the options, and the driver's default servers: executors have other environments."""
-        self.options = dict(options)
+        self.options = options
         self._environment = {
             name: os.environ[name] for name in (BOOTSTRAP_VARIABLE,) if name in os.environ
         }
@@ -44,19 +47,23 @@ class FencelogDataSource(DataSource):
         """A batch read."""
         from fencelog.spark.batch import BatchReader
 
-        return BatchReader(source_options(self.options, self._environment, streaming=False), schema)
+        return BatchReader(
+            source_options(self._options(), self._environment, streaming=False), schema
+        )
 
     def streamReader(self, schema: "StructType") -> DataSourceStreamReader:  # noqa: N802
         """A streaming read."""
         from fencelog.spark.stream_reader import StreamReader
 
-        return StreamReader(source_options(self.options, self._environment, streaming=True), schema)
+        return StreamReader(
+            source_options(self._options(), self._environment, streaming=True), schema
+        )
 
     def writer(self, schema: "StructType", overwrite: bool) -> DataSourceWriter:
         """A batch write."""
         from fencelog.spark.batch import BatchWriter
 
-        options = sink_options(self.options, self._environment, streaming=False)
+        options = sink_options(self._options(), self._environment, streaming=False)
         return BatchWriter(options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: "StructType", overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
@@ -64,4 +71,10 @@ class FencelogDataSource(DataSource):
         from fencelog.spark.stream_writer import StreamWriter
 
         del overwrite
-        return StreamWriter(sink_options(self.options, self._environment, streaming=True), schema)
+        return StreamWriter(
+            sink_options(self._options(), self._environment, streaming=True), schema
+        )
+
+    def _options(self) -> dict[str, str]:
+        own = {name.lower() for name in self.own_options}
+        return {name: text for name, text in self.options.items() if name.lower() not in own}
