@@ -1,0 +1,191 @@
+"""Every generated message, in each of its versions, against kafka-python and against itself."""
+
+import contextlib
+import tracemalloc
+
+import pytest
+
+from fencelog.errors import WireError
+from fencelog.types import NO_TOPIC_ID
+from fencelog.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from fencelog.wire.messages.metadata import MetadataRequest
+from fencelog.wire.messages.offset_commit_record import OffsetCommitKey, OffsetCommitValue
+from fencelog.wire.messages.transaction_log import (
+    PartitionsSchema,
+    TransactionLogKey,
+    TransactionLogValue,
+)
+from tests.unit.wire.message_values import KAFKA_NAMES, OWN_NAMES, Kind
+
+EXAMPLES = 8
+
+
+@pytest.mark.parametrize("name", KAFKA_NAMES)
+def test_each_version_is_written_as_kafka_python_writes_it(name: str) -> None:
+    kind = Kind(name)
+    for version in kind.versions:
+        for message in kind.examples(version, EXAMPLES):
+            expected = bytes(kind.likeness(message, version).encode(version=version))
+            assert message.write(version) == expected, (version, message)
+
+
+@pytest.mark.parametrize("name", KAFKA_NAMES + OWN_NAMES)
+def test_each_version_is_read_back_equal(name: str) -> None:
+    kind = Kind(name)
+    for version in kind.versions:
+        for message in kind.examples(version, EXAMPLES):
+            assert kind.message.read(message.write(version), version) == message, version
+
+
+@pytest.mark.parametrize("name", KAFKA_NAMES + OWN_NAMES)
+def test_every_truncation_is_a_wire_error(name: str) -> None:
+    kind = Kind(name)
+    for version in kind.versions:
+        message = kind.examples(version, 1)[0]
+        data = message.write(version)
+        for size in range(len(data)):
+            with pytest.raises(WireError):
+                kind.message.read(data[:size], version)
+
+
+@pytest.mark.parametrize("name", KAFKA_NAMES + OWN_NAMES)
+def test_bytes_after_the_end_are_a_wire_error(name: str) -> None:
+    kind = Kind(name)
+    for version in kind.versions:
+        data = kind.examples(version, 1)[0].write(version)
+        with pytest.raises(WireError):
+            kind.message.read(data + b"\0", version)
+
+
+@pytest.mark.parametrize("name", KAFKA_NAMES + OWN_NAMES)
+def test_any_changed_byte_gives_a_message_or_a_wire_error(name: str) -> None:
+    kind = Kind(name)
+    for version in kind.versions:
+        data = kind.examples(version, 1)[0].write(version)
+        for position in range(min(len(data), 200)):
+            for byte in (0x00, 0x7F, 0x80, 0xFF):
+                broken = data[:position] + bytes([byte]) + data[position + 1 :]
+                with contextlib.suppress(WireError):
+                    kind.message.read(broken, version)
+
+
+@pytest.mark.parametrize("name", KAFKA_NAMES + OWN_NAMES)
+def test_the_defaults_are_a_message_of_every_version(name: str) -> None:
+    kind = Kind(name)
+    for version in kind.versions:
+        message = kind.message()
+        assert kind.message.read(message.write(version), version) == message, version
+
+
+@pytest.mark.parametrize(
+    ("version", "data"),
+    [
+        (0, b"\x7f\xff\xff\xff"),  # two billion topics, no byte of them
+        (9, b"\xff\xff\xff\xff\x0f"),
+        (9, b"\xff\xff\xff\xff\xff\xff\xff"),
+    ],
+)
+def test_an_array_longer_than_the_rest_is_refused_before_anything_is_allocated(
+    version: int, data: bytes
+) -> None:
+    tracemalloc.start()
+    with pytest.raises(WireError):
+        MetadataRequest.read(data, version)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 100_000
+
+
+def test_a_version_that_does_not_exist_is_a_wire_error() -> None:
+    with pytest.raises(WireError, match="no version 99"):
+        MetadataRequest.read(b"", 99)
+
+
+def test_a_null_array_is_not_an_empty_one() -> None:
+    everything = MetadataRequest.read(MetadataRequest(topics=None).write(12), 12)
+    nothing = MetadataRequest.read(MetadataRequest(topics=[]).write(12), 12)
+    assert (everything.topics, nothing.topics) == (None, [])
+
+
+def test_null_is_refused_where_a_version_has_no_null() -> None:
+    with pytest.raises(WireError, match="null"):
+        MetadataRequest.read(b"\xff\xff\xff\xff", 0)
+
+
+def test_unknown_tagged_fields_are_skipped() -> None:
+    written = MetadataRequest(topics=[]).write(12)
+    assert written[-1:] == b"\0"
+    extended = written[:-1] + b"\x02" + b"\x07\x03abc" + b"\x09\x00"
+    assert MetadataRequest.read(extended, 12) == MetadataRequest(topics=[])
+
+
+def test_a_message_shows_the_call_that_makes_it() -> None:
+    topic = CreatableTopic(name="orders", num_partitions=3)
+    assert repr(topic) == (
+        "CreatableTopic(name='orders', num_partitions=3, replication_factor=0, "
+        "assignments=[], configs=[])"
+    )
+
+
+def test_two_messages_never_share_a_default_list() -> None:
+    first, second = CreateTopicsRequest(), CreateTopicsRequest()
+    first.topics.append(CreatableTopic(name="orders"))
+    assert second.topics == []
+
+
+def test_messages_of_two_classes_are_never_equal() -> None:
+    assert CreateTopicsRequest() != MetadataRequest()
+
+
+# The bytes of the internal topics' records were worked out by hand from Kafka's schemas.
+
+
+def test_a_transaction_log_record_is_spelled_as_kafka_spells_it() -> None:
+    value = TransactionLogValue(
+        producer_id=7,
+        producer_epoch=1,
+        transaction_timeout_ms=60000,
+        transaction_status=1,
+        transaction_partitions=[PartitionsSchema(topic="t", partition_ids=[2])],
+        transaction_last_update_timestamp_ms=5,
+        transaction_start_timestamp_ms=4,
+    )
+    assert TransactionLogKey(transactional_id="id").write_record(0).hex() == "000000026964"
+    assert value.write_record(0).hex() == (
+        "0000" "0000000000000007" "0001" "0000ea60" "01"
+        "00000001" "0001" "74" "00000001" "00000002"
+        "0000000000000005" "0000000000000004"
+    )  # fmt: skip
+    assert TransactionLogValue.read_record(value.write_record(0)) == value
+
+
+def test_a_transaction_log_record_of_the_flexible_version_is_read() -> None:
+    value = TransactionLogValue(
+        producer_id=7,
+        previous_producer_id=6,
+        next_producer_id=8,
+        transaction_partitions=None,
+        client_transaction_version=2,
+    )
+    assert TransactionLogValue.read_record(value.write_record(1)) == value
+
+
+def test_a_committed_offset_is_spelled_as_kafka_spells_it() -> None:
+    key = OffsetCommitKey(group="g", topic="t", partition=3)
+    value = OffsetCommitValue(offset=9, leader_epoch=2, metadata="m", commit_timestamp=5)
+    assert key.write_record(1).hex() == "000100016700017400000003"
+    assert value.write_record(3).hex() == (
+        "0003" "0000000000000009" "00000002" "0001" "6d" "0000000000000005"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_a_committed_offset_of_any_version_is_read(version: int) -> None:
+    value = OffsetCommitValue(offset=9, metadata="m", commit_timestamp=5, topic_id=NO_TOPIC_ID)
+    assert OffsetCommitValue.read_record(value.write_record(version)) == value
+
+
+@pytest.mark.parametrize("data", [b"", b"\0", b"\0\x63", b"\0\0", b"\xff\xff\0\0"])
+def test_a_record_of_no_known_version_is_a_wire_error(data: bytes) -> None:
+    with pytest.raises(WireError):
+        TransactionLogKey.read_record(data)
