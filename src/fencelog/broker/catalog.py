@@ -1,0 +1,151 @@
+"""Which topics exist: names, ids, partition counts and settings, held in the metadata store.
+
+Written before any file of a topic is made, and a deletion is noted before the first file goes, so
+that a start can finish what a crash cut short in either direction.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fencelog.log.config import LogConfig
+from fencelog.ports import MetadataStore
+from fencelog.types import TopicId
+
+TOPIC_PREFIX = "topic/"
+DELETED_PREFIX = "deleted-topic/"
+INTERNAL_TOPICS = frozenset({"__transaction_state", "__consumer_offsets", "__fencelog_versioned"})
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+def name_problem(name: str) -> str | None:
+    """Why a topic may not have this name (Kafka's rule), or None."""
+    if name in (".", ".."):
+        return f"topic name {name!r} is not allowed"
+    if not _LEGAL_NAME.fullmatch(name):
+        return (
+            f"topic name {name!r} is not allowed: use 1 to 249 of the characters a-z A-Z 0-9 . _ -"
+        )
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Topic:
+    """One topic as the metadata store has it."""
+
+    name: str
+    topic_id: TopicId
+    partitions: int
+    settings: Mapping[str, str]
+    """What was set for this topic itself, by Kafka's topic configuration names."""
+
+    @property
+    def internal(self) -> bool:
+        """Whether clients may not write to it (E9)."""
+        return self.name in INTERNAL_TOPICS
+
+    def log_config(self, defaults: Mapping[str, str]) -> LogConfig:
+        """The settings in force: the topic's own over the broker's. Raises InvalidConfigError."""
+        return LogConfig.from_topic_config({**defaults, **self.settings})
+
+    def encode(self) -> bytes:
+        """As stored."""
+        return json.dumps(
+            {
+                "id": self.topic_id.hex(),
+                "partitions": self.partitions,
+                "settings": dict(self.settings),
+            },
+            sort_keys=True,
+        ).encode()
+
+    @classmethod
+    def decode(cls, name: str, value: bytes) -> "Topic":
+        """From what was stored."""
+        fields = json.loads(value)
+        return cls(
+            name=name,
+            topic_id=TopicId(bytes.fromhex(fields["id"])),
+            partitions=fields["partitions"],
+            settings=fields["settings"],
+        )
+
+
+class Catalog:
+    """The stored topics and, in memory, the same."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        """Empty until ``load``."""
+        self._store = store
+        self._topics: dict[str, Topic] = {}
+        self._names: dict[TopicId, str] = {}
+        self.generation = 0
+        """Grows with every change; what was derived from an older one is stale."""
+
+    async def load(self) -> list[tuple[str, TopicId]]:
+        """Read all topics; returns name and id of those whose deletion a crash cut short."""
+        doomed = []
+        for key, value, _ in await self._store.list(DELETED_PREFIX):
+            name = value.decode()
+            topic_id = TopicId(bytes.fromhex(key.removeprefix(DELETED_PREFIX)))
+            doomed.append((name, topic_id))
+            await self._drop(name, topic_id)
+        for key, value, _ in await self._store.list(TOPIC_PREFIX):
+            self._put(Topic.decode(key.removeprefix(TOPIC_PREFIX), value))
+        return doomed
+
+    def get(self, name: str) -> Topic | None:
+        """A topic by name."""
+        return self._topics.get(name)
+
+    def by_id(self, topic_id: TopicId) -> Topic | None:
+        """A topic by id."""
+        name = self._names.get(topic_id)
+        return None if name is None else self._topics.get(name)
+
+    def topics(self) -> list[Topic]:
+        """All topics, by name."""
+        return [self._topics[name] for name in sorted(self._topics)]
+
+    def partition_total(self) -> int:
+        """Partitions of all topics."""
+        return sum(topic.partitions for topic in self._topics.values())
+
+    async def create(self, topic: Topic) -> bool:
+        """Store a new topic; False when the name is taken."""
+        stored = await self._store.put(
+            TOPIC_PREFIX + topic.name, topic.encode(), expected_version=0
+        )
+        if stored is None:
+            return False
+        self._put(topic)
+        return True
+
+    async def begin_deletion(self, topic: Topic) -> None:
+        """Note the deletion, then forget the topic; its files may go from here on."""
+        await self._store.put(
+            DELETED_PREFIX + topic.topic_id.hex(), topic.name.encode(), expected_version=0
+        )
+        await self._drop(topic.name, topic.topic_id)
+        self._topics.pop(topic.name, None)
+        self._names.pop(topic.topic_id, None)
+        self.generation += 1
+
+    async def end_deletion(self, topic_id: TopicId) -> None:
+        """The files are gone: drop the note."""
+        key = DELETED_PREFIX + topic_id.hex()
+        cell = await self._store.get(key)
+        if cell is not None:
+            await self._store.delete(key, expected_version=cell[1])
+
+    def _put(self, topic: Topic) -> None:
+        self._topics[topic.name] = topic
+        self._names[topic.topic_id] = topic.name
+        self.generation += 1
+
+    async def _drop(self, name: str, topic_id: TopicId) -> None:
+        """Remove the topic's cell if it still names this incarnation."""
+        cell = await self._store.get(TOPIC_PREFIX + name)
+        if cell is not None and Topic.decode(name, cell[0]).topic_id == topic_id:
+            await self._store.delete(TOPIC_PREFIX + name, expected_version=cell[1])

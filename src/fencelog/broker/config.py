@@ -1,0 +1,249 @@
+"""The broker's settings: flag over environment over file, in Kafka's key names where the thing is Kafka's."""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Literal, Self
+
+from fencelog.errors import FencelogError
+from fencelog.log.config import InvalidConfigError, LogConfig
+
+Durability = Literal["fsync", "os"]
+
+
+class ConfigError(FencelogError):
+    """A setting has no meaning; the text names key, value, place and what is allowed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerConfig:
+    """One broker's settings. The comment behind each is its key in files and environment."""
+
+    data_dir: str
+    host: str = "127.0.0.1"
+    port: int = 9092
+    advertised_host: str | None = None  # advertised.listeners
+    advertised_port: int | None = None
+    durability: Durability = "fsync"  # durability
+    node_id: int = 1  # node.id
+    num_partitions: int = 1  # num.partitions
+    auto_create_topics: bool = True  # auto.create.topics.enable
+    internal_partitions: int = 16  # transaction.state.log.num.partitions
+    frame_bytes_max: int = 100 * 1024 * 1024  # socket.request.max.bytes
+    connections_max: int = 10_000  # max.connections
+    queued_bytes_max: int = 64 * 1024 * 1024  # queued.max.request.bytes
+    frame_timeout_s: float = 60.0  # socket.frame.timeout.ms
+    idle_timeout_s: float = 600.0  # connections.max.idle.ms
+    transaction_timeout_ms_max: int = 900_000  # transaction.max.timeout.ms
+    fetch_bytes_max: int = 55 * 1024 * 1024  # fetch.max.bytes
+    partitions_max: int = 10_000  # fencelog.max.partitions
+    topic_defaults: Mapping[str, str] = field(default_factory=dict)  # log.* keys
+    log_config: LogConfig = field(default_factory=LogConfig)
+
+
+def _whole(text: str, low: int, high: int) -> int:
+    value = int(text)
+    if not low <= value <= high:
+        raise ValueError
+    return value
+
+
+def _truth(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError
+    return text.lower() == "true"
+
+
+_INT_KEYS = {
+    "node.id": ("node_id", 0, 2**31 - 1),
+    "broker.id": ("node_id", 0, 2**31 - 1),
+    "num.partitions": ("num_partitions", 1, 10_000),
+    "transaction.state.log.num.partitions": ("internal_partitions", 1, 1000),
+    "socket.request.max.bytes": ("frame_bytes_max", 1024, 2**31 - 1),
+    "max.connections": ("connections_max", 1, 10**6),
+    "queued.max.request.bytes": ("queued_bytes_max", 1024, 2**40),
+    "transaction.max.timeout.ms": ("transaction_timeout_ms_max", 1, 2**31 - 1),
+    "fetch.max.bytes": ("fetch_bytes_max", 1024, 2**31 - 1),
+    "fencelog.max.partitions": ("partitions_max", 1, 10**6),
+}
+_MS_KEYS = {
+    "socket.frame.timeout.ms": "frame_timeout_s",
+    "connections.max.idle.ms": "idle_timeout_s",
+}
+# Kafka's broker-wide defaults of topic settings, and the topic's own name for each.
+_LOG_KEYS = {
+    "log.segment.bytes": "segment.bytes",
+    "log.roll.ms": "segment.ms",
+    "log.index.interval.bytes": "index.interval.bytes",
+    "message.max.bytes": "max.message.bytes",
+    "log.message.timestamp.type": "message.timestamp.type",
+    "log.retention.ms": "retention.ms",
+    "log.retention.bytes": "retention.bytes",
+    "log.cleanup.policy": "cleanup.policy",
+}
+_OTHER_KEYS = ("durability", "auto.create.topics.enable", "listeners", "advertised.listeners")
+# Keys of a stock server.properties that one node has no use for.
+_IGNORED_PREFIXES = (
+    "process.roles",
+    "controller.",
+    "num.network.threads",
+    "num.io.threads",
+    "socket.send.",
+    "socket.receive.",
+    "log.dirs",
+    "log.dir",
+    "zookeeper.",
+    "inter.broker.",
+    "listener.security.",
+    "offsets.topic.",
+    "group.",
+    "num.recovery.",
+    "log.retention.check.",
+    "log.retention.hours",
+    "log.flush.",
+    "transaction.state.log.replication.factor",
+    "transaction.state.log.min.isr",
+    "share.",
+)
+
+
+def parse_address(text: str, what: str) -> tuple[str, int]:
+    """Split HOST:PORT (also ``PLAINTEXT://HOST:PORT`` and ``[::1]:PORT``); port 0 means any free one."""
+    address = text.removeprefix("PLAINTEXT://")
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(f"{what}: {text!r} is not HOST:PORT, for example 127.0.0.1:9092")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def read_file(path: str) -> dict[str, str]:
+    """Read a TOML file (``.toml``; dotted keys or tables) or a Java properties file into flat keys."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config {path}: cannot be read: {error}") from error
+    if path.endswith(".toml"):
+        try:
+            return _flat(tomllib.loads(text))
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"--config {path}: {error}") from error
+    pairs = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        stripped = line.strip()
+        if not stripped or stripped[0] in "#!":
+            continue
+        key, equals, value = stripped.partition("=")
+        if not equals:
+            raise ConfigError(f"--config {path}, line {number}: {stripped!r} is not key=value")
+        pairs[key.strip()] = value.strip()
+    return pairs
+
+
+def _flat(table: Mapping[str, object], prefix: str = "") -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for key, value in table.items():
+        if isinstance(value, dict):
+            pairs.update(_flat(value, f"{prefix}{key}."))
+        else:
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            pairs[f"{prefix}{key}"] = text
+    return pairs
+
+
+def read_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """``KAFKA_LOG_RETENTION_MS=…`` is ``log.retention.ms``; ``FENCELOG_DURABILITY`` is ``durability``.
+
+    Only keys that exist are taken: other programs use variables that begin with KAFKA_ as well.
+    """
+    known = {*_INT_KEYS, *_MS_KEYS, *_LOG_KEYS, *_OTHER_KEYS}
+    pairs = {}
+    for name, value in environ.items():
+        for prefix in ("KAFKA_", "FENCELOG_"):
+            key = name.removeprefix(prefix).lower().replace("_", ".")
+            if name.startswith(prefix) and key in known:
+                pairs[key] = value
+    return pairs
+
+
+def _setting(key: str, value: str, where: str) -> dict[str, object]:
+    """The fields that one key sets; topic defaults are gathered by the caller."""
+    try:
+        if key in _INT_KEYS:
+            name, low, high = _INT_KEYS[key]
+            return {name: _whole(value, low, high)}
+        if key in _MS_KEYS:
+            return {_MS_KEYS[key]: _whole(value, 1, 2**40) / 1000}
+        if key == "auto.create.topics.enable":
+            return {"auto_create_topics": _truth(value)}
+        if key == "durability" and value in ("fsync", "os"):
+            return {"durability": value}
+    except ValueError:
+        pass
+    if key == "listeners":
+        host, port = parse_address(value.split(",", maxsplit=1)[0], f"{where}: listeners")
+        return {"host": host, "port": port}
+    if key == "advertised.listeners":
+        host, port = parse_address(value.split(",", maxsplit=1)[0], f"{where}: advertised.listeners")
+        return {"advertised_host": host, "advertised_port": port}
+    if key in _INT_KEYS:
+        _, low, high = _INT_KEYS[key]
+        allowed = f"a whole number from {low} to {high}"
+    else:
+        allowed = {"durability": "fsync or os", "auto.create.topics.enable": "true or false"}.get(
+            key, "a positive whole number"
+        )
+    raise ConfigError(f"{where}: {key}={value!r}: expected {allowed}")
+
+
+def _apply(config: BrokerConfig, pairs: Mapping[str, str], where: str) -> BrokerConfig:
+    changes: dict[str, object] = {}
+    defaults = dict(config.topic_defaults)
+    for key, value in pairs.items():
+        if key in _LOG_KEYS:
+            defaults[_LOG_KEYS[key]] = value
+        elif key in _INT_KEYS or key in _MS_KEYS or key in _OTHER_KEYS:
+            changes.update(_setting(key, value, where))
+        elif not key.startswith(_IGNORED_PREFIXES):
+            raise ConfigError(f"{where}: {key} is not a setting of fencelog")
+    try:
+        log_config = LogConfig.from_topic_config(defaults)
+    except InvalidConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    return _replaced(config, {**changes, "topic_defaults": defaults, "log_config": log_config})
+
+
+def _replaced(config: BrokerConfig, changes: Mapping[str, object]) -> BrokerConfig:
+    names = {f.name for f in fields(config)}
+    assert changes.keys() <= names, changes.keys() - names
+    return replace(config, **changes)  # type: ignore[arg-type]  # names and kinds were checked above
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """What the command line said; None where it said nothing."""
+
+    data_dir: str
+    listen: str | None = None
+    durability: str | None = None
+    config: str | None = None
+
+    def resolve(self, environ: Mapping[str, str] | None = None) -> BrokerConfig:
+        """Join file, environment and flags, the later ones winning. Raises ConfigError."""
+        config = BrokerConfig(data_dir=self.data_dir)
+        if self.config is not None:
+            config = _apply(config, read_file(self.config), self.config)
+        config = _apply(
+            config, read_environment(os.environ if environ is None else environ), "environment"
+        )
+        if self.durability is not None:
+            config = _apply(config, {"durability": self.durability}, "--durability")
+        if self.listen is not None:
+            host, port = parse_address(self.listen, "--listen")
+            config = replace(config, host=host, port=port)
+        return config
+
+    def with_listen(self, listen: str) -> Self:
+        """The same flags with another address."""
+        return replace(self, listen=listen)

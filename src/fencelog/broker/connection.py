@@ -1,0 +1,344 @@
+"""One client's connection: frames in, replies out in request order.
+
+A handler answers in one of three ways: at once with a ``Reply``; with a future of one, and then the
+next request starts meanwhile (a produce that waits for its commit); or with a coroutine, and then the
+next request waits until it has ended, because Kafka's clients count on that order.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from fencelog.errors import WireError
+from fencelog.types import Buffer, Instant
+from fencelog.wire.framing import SIZE_BYTES, frame_size
+from fencelog.wire.headers import RequestHeader
+
+log = logging.getLogger(__name__)
+
+Reply: TypeAlias = Sequence[Buffer] | None
+"""The response's buffers after the size prefix, header included; None where none is sent (acks=0)."""
+
+Answer: TypeAlias = (
+    "Reply | asyncio.Future[Reply] | Coroutine[None, None, Reply | asyncio.Future[Reply]]"
+)
+
+PIPELINE_MAX = 128
+EAGER_FRAME_BYTES = 2 * 1024 * 1024
+WRITE_BUFFER_BYTES_MAX = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One decoded header and the body's bytes, which belong to the handler from here on."""
+
+    header: RequestHeader
+    body: memoryview
+    connection: "Connection"
+
+
+class Service(Protocol):
+    """What a connection asks of its server."""
+
+    scratch: memoryview
+    frame_bytes_max: int
+
+    def handle(self, frame: bytearray, connection: "Connection") -> Answer:
+        """Answer one frame. Raises WireError when the frame is malformed."""
+        ...
+
+    def opened(self, connection: "Connection") -> bool:
+        """Count a new connection; False refuses it."""
+        ...
+
+    def closed(self, connection: "Connection") -> None:
+        """Forget a connection."""
+        ...
+
+    def reserve(self, size: int) -> bool:
+        """Take bytes of the common budget for queued requests; False when it is used up."""
+        ...
+
+    def release(self, size: int) -> None:
+        """Give bytes back."""
+        ...
+
+
+class _Slot:
+    """The place of one reply in the order of requests."""
+
+    __slots__ = ("frame_bytes", "ready", "reply")
+
+    def __init__(self, frame_bytes: int) -> None:
+        self.frame_bytes = frame_bytes
+        self.ready = False
+        self.reply: Reply = None
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Receives straight into frames; runs handlers in order; writes replies in order.
+
+    Invariant: ``_slots`` holds a slot for each request begun and not yet answered; ``_waiting`` the
+    frames received and not yet begun. Frames of both count against the server's budget.
+    """
+
+    def __init__(self, service: Service, loop: asyncio.AbstractEventLoop) -> None:
+        """Serve one accepted socket."""
+        self._service = service
+        self._loop = loop
+        self._transport: asyncio.Transport | None = None
+        self._head = b""
+        self._frame: bytearray | None = None
+        self._frame_size = 0
+        self._filled = 0
+        self._slots: deque[_Slot] = deque()
+        self._waiting: deque[bytearray] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._paused = False
+        self._write_paused = False
+        self._closing = False
+        self.peer = "?"
+        self.local: tuple[str, int] = ("127.0.0.1", 0)
+        self.last_heard = Instant(loop.time())
+        self.frame_begun: Instant | None = None
+        self.client_id: str | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is begun or waiting."""
+        return bool(self._slots or self._waiting)
+
+    # -- transport callbacks -------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Register with the server, which may refuse."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        local = transport.get_extra_info("sockname")
+        if peer:
+            self.peer = f"{peer[0]}:{peer[1]}"
+        if local:
+            self.local = (local[0], local[1])
+        if not self._service.opened(self):
+            self._closing = True
+            transport.abort()
+            return
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_MAX)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget what was queued; what is already appended stays."""
+        del exc
+        self._closing = True
+        if self._task is not None:
+            self._task.cancel()
+        for frame in self._waiting:
+            self._service.release(len(frame))
+        self._waiting.clear()
+        for slot in self._slots:
+            self._service.release(slot.frame_bytes)
+            slot.frame_bytes = 0
+        if self._frame is not None:
+            self._service.release(len(self._frame))
+            self._frame = None
+        self._service.closed(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go: the open frame, else the server's scratch space."""
+        del sizehint
+        if self._frame is not None:
+            if self._filled == len(self._frame):
+                self._grow()
+            return memoryview(self._frame)[self._filled :]
+        return self._service.scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take what arrived: finish the open frame, or cut the scratch space into frames."""
+        self.last_heard = Instant(self._loop.time())
+        if self._frame is not None:
+            self._filled += nbytes
+            if self._filled == self._frame_size:
+                frame, self._frame = self._frame, None
+                self.frame_begun = None
+                self._take(frame)
+            return
+        try:
+            self._cut(nbytes)
+        except WireError as error:
+            self.fail(f"bad frame: {error}")
+
+    def eof_received(self) -> bool:
+        """The client has nothing more to send: close when all is answered (at once when idle)."""
+        return False
+
+    def pause_writing(self) -> None:
+        """The client reads too slowly: stop taking its requests."""
+        self._write_paused = True
+        self._update_reading()
+
+    def resume_writing(self) -> None:
+        """The client has caught up."""
+        self._write_paused = False
+        self._advance()
+
+    # -- frames --------------------------------------------------------------------------------
+
+    def _grow(self) -> None:
+        """Give a large frame more room only as its bytes arrive: an announcement costs nothing."""
+        assert self._frame is not None
+        more = min(self._frame_size - len(self._frame), len(self._frame))
+        self._service.reserve(more)
+        grown = bytearray(len(self._frame) + more)
+        grown[: self._filled] = self._frame
+        self._frame = grown
+
+    def _cut(self, nbytes: int) -> None:
+        view: memoryview = self._service.scratch[:nbytes]
+        begun = self.frame_begun if self._head else None
+        self.frame_begun = None
+        if self._head:
+            view = memoryview(self._head + bytes(view))
+            self._head = b""
+        position, end = 0, len(view)
+        while end - position >= SIZE_BYTES:
+            size = frame_size(view[position : position + SIZE_BYTES], self._service.frame_bytes_max)
+            position += SIZE_BYTES
+            if end - position < size:
+                self._frame = bytearray(min(size, EAGER_FRAME_BYTES))
+                self._service.reserve(len(self._frame))
+                self._frame_size = size
+                self._filled = end - position
+                self._frame[: self._filled] = view[position:end]
+                self.frame_begun = begun or self.last_heard
+                return
+            frame = bytearray(view[position : position + size])
+            self._service.reserve(size)
+            position += size
+            begun = None
+            self._take(frame)
+            if self._closing:
+                return
+        if position < end:
+            self._head = bytes(view[position:end])
+            self.frame_begun = begun or self.last_heard
+
+    def _take(self, frame: bytearray) -> None:
+        self._waiting.append(frame)
+        self._advance()
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Begin waiting requests until one must be waited for or a limit is reached."""
+        while (
+            self._waiting
+            and self._task is None
+            and not self._closing
+            and not self._write_paused
+            and len(self._slots) < PIPELINE_MAX
+        ):
+            frame = self._waiting.popleft()
+            slot = _Slot(len(frame))
+            self._slots.append(slot)
+            try:
+                answer = self._service.handle(frame, self)
+            except WireError as error:
+                self.fail(f"bad request: {error}")
+                return
+            self._follow(slot, answer)
+        self._update_reading()
+
+    def _follow(self, slot: _Slot, answer: Answer) -> None:
+        if answer is None or isinstance(answer, (list, tuple)):
+            self._ready(slot, answer)
+        elif isinstance(answer, asyncio.Future):
+            answer.add_done_callback(lambda done: self._settled(slot, done))
+        else:
+            assert asyncio.iscoroutine(answer)
+            self._task = self._loop.create_task(self._drive(slot, answer))
+
+    async def _drive(
+        self, slot: _Slot, answer: Coroutine[None, None, "Reply | asyncio.Future[Reply]"]
+    ) -> None:
+        try:
+            outcome = await answer
+        except WireError as error:
+            self.fail(f"bad request: {error}")
+            return
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            log.exception("%s: request failed; closing the connection", self.peer)
+            self.abort()
+            return
+        self._task = None
+        self._follow(slot, outcome)
+        self._advance()
+
+    def _settled(self, slot: _Slot, done: "asyncio.Future[Reply]") -> None:
+        if done.cancelled() or done.exception() is not None:
+            if not done.cancelled():
+                log.error("%s: request failed: %r", self.peer, done.exception())
+            self.abort()
+            return
+        self._ready(slot, done.result())
+        if self._waiting:
+            self._advance()
+
+    def _ready(self, slot: _Slot, reply: Reply) -> None:
+        slot.reply = reply
+        slot.ready = True
+        out: list[Buffer] = []
+        slots = self._slots
+        while slots and slots[0].ready:
+            first = slots.popleft()
+            self._service.release(first.frame_bytes)
+            if first.reply is not None:
+                size = sum(len(part) for part in first.reply)
+                out.append(size.to_bytes(SIZE_BYTES, "big"))
+                out.extend(first.reply)
+        if out and self._transport is not None and not self._closing:
+            self._transport.writelines(out)
+        self._update_reading()
+
+    def _update_reading(self) -> None:
+        """Stop reading while this client has enough under way; bounds what it can make us hold."""
+        if self._transport is None or self._closing:
+            return
+        full = (
+            self._write_paused
+            or len(self._waiting) >= PIPELINE_MAX
+            or (self._task is not None and len(self._waiting) >= 4)
+            or not self._service.reserve(0)
+        )
+        if full and not self._paused and (self._slots or self._waiting):
+            self._transport.pause_reading()
+            self._paused = True
+        elif not full and self._paused:
+            self._transport.resume_reading()
+            self._paused = False
+
+    # -- ending --------------------------------------------------------------------------------
+
+    def fail(self, reason: str) -> None:
+        """Close because the peer broke the protocol; says why in the log."""
+        log.warning("closing connection of %s (%s): %s", self.peer, self.client_id, reason)
+        self.abort()
+
+    def close(self) -> None:
+        """Close after what is written has been sent."""
+        self._closing = True
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
+
+ConnectionFactory = Callable[[], Connection]

@@ -1,0 +1,32 @@
+"""What a handler reaches: the broker's parts, composed by the node."""
+
+from dataclasses import dataclass
+
+from fencelog.broker.catalog import Catalog
+from fencelog.broker.config import BrokerConfig
+from fencelog.broker.coordinator_runtime import CoordinatorRuntime
+from fencelog.broker.log_flusher import LogFlusher
+from fencelog.broker.log_manager import LogManager
+from fencelog.broker.producer_ids import ProducerIds
+from fencelog.coordination.group.shard import GroupShard
+from fencelog.coordination.transaction.shard import TransactionShard
+from fencelog.coordination.versioned.shard import VersionedShard
+from fencelog.ports import WallClock
+
+
+@dataclass(slots=True, kw_only=True)
+class Broker:
+    """The parts of one running broker."""
+
+    config: BrokerConfig
+    cluster_id: str
+    catalog: Catalog
+    logs: LogManager
+    flusher: LogFlusher
+    transactions: CoordinatorRuntime[TransactionShard]
+    versioned: CoordinatorRuntime[VersionedShard]
+    groups: CoordinatorRuntime[GroupShard]
+    producer_ids: ProducerIds
+    clock: WallClock
+    address: tuple[str, int] = ("127.0.0.1", 0)
+    """Where the broker listens; the port is the real one once it does."""

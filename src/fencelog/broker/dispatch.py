@@ -1,0 +1,86 @@
+"""From a frame to its handler: header, version check, decoding, and the answer's encoding."""
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+from fencelog.broker.connection import Answer, Connection, Reply, Request
+from fencelog.broker.context import Broker
+from fencelog.errors import WireError
+from fencelog.types import Buffer
+from fencelog.wire.api_versions import SUPPORTED, ApiKey
+from fencelog.wire.headers import read_request_header, response_header, response_is_flexible
+
+log = logging.getLogger(__name__)
+
+
+class RequestMessage(Protocol):
+    """A request's body as generated code reads it."""
+
+    @classmethod
+    def read(cls, data: Buffer, version: int) -> "RequestMessage":
+        """Decode a body. Raises WireError."""
+        ...
+
+
+class ResponseMessage(Protocol):
+    """A response's body as generated code writes it."""
+
+    def write(self, version: int) -> bytes:
+        """Encode a body."""
+        ...
+
+
+Q = TypeVar("Q")
+RawHandler = Callable[[Broker, Request], Answer]
+
+
+def respond(request: Request, *body: Buffer) -> list[Buffer]:
+    """The reply of these body buffers, behind the request's response header."""
+    header = request.header
+    flexible = response_is_flexible(header.api_key, header.api_version)
+    return [response_header(header.correlation_id, flexible), *body]
+
+
+def message_handler(
+    read: Callable[[Buffer, int], Q],
+    handle: Callable[[Broker, Q, Request], Awaitable[ResponseMessage]],
+) -> RawHandler:
+    """Wrap a handler of decoded messages; it may wait, and the connection's next request waits for it."""
+
+    async def run(broker: Broker, request: Request, decoded: Q) -> Reply:
+        response = await handle(broker, decoded, request)
+        return respond(request, response.write(request.header.api_version))
+
+    def raw(broker: Broker, request: Request) -> Answer:
+        return run(broker, request, read(request.body, request.header.api_version))
+
+    return raw
+
+
+class Dispatcher:
+    """Finds the handler of a request."""
+
+    def __init__(self, broker: Broker, handlers: dict[ApiKey, RawHandler]) -> None:
+        """``handlers`` must cover every key that is advertised."""
+        assert handlers.keys() == SUPPORTED.keys(), handlers.keys() ^ SUPPORTED.keys()
+        self._broker = broker
+        self._handlers: dict[int, tuple[RawHandler, int, int]] = {
+            int(key): (handler, SUPPORTED[key].minimum, SUPPORTED[key].maximum)
+            for key, handler in handlers.items()
+        }
+
+    def __call__(self, frame: bytearray, connection: Connection) -> Answer:
+        """Answer one frame. Raises WireError where Kafka, too, ends the connection."""
+        header, body = read_request_header(memoryview(frame))
+        entry = self._handlers.get(header.api_key)
+        if entry is None:
+            raise WireError(f"unknown api key {header.api_key}")
+        handler, minimum, maximum = entry
+        if not minimum <= header.api_version <= maximum and header.api_key != ApiKey.API_VERSIONS:
+            raise WireError(
+                f"{ApiKey(header.api_key).name} version {header.api_version} is not spoken here, "
+                f"only {minimum} to {maximum}"
+            )
+        connection.client_id = header.client_id
+        return handler(self._broker, Request(header, body, connection))

@@ -1,0 +1,195 @@
+"""What the cluster is and where things are: ApiVersions, Metadata, FindCoordinator, DescribeCluster."""
+
+from fencelog.broker.catalog import Topic, name_problem
+from fencelog.broker.connection import Answer, Connection, Request
+from fencelog.broker.context import Broker
+from fencelog.broker.dispatch import respond
+from fencelog.errors import ErrorCode, RequestError
+from fencelog.types import NO_TOPIC_ID, TopicId
+from fencelog.wire.api_versions import SUPPORTED, ApiKey
+from fencelog.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from fencelog.wire.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from fencelog.wire.messages.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from fencelog.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
+KEY_TYPES = (0, 1)
+"""Group and transaction; share groups are not spoken."""
+
+
+def advertised(broker: Broker, connection: Connection) -> tuple[str, int]:
+    """The address that this client is told: the configured one, or the one that it reached."""
+    config = broker.config
+    if config.advertised_host is not None:
+        return config.advertised_host, config.advertised_port or broker.address[1]
+    host = connection.local[0] if config.host in WILDCARDS else config.host
+    return host, broker.address[1]
+
+
+def api_versions(broker: Broker, request: Request) -> Answer:
+    """Say which requests are spoken; a version that is not known is refused in version 0 (KIP-511)."""
+    del broker
+    version = request.header.api_version
+    known = SUPPORTED[ApiKey.API_VERSIONS]
+    if not known.minimum <= version <= known.maximum:
+        refusal = ApiVersionsResponse(
+            error_code=ErrorCode.UNSUPPORTED_VERSION,
+            api_keys=[
+                ApiVersion(
+                    api_key=ApiKey.API_VERSIONS,
+                    min_version=known.minimum,
+                    max_version=known.maximum,
+                )
+            ],
+        )
+        return respond(request, refusal.write(0))
+    ApiVersionsRequest.read(request.body, version)
+    return respond(request, _ALL_VERSIONS.write(version))
+
+
+_ALL_VERSIONS = ApiVersionsResponse(
+    api_keys=[
+        ApiVersion(api_key=key, min_version=spoken.minimum, max_version=spoken.maximum)
+        for key, spoken in SUPPORTED.items()
+    ]
+)
+
+
+async def metadata(broker: Broker, message: MetadataRequest, request: Request) -> MetadataResponse:
+    """Describe topics; creates the named ones that are missing, where both sides allow it."""
+    version = request.header.api_version
+    topics: list[MetadataResponseTopic] = []
+    if message.topics is None or (version == 0 and not message.topics):
+        topics = [_described(broker, topic) for topic in broker.catalog.topics()]
+    else:
+        creating = broker.config.auto_create_topics and (
+            version < 4 or message.allow_auto_topic_creation
+        )
+        for asked in message.topics:
+            if asked.name is None:
+                topics.append(_by_id(broker, asked.topic_id))
+            else:
+                topics.append(await _by_name(broker, asked.name, creating=creating))
+    host, port = advertised(broker, request.connection)
+    return MetadataResponse(
+        brokers=[MetadataResponseBroker(node_id=broker.config.node_id, host=host, port=port)],
+        cluster_id=broker.cluster_id,
+        controller_id=broker.config.node_id,
+        topics=topics,
+    )
+
+
+def _by_id(broker: Broker, topic_id: bytes) -> MetadataResponseTopic:
+    topic = broker.catalog.by_id(TopicId(topic_id))
+    if topic is None:
+        return MetadataResponseTopic(
+            error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id
+        )
+    return _described(broker, topic)
+
+
+async def _by_name(broker: Broker, name: str, *, creating: bool) -> MetadataResponseTopic:
+    topic = broker.catalog.get(name)
+    error = ErrorCode.NONE
+    if topic is None:
+        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if name_problem(name) is not None:
+            error = ErrorCode.INVALID_TOPIC_EXCEPTION
+        elif creating:
+            try:
+                topic = await broker.logs.create_topic(name, broker.config.num_partitions, {})
+            except RequestError as refused:
+                error = refused.code
+                # Two clients may ask for the same new topic at once; both get it.
+                topic = broker.catalog.get(name)
+    if topic is None:
+        return MetadataResponseTopic(error_code=error, name=name, topic_id=NO_TOPIC_ID)
+    return _described(broker, topic)
+
+
+def _described(broker: Broker, topic: Topic) -> MetadataResponseTopic:
+    node = broker.config.node_id
+    partitions = []
+    for index in range(topic.partitions):
+        partition = broker.logs.get(topic.name, index)
+        online = partition is not None or topic.internal
+        partitions.append(
+            MetadataResponsePartition(
+                error_code=ErrorCode.NONE if online else ErrorCode.LEADER_NOT_AVAILABLE,
+                partition_index=index,
+                leader_id=node if online else -1,
+                leader_epoch=partition.log.leader_epoch if partition is not None else 0,
+                replica_nodes=[node],
+                isr_nodes=[node],
+                offline_replicas=[] if online else [node],
+            )
+        )
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.internal,
+        partitions=partitions,
+    )
+
+
+async def find_coordinator(
+    broker: Broker, message: FindCoordinatorRequest, request: Request
+) -> FindCoordinatorResponse:
+    """Every coordinator of a single node is that node."""
+    host, port = advertised(broker, request.connection)
+    node = broker.config.node_id
+    known = message.key_type in KEY_TYPES
+    error = ErrorCode.NONE if known else ErrorCode.INVALID_REQUEST
+    text = None if known else f"key type {message.key_type} is not spoken here"
+    if request.header.api_version < 4:
+        if not known:
+            return FindCoordinatorResponse(
+                error_code=error, error_message=text, node_id=-1, port=-1
+            )
+        return FindCoordinatorResponse(error_message=None, node_id=node, host=host, port=port)
+    return FindCoordinatorResponse(
+        coordinators=[
+            Coordinator(
+                key=key,
+                node_id=node if known else -1,
+                host=host if known else "",
+                port=port if known else -1,
+                error_code=error,
+                error_message=text,
+            )
+            for key in message.coordinator_keys
+        ]
+    )
+
+
+async def describe_cluster(
+    broker: Broker, message: DescribeClusterRequest, request: Request
+) -> DescribeClusterResponse:
+    """Name the one node."""
+    if message.endpoint_type != 1:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            error_message="only brokers can be described: there are no separate controllers",
+            endpoint_type=message.endpoint_type,
+        )
+    host, port = advertised(broker, request.connection)
+    node = broker.config.node_id
+    return DescribeClusterResponse(
+        cluster_id=broker.cluster_id,
+        controller_id=node,
+        brokers=[DescribeClusterBroker(broker_id=node, host=host, port=port)],
+    )

@@ -1,0 +1,179 @@
+"""Fetch: whole batches as they are on disk, up to what the reader's isolation may see.
+
+Behaviour: a fetch that finds less than ``min_bytes`` waits for news of its partitions, at most
+``max_wait_ms``. The first batch is always whole, even above every limit, so that no reader is stuck.
+Sessions are not kept: answering session id 0 makes every client send whole requests.
+"""
+
+import asyncio
+
+from fencelog.broker.connection import Answer, Reply, Request
+from fencelog.broker.context import Broker
+from fencelog.broker.dispatch import respond
+from fencelog.broker.partition import Partition
+from fencelog.errors import CorruptionError, ErrorCode, StorageError
+from fencelog.log.values import Isolation, ReadPlan
+from fencelog.types import LeaderEpoch, Offset
+from fencelog.wire.batch import Compression, read_header
+from fencelog.wire.hot import (
+    FetchedPartition,
+    FetchedTopic,
+    FetchPartition,
+    FetchRequest,
+    read_fetch_request,
+    write_fetch_response,
+)
+
+TOPIC_IDS_FROM = 13
+ZSTD_VERSION_MIN = 10
+
+
+def fetch(broker: Broker, request: Request) -> Answer:
+    """Handle one fetch request."""
+    message = read_fetch_request(request.body, request.header.api_version)
+    return _fetch(broker, request, message)
+
+
+async def _fetch(broker: Broker, request: Request, message: FetchRequest) -> Reply:
+    version = request.header.api_version
+    if message.isolation_level not in tuple(Isolation):
+        return respond(request, *write_fetch_response(version, ErrorCode.INVALID_REQUEST, 0, []))
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + max(message.max_wait_ms, 0) / 1000
+    while True:
+        # Registered before reading: what arrives while one partition is read still wakes us.
+        waiter: asyncio.Future[None] = loop.create_future()
+        waited = _register(broker, message, waiter)
+        try:
+            topics, size, final = await _read_all(broker, message, version)
+            if final or size >= message.min_bytes or loop.time() >= deadline:
+                return respond(request, *write_fetch_response(version, ErrorCode.NONE, 0, topics))
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await waiter
+            except TimeoutError:
+                continue
+        finally:
+            for partition in waited:
+                partition.purgatory.remove_reader(waiter)
+
+
+def _register(
+    broker: Broker, message: FetchRequest, waiter: "asyncio.Future[None]"
+) -> list[Partition]:
+    waited = []
+    for asked in message.topics:
+        topic = asked.topic
+        if topic is None and asked.topic_id is not None:
+            known = broker.catalog.by_id(asked.topic_id)  # type: ignore[arg-type]
+            topic = known.name if known else None
+        if topic is None:
+            continue
+        for part in asked.partitions:
+            partition = broker.logs.get(topic, part.partition)
+            if partition is not None:
+                partition.purgatory.add_reader(waiter)
+                waited.append(partition)
+    return waited
+
+
+async def _read_all(
+    broker: Broker, message: FetchRequest, version: int
+) -> tuple[list[FetchedTopic], int, bool]:
+    """Everything to answer, its record bytes, and whether it may not wait (an error is among it)."""
+    isolation = Isolation(message.isolation_level)
+    budget = min(message.max_bytes, broker.config.fetch_bytes_max)
+    topics: list[FetchedTopic] = []
+    total = 0
+    final = not message.topics
+    for asked in message.topics:
+        name, unknown = asked.topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if version >= TOPIC_IDS_FROM:
+            known = broker.catalog.by_id(asked.topic_id)  # type: ignore[arg-type]
+            name, unknown = (known.name if known else None), ErrorCode.UNKNOWN_TOPIC_ID
+        fetched = []
+        for part in asked.partitions:
+            partition = broker.logs.get(name, part.partition) if name is not None else None
+            if partition is None:
+                code = unknown if name is None else broker.logs.missing(name, part.partition)
+                fetched.append(FetchedPartition(part.partition, code))
+                final = True
+                continue
+            limit = min(part.partition_max_bytes, budget - total)
+            one = await _read_one(partition, part, isolation, limit, first=total == 0)
+            if version < ZSTD_VERSION_MIN and _holds_zstd(one):
+                one = FetchedPartition(part.partition, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+            total += sum(len(records) for records in one.records)
+            final = final or one.error is not ErrorCode.NONE
+            fetched.append(one)
+        topics.append(FetchedTopic(asked.topic, asked.topic_id, fetched))
+    return topics, total, final
+
+
+def _holds_zstd(fetched: FetchedPartition) -> bool:
+    """Whether the data begins with a zstd batch, which old clients cannot read."""
+    return bool(fetched.records) and read_header(fetched.records[0]).compression is Compression.ZSTD
+
+
+async def _read_one(
+    partition: Partition,
+    asked: FetchPartition,
+    isolation: Isolation,
+    limit: int,
+    *,
+    first: bool,
+) -> FetchedPartition:
+    log = partition.log
+    error = epoch_error(asked.current_leader_epoch, log.leader_epoch)
+    if error is not ErrorCode.NONE:
+        return FetchedPartition(asked.partition, error)
+    plan = log.read(Offset(asked.fetch_offset), max(limit, 0), isolation)
+    if isinstance(plan, ErrorCode):
+        return FetchedPartition(
+            asked.partition,
+            plan,
+            log.high_watermark,
+            log.last_stable_offset,
+            log.log_start_offset,
+        )
+    # What the answer says of the log must be no older than what it holds: read before the data.
+    high_watermark, stable, start = log.high_watermark, log.last_stable_offset, log.log_start_offset
+    records: list[memoryview] = []
+    if not plan.is_empty and (limit > 0 or first):
+        try:
+            data = await partition.store.read(plan)
+        except (CorruptionError, StorageError):
+            return FetchedPartition(asked.partition, ErrorCode.KAFKA_STORAGE_ERROR)
+        if data:
+            records.append(data)
+    aborted = None
+    if isolation is Isolation.TRANSACTIONAL:
+        aborted = _aborted(partition, plan, records)
+    return FetchedPartition(
+        asked.partition, ErrorCode.NONE, high_watermark, stable, start, aborted, records
+    )
+
+
+def _aborted(
+    partition: Partition, plan: ReadPlan, records: list[memoryview]
+) -> list[tuple[int, int]]:
+    """The aborted transactions that touch the data returned (E10)."""
+    if not records:
+        return []
+    data = records[0]
+    end, position = plan.offset, 0
+    while position < len(data):
+        header = read_header(data, position)
+        end = header.next_offset
+        position += header.size
+    return [
+        (entry.producer_id, entry.first_offset)
+        for entry in partition.log.aborted_transactions(plan.offset, end)
+    ]
+
+
+def epoch_error(asked: int, current: LeaderEpoch) -> ErrorCode:
+    """Judge the leader epoch that a client believes in; -1 is not checked (KIP-320)."""
+    if asked < 0 or asked == current:
+        return ErrorCode.NONE
+    return ErrorCode.FENCED_LEADER_EPOCH if asked < current else ErrorCode.UNKNOWN_LEADER_EPOCH

@@ -1,0 +1,72 @@
+"""Which handler answers which request."""
+
+from fencelog.broker.dispatch import RawHandler, message_handler
+from fencelog.broker.handlers import cluster, groups, offsets, topics, transactions, versioned
+from fencelog.broker.handlers.fetch import fetch
+from fencelog.broker.handlers.produce import produce
+from fencelog.wire.api_versions import ApiKey
+from fencelog.wire.messages.abort_transaction import AbortTransactionRequest
+from fencelog.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from fencelog.wire.messages.commit_transaction import CommitTransactionRequest
+from fencelog.wire.messages.create_topics import CreateTopicsRequest
+from fencelog.wire.messages.delete_topics import DeleteTopicsRequest
+from fencelog.wire.messages.describe_app import DescribeAppRequest
+from fencelog.wire.messages.describe_cluster import DescribeClusterRequest
+from fencelog.wire.messages.describe_configs import DescribeConfigsRequest
+from fencelog.wire.messages.describe_producers import DescribeProducersRequest
+from fencelog.wire.messages.describe_transactions import DescribeTransactionsRequest
+from fencelog.wire.messages.end_txn import EndTxnRequest
+from fencelog.wire.messages.find_coordinator import FindCoordinatorRequest
+from fencelog.wire.messages.init_producer_id import InitProducerIdRequest
+from fencelog.wire.messages.join_transaction import JoinTransactionRequest
+from fencelog.wire.messages.list_offsets import ListOffsetsRequest
+from fencelog.wire.messages.list_transactions import ListTransactionsRequest
+from fencelog.wire.messages.metadata import MetadataRequest
+from fencelog.wire.messages.offset_commit import OffsetCommitRequest
+from fencelog.wire.messages.offset_fetch import OffsetFetchRequest
+from fencelog.wire.messages.renew_transaction import RenewTransactionRequest
+
+
+def handlers() -> dict[ApiKey, RawHandler]:
+    """Every request that is advertised, with what answers it."""
+    return {
+        ApiKey.PRODUCE: produce,
+        ApiKey.FETCH: fetch,
+        ApiKey.API_VERSIONS: cluster.api_versions,
+        ApiKey.METADATA: message_handler(MetadataRequest.read, cluster.metadata),
+        ApiKey.FIND_COORDINATOR: message_handler(
+            FindCoordinatorRequest.read, cluster.find_coordinator
+        ),
+        ApiKey.DESCRIBE_CLUSTER: message_handler(
+            DescribeClusterRequest.read, cluster.describe_cluster
+        ),
+        ApiKey.CREATE_TOPICS: message_handler(CreateTopicsRequest.read, topics.create_topics),
+        ApiKey.DELETE_TOPICS: message_handler(DeleteTopicsRequest.read, topics.delete_topics),
+        ApiKey.DESCRIBE_CONFIGS: message_handler(
+            DescribeConfigsRequest.read, topics.describe_configs
+        ),
+        ApiKey.LIST_OFFSETS: message_handler(ListOffsetsRequest.read, offsets.list_offsets),
+        ApiKey.OFFSET_COMMIT: message_handler(OffsetCommitRequest.read, groups.offset_commit),
+        ApiKey.OFFSET_FETCH: message_handler(OffsetFetchRequest.read, groups.offset_fetch),
+        ApiKey.INIT_PRODUCER_ID: message_handler(
+            InitProducerIdRequest.read, transactions.init_producer_id
+        ),
+        ApiKey.ADD_PARTITIONS_TO_TXN: message_handler(
+            AddPartitionsToTxnRequest.read, transactions.add_partitions
+        ),
+        ApiKey.END_TXN: message_handler(EndTxnRequest.read, transactions.end_transaction),
+        ApiKey.LIST_TRANSACTIONS: message_handler(
+            ListTransactionsRequest.read, transactions.list_transactions
+        ),
+        ApiKey.DESCRIBE_TRANSACTIONS: message_handler(
+            DescribeTransactionsRequest.read, transactions.describe_transactions
+        ),
+        ApiKey.DESCRIBE_PRODUCERS: message_handler(
+            DescribeProducersRequest.read, transactions.describe_producers
+        ),
+        ApiKey.JOIN_TRANSACTION: message_handler(JoinTransactionRequest.read, versioned.join),
+        ApiKey.COMMIT_TRANSACTION: message_handler(CommitTransactionRequest.read, versioned.commit),
+        ApiKey.ABORT_TRANSACTION: message_handler(AbortTransactionRequest.read, versioned.abort),
+        ApiKey.RENEW_TRANSACTION: message_handler(RenewTransactionRequest.read, versioned.renew),
+        ApiKey.DESCRIBE_APP: message_handler(DescribeAppRequest.read, versioned.describe),
+    }

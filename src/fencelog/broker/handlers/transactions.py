@@ -1,0 +1,301 @@
+"""Kafka's transactions: InitProducerId, AddPartitionsToTxn, EndTxn, and what operators list.
+
+Version notes: PRODUCER_FENCED exists from InitProducerId 4 and from version 2 of the others on; older
+versions get INVALID_PRODUCER_EPOCH (E2).
+"""
+
+from collections.abc import Iterable
+
+from fencelog.broker.connection import Request
+from fencelog.broker.context import Broker
+from fencelog.coordination.transaction.shard import InitResult, for_client
+from fencelog.coordination.transaction.state import Transaction, TxnState
+from fencelog.errors import ErrorCode, NotLeaderError
+from fencelog.types import ProducerEpoch, ProducerId, TopicPartition
+from fencelog.wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopicResult,
+)
+from fencelog.wire.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+from fencelog.wire.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TopicData,
+)
+from fencelog.wire.messages.describe_transactions import TransactionState as DescribedTransaction
+from fencelog.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
+from fencelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from fencelog.wire.messages.list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+from fencelog.wire.messages.list_transactions import TransactionState as ListedTransaction
+from fencelog.wire.own import app_of
+
+
+async def init_producer_id(
+    broker: Broker, message: InitProducerIdRequest, request: Request
+) -> InitProducerIdResponse:
+    """Give a producer id; with a transactional id, fence its older incarnations (E1, E7)."""
+    result = await _init(broker, message)
+    knows_fenced = request.header.api_version >= 4
+    return InitProducerIdResponse(
+        error_code=for_client(result.error, knows_fenced=knows_fenced),
+        producer_id=result.producer_id,
+        producer_epoch=result.producer_epoch,
+    )
+
+
+async def _init(broker: Broker, message: InitProducerIdRequest) -> InitResult:
+    transactional_id = message.transactional_id
+    if transactional_id is None:
+        # An idempotent producer that gives its old identity gets a new one as well: its state on
+        # the partitions would judge the sequences that it starts again (KIP-360).
+        return InitResult(ErrorCode.NONE, await broker.producer_ids.take(), ProducerEpoch(0))
+    if app_of(transactional_id) is not None:
+        return InitResult(ErrorCode.INVALID_REQUEST)
+    fresh = await broker.producer_ids.take()
+    wall_ms = broker.clock.now_ms()
+    try:
+        return await broker.transactions.decide(
+            transactional_id,
+            lambda shard, now: shard.init_producer_id(
+                transactional_id,
+                message.transaction_timeout_ms,
+                ProducerId(message.producer_id),
+                ProducerEpoch(message.producer_epoch),
+                new_producer_id=fresh,
+                wall_ms=wall_ms,
+            ),
+        )
+    except NotLeaderError:
+        return InitResult(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+
+async def add_partitions(
+    broker: Broker, message: AddPartitionsToTxnRequest, request: Request
+) -> AddPartitionsToTxnResponse:
+    """Enlist partitions in the producer's transaction: all of them or none."""
+    partitions = [
+        TopicPartition(topic.name, index)
+        for topic in message.v3_and_below_topics
+        for index in topic.partitions
+    ]
+    errors = {name: _enlistable(broker, name) for name in partitions}
+    if any(errors.values()):
+        # As Kafka has it: one bad partition, and the good ones were not attempted.
+        results = {
+            name: error or ErrorCode.OPERATION_NOT_ATTEMPTED for name, error in errors.items()
+        }
+    else:
+        error = await _add(broker, message, partitions)
+        known = for_client(error, knows_fenced=request.header.api_version >= 2)
+        results = dict.fromkeys(partitions, known)
+    return AddPartitionsToTxnResponse(
+        results_by_topic_v3_and_below=[
+            AddPartitionsToTxnTopicResult(
+                name=topic.name,
+                results_by_partition=[
+                    AddPartitionsToTxnPartitionResult(
+                        partition_index=index,
+                        partition_error_code=results[TopicPartition(topic.name, index)],
+                    )
+                    for index in topic.partitions
+                ],
+            )
+            for topic in message.v3_and_below_topics
+        ]
+    )
+
+
+def _enlistable(broker: Broker, name: TopicPartition) -> ErrorCode:
+    topic = broker.catalog.get(name.topic)
+    if topic is None or not 0 <= name.partition < topic.partitions:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return ErrorCode.TOPIC_AUTHORIZATION_FAILED if topic.internal else ErrorCode.NONE
+
+
+async def _add(
+    broker: Broker, message: AddPartitionsToTxnRequest, partitions: list[TopicPartition]
+) -> ErrorCode:
+    transactional_id = message.v3_and_below_transactional_id
+    producer_id = ProducerId(message.v3_and_below_producer_id)
+    epoch = ProducerEpoch(message.v3_and_below_producer_epoch)
+    try:
+        if app_of(transactional_id) is not None:
+            return await broker.versioned.decide(
+                transactional_id,
+                lambda shard, now: shard.enlist(producer_id, epoch, *partitions),
+            )
+        wall_ms = broker.clock.now_ms()
+        return await broker.transactions.decide(
+            transactional_id,
+            lambda shard, now: shard.add_partitions(
+                transactional_id, producer_id, epoch, partitions, wall_ms=wall_ms
+            ),
+        )
+    except NotLeaderError:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def end_transaction(
+    broker: Broker, message: EndTxnRequest, request: Request
+) -> EndTxnResponse:
+    """Commit or abort; answered once the decision is committed, the markers follow (E9, E16)."""
+    wall_ms = broker.clock.now_ms()
+    if app_of(message.transactional_id) is not None:
+        return EndTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
+    try:
+        error = await broker.transactions.decide(
+            message.transactional_id,
+            lambda shard, now: shard.end_transaction(
+                message.transactional_id,
+                ProducerId(message.producer_id),
+                ProducerEpoch(message.producer_epoch),
+                message.committed,
+                wall_ms=wall_ms,
+            ),
+        )
+    except NotLeaderError:
+        error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return EndTxnResponse(
+        error_code=for_client(error, knows_fenced=request.header.api_version >= 2)
+    )
+
+
+# -- what operators ask -------------------------------------------------------------------------
+
+
+async def list_transactions(
+    broker: Broker, message: ListTransactionsRequest, request: Request
+) -> ListTransactionsResponse:
+    """Every transactional id known here, narrowed by state, producer id and age."""
+    del request
+    known_states = {state.kafka_name for state in TxnState}
+    unknown = [name for name in message.state_filters if name not in known_states]
+    now_ms = broker.clock.now_ms()
+
+    def wanted(transaction: Transaction) -> bool:
+        if message.state_filters and transaction.state.kafka_name not in message.state_filters:
+            return False
+        if (
+            message.producer_id_filters
+            and transaction.producer.producer_id not in message.producer_id_filters
+        ):
+            return False
+        old_enough = transaction.started_ms <= now_ms - message.duration_filter
+        return message.duration_filter < 0 or (transaction.started_ms >= 0 and old_enough)
+
+    try:
+        found = await broker.transactions.read_all(lambda shard: list(shard.transactions()))
+    except NotLeaderError:
+        return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return ListTransactionsResponse(
+        unknown_state_filters=unknown,
+        transaction_states=[
+            ListedTransaction(
+                transactional_id=one.transactional_id,
+                producer_id=one.producer.producer_id,
+                transaction_state=one.state.kafka_name,
+            )
+            for one in sorted(found, key=lambda t: t.transactional_id)
+            if wanted(one)
+        ],
+    )
+
+
+async def describe_transactions(
+    broker: Broker, message: DescribeTransactionsRequest, request: Request
+) -> DescribeTransactionsResponse:
+    """State, identity and open partitions of each transactional id asked for."""
+    del request
+    return DescribeTransactionsResponse(
+        transaction_states=[
+            await _describe(broker, transactional_id)
+            for transactional_id in message.transactional_ids
+        ]
+    )
+
+
+async def _describe(broker: Broker, transactional_id: str) -> DescribedTransaction:
+    try:
+        found = await broker.transactions.read(
+            transactional_id, lambda shard: shard.describe(transactional_id)
+        )
+    except NotLeaderError:
+        return DescribedTransaction(
+            error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, transactional_id=transactional_id
+        )
+    if found is None:
+        return DescribedTransaction(
+            error_code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, transactional_id=transactional_id
+        )
+    return DescribedTransaction(
+        transactional_id=transactional_id,
+        transaction_state=found.state.kafka_name,
+        transaction_timeout_ms=found.timeout_ms,
+        transaction_start_time_ms=found.started_ms,
+        producer_id=found.producer.producer_id,
+        producer_epoch=found.producer.producer_epoch,
+        topics=[
+            TopicData(topic=topic, partitions=indexes)
+            for topic, indexes in by_topic(found.partitions).items()
+        ],
+    )
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Partition numbers under their topic, both sorted."""
+    topics: dict[str, list[int]] = {}
+    for name in sorted(partitions):
+        topics.setdefault(name.topic, []).append(name.partition)
+    return topics
+
+
+async def describe_producers(
+    broker: Broker, message: DescribeProducersRequest, request: Request
+) -> DescribeProducersResponse:
+    """The producers with state on each partition, and where their open transaction begins."""
+    del request
+    return DescribeProducersResponse(
+        topics=[
+            TopicResponse(
+                name=topic.name,
+                partitions=[_producers(broker, topic.name, i) for i in topic.partition_indexes],
+            )
+            for topic in message.topics
+        ]
+    )
+
+
+def _producers(broker: Broker, topic: str, index: int) -> PartitionResponse:
+    partition = broker.logs.get(topic, index)
+    if partition is None:
+        error = broker.logs.missing(topic, index)
+        return PartitionResponse(
+            partition_index=index,
+            error_code=error,
+            error_message=f"there is no partition {topic}-{index} in service here",
+        )
+    return PartitionResponse(
+        partition_index=index,
+        active_producers=[
+            ProducerState(
+                producer_id=view.producer_id,
+                producer_epoch=view.producer_epoch,
+                last_sequence=view.last_sequence,
+                last_timestamp=view.last_timestamp,
+                coordinator_epoch=view.coordinator_epoch,
+                current_txn_start_offset=-1 if view.open_offset is None else view.open_offset,
+            )
+            for view in partition.log.producers()
+        ],
+    )

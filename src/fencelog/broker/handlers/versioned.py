@@ -1,0 +1,193 @@
+"""Versioned transactions: many writers, one durable decision per (app, version) (V1 to V8)."""
+
+from fencelog.broker.connection import Request
+from fencelog.broker.context import Broker
+from fencelog.broker.handlers.transactions import by_topic
+from fencelog.coordination.versioned.answers import JoinResult
+from fencelog.coordination.versioned.state import Caller
+from fencelog.errors import ErrorCode, NotLeaderError
+from fencelog.types import ProducerId
+from fencelog.wire.messages.abort_transaction import (
+    AbortTransactionRequest,
+    AbortTransactionResponse,
+)
+from fencelog.wire.messages.commit_transaction import (
+    CommitTransactionRequest,
+    CommitTransactionResponse,
+)
+from fencelog.wire.messages.describe_app import (
+    DescribeAppRequest,
+    DescribeAppResponse,
+    OpenProducer,
+    OpenProducerTopic,
+)
+from fencelog.wire.messages.join_transaction import JoinTransactionRequest, JoinTransactionResponse
+from fencelog.wire.messages.renew_transaction import (
+    RenewTransactionRequest,
+    RenewTransactionResponse,
+)
+from fencelog.wire.own import app_key, transactional_id
+
+_EXPLAINED = {
+    ErrorCode.RUN_FENCED: "a newer run of the query drives app {app}: this one must stop",
+    ErrorCode.VERSION_CONFLICT: "version {version} of app {app} was committed with other input",
+    ErrorCode.STALE_VERSION: "version {version} of app {app} is below the last committed one",
+    ErrorCode.VERSION_GAP: "version {version} of app {app} is not the one after the last",
+    ErrorCode.APP_IN_USE: (
+        "app {app} belongs to another query: choose another name, or take it over on purpose"
+    ),
+    ErrorCode.TRANSACTION_ABORTED: (
+        "version {version} of app {app} was aborted (by a newer run, an abort or its timeout): "
+        "write the batch again"
+    ),
+    ErrorCode.CONCURRENT_TRANSACTIONS: "the last transaction of app {app} is still being ended",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "the coordinator of app {app} is not ready: try again",
+}
+
+
+def explain(error: ErrorCode, app: str, version: int = -1) -> str | None:
+    """What an error means for this app, and what to do; None for success."""
+    if error is ErrorCode.NONE:
+        return None
+    text = _EXPLAINED.get(error, "{app}: {error}")
+    return text.format(app=app, version=version, error=error.name)
+
+
+async def join(
+    broker: Broker, message: JoinTransactionRequest, request: Request
+) -> JoinTransactionResponse:
+    """Open or join (app, version); the answer has a fresh producer for this attempt."""
+    del request
+    caller = Caller(
+        app=message.app,
+        query_id=message.query_id,
+        run_id=message.run_id,
+        version=message.version,
+        takeover=message.takeover,
+    )
+    fresh = await broker.producer_ids.take()
+    wall_ms = broker.clock.now_ms()
+    try:
+        result = await broker.versioned.decide(
+            app_key(message.app),
+            lambda shard, now: shard.join(
+                caller, timeout_ms=message.timeout_ms, new_producer_id=fresh, wall_ms=wall_ms
+            ),
+        )
+    except NotLeaderError:
+        result = JoinResult(error=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return JoinTransactionResponse(
+        error_code=result.error,
+        error_message=explain(result.error, message.app, message.version),
+        producer_id=result.producer_id,
+        producer_epoch=result.producer_epoch,
+        transactional_id=transactional_id(message.app) if not result.error else None,
+        incarnation=result.incarnation,
+    )
+
+
+async def commit(
+    broker: Broker, message: CommitTransactionRequest, request: Request
+) -> CommitTransactionResponse:
+    """Decide (app, version) for the named producers; answered once the decision is committed."""
+    del request
+    caller = Caller(
+        app=message.app,
+        query_id=message.query_id,
+        run_id=message.run_id,
+        version=message.version,
+        takeover=message.takeover,
+    )
+    producer_ids = [ProducerId(each) for each in message.producer_ids]
+    wall_ms = broker.clock.now_ms()
+    try:
+        error = await broker.versioned.decide(
+            app_key(message.app),
+            lambda shard, now: shard.commit(
+                caller, bytes(message.fingerprint), producer_ids, wall_ms=wall_ms
+            ),
+        )
+    except NotLeaderError:
+        error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return CommitTransactionResponse(
+        error_code=error, error_message=explain(error, message.app, message.version)
+    )
+
+
+async def abort(
+    broker: Broker, message: AbortTransactionRequest, request: Request
+) -> AbortTransactionResponse:
+    """End the open incarnation of (app, version); no effect once it is committed."""
+    del request
+    caller = Caller(
+        app=message.app,
+        query_id=message.query_id,
+        run_id=message.run_id,
+        version=message.version,
+    )
+    wall_ms = broker.clock.now_ms()
+    try:
+        error = await broker.versioned.decide(
+            app_key(message.app), lambda shard, now: shard.abort(caller, wall_ms=wall_ms)
+        )
+    except NotLeaderError:
+        error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return AbortTransactionResponse(
+        error_code=error, error_message=explain(error, message.app, message.version)
+    )
+
+
+async def renew(
+    broker: Broker, message: RenewTransactionRequest, request: Request
+) -> RenewTransactionResponse:
+    """Restart the timeout of the open incarnation (V7)."""
+    del request
+    caller = Caller(
+        app=message.app,
+        query_id=message.query_id,
+        run_id=message.run_id,
+        version=message.version,
+    )
+    try:
+        error = await broker.versioned.decide(
+            app_key(message.app), lambda shard, now: shard.renew(caller)
+        )
+    except NotLeaderError:
+        error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return RenewTransactionResponse(
+        error_code=error, error_message=explain(error, message.app, message.version)
+    )
+
+
+async def describe(
+    broker: Broker, message: DescribeAppRequest, request: Request
+) -> DescribeAppResponse:
+    """Last version, driver and open transaction of an app; one that is not known has none."""
+    del request
+    try:
+        found = await broker.versioned.read(
+            app_key(message.app), lambda shard: shard.describe(message.app)
+        )
+    except NotLeaderError:
+        error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return DescribeAppResponse(error_code=error, error_message=explain(error, message.app))
+    if found is None:
+        return DescribeAppResponse()
+    return DescribeAppResponse(
+        last_version=found.last_version,
+        query_id=found.query_id,
+        run_id=found.run_id,
+        open_version=found.open_version,
+        incarnation=found.incarnation,
+        open_producers=[
+            OpenProducer(
+                producer_id=each.producer_id,
+                producer_epoch=each.producer_epoch,
+                partitions=[
+                    OpenProducerTopic(topic=topic, partitions=indexes)
+                    for topic, indexes in by_topic(each.partitions).items()
+                ],
+            )
+            for each in found.open_producers
+        ],
+    )

@@ -1,0 +1,84 @@
+"""Takes what was appended to disk, at its own pace: one write and one sync per partition and round.
+
+Requests only change memory and wait. A round takes all tails at once; in ``fsync`` mode the syncs of
+a round run side by side, and a partition whose sync is under way gathers its next tail meanwhile, so
+a producer waits for its own partition's disk time only.
+"""
+
+import asyncio
+
+from fencelog.broker.partition import Partition
+from fencelog.errors import StorageError
+from fencelog.types import Offset
+
+
+class LogFlusher:
+    """The only caller of ``PartitionStore.write`` and ``sync`` while the broker serves."""
+
+    def __init__(self, *, sync: bool) -> None:
+        """``sync``: whether an acknowledgement waits for stable storage (D1)."""
+        self._sync = sync
+        self._dirty: dict[Partition, None] = {}
+        self._syncing: set[Partition] = set()
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def dirty(self, partition: Partition) -> None:
+        """Something was appended to this partition."""
+        self._dirty[partition] = None
+        self._idle.clear()
+        if partition not in self._syncing:
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Flush for as long as the broker serves."""
+        async with asyncio.TaskGroup() as syncs:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                for partition in [p for p in self._dirty if p not in self._syncing]:
+                    del self._dirty[partition]
+                    await self._flush(partition, syncs)
+                self._update_idle()
+
+    async def drained(self) -> None:
+        """Return when nothing is left to flush."""
+        await self._idle.wait()
+
+    async def _flush(self, partition: Partition, syncs: asyncio.TaskGroup) -> None:
+        if partition.failure is not None:
+            return
+        tail = partition.log.take_tail()
+        if not tail:
+            return
+        end_offset = tail[-1].end_offset
+        try:
+            await partition.store.write(tail)
+        except StorageError as error:
+            partition.fail(error)
+            return
+        partition.log.written(end_offset)
+        if self._sync:
+            self._syncing.add(partition)
+            syncs.create_task(self._sync_one(partition, end_offset))
+        else:
+            partition.flushed(end_offset)
+
+    async def _sync_one(self, partition: Partition, end_offset: Offset) -> None:
+        try:
+            await partition.store.sync()
+        except StorageError as error:
+            partition.fail(error)
+        else:
+            if partition.failure is None:
+                partition.flushed(end_offset)
+        finally:
+            self._syncing.discard(partition)
+        if partition in self._dirty:
+            self._wake.set()
+        self._update_idle()
+
+    def _update_idle(self) -> None:
+        if not self._dirty and not self._syncing:
+            self._idle.set()

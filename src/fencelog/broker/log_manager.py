@@ -1,0 +1,218 @@
+"""All partitions of this broker: recovers, creates, finds, deletes and checkpoints them."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from fencelog.broker.catalog import INTERNAL_TOPICS, Catalog, Topic
+from fencelog.broker.config import BrokerConfig
+from fencelog.broker.partition import Partition
+from fencelog.errors import CorruptionError, ErrorCode, NotLeaderError, RequestError, StorageError
+from fencelog.log.config import InvalidConfigError, LogConfig
+from fencelog.ports import Disk, Random
+from fencelog.storage.directory import DataDirectory
+from fencelog.storage.partition_store import PartitionStore
+from fencelog.types import Offset, ProducerId, TopicId, TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+class LogManager:
+    """Owner of every open partition. A damaged one is offline; the others serve (D3)."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: DataDirectory,
+        catalog: Catalog,
+        config: BrokerConfig,
+        random: Random,
+    ) -> None:
+        """Nothing is open before ``start``."""
+        self._disk = disk
+        self._directory = directory
+        self._catalog = catalog
+        self._config = config
+        self._random = random
+        self._changes = asyncio.Lock()  # one creation or deletion at a time: names are reused
+        self._partitions: dict[TopicPartition, Partition] = {}
+        self._offline: dict[TopicPartition, Exception] = {}
+
+    async def start(self) -> None:
+        """Finish begun deletions, then recover every partition that the catalog names."""
+        present = set(await self._directory.partitions())
+        for doomed, topic_id in await self._catalog.load():
+            for name in sorted(present):
+                if name.topic == doomed:
+                    await self._directory.remove_partition(name, topic_id)
+                    present.discard(name)
+            await self._catalog.end_deletion(topic_id)
+        for topic in self._catalog.topics():
+            for index in range(topic.partitions):
+                name = TopicPartition(topic.name, index)
+                if name in present or not topic.internal:
+                    await self._open(topic, name, exists=name in present)
+        for name in present - self._partitions.keys() - self._offline.keys():
+            log.warning("%s has files here and no topic: left as it is", name)
+
+    async def stop(self) -> None:
+        """Close everything and mark the directory as cleanly stopped."""
+        await self.checkpoint()
+        closed: dict[TopicPartition, Offset] = {}
+        for name, partition in self._partitions.items():
+            try:
+                await partition.store.close(clean=partition.failure is None)
+            except StorageError as error:
+                log.error("%s could not be closed: %s", name, error)  # noqa: TRY400
+                continue
+            if partition.failure is None:
+                closed[name] = partition.store.recovery_point
+        await self._directory.close(closed)
+
+    async def checkpoint(self) -> None:
+        """Write down how far each partition is on stable storage; recovery begins there."""
+        await self._directory.checkpoint(
+            self._recovery_points(),
+            {name: p.log.log_start_offset for name, p in self._partitions.items()},
+        )
+
+    def _recovery_points(self) -> dict[TopicPartition, Offset]:
+        return {name: p.store.recovery_point for name, p in self._partitions.items()}
+
+    # -- finding -------------------------------------------------------------------------------
+
+    def get(self, topic: str, index: int) -> Partition | None:
+        """An open partition, or None."""
+        return self._partitions.get(TopicPartition(topic, index))
+
+    def find(self, name: TopicPartition) -> Partition | None:
+        """An open partition; None when there is no such partition.
+
+        Raises NotLeaderError when it exists and is offline.
+        """
+        partition = self._partitions.get(name)
+        if partition is None and name in self._offline:
+            raise NotLeaderError(f"{name} is offline: {self._offline[name]}")
+        return partition
+
+    def missing(self, topic: str, index: int) -> ErrorCode:
+        """The error for a partition that ``get`` does not find."""
+        offline = TopicPartition(topic, index) in self._offline
+        return ErrorCode.KAFKA_STORAGE_ERROR if offline else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    def internal_offline(self) -> bool:
+        """Whether a partition of a coordinator is damaged, so that its decisions are not known."""
+        return any(name.topic in INTERNAL_TOPICS for name in self._offline)
+
+    def partitions(self) -> list[Partition]:
+        """All open partitions."""
+        return list(self._partitions.values())
+
+    def highest_producer_id(self) -> ProducerId:
+        """The highest producer id that any log or snapshot holds (E7)."""
+        seen = (view.producer_id for p in self._partitions.values() for view in p.log.producers())
+        return max(seen, default=ProducerId(-1))
+
+    # -- creating and deleting -----------------------------------------------------------------
+
+    async def create_topic(self, name: str, partitions: int, settings: Mapping[str, str]) -> Topic:
+        """Create a topic durably, then its partitions. Raises RequestError."""
+        async with self._changes:
+            return await self._create(name, partitions, settings)
+
+    async def _create(self, name: str, partitions: int, settings: Mapping[str, str]) -> Topic:
+        total = self._catalog.partition_total() + partitions
+        if total > self._config.partitions_max:
+            raise RequestError(
+                ErrorCode.POLICY_VIOLATION,
+                f"{name} with {partitions} partitions would make {total} in all; "
+                f"fencelog.max.partitions is {self._config.partitions_max}",
+            )
+        topic = Topic(
+            name=name,
+            topic_id=TopicId(self._random.bytes(16)),
+            partitions=partitions,
+            settings=settings,
+        )
+        try:
+            topic.log_config(self._config.topic_defaults)
+        except InvalidConfigError as error:
+            raise RequestError(ErrorCode.INVALID_CONFIG, str(error)) from error
+        if not await self._catalog.create(topic):
+            raise RequestError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists already")
+        if not topic.internal:
+            for index in range(partitions):
+                await self._open(topic, TopicPartition(name, index), exists=False)
+        return topic
+
+    async def open_internal(self, topic_name: str, index: int) -> Partition:
+        """The partition of an internal topic; makes topic and partition on first use."""
+        assert topic_name in INTERNAL_TOPICS, topic_name
+        name = TopicPartition(topic_name, index)
+        partition = self.find(name)
+        if partition is not None:
+            return partition
+        topic = self._catalog.get(topic_name)
+        if topic is None:
+            try:
+                topic = await self.create_topic(
+                    topic_name, self._config.internal_partitions, {"cleanup.policy": "compact"}
+                )
+            except RequestError as error:
+                if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                    raise NotLeaderError(str(error)) from error
+                topic = self._catalog.get(topic_name)
+                assert topic is not None
+        await self._open(topic, name, exists=False)
+        partition = self.find(name)
+        assert partition is not None
+        return partition
+
+    async def delete_topic(self, topic: Topic) -> None:
+        """Delete durably: noted first, files after, so that a crash leaves no half topic."""
+        async with self._changes:
+            await self._delete(topic)
+
+    async def _delete(self, topic: Topic) -> None:
+        if self._catalog.by_id(topic.topic_id) is None:
+            return  # another request was faster
+        await self._catalog.begin_deletion(topic)
+        for index in range(topic.partitions):
+            name = TopicPartition(topic.name, index)
+            self._offline.pop(name, None)
+            partition = self._partitions.pop(name, None)
+            if partition is not None:
+                partition.removed()
+                await partition.store.close(clean=False)
+            await self._directory.remove_partition(name, topic.topic_id)
+        await self._catalog.end_deletion(topic.topic_id)
+
+    async def _open(self, topic: Topic, name: TopicPartition, *, exists: bool) -> None:
+        config: LogConfig = topic.log_config(self._config.topic_defaults)
+        try:
+            if exists:
+                store, partition_log = await PartitionStore.recover(
+                    self._disk,
+                    self._directory.path_of(name),
+                    config,
+                    clean=self._directory.take_clean(name),
+                    recovery_point=self._directory.recovery_point(name),
+                    log_start=self._directory.log_start(name),
+                    durability=self._config.durability,
+                    topic_id=topic.topic_id,
+                )
+            else:
+                store, partition_log = await PartitionStore.create(
+                    self._disk,
+                    self._directory.path_of(name),
+                    topic.topic_id,
+                    config,
+                    durability=self._config.durability,
+                )
+        except (CorruptionError, StorageError) as error:
+            log.error("%s is offline: %s", name, error)  # noqa: TRY400
+            self._offline[name] = error
+            return
+        self._partitions[name] = Partition(
+            name=name, topic_id=topic.topic_id, log=partition_log, store=store
+        )

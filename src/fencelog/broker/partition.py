@@ -1,0 +1,50 @@
+"""One partition in service: its log (rules), its files (store) and who waits on it."""
+
+import logging
+from dataclasses import dataclass, field
+
+from fencelog.broker.purgatory import Purgatory
+from fencelog.errors import NotLeaderError, StorageError
+from fencelog.log.partition_log import PartitionLog
+from fencelog.storage.partition_store import PartitionStore
+from fencelog.types import Offset, TopicId, TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Partition:
+    """The three parts of a partition that a handler meets together."""
+
+    name: TopicPartition
+    topic_id: TopicId
+    log: PartitionLog
+    store: PartitionStore
+    purgatory: Purgatory = field(init=False)
+    stamps_on_append: bool = field(init=False)
+    """Whether the broker sets the timestamps (LogAppendTime)."""
+    failure: Exception | None = None
+
+    def __post_init__(self) -> None:
+        """Waits start from what recovery found durable."""
+        self.purgatory = Purgatory(self.log.high_watermark)
+        self.stamps_on_append = self.log.config.message_timestamp_type == "LogAppendTime"
+
+    def flushed(self, end_offset: Offset) -> None:
+        """All below ``end_offset`` is durable in the mode in force: move HW and wake who waits."""
+        self.log.flushed(end_offset)
+        self.purgatory.advance(self.log.high_watermark)
+
+    def fail(self, error: StorageError) -> None:
+        """A write or sync failed: nothing is acknowledged from here again (D2)."""
+        if self.failure is None:
+            log.error("%s is out of service for writes: %s", self.name, error)
+        self.failure = error
+        self.log.failed()
+        self.purgatory.fail(error)
+
+    def removed(self) -> None:
+        """The topic was deleted: whoever waits is told."""
+        self.failure = NotLeaderError(f"{self.name} was deleted")
+        self.log.failed()
+        self.purgatory.fail(self.failure)

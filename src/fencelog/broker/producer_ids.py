@@ -1,0 +1,47 @@
+"""Producer ids: unique for ever, taken from blocks that are stored before the first one is used (E7)."""
+
+import asyncio
+
+from fencelog.ports import MetadataStore
+from fencelog.types import ProducerId
+
+BLOCK_SIZE = 1000
+KEY = "producer-ids"
+
+
+class ProducerIds:
+    """Hands out producer ids. A crash loses the rest of a block, which harms nobody."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        """Take the first block when the first id is asked for."""
+        self._store = store
+        self._next = 0
+        self._end = 0
+        self._lock = asyncio.Lock()
+
+    async def start_above(self, highest_seen: ProducerId) -> None:
+        """Never hand out an id that any log or snapshot has: its old state would judge new data."""
+        cell = await self._store.get(KEY)
+        reserved = int(cell[0]) if cell else 0
+        if reserved <= highest_seen:
+            await self._reserve(minimum=highest_seen + 1)
+
+    async def take(self) -> ProducerId:
+        """Return an id that nobody had."""
+        async with self._lock:
+            if self._next == self._end:
+                await self._reserve(minimum=0)
+            taken = self._next
+            self._next += 1
+            return ProducerId(taken)
+
+    async def _reserve(self, minimum: int) -> None:
+        while True:
+            cell = await self._store.get(KEY)
+            value, version = (int(cell[0]), cell[1]) if cell else (0, 0)
+            begin = max(value, minimum)
+            end = begin + BLOCK_SIZE
+            stored = await self._store.put(KEY, b"%d" % end, expected_version=version)
+            if stored is not None:
+                self._next, self._end = begin, end
+                return

@@ -1,0 +1,117 @@
+"""The listening socket and what all its connections share: limits, budget, sweeping, drain."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from fencelog.broker.config import BrokerConfig
+from fencelog.broker.connection import Answer, Connection
+from fencelog.types import Instant
+
+log = logging.getLogger(__name__)
+
+SCRATCH_BYTES = 256 * 1024
+SWEEP_INTERVAL_S = 5.0
+
+
+class Server:
+    """Accepts connections and hands their frames to one dispatch function."""
+
+    def __init__(
+        self, config: BrokerConfig, dispatch: Callable[[bytearray, Connection], Answer]
+    ) -> None:
+        """Prepare; nothing listens before ``start``."""
+        self._config = config
+        self._dispatch = dispatch
+        self._connections: set[Connection] = set()
+        self._queued_bytes = 0
+        self._listener: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._draining = False
+        # Shared by all connections: a loop fills and hands it over without a turn in between.
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.frame_bytes_max = config.frame_bytes_max
+
+    @property
+    def connection_count(self) -> int:
+        """Connections open now."""
+        return len(self._connections)
+
+    async def start(self) -> tuple[str, int]:
+        """Listen; returns the address bound, with the real port where 0 was asked for."""
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(
+            lambda: Connection(self, loop),
+            self._config.host,
+            self._config.port,
+            backlog=1024,
+            reuse_address=True,
+        )
+        self._schedule_sweep(loop)
+        host, port = self._listener.sockets[0].getsockname()[:2]
+        return host, port
+
+    async def stop(self, drain_s: float = 5.0) -> None:
+        """Accept no more, let begun requests end (bounded), then close."""
+        self._draining = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._listener is not None:
+            self._listener.close()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + drain_s
+        while any(c.busy for c in self._connections) and loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        for connection in list(self._connections):
+            connection.close()
+
+    # -- what connections ask ------------------------------------------------------------------
+
+    def handle(self, frame: bytearray, connection: Connection) -> Answer:
+        """Hand a frame to the dispatcher."""
+        return self._dispatch(frame, connection)
+
+    def opened(self, connection: Connection) -> bool:
+        """Count a connection, within ``max.connections``."""
+        if self._draining:
+            return False
+        if len(self._connections) >= self._config.connections_max:
+            log.warning(
+                "refusing %s: %d connections are open, max.connections is %d",
+                connection.peer,
+                len(self._connections),
+                self._config.connections_max,
+            )
+            return False
+        self._connections.add(connection)
+        return True
+
+    def closed(self, connection: Connection) -> None:
+        """Forget a connection."""
+        self._connections.discard(connection)
+
+    def reserve(self, size: int) -> bool:
+        """Count bytes of queued requests; False while the budget is exceeded."""
+        self._queued_bytes += size
+        return self._queued_bytes <= self._config.queued_bytes_max
+
+    def release(self, size: int) -> None:
+        """Uncount bytes of an answered request."""
+        self._queued_bytes -= size
+        assert self._queued_bytes >= 0, self._queued_bytes
+
+    # -- sweeping ------------------------------------------------------------------------------
+
+    def _schedule_sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._sweeper = loop.call_later(SWEEP_INTERVAL_S, self._sweep, loop)
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Close connections that are idle for too long or dribble a frame (slow loris)."""
+        now = Instant(loop.time())
+        for connection in list(self._connections):
+            begun = connection.frame_begun
+            if begun is not None and now - begun > self._config.frame_timeout_s:
+                connection.fail(f"a frame was not whole after {now - begun:.0f} s")
+            elif not connection.busy and now - connection.last_heard > self._config.idle_timeout_s:
+                connection.close()
+        self._schedule_sweep(loop)

@@ -1,0 +1,59 @@
+"""The ``fencelog`` command: which verb lives in which module, loaded only when it is asked for."""
+
+import sys
+from importlib import import_module
+
+import typer
+
+NOUNS = {
+    "topic": "fencelog.cli.topic",
+    "txn": "fencelog.cli.txn",
+    "cluster": "fencelog.cli.cluster",
+}
+VERBS = {
+    "serve": "fencelog.cli.serve",
+    "dev": "fencelog.cli.serve",
+    "run": "fencelog.cli.run",
+}
+HELP = "An exactly-once event log that speaks the Kafka protocol."
+
+
+def show_version(asked: bool) -> None:
+    """Print the version and end."""
+    if asked:
+        from fencelog import __version__
+
+        typer.echo(f"fencelog {__version__}")
+        raise typer.Exit
+
+
+def build(only: str | None = None) -> typer.Typer:
+    """The application; with ``only`` that one command, so that nothing else is imported."""
+    app = typer.Typer(
+        name="fencelog", help=HELP, no_args_is_help=True, pretty_exceptions_enable=False
+    )
+
+    @app.callback()
+    def options(
+        version: bool = typer.Option(
+            False, "--version", callback=show_version, is_eager=True, help="Show the version."
+        ),
+    ) -> None:
+        """Take what stands before the command."""
+        del version
+
+    options.__doc__ = HELP
+    for noun, module in NOUNS.items():
+        if only in (None, noun):
+            app.add_typer(import_module(module).app, name=noun)
+    for verb, module in VERBS.items():
+        if only in (None, verb):
+            app.command(name=verb)(getattr(import_module(module), verb))
+    return app
+
+
+def main() -> None:
+    """Run the command line."""
+    first = sys.argv[1] if len(sys.argv) > 1 else None
+    known = first in NOUNS or first in VERBS
+    build(first if known else None)(prog_name="fencelog")

@@ -1,0 +1,227 @@
+"""One broker, composed from its parts and adapters, with the order in which it starts and stops."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from fencelog.adapters.file_disk import DirectoryLock, FileDisk
+from fencelog.adapters.sqlite_metadata import SqliteMetadata
+from fencelog.adapters.system_clock import SystemClock, SystemRandom
+from fencelog.broker.catalog import Catalog
+from fencelog.broker.config import BrokerConfig
+from fencelog.broker.context import Broker
+from fencelog.broker.coordinator_runtime import CoordinatorRuntime
+from fencelog.broker.dispatch import Dispatcher
+from fencelog.broker.handlers.table import handlers
+from fencelog.broker.log_flusher import LogFlusher
+from fencelog.broker.log_manager import LogManager
+from fencelog.broker.marker_sender import MarkerSender
+from fencelog.broker.markers import transaction_work, versioned_work
+from fencelog.broker.producer_ids import ProducerIds
+from fencelog.broker.recovered import RecoveredTransactions
+from fencelog.broker.server import Server
+from fencelog.coordination.group.shard import GroupShard
+from fencelog.coordination.shard import Shard
+from fencelog.coordination.transaction.shard import TransactionLimits, TransactionShard
+from fencelog.coordination.versioned.shard import VersionedShard
+from fencelog.ports import Disk, MetadataStore, Random, WallClock
+from fencelog.storage.directory import DataDirectory
+from fencelog.types import CoordinatorEpoch, ProducerId
+
+log = logging.getLogger(__name__)
+
+S = TypeVar("S", bound=Shard)
+CHECKPOINT_INTERVAL_S = 60.0
+RESUME_TIMEOUT_S = 10.0
+METADATA_FILE = "metadata.sqlite"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ports:
+    """The world that a node lives in; the simulator has another one."""
+
+    disk: Disk
+    metadata: MetadataStore
+    clock: WallClock
+    random: Random
+
+
+class Node:
+    """A broker from its first file to its last answer.
+
+    Start: directory → logs recovered → coordinators replayed → outstanding markers written → listen,
+    so that no reader is served while half of a decided transaction is marked (V6).
+    """
+
+    def __init__(self, config: BrokerConfig, ports: Ports) -> None:
+        """Compose; nothing runs before ``start``."""
+        self._config = config
+        self._ports = ports
+        self._flusher = LogFlusher(sync=config.durability == "fsync")
+        self._tasks: list[asyncio.Task[None]] = []
+        self.address: tuple[str, int] = (config.host, config.port)
+
+    async def start(self) -> None:
+        """Recover and serve. Raises CorruptionError or StorageError when the directory is unusable."""
+        ports, config = self._ports, self._config
+        directory = await DataDirectory.open(ports.disk, ports.random, node_id=config.node_id)
+        catalog = Catalog(ports.metadata)
+        self._logs = LogManager(ports.disk, directory, catalog, config, ports.random)
+        await self._logs.start()
+        loop = asyncio.get_running_loop()
+        self._tasks.append(loop.create_task(self._flusher.run()))
+        limits = TransactionLimits(timeout_ms_max=config.transaction_timeout_ms_max)
+        self._transactions = self._runtime(
+            "__transaction_state", lambda epoch: TransactionShard(epoch, limits)
+        )
+        self._versioned = self._runtime("__fencelog_versioned", VersionedShard)
+        self._groups = self._runtime("__consumer_offsets", GroupShard)
+        self._senders: tuple[MarkerSender[TransactionShard], MarkerSender[VersionedShard]] = (
+            MarkerSender(
+                self._transactions,
+                lambda shard, committed: transaction_work(shard, committed, ports.clock),
+                find=self._logs.find,
+                flusher=self._flusher,
+                clock=ports.clock,
+            ),
+            MarkerSender(
+                self._versioned,
+                versioned_work,
+                find=self._logs.find,
+                flusher=self._flusher,
+                clock=ports.clock,
+            ),
+        )
+        producer_ids = ProducerIds(ports.metadata)
+        await self._resume(catalog, producer_ids)
+        self.broker = Broker(
+            config=config,
+            cluster_id=directory.cluster_id,
+            catalog=catalog,
+            logs=self._logs,
+            flusher=self._flusher,
+            transactions=self._transactions,
+            versioned=self._versioned,
+            groups=self._groups,
+            producer_ids=producer_ids,
+            clock=ports.clock,
+        )
+        self._server = Server(config, Dispatcher(self.broker, handlers()))
+        self.address = self.broker.address = await self._server.start()
+        self._tasks.append(loop.create_task(self._checkpoint_regularly()))
+
+    async def stop(self) -> None:
+        """Answer what was begun, flush, and close so that the next start trusts the files."""
+        await self._server.stop()
+        transactions, versioned = self._senders
+        await transactions.stop()
+        await versioned.stop()
+        for stopping in (self._transactions, self._versioned, self._groups):
+            await stopping.stop()
+        await self._flusher.drained()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)  # noqa: TID251 - all are cancelled
+        await self._logs.stop()
+        await self._ports.metadata.close()
+
+    def failure(self) -> BaseException | None:
+        """Why a task that must run for ever has ended, or None."""
+        for task in self._tasks:
+            if task.done() and not task.cancelled() and task.exception() is not None:
+                return task.exception()
+        return None
+
+    async def wait_failed(self) -> None:
+        """Return when the node cannot go on."""
+        await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _runtimes(
+        self,
+    ) -> tuple[
+        CoordinatorRuntime[TransactionShard],
+        CoordinatorRuntime[VersionedShard],
+        CoordinatorRuntime[GroupShard],
+    ]:
+        return (self._transactions, self._versioned, self._groups)
+
+    def _runtime(
+        self, topic: str, new_shard: Callable[[CoordinatorEpoch], S]
+    ) -> CoordinatorRuntime[S]:
+        return CoordinatorRuntime(
+            topic,
+            self._config.internal_partitions,
+            new_shard,
+            open_partition=self._logs.open_internal,
+            next_epoch=self._next_coordinator_epoch,
+            flusher=self._flusher,
+            clock=self._ports.clock,
+        )
+
+    async def _next_coordinator_epoch(self, shard: str) -> CoordinatorEpoch:
+        """A number that grows with every load of a shard, stored before it is used (E17)."""
+        key = f"coordinator-epoch/{shard}"
+        while True:
+            cell = await self._ports.metadata.get(key)
+            value, version = (int(cell[0]), cell[1]) if cell else (-1, 0)
+            if await self._ports.metadata.put(key, b"%d" % (value + 1), expected_version=version):
+                return CoordinatorEpoch(value + 1)
+
+    async def _resume(self, catalog: Catalog, producer_ids: ProducerIds) -> None:
+        """Load every shard that has records, and finish what they had decided."""
+        for runtime in self._runtimes():
+            topic = catalog.get(runtime.topic)
+            for index in range(topic.partitions if topic else 0):
+                if self._logs.get(runtime.topic, index) is not None:
+                    await runtime.load(index)
+        highest = self._logs.highest_producer_id()
+        for shards in (self._transactions.loaded(), self._versioned.loaded()):
+            for loaded in shards:
+                highest = max(highest, loaded.shard.highest_producer_id())
+        await producer_ids.start_above(ProducerId(highest))
+        try:
+            async with asyncio.timeout(RESUME_TIMEOUT_S):
+                transactions, versioned = self._senders
+                await transactions.drain()
+                await versioned.drain()
+                await RecoveredTransactions(
+                    self._transactions,
+                    self._versioned,
+                    flusher=self._flusher,
+                    clock=self._ports.clock,
+                ).settle(self._logs)
+        except TimeoutError:
+            log.error("some markers cannot be written yet; their transactions stay open")  # noqa: TRY400
+
+    async def _checkpoint_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(CHECKPOINT_INTERVAL_S)
+            await self._logs.checkpoint()
+
+
+@asynccontextmanager
+async def open_node(config: BrokerConfig) -> AsyncIterator[Node]:
+    """A node on the real world: started on entering, cleanly stopped on leaving.
+
+    Raises StorageError (DirectoryInUseError when another broker has the directory), CorruptionError.
+    """
+    disk = FileDisk(config.data_dir)
+    lock = DirectoryLock.acquire(config.data_dir)
+    try:
+        metadata = await SqliteMetadata.open(Path(config.data_dir) / METADATA_FILE)
+        ports = Ports(disk=disk, metadata=metadata, clock=SystemClock(), random=SystemRandom())
+        node = Node(config, ports)
+        await node.start()
+        try:
+            yield node
+        finally:
+            await node.stop()
+    finally:
+        disk.close()
+        lock.release()
