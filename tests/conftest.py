@@ -1,14 +1,39 @@
-"""Fixtures that any test may use: broker processes and fresh names."""
+"""Fixtures that any test may use, and the rule that real clients and Spark are never skipped."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.broker import BrokerProcess
 
+NEVER_SKIPPED = ("conformance", "spark")
+
 _numbers = itertools.count(1)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Real clients and Spark may not be skipped: a skip of theirs is a failure with its reason."""
+    report = yield
+    never = any(item.get_closest_marker(name) for name in NEVER_SKIPPED)
+    if report.skipped and never and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"{item.nodeid} may never be skipped: {report.longrepr}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
+    """The same for a whole module that skips itself."""
+    report = yield
+    folders = collector.path.parts if collector.path else ()
+    if report.outcome == "skipped" and any(name in folders for name in NEVER_SKIPPED):
+        report.outcome = "failed"
+        report.longrepr = f"{collector.nodeid} may never be skipped: {report.longrepr}"
+    return report
 
 
 @pytest.fixture

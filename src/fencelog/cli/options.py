@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fencelog.client.blocking import Client
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+REQUEST_TIMEOUT_MS = 10_000  # a person waits; a program would wait longer
 
 BootstrapOption = Annotated[
     str,
@@ -50,14 +51,18 @@ class Connection:
         """A client for this command; a context manager."""
         from fencelog.client.blocking import Client
 
-        timeout_ms = self.properties.get("request.timeout.ms", "30000")
+        timeout_ms = self.properties.get("request.timeout.ms", str(REQUEST_TIMEOUT_MS))
         if not timeout_ms.isdecimal() or int(timeout_ms) == 0:
             raise UsageError(f"request.timeout.ms={timeout_ms}: expected milliseconds above 0")
-        return Client(
-            self.properties.get("bootstrap.servers", self.bootstrap),
-            client_id=self.properties.get("client.id", "fencelog-cli"),
-            request_timeout_s=int(timeout_ms) / 1000,
-        )
+        address = self.properties.get("bootstrap.servers", self.bootstrap)
+        try:
+            return Client(
+                address,
+                client_id=self.properties.get("client.id", "fencelog-cli"),
+                request_timeout_s=int(timeout_ms) / 1000,
+            )
+        except ValueError as error:
+            raise UsageError(f"-b {address}: {error}") from None
 
 
 def connection(

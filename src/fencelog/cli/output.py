@@ -46,6 +46,16 @@ NOT_FOUND = frozenset(
     }
 )
 
+UNREACHABLE = frozenset(
+    {
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    }
+)
+WHERE_TO = "is the broker running? `-b HOST:PORT` or FENCELOG_BOOTSTRAP_SERVERS names another one"
+
 HINTS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: (
         "`fencelog topic list` shows what there is, `fencelog topic create NAME` makes one"
@@ -66,6 +76,7 @@ HINTS = {
     ErrorCode.INVALID_PRODUCER_EPOCH: (
         "another producer uses this transactional id; only the newest may write"
     ),
+    **dict.fromkeys(UNREACHABLE, WHERE_TO),
     ErrorCode.KAFKA_STORAGE_ERROR: "the broker's own log names the file; check its disk",
 }
 
@@ -130,6 +141,13 @@ def cell(value: object) -> str:
     return escape(str(value))
 
 
+def status_of(code: ErrorCode) -> ExitStatus:
+    """What a script sees of this answer."""
+    if code in NOT_FOUND:
+        return ExitStatus.NOT_FOUND
+    return ExitStatus.UNREACHABLE if code in UNREACHABLE else ExitStatus.FAILED
+
+
 @contextmanager
 def reported_errors() -> Iterator[None]:
     """Turn what a verb may meet into one sentence, one hint and an exit status."""
@@ -139,19 +157,14 @@ def reported_errors() -> Iterator[None]:
     except UsageError as error:
         fail(ExitStatus.USAGE, str(error), "`--help` after the verb lists what it takes")
     except RequestError as error:
-        status = ExitStatus.NOT_FOUND if error.code in NOT_FOUND else ExitStatus.FAILED
-        fail(status, str(error), HINTS.get(error.code))
+        fail(status_of(error.code), str(error), HINTS.get(error.code))
     except BrokenPipeError:
         # The reader of our output has seen enough (`| head`). Nothing is left to say to it.
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - the interpreter closes it
         raise SystemExit(int(ExitStatus.OK)) from None
-    except (ConnectionError, TimeoutError, OSError) as error:
-        fail(
-            ExitStatus.UNREACHABLE,
-            str(error) or type(error).__name__,
-            "is the broker running? `-b HOST:PORT` or FENCELOG_BOOTSTRAP_SERVERS names another one",
-        )
-    except FencelogError as error:
+    except (ConnectionError, TimeoutError) as error:
+        fail(ExitStatus.UNREACHABLE, str(error) or type(error).__name__, WHERE_TO)
+    except (FencelogError, OSError) as error:
         fail(ExitStatus.FAILED, str(error))
     except KeyboardInterrupt:
         raise SystemExit(int(ExitStatus.INTERRUPTED)) from None

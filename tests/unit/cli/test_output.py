@@ -15,6 +15,8 @@ from fencelog.errors import ErrorCode, FencelogError, RequestError
         (UsageError("-p 9: no such partition"), ExitStatus.USAGE),
         (RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "topic x"), ExitStatus.NOT_FOUND),
         (RequestError(ErrorCode.INVALID_CONFIG, "retention.ms=x"), ExitStatus.FAILED),
+        (RequestError(ErrorCode.NETWORK_EXCEPTION, "no broker"), ExitStatus.UNREACHABLE),
+        (OSError("disk full"), ExitStatus.FAILED),
         (ConnectionRefusedError("127.0.0.1:1"), ExitStatus.UNREACHABLE),
         (TimeoutError(), ExitStatus.UNREACHABLE),
         (FencelogError("something"), ExitStatus.FAILED),

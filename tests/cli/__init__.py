@@ -1,0 +1,1 @@
+"""The command line against a real broker, as a script would use it."""
