@@ -10,8 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 from fencelog.demo.events import write_event
-
-FOLDER = "FENCELOG_DEMO_STAGE"
+from fencelog.demo.settings import STAGE_FOLDER
 
 
 def _reap(number: int, frame: FrameType | None) -> None:
@@ -23,7 +22,7 @@ def _reap(number: int, frame: FrameType | None) -> None:
         if pid == 0:
             return
         code = os.waitstatus_to_exitcode(status)
-        write_event(Path(os.environ[FOLDER]), "exited", role="worker", pid=pid, status=code)
+        write_event(Path(os.environ[STAGE_FOLDER]), "exited", role="worker", pid=pid, status=code)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What a stage's event log tells: lives of processes, blows and recoveries, rows over time. Pure."""
+"""What a stage's event log tells: lives of processes, blows and recoveries, rows over time."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +17,8 @@ class Life:
     label: str
     pid: int
     begin_s: float
+    ready_s: float | None = None
+    """When its first batch was written; None: it is taken to be ready from the start."""
     end_s: float | None = None
     status: int | None = None
 
@@ -99,7 +101,7 @@ def outcome(name: str, delivery: str, rows: int, events: Sequence[Event]) -> Out
         ),
         batches=len({event.number("batch") for event in committed}),
         unplanned=sum(event.kind == "unplanned-restart" for event in events),
-        fenced=any(event.kind == "query-failed" and event.facts.get("fenced") for event in events),
+        fenced=any(event.kind == "zombie-ended" and event.facts.get("fenced") for event in events),
     )
 
 
@@ -140,15 +142,18 @@ def exits(events: Sequence[Event]) -> dict[int, tuple[float, int]]:
 def lives(events: Sequence[Event], begin: float) -> tuple[Life, ...]:
     """The processes that the stage started."""
     ended = exits(events)
+    steps = [event.at for event in events if event.kind == "reached"]
     found = []
     for event in events:
         if event.kind != "started":
             continue
+        first = next((at - begin for at in steps if at > event.at), None)
         life = Life(
             role=event.text("role"),
             label=event.text("label"),
             pid=event.number("pid"),
             begin_s=event.at - begin,
+            ready_s=first if event.text("role") == "driver" else None,
         )
         if life.pid in ended:
             at, status = ended[life.pid]
@@ -162,7 +167,7 @@ def blows(events: Sequence[Event], begin: float) -> tuple[Blow, ...]:
     ended = exits(events)
     woken = [event.at for event in events if event.kind == "woken"]
     commits = [event.at for event in events if is_commit(event)]
-    found = []
+    found: list[Blow] = []
     for event in events:
         if event.kind != "struck":
             continue

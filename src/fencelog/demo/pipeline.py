@@ -1,34 +1,22 @@
 """The pipeline: every flight once on ``delays``, running totals on ``delays-monthly``.
 
-A plain Spark program: the frames below know nothing of fencelog, of kills or of exactly-once.
+A plain Spark program for ``fencelog run``: its frames know nothing of kills or of exactly-once.
 """
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from fencelog.demo import sink
 from fencelog.demo.data import airlines
+from fencelog.demo.settings import DELIVERY, MAX_OFFSETS, STAGE_FOLDER
 
 FLIGHT_FIELDS = (
     "year INT, month INT, day INT, carrier STRING, flight INT, origin STRING, dest STRING, "
     "sched_dep_time INT, dep_delay INT, arr_delay INT, fate STRING"
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """Where the pipeline reads and writes, and how."""
-
-    bootstrap_servers: str
-    checkpoint: str
-    announce_to: str
-    delivery: str
-    max_offsets: int
 
 
 def flights_of(records: DataFrame) -> DataFrame:
@@ -80,39 +68,35 @@ def monthly(flights: DataFrame) -> DataFrame:
     return totals.select(name.cast("binary").alias("key"), value.alias("value"))
 
 
-def source(spark: SparkSession, settings: Settings) -> DataFrame:
+def source(spark: SparkSession) -> DataFrame:
     """The stream of flights, at transactional isolation."""
     records = (
         spark.readStream.format("fencelog")
-        .option("kafka.bootstrap.servers", settings.bootstrap_servers)
         .option("subscribe", "flights")
         .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", str(settings.max_offsets))
+        .option("maxOffsetsPerTrigger", os.environ[MAX_OFFSETS])
         .load()
     )
     return flights_of(records)
 
 
-def start(frame: DataFrame, topic: str, settings: Settings, **options: str) -> StreamingQuery:
-    """Start one query that writes a frame of keys and values to a topic."""
-    writer = (
+def sink_of(frame: DataFrame, topic: str, mode: str) -> DataStreamWriter:
+    """A writer of keys and values to a topic, by the product's sink, announced."""
+    return (
         frame.writeStream.format(sink.FORMAT)
-        .queryName(topic)
-        .option("kafka.bootstrap.servers", settings.bootstrap_servers)
+        .outputMode(mode)
         .option("topic", topic)
-        .option("checkpointLocation", os.path.join(settings.checkpoint, topic))
-        .option("announceTo", settings.announce_to)
-        .option("delivery", settings.delivery)
+        .option("delivery", os.environ[DELIVERY])
+        .option("announceTo", os.environ[STAGE_FOLDER])
     )
-    mode = "complete" if topic == "delays-monthly" else "append"
-    return writer.outputMode(mode).options(**options).start()
 
 
-def queries(spark: SparkSession, settings: Settings) -> Sequence[StreamingQuery]:
-    """Start both queries."""
+def pipeline(spark: SparkSession) -> dict[str, DataStreamWriter]:
+    """Both queries, for ``fencelog run``."""
     spark.dataSource.register(sink.AnnouncedSource)
     names = spark.createDataFrame(airlines(), "carrier STRING, airline STRING")
-    return [
-        start(delays(source(spark, settings), names), "delays", settings),
-        start(monthly(source(spark, settings)), "delays-monthly", settings, tallyField="flights"),
-    ]
+    totals = sink_of(monthly(source(spark)), "delays-monthly", "complete")
+    return {
+        "delays": sink_of(delays(source(spark), names), "delays", "append"),
+        "delays-monthly": totals.option("tallyField", "flights"),
+    }

@@ -47,7 +47,7 @@ PLAN = (
         name="zombie",
         point="before-commit",
         role="driver",
-        title="a driver frozen before its commit, replaced, and woken as a zombie",
+        title="the driver before its commit, a zombie to be",
         freeze=True,
     ),
 )

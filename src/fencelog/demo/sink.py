@@ -1,24 +1,25 @@
-"""The sinks of the demo's pipeline: the product's own, with a place to stand still beside it.
+"""The sink of the demo's pipeline: the product's own, with places to stand still beside it.
 
-``AnnouncedSource`` adds nothing but announcements to the writer that it wraps, so the product needs
-no switch for its own death. Under ``delivery=at-least-once`` the wrapped writer is a plain one: the
-same rows in the same places, acknowledged by all replicas, but with nothing that a commit decides.
+It adds announcements to the writer that it wraps and changes nothing else, so the product needs no
+switch for its own death.
 """
 
 import json
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import StructType
 
-from fencelog.client.blocking import Client
 from fencelog.demo.announce import announce
 from fencelog.demo.events import write_event
 from pyspark_fencelog import DefaultSource
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
 
 FORMAT = "fencelog-demo"
 
@@ -33,44 +34,20 @@ class AnnouncedMessage(WriterCommitMessage):  # type: ignore[misc]
     tally: int
 
 
-class AtLeastOnceWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
-    """Writes when a task says so. A commit has nothing to decide, a repeat cannot be told."""
-
-    def __init__(self, bootstrap_servers: str, topic: str) -> None:
-        """Remember where to write; nothing is connected yet."""
-        self._bootstrap_servers = bootstrap_servers
-        self._topic = topic
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write all batches; they are acknowledged, and visible, when this returns."""
-        client = Client.shared(self._bootstrap_servers)
-        with client.arrow_writer(topic=self._topic) as writer:
-            for batch in iterator:
-                writer.write(batch)
-            writer.flush()
-        return WriterCommitMessage()
-
-    def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Do nothing: every row is visible already."""
-
-    def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Do nothing: what is written stays."""
-
-
 @dataclass
 class AnnouncedWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
-    """Wraps a writer; says where each task and each commit stands, and waits there to be shot.
+    """Wraps a writer; says where each task and each commit stands, and waits there to be hit.
 
     With a ``tally_field`` it tells the sum of that field over the written values and never waits:
-    that is how the running totals say which flights they cover.
+    that is how the running totals say how many flights they cover.
     """
 
     inner: DataSourceStreamArrowWriter
     folder: str
     tally_field: str | None
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write through, and stop once in the middle and once when all is acknowledged."""
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
+        """Write through; stop before the last acknowledgement and again when all is written."""
         context = TaskContext.get()
         assert context is not None, "a writer writes inside a task"
         where = {
@@ -84,30 +61,31 @@ class AnnouncedWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         return AnnouncedMessage(message, counted[0])
 
     def _counted(
-        self, iterator: Iterator[pa.RecordBatch], counted: list[int], where: dict[str, int]
-    ) -> Iterator[pa.RecordBatch]:
+        self, iterator: "Iterator[pa.RecordBatch]", counted: list[int], where: dict[str, int]
+    ) -> "Iterator[pa.RecordBatch]":
         for batch in iterator:
             counted[0] += self._tally(batch)
             yield batch
         # The writer holds every row now, and has acknowledgements for some of them at most.
         self._say("task-writing", tally=counted[0], **where)
 
-    def _tally(self, batch: pa.RecordBatch) -> int:
+    def _tally(self, batch: "pa.RecordBatch") -> int:
         if self.tally_field is None:
             return int(batch.num_rows)
         values = batch.column("value").to_pylist()
         return sum(json.loads(value)[self.tally_field] for value in values)
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Commit through, and stop before and after."""
+        """Commit through; stop before and after."""
         told = [message for message in messages if isinstance(message, AnnouncedMessage)]
+        assert len(told) == len(messages), "Spark commits with a message of every task"
         tally = sum(message.tally for message in told)
         self._say("before-commit", batch=batchId, tally=tally)
         self.inner.commit([message.inner for message in told], batchId)
         self._say("after-commit", batch=batchId, tally=tally)
 
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Abort through; tasks that Spark knows nothing of stay None."""
+        """Abort through; a task that Spark knows no result of stays None."""
         inner = [each.inner if isinstance(each, AnnouncedMessage) else None for each in messages]
         self.inner.abort(inner, batchId)
 
@@ -118,12 +96,18 @@ class AnnouncedWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
             write_event(Path(self.folder), "totals-committed", **facts)
 
 
-class AnnouncedSource(DefaultSource):  # type: ignore[misc, unused-ignore]
+class AnnouncedSource(DefaultSource):
     """``format("fencelog-demo")``: the product's sink, announced.
 
-    Options beside the product's: ``announceTo`` (the stage's folder), ``delivery``
-    (``exactly-once`` or ``at-least-once``), ``tallyField``.
+    Options beside the product's: ``announceTo`` (the stage's folder) and ``tallyField``.
     """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        """Take our two options out; the product refuses what it does not know."""
+        given = {name.lower(): value for name, value in options.items()}
+        self._folder = given.pop("announceto")
+        self._tally_field = given.pop("tallyfield", None)
+        super().__init__(given)
 
     @classmethod
     def name(cls) -> str:
@@ -131,13 +115,8 @@ class AnnouncedSource(DefaultSource):  # type: ignore[misc, unused-ignore]
         return FORMAT
 
     def streamWriter(  # noqa: N802 - Spark's name
-        self, schema: StructType, overwrite: bool
+        self, schema: "StructType", overwrite: bool
     ) -> DataSourceStreamArrowWriter:
-        """Wrap the product's writer, or the plain one."""
-        options: MutableMapping[str, str] = self.options
-        inner: DataSourceStreamArrowWriter
-        if options["delivery"] == "at-least-once":
-            inner = AtLeastOnceWriter(options["kafka.bootstrap.servers"], options["topic"])
-        else:
-            inner = super().streamWriter(schema, overwrite)
-        return AnnouncedWriter(inner, options["announceTo"], options.get("tallyField"))
+        """Wrap the product's writer."""
+        inner = super().streamWriter(schema, overwrite)
+        return AnnouncedWriter(inner, self._folder, self._tally_field)

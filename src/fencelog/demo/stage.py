@@ -3,27 +3,40 @@
 Nothing here blocks. ``step`` looks at what happened and does what follows; it is called often.
 """
 
+import os
 import re
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fencelog.demo.events import Event, Follower, write_event
 from fencelog.demo.plan import PLAN
-from fencelog.demo.processes import exit_status
+from fencelog.demo.processes import exit_status, send, tree
+from fencelog.demo.settings import DELIVERY, MAX_OFFSETS, STAGE_FOLDER
 
 LISTENING = re.compile(r"listening on (\S+:\d+)")
 BROKER_START_S = 20.0
 SILENCE_S = 90.0
 STOP_S = 30.0
+ZOMBIE_S = 15.0
 UNPLANNED_RESTARTS_MAX = 3
 BATCHES = 10
 """Micro-batches that the whole share makes at least: each strike needs one of its own."""
+
+FENCE = "a newer run of this query has taken over"
+"""What a fenced driver's last words hold."""
+
+SPARK = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.python.daemon.module": "fencelog.demo.daemon",
+    # The compiler that warms up fast: no driver of this demo lives for long.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
 
 
 class StageError(Exception):
@@ -104,6 +117,7 @@ class Stage:
         self._orphans: dict[int, str] = {}
         self._begun = self._heard = time.monotonic()
         self._stopping_since: float | None = None
+        self._complete_since: float | None = None
         self._unplanned = 0
         self._broker = self._start_broker()
         self._driver: Child | None = None
@@ -193,6 +207,9 @@ class Stage:
             if self._unplanned > UNPLANNED_RESTARTS_MAX:
                 raise StageError(f"the driver failed again and again; its log is {child.log}")
             self._driver = self._start_driver()
+        elif child is self._zombie:
+            words = child.log.read_text(encoding="utf-8", errors="replace")
+            self._tell("zombie-ended", label=child.label, status=status, fenced=FENCE in words)
         elif child.role in {"producer", "killer"} and status != 0:
             raise StageError(f"the {child.role} ended with {status}; its log is {child.log}")
 
@@ -218,11 +235,19 @@ class Stage:
                     f"all flights are delivered, but only {self.tally.strikes} of {len(PLAN)} "
                     "strikes have fallen"
                 )
-            zombie_lives = self._zombie is not None and self._zombie.status is None
-            if not zombie_lives:
+            if not self._zombie_lives():
                 assert self._driver is not None
                 self._driver.process.send_signal(signal.SIGTERM)
                 self._stopping_since = time.monotonic()
+
+    def _zombie_lives(self) -> bool:
+        """Whether there still is one; it gets its time to be refused, and no more."""
+        if self._zombie is None or self._zombie.status is not None:
+            return False
+        self._complete_since = self._complete_since or time.monotonic()
+        if time.monotonic() - self._complete_since > ZOMBIE_S:
+            send(signal.SIGKILL, tree(self._zombie.process.pid))
+        return True
 
     def _complete(self) -> bool:
         rows, tally = self.setup.rows, self.tally
@@ -254,12 +279,22 @@ class Stage:
 
     def _start_driver(self) -> Child:
         setup = self.setup
-        command = [sys.executable, "-m", "fencelog.demo.driver", "--folder", str(setup.folder)]
-        command += ["--bootstrap-server", self.address, "--delivery", setup.delivery]
-        command += ["--max-offsets", str(-(-setup.rows // BATCHES))]
-        return self._start("driver", command)
+        command = [*setup.fencelog, "run", str(Path(__file__).with_name("pipeline.py"))]
+        command += ["--bootstrap-server", self.address, "--master", "local[2,4]"]
+        command += ["--checkpoint", str(setup.folder / "checkpoint")]
+        settings = {**SPARK, "spark.local.dir": str(setup.folder / "spark-local")}
+        for name, value in settings.items():
+            command += ["-X", f"{name}={value}"]
+        environment = {
+            STAGE_FOLDER: str(setup.folder),
+            DELIVERY: setup.delivery,
+            MAX_OFFSETS: str(-(-setup.rows // BATCHES)),
+        }
+        return self._start("driver", command, environment)
 
-    def _start(self, role: str, command: list[str]) -> Child:
+    def _start(
+        self, role: str, command: list[str], environment: Mapping[str, str] | None = None
+    ) -> Child:
         self._labels[role] += 1
         label = f"{role} {self._labels[role]}"
         log = self.setup.folder / f"{role}-{self._labels[role]}.log"
@@ -270,6 +305,7 @@ class Stage:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=self.setup.folder,
+                env={**os.environ, **(environment or {})},
                 start_new_session=True,
             )
         child = Child(role=role, label=label, process=process, log=log)
@@ -287,22 +323,3 @@ class Stage:
         self._tell("exited", role="broker", label=self._broker.label, status=status)
         self.events.extend(self._follower.new())
         return status
-
-    def kill_all(self) -> None:
-        """End every process that is left, whatever it is doing."""
-        from fencelog.demo.processes import send, tree
-
-        for child in self._children:
-            if child.process.poll() is None:
-                send(signal.SIGKILL, reversed(tree(child.process.pid)))
-                child.process.wait(STOP_S)
-
-    @property
-    def unplanned(self) -> int:
-        """Restarts that no strike asked for."""
-        return self._unplanned
-
-    @property
-    def zombie_status(self) -> int | None:
-        """How the woken driver ended."""
-        return self._zombie.status if self._zombie else None

@@ -1,0 +1,202 @@
+"""``python -m fencelog.demo``: the main job, from an empty directory to the audit's last line."""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fencelog.demo import chart, data, report
+from fencelog.demo.outcome import Outcome, outcome
+from fencelog.demo.processes import adopt_orphans, send, tree
+from fencelog.demo.screen import Screen
+from fencelog.demo.stage import Setup, Stage, StageError
+
+PAUSE_S = 0.03
+STAGES_S = 600.0
+AUDIT_S = 180.0
+QUICK_EVERY = 10
+PRODUCE_S = 24.0
+QUICK_PRODUCE_S = 12.0
+LOG_LINES = 25
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What the user asked for."""
+
+    quick: bool
+    output: Path
+    keep: bool
+
+    @property
+    def every(self) -> int:
+        """Each so-many-th flight is taken."""
+        return QUICK_EVERY if self.quick else 1
+
+
+def choice(arguments: Sequence[str] | None) -> Choice:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        prog="./dev demo",
+        description="Send New York's flights of 2013 through an exactly-once Spark pipeline that "
+        "is killed on the way, and audit what comes out.",
+    )
+    parser.add_argument("--quick", action="store_true", help="a tenth of the flights")
+    parser.add_argument("--output", type=Path, default=Path("demo-output"), metavar="DIR")
+    parser.add_argument("--keep", action="store_true", help="keep the brokers' data and all logs")
+    return Choice(**vars(parser.parse_args(arguments)))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the demo; the exit status follows the audit, and the proof that there was a danger."""
+    asked = choice(arguments)
+    asked.output.mkdir(parents=True, exist_ok=True)
+    adopt_orphans()
+    work = Path(tempfile.mkdtemp(prefix="fencelog-demo-"))
+    stages: list[Stage] = []
+    try:
+        status = run(asked, work, stages)
+    except StageError as problem:
+        sys.stderr.write(f"demo: {problem}\n")
+        show_logs(work)
+        status = 1
+    except KeyboardInterrupt:
+        sys.stderr.write("demo: stopped\n")
+        status = 130
+    finally:
+        # Whatever is left of us, adopted orphans included.
+        send(signal.SIGKILL, tree(os.getpid())[:0:-1])
+    keep_logs(work, asked.output)
+    if asked.keep or status not in {0, 130}:
+        sys.stderr.write(f"demo: data and logs are kept in {work}\n")
+    else:
+        shutil.rmtree(work, ignore_errors=True)
+    return status
+
+
+def run(asked: Choice, work: Path, stages: list[Stage]) -> int:
+    """Both stages, both audits, the report; prints the table and, last, the audit's line."""
+    begun = time.time()
+    rows = -(-data.flights().num_rows // asked.every)
+    stages.extend(start_stages(asked, work, rows))
+    with Screen(stages) as screen:
+        screen.say(f"{rows} flights, twice: exactly-once, and at-least-once under the same kills")
+        follow(stages, screen, begun)
+        screen.say("audit: reading with kafka-python at read_committed …")
+        audits = run_audits(stages, asked.every)
+    for stage in stages:
+        stage.stop_broker()
+    outcomes = [
+        replace(outcome(stage.setup.name, stage.setup.delivery, rows, stage.events), audit=found)
+        for stage, (found, _) in zip(stages, audits, strict=True)
+    ]
+    total_s = time.time() - begun
+    png = chart.draw(outcomes)
+    (asked.output / "chart.png").write_bytes(png)
+    page = report.page(outcomes, png, total_s=total_s, quick=asked.quick)
+    (asked.output / "report.html").write_text(page, encoding="utf-8")
+    report.print_table(outcomes, total_s=total_s)
+    sys.stdout.write(f"report: {asked.output / 'report.html'}\n")
+    problems = shortcomings(outcomes)
+    for problem in problems:
+        sys.stderr.write(f"demo: {problem}\n")
+    _, audit_status = audits[0]
+    sys.stdout.write(f"{outcomes[0].audit['verdict']}\n")
+    sys.stdout.flush()
+    return audit_status or (1 if problems else 0)
+
+
+def start_stages(asked: Choice, work: Path, rows: int) -> list[Stage]:
+    """Start both stages; they differ in the sink's commit mode and in nothing else."""
+    produce_s = QUICK_PRODUCE_S if asked.quick else PRODUCE_S
+    return [
+        Stage(
+            Setup(
+                name=delivery,
+                delivery=delivery,
+                every=asked.every,
+                rows=rows,
+                folder=work / delivery,
+                produce_s=produce_s,
+            )
+        )
+        for delivery in ("exactly-once", "at-least-once")
+    ]
+
+
+def follow(stages: Sequence[Stage], screen: Screen, begun: float) -> None:
+    """Step through all stages until the last one is done. Raises StageError."""
+    deadline = time.monotonic() + STAGES_S
+    while not all(stage.done for stage in stages):
+        for stage in stages:
+            screen.show(stage, stage.step(), begun)
+        if time.monotonic() > deadline:
+            raise StageError(f"the pipelines were not done in {STAGES_S:.0f} s")
+        time.sleep(PAUSE_S)
+
+
+def run_audits(stages: Sequence[Stage], every: int) -> list[tuple[dict[str, object], int]]:
+    """Audit all stages at once, each in a process; return findings and exit status of each."""
+    running = []
+    for stage in stages:
+        findings = stage.setup.folder / "audit.json"
+        command = [sys.executable, "-m", "fencelog.demo.audit", "--every", str(every)]
+        command += ["--bootstrap-server", stage.address, "--json", str(findings)]
+        log = stage.setup.folder / "audit.log"
+        with log.open("wb") as output:
+            running.append(
+                (findings, subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT))
+            )
+    results = []
+    for findings, process in running:
+        try:
+            status = process.wait(AUDIT_S)
+        except subprocess.TimeoutExpired:
+            raise StageError(f"the audit did not end in {AUDIT_S:.0f} s") from None
+        if not findings.exists():
+            raise StageError(f"the audit broke off with {status}")
+        results.append((json.loads(findings.read_text(encoding="utf-8")), status))
+    return results
+
+
+def shortcomings(outcomes: Sequence[Outcome]) -> list[str]:
+    """What the demo set out to show and did not, beside the audit's own verdict."""
+    exact, plain = outcomes
+    found = []
+    if plain.found("duplicated") == 0:
+        found.append("at-least-once doubled nothing under these kills: the demo showed nothing")
+    if not exact.fenced:
+        found.append("the zombie driver was not fenced")
+    found.extend(
+        f"{each.name}: never recovered from the strike on {blow.title}"
+        for each in outcomes
+        for blow in each.blows
+        if blow.recovered_s is None
+    )
+    return found
+
+
+def show_logs(work: Path) -> None:
+    """The last lines of the logs that moved last, for whoever has to find out."""
+    logs = sorted(work.glob("*/*.log"), key=lambda log: log.stat().st_mtime)[-3:]
+    for log in logs:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:]
+        sys.stderr.write(f"--- {log}\n" + "".join(f"{line}\n" for line in lines))
+
+
+def keep_logs(work: Path, output: Path) -> None:
+    """Copy event logs and process logs of the stages beside the report."""
+    for folder in work.iterdir():
+        target = output / "logs" / folder.name
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir(parents=True)
+        for file in (*folder.glob("*.log"), *folder.glob("*.jsonl"), *folder.glob("*.json")):
+            shutil.copy(file, target)

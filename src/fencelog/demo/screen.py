@@ -1,0 +1,111 @@
+"""What the user sees while the demo works: bars on a terminal, plain lines elsewhere. On stderr."""
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+from fencelog.demo.events import Event
+from fencelog.demo.plan import PLAN
+from fencelog.demo.processes import describe
+from fencelog.demo.stage import Stage
+
+
+class Screen:
+    """Progress of the stages. A context manager."""
+
+    def __init__(self, stages: Sequence[Stage]) -> None:
+        """Lay out two bars for each stage."""
+        self._console = Console(stderr=True, highlight=False)
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TextColumn("flights  {task.fields[note]}"),
+            TimeElapsedColumn(),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+        self._bars: dict[str, tuple[TaskID, TaskID]] = {}
+        for stage in stages:
+            rows = stage.setup.rows
+            self._bars[stage.setup.name] = (
+                self._progress.add_task(f"{stage.setup.name}: sent", total=rows, note=""),
+                self._progress.add_task(f"{stage.setup.name}: delivered", total=rows, note=""),
+            )
+
+    def __enter__(self) -> Self:
+        """Show the bars."""
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leave the bars as they stand."""
+        self._progress.stop()
+
+    def say(self, text: str) -> None:
+        """One line above the bars."""
+        self._console.print(text, markup=False)
+
+    def show(self, stage: Stage, new: Sequence[Event], begun: float) -> None:
+        """Move the bars of a stage, and tell of each blow and each end."""
+        sent, delivered = self._bars[stage.setup.name]
+        tally = stage.tally
+        self._progress.update(sent, completed=tally.produced)
+        note = f"{tally.strikes}/{len(PLAN)} strikes"
+        self._progress.update(delivered, completed=tally.delivered, note=note)
+        for event in new:
+            line = told(event)
+            if line:
+                self.say(f"{event.at - begun:6.1f} s  {stage.setup.name}: {line}")
+
+
+def told(event: Event) -> str:
+    """An event as a line for people; empty for the many that are not worth one."""
+    label = event.text("label")
+    watched = event.text("role") in {"broker", "driver"} and label
+    line = ""
+    match event.kind:
+        case "struck":
+            line = struck(event)
+        case "woken":
+            line = "the frozen driver wakes, a zombie"
+        case "exited" if watched:
+            line = f"{label} ended: {describe(event.number('status'))}"
+        case "started" if watched:
+            line = f"{label} starts, pid {event.number('pid')}"
+        case "zombie-ended":
+            line = f"{label}, the zombie, was {'' if event.facts['fenced'] else 'not '}fenced"
+        case "unplanned-restart":
+            line = f"{label} failed by itself and is started again"
+        case "all-produced":
+            line = f"all flights are sent; {event.number('aborted')} had been aborted first"
+        case _:
+            pass
+    return line
+
+
+def struck(event: Event) -> str:
+    """A blow: signal, title, batch, and who was hit."""
+    pids = event.facts["pids"]
+    assert isinstance(pids, dict)
+    ids = ", ".join(f"{name} {pid}" for pid, name in list(pids.items())[:2])
+    more = f" and {len(pids) - 2} more" if len(pids) > 2 else ""
+    title, batch = event.text("title"), event.number("batch")
+    return f"{event.text('signal')} to {title} (batch {batch}: {ids}{more})"
