@@ -1,0 +1,190 @@
+"""The data directory as a whole: whose it is, which partitions it has, where their recovery begins.
+
+Names and contents are Kafka's: ``meta.properties``, ``topic-partition`` directories, the two offset
+checkpoints, and the marker of a clean stop. (The lock that keeps a second broker out belongs to the
+adapter, since it ends with the process.)
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Self
+
+from fencelog.errors import CorruptionError
+from fencelog.log import layout
+from fencelog.ports import Disk, Random
+from fencelog.storage.checkpoint import read_file, remove_file, replace_file
+from fencelog.types import Offset, TopicId, TopicPartition
+
+# A name in a file system has at most 255 bytes; partition number, topic id and suffix take 51.
+_DELETED_TOPIC_CHARACTERS = 200
+
+
+class DataDirectory:
+    """The files at the top of the data directory. One broker at a time has it."""
+
+    def __init__(self, disk: Disk, *, cluster_id: str, node_id: int) -> None:
+        """See ``open``."""
+        self._disk = disk
+        self.cluster_id = cluster_id
+        self.node_id = node_id
+        self._clean: set[TopicPartition] = set()
+        self._recovery_points: dict[TopicPartition, Offset] = {}
+        self._log_starts: dict[TopicPartition, Offset] = {}
+        self._written: dict[str, bytes] = {}
+        self._checkpointing = asyncio.Lock()
+
+    @classmethod
+    async def open(cls, disk: Disk, random: Random, *, node_id: int = 1) -> Self:
+        """Read what the last run left, and begin a run that counts as unclean until ``close``.
+
+        Raises CorruptionError where the top files are unreadable or belong to another node.
+        """
+        cluster_id = await _cluster_id(disk, random, node_id)
+        directory = cls(disk, cluster_id=cluster_id, node_id=node_id)
+        await directory._finish_deletions()
+        present = set(await directory.partitions())
+        marker = await read_file(disk, layout.CLEAN_SHUTDOWN)
+        if marker is not None:
+            directory._clean = present - _unclean(marker)
+            await remove_file(disk, layout.CLEAN_SHUTDOWN)
+        points = await _read_offsets(disk, layout.RECOVERY_POINT_CHECKPOINT)
+        starts = await _read_offsets(disk, layout.LOG_START_CHECKPOINT)
+        directory._recovery_points = {p: o for p, o in points.items() if p in present}
+        directory._log_starts = {p: o for p, o in starts.items() if p in present}
+        if not points.keys() | starts.keys() <= present:
+            # A partition that is made again under an old name must not inherit its offsets.
+            await directory._write_checkpoints()
+        return directory
+
+    async def partitions(self) -> list[TopicPartition]:
+        """Partitions that have a directory here."""
+        names = map(layout.parse_directory_name, await self._disk.list(""))
+        return sorted(name for name in names if name is not None)
+
+    @staticmethod
+    def path_of(partition: TopicPartition) -> str:
+        """Directory of a partition, relative to the data directory."""
+        return layout.directory_name(partition)
+
+    def take_clean(self, partition: TopicPartition) -> bool:
+        """Whether the partition was closed cleanly, so that its side files may be trusted.
+
+        Asked once, ahead of its recovery: from then on it is unclean until ``close`` names it. A
+        partition that no run has opened since a crash stays unclean through any number of runs.
+        """
+        try:
+            self._clean.remove(partition)
+        except KeyError:
+            return False
+        return True
+
+    def recovery_point(self, partition: TopicPartition) -> Offset:
+        """Everything below this offset was synced; 0 where nothing is known."""
+        return self._recovery_points.get(partition, Offset(0))
+
+    def log_start(self, partition: TopicPartition) -> Offset:
+        """Everything below this offset was deleted; 0 where nothing was."""
+        return self._log_starts.get(partition, Offset(0))
+
+    async def checkpoint(
+        self,
+        recovery_points: Mapping[TopicPartition, Offset],
+        log_starts: Mapping[TopicPartition, Offset] | None = None,
+    ) -> None:
+        """Store these offsets durably; partitions that are not named keep theirs.
+
+        A log start must be stored here before the segments below it are deleted.
+        """
+        self._recovery_points.update(recovery_points)
+        self._log_starts.update(log_starts or {})
+        await self._write_checkpoints()
+
+    async def remove_partition(self, partition: TopicPartition, topic_id: TopicId) -> None:
+        """Delete a partition's directory; at once and durably gone from ``partitions``.
+
+        Its store must be closed. Nothing happens where there is no such directory.
+        """
+        path = self.path_of(partition)
+        if path in await self._disk.list(""):
+            short = TopicPartition(partition.topic[:_DELETED_TOPIC_CHARACTERS], partition.partition)
+            deleted = layout.deleted_directory_name(short, topic_id)
+            # A crash may have left a part of an earlier one under this name.
+            await self._disk.remove(deleted)
+            await self._disk.rename(path, deleted)
+            await self._disk.sync_directory("")
+        known = partition in self._recovery_points or partition in self._log_starts
+        self._recovery_points.pop(partition, None)
+        self._log_starts.pop(partition, None)
+        self._clean.discard(partition)
+        if known:
+            await self._write_checkpoints()
+        await self._finish_deletions()
+
+    async def close(self, recovery_points: Mapping[TopicPartition, Offset]) -> None:
+        """Mark the stop as clean for these partitions, whose stores were closed as clean before.
+
+        Those that were opened and are not named (failed, damaged) are recovered at the next start.
+        """
+        await self.checkpoint(recovery_points)
+        clean = self._clean | recovery_points.keys()
+        unclean = [self.path_of(p) for p in await self.partitions() if p not in clean]
+        marker = {"version": 0, "brokerEpoch": -1, "unclean": unclean}
+        await replace_file(self._disk, layout.CLEAN_SHUTDOWN, json.dumps(marker).encode("ascii"))
+
+    async def _finish_deletions(self) -> None:
+        for name in await self._disk.list(""):
+            if layout.is_deleted_directory_name(name):
+                await self._disk.remove(name)
+
+    async def _write_checkpoints(self) -> None:
+        async with self._checkpointing:
+            for path, offsets in (
+                (layout.LOG_START_CHECKPOINT, self._log_starts),
+                (layout.RECOVERY_POINT_CHECKPOINT, self._recovery_points),
+            ):
+                content = layout.encode_offsets(offsets).encode("ascii")
+                if content != self._written.get(path):
+                    await replace_file(self._disk, path, content)
+                    self._written[path] = content
+
+
+def _unclean(marker: bytes) -> set[TopicPartition]:
+    """Return the partitions that a clean stop left unclean; Kafka's own marker names none."""
+    try:
+        content = json.loads(marker or b"{}")
+        names = map(layout.parse_directory_name, content.get("unclean", []))
+    except (ValueError, AttributeError, TypeError) as error:
+        raise CorruptionError(f"{layout.CLEAN_SHUTDOWN}: {error}") from error
+    return {name for name in names if name is not None}
+
+
+async def _read_offsets(disk: Disk, path: str) -> dict[TopicPartition, Offset]:
+    content = await read_file(disk, path)
+    try:
+        return {} if content is None else layout.decode_offsets(content.decode("ascii", "replace"))
+    except CorruptionError as error:
+        raise CorruptionError(f"{path}: {error}") from error
+
+
+async def _cluster_id(disk: Disk, random: Random, node_id: int) -> str:
+    path = layout.META_PROPERTIES
+    content = await read_file(disk, path)
+    if content is None:
+        properties = {
+            "cluster.id": layout.topic_id_text(TopicId(random.bytes(16))),
+            "directory.id": layout.topic_id_text(TopicId(random.bytes(16))),
+            "node.id": str(node_id),
+            "version": "1",
+        }
+        await replace_file(disk, path, layout.encode_properties(properties).encode("ascii"))
+        return properties["cluster.id"]
+    properties = layout.decode_properties(content.decode("ascii", "replace"))
+    if not properties.get("cluster.id") or properties.get("version") != "1":
+        raise CorruptionError(f"{path}: no cluster.id, or a version other than 1")
+    if properties.get("node.id") != str(node_id):
+        raise CorruptionError(
+            f"{path}: the directory belongs to node {properties.get('node.id')}, "
+            f"this is node {node_id}"
+        )
+    return properties["cluster.id"]

@@ -1,0 +1,327 @@
+"""The files of one partition: what the flusher writes, what fetches read.
+
+One writer at a time (the flusher) calls ``write`` and ``sync``; reads may come at any time. Side
+files (indexes, snapshots, leader epochs) are written when a segment is full and at a clean stop,
+and synced at a clean stop only: after an unclean one they are rebuilt from the log and never looked
+at.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Self
+
+from fencelog.errors import CorruptionError, StorageError
+from fencelog.log import layout
+from fencelog.log.config import LogConfig
+from fencelog.log.partition_log import PartitionLog
+from fencelog.log.values import Isolation, ReadPlan, TailWrite
+from fencelog.ports import Disk, DiskFile
+from fencelog.storage.checkpoint import parent_of, read_file, replace_file
+from fencelog.storage.recover import SIDE_SUFFIXES, Durability, Recovery
+from fencelog.storage.segment import find_timestamp, read_batches
+from fencelog.types import Offset, TimestampMs, TopicId
+
+
+@dataclass(slots=True)
+class _Segment:
+    """An open segment file, and what its side files must hold once they are written."""
+
+    base_offset: Offset
+    path: str
+    file: DiskFile
+    side_files: tuple[bytearray, bytearray, bytearray] = field(
+        default_factory=lambda: (bytearray(), bytearray(), bytearray())
+    )
+    is_dirty: bool = False
+
+    def extend_side_files(self, more: Sequence[bytes]) -> None:
+        """Add entries of index, time index and transaction index."""
+        for content, entries in zip(self.side_files, more, strict=True):
+            content.extend(entries)
+
+
+class PartitionStore:
+    """The directory of one partition; use ``create`` or ``recover``."""
+
+    def __init__(self, disk: Disk, directory: str, log: PartitionLog) -> None:
+        """Without segments yet."""
+        self._disk = disk
+        self._directory = directory
+        self._log = log
+        self._segments: dict[Offset, _Segment] = {}
+        self._written_end = log.log_end_offset
+        self._recovery_point = log.log_end_offset
+        self._names_are_dirty = False
+        self._failure: str | None = None
+
+    @classmethod
+    async def create(
+        cls,
+        disk: Disk,
+        directory: str,
+        topic_id: TopicId,
+        config: LogConfig,
+        durability: Durability,
+    ) -> tuple[Self, PartitionLog]:
+        """Make an empty partition; when this returns, a power cut does not undo it.
+
+        A crash in between leaves a directory that ``recover`` takes. Raises StorageError.
+        """
+        await disk.make_directory(directory)
+        if any(name.endswith(layout.LOG) for name in await disk.list(directory)):
+            raise StorageError(f"{directory}: holds a partition already")
+        await _write_topic_id(disk, directory, topic_id)
+        log = PartitionLog.create(config)
+        store = cls(disk, directory, log)
+        await store._open_segment(log.log_end_offset)
+        await disk.sync_directory(directory)
+        await disk.sync_directory(parent_of(directory))
+        return store, log
+
+    @classmethod
+    async def recover(
+        cls,
+        disk: Disk,
+        directory: str,
+        config: LogConfig,
+        *,
+        clean: bool,
+        recovery_point: Offset,
+        log_start: Offset,
+        durability: Durability,
+        topic_id: TopicId | None = None,
+    ) -> tuple[Self, PartitionLog]:
+        """Open a partition that an earlier run left, however it ended (D2, D3, E15).
+
+        ``clean`` from ``DataDirectory.take_clean``. Where ``topic_id`` is given it must be the one
+        stored, and is stored where a crash came first. Raises CorruptionError naming file and
+        offset, and StorageError.
+        """
+        if topic_id is not None:
+            await _check_topic_id(disk, directory, topic_id)
+        recovered = await Recovery(
+            disk=disk,
+            directory=directory,
+            config=config,
+            clean=clean,
+            recovery_point=recovery_point,
+            log_start=log_start,
+            durability=durability,
+        ).run()
+        builder = recovered.builder
+        active_files = builder.side_files(recovered.base_offsets[-1])
+        log = builder.finish()
+        store = cls(disk, directory, log)
+        for base_offset in recovered.base_offsets:
+            await store._open_segment(base_offset)
+        newest = store._segments[recovered.base_offsets[-1]]
+        newest.extend_side_files(active_files)
+        store._names_are_dirty = False
+        return store, log
+
+    @property
+    def recovery_point(self) -> Offset:
+        """Everything below is on stable storage; what ``DataDirectory.checkpoint`` is to store."""
+        return self._recovery_point
+
+    @property
+    def failure(self) -> str | None:
+        """Why nothing is written here any more, or None."""
+        return self._failure
+
+    async def write(self, tail: Sequence[TailWrite]) -> None:
+        """Put what ``PartitionLog.take_tail`` gave into the page cache, in order.
+
+        Raises StorageError; the store then takes no more writes or syncs (D2).
+        """
+        self._check_usable()
+        with self._gives_up():
+            for write in tail:
+                await self._write_one(write)
+
+    async def sync(self) -> None:
+        """Return when everything written before the call is on stable storage, its name included.
+
+        Raises StorageError; nothing is ever acknowledged from here again (D2).
+        """
+        self._check_usable()
+        end = self._written_end
+        with self._gives_up():
+            for segment in [s for s in self._segments.values() if s.is_dirty]:
+                segment.is_dirty = False
+                await segment.file.sync()
+            if self._names_are_dirty:
+                self._names_are_dirty = False
+                await self._disk.sync_directory(self._directory)
+        self._recovery_point = max(self._recovery_point, end)
+
+    async def read(self, plan: ReadPlan) -> memoryview:
+        """Return the whole batches that the plan asks for, the first one even above ``max_bytes``.
+
+        Empty where the segment was deleted after the plan was made. Raises CorruptionError where
+        the file holds no batches there, StorageError where it cannot be read.
+        """
+        segment = self._segments.get(plan.segment_base_offset)
+        if segment is None:
+            return memoryview(b"")
+        return await read_batches(segment.file, segment.path, plan)
+
+    async def find_timestamp(
+        self, timestamp: TimestampMs, isolation: Isolation = Isolation.REPLICATED
+    ) -> tuple[Offset, TimestampMs] | None:
+        """Return offset and timestamp of the first record at or after a timestamp, if any."""
+        plan = self._log.offset_for_timestamp(timestamp, isolation)
+        segment = None if plan is None else self._segments.get(plan.segment_base_offset)
+        if plan is None or segment is None:
+            return None
+        return await find_timestamp(segment.file, segment.path, plan, timestamp)
+
+    async def delete_segments_below(self, offset: Offset) -> None:
+        """Remove the segments that end at or below an offset, never the newest.
+
+        ``offset`` must be stored by ``DataDirectory.checkpoint`` as the log start before: recovery
+        takes a missing segment above it for damage. Raises StorageError.
+        """
+        base_offsets = sorted(self._segments)
+        for base_offset, end in pairwise(base_offsets):
+            if end > offset:
+                break
+            segment = self._segments.pop(base_offset)
+            await segment.file.close()
+            for suffix in (*layout.SEGMENT_SUFFIXES, layout.SNAPSHOT):
+                await self._disk.remove(self._path(base_offset, suffix))
+        await self._disk.sync_directory(self._directory)
+
+    async def close(self, *, clean: bool) -> None:
+        """Close the files. ``clean``: sync everything, side files too, so that they may be trusted.
+
+        The tail must have been written before. Raises StorageError where this store failed or
+        fails now: the partition must then not be counted as cleanly closed. A second close does
+        nothing.
+        """
+        try:
+            if clean and self._segments:
+                await self.sync()
+                with self._gives_up():
+                    await self._sync_side_files()
+        finally:
+            segments, self._segments = self._segments, {}
+            for segment in segments.values():
+                await segment.file.close()
+
+    # Writing
+
+    async def _write_one(self, write: TailWrite) -> None:
+        if write.roll:
+            await self._roll(write)
+        segment = self._segments[write.segment_base_offset]
+        if write.buffers:
+            assert segment.file.size == write.position, (segment.file.size, write.position)
+            segment.is_dirty = True
+            await segment.file.append(write.buffers)
+            self._written_end = write.end_offset
+        segment.extend_side_files((write.index, write.time_index, write.txn_index))
+        if write.leader_epochs is not None:
+            path = f"{self._directory}/{layout.LEADER_EPOCH_CHECKPOINT}"
+            content = write.leader_epochs.encode("ascii")
+            await replace_file(self._disk, path, content, durable=False)
+
+    async def _roll(self, write: TailWrite) -> None:
+        """Finish the active segment and begin the next.
+
+        The old one is synced before the new one exists (D3), so that whatever recovery finds
+        damaged in a segment that has a successor is damage, and no lost tail.
+        """
+        full = self._segments[max(self._segments)]
+        if full.is_dirty:
+            full.is_dirty = False
+            await full.file.sync()
+        await self._write_side_files(full)
+        if write.snapshot is not None:
+            path = self._path(write.segment_base_offset, layout.SNAPSHOT)
+            await replace_file(self._disk, path, write.snapshot, durable=False)
+        await self._open_segment(write.segment_base_offset)
+
+    async def _open_segment(self, base_offset: Offset) -> _Segment:
+        path = self._path(base_offset, layout.LOG)
+        file = await self._disk.open(path, create=True)
+        segment = self._segments[base_offset] = _Segment(base_offset, path, file)
+        self._names_are_dirty = True
+        return segment
+
+    async def _write_side_files(self, segment: _Segment) -> None:
+        for suffix, content in zip(SIDE_SUFFIXES, segment.side_files, strict=True):
+            path = self._path(segment.base_offset, suffix)
+            await replace_file(self._disk, path, bytes(content), durable=False)
+            content.clear()
+
+    async def _sync_side_files(self) -> None:
+        """Make durable what a clean start reads: all but the newest segment's indexes."""
+        newest = self._segments[max(self._segments)]
+        await self._write_side_files(newest)
+        if len(self._segments) == 1:
+            return
+        for name in await self._disk.list(self._directory):
+            parsed = layout.parse_file_name(name)
+            is_side_file = parsed is not None and parsed[1] != layout.LOG
+            if is_side_file or name == layout.LEADER_EPOCH_CHECKPOINT:
+                file = await self._disk.open(f"{self._directory}/{name}")
+                try:
+                    await file.sync()
+                finally:
+                    await file.close()
+        await self._disk.sync_directory(self._directory)
+
+    def _path(self, base_offset: Offset, suffix: str) -> str:
+        return f"{self._directory}/{layout.file_name(base_offset, suffix)}"
+
+    # Failing
+
+    def _check_usable(self) -> None:
+        if self._failure is not None:
+            raise StorageError(f"{self._directory} takes no more writes: {self._failure}")
+
+    @contextmanager
+    def _gives_up(self) -> Iterator[None]:
+        """Whatever ends the block early, cancellation too, ends this store's writes for good."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            self._failure = f"a file is gone: {error}"
+            raise StorageError(f"{self._directory}: {self._failure}") from error
+        except BaseException as error:
+            self._failure = str(error) or type(error).__name__
+            raise
+
+
+async def read_topic_id(disk: Disk, directory: str) -> TopicId | None:
+    """Return the id of the topic that a partition's directory belongs to, None where it has none.
+
+    Raises CorruptionError.
+    """
+    path = f"{directory}/{layout.PARTITION_METADATA}"
+    content = await read_file(disk, path)
+    if content is None:
+        return None
+    try:
+        return layout.decode_partition_metadata(content.decode("ascii", "replace"))
+    except CorruptionError as error:
+        raise CorruptionError(f"{path}: {error}") from error
+
+
+async def _write_topic_id(disk: Disk, directory: str, topic_id: TopicId) -> None:
+    content = layout.encode_partition_metadata(topic_id).encode("ascii")
+    await replace_file(disk, f"{directory}/{layout.PARTITION_METADATA}", content)
+
+
+async def _check_topic_id(disk: Disk, directory: str, topic_id: TopicId) -> None:
+    stored = await read_topic_id(disk, directory)
+    if stored is None:
+        await _write_topic_id(disk, directory, topic_id)
+    elif stored != topic_id:
+        raise CorruptionError(
+            f"{directory}/{layout.PARTITION_METADATA}: topic id {layout.topic_id_text(stored)}, "
+            f"not {layout.topic_id_text(topic_id)}"
+        )

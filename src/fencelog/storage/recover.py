@@ -1,0 +1,290 @@
+"""Recovery of one partition: from whatever a stop left to files that may be served (D2, D3, E15).
+
+After an unclean stop every batch is checked and replayed, and side files are thrown away and made
+anew. What lies above the recovery point may never have reached the disk although reads show it (a
+failed sync marks pages clean), so it is copied into a new file that is synced and takes the name of
+the old one, before anything is served. A crash at any point of this leaves files that recover the
+same way.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+from fencelog.errors import CorruptionError, WireError
+from fencelog.log import layout
+from fencelog.log.config import LogConfig
+from fencelog.log.rebuild import LogBuilder
+from fencelog.log.values import SideFiles
+from fencelog.ports import Disk
+from fencelog.storage.checkpoint import is_temporary, read_file, replace_file
+from fencelog.storage.segment import Visit, WalkEnd, find_batch, read_first_header, walk
+from fencelog.types import Offset, TimestampMs
+from fencelog.wire.batch import BatchHeader
+from fencelog.wire.control import Marker, read_marker
+
+Durability = Literal["fsync", "os"]
+"""What an acknowledgement means (D1): on stable storage, or in the page cache."""
+
+SIDE_SUFFIXES = (layout.INDEX, layout.TIME_INDEX, layout.TXN_INDEX)
+"""In the order of ``SideFiles``."""
+
+_CLEANED = ".cleaned"
+_LEFTOVERS = (_CLEANED, ".deleted")
+_COPY_BYTES = 4 << 20
+
+
+class Recovered(NamedTuple):
+    """What recovery found: the state up to ``builder.log_end``, all of it durable."""
+
+    builder: LogBuilder
+    base_offsets: list[Offset]
+    """Segments, oldest first; at least one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Bad:
+    """The first bad batch: its segment, where it begins there, and what is wrong."""
+
+    base_offset: Offset
+    position: int
+    problem: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recovery:
+    """What is known of a partition before its files are read.
+
+    All below ``recovery_point`` was synced, all below ``log_start`` was deleted. ``clean``: the
+    last run closed this partition, so its side files may be trusted.
+    """
+
+    disk: Disk
+    directory: str
+    config: LogConfig
+    clean: bool
+    recovery_point: Offset
+    log_start: Offset
+    durability: Durability
+
+    async def run(self) -> Recovered:
+        """Make the partition fit to serve; raises CorruptionError naming file and offset (D3)."""
+        base_offsets = await self._segments()
+        if self.clean:
+            loaded = await self._load(base_offsets)
+            if loaded is not None:
+                return Recovered(loaded, base_offsets)
+        await self._remove_side_files()
+        builder = LogBuilder(self.config, log_start=self.log_start)
+        bad = await self._replay(builder, base_offsets)
+        if bad is not None:
+            await self._judge(bad, builder.log_end, base_offsets)
+            kept = [base for base in base_offsets if base <= bad.base_offset]
+            await self._remove_segments(base_offsets[len(kept) :])
+            base_offsets = kept
+        elif builder.log_end < self.recovery_point:
+            raise CorruptionError(
+                f"{self._path(base_offsets[-1])}: the log ends at offset {builder.log_end}, though "
+                f"everything below {self.recovery_point} was synced"
+            )
+        await self._rewrite(builder, base_offsets, cut=bad is not None)
+        await self._write_side_files(builder, base_offsets)
+        return Recovered(builder, base_offsets)
+
+    def _path(self, base_offset: Offset, suffix: str = layout.LOG) -> str:
+        return f"{self.directory}/{layout.file_name(base_offset, suffix)}"
+
+    # What is there
+
+    async def _segments(self) -> list[Offset]:
+        """Finish what a crash cut short, and list the segments; makes the first where none is."""
+        found: list[Offset] = []
+        for name in await self.disk.list(self.directory):
+            parsed = layout.parse_file_name(name)
+            if parsed is not None and parsed[1] == layout.LOG:
+                found.append(parsed[0])
+            elif is_temporary(name) or name.endswith(_LEFTOVERS):
+                await self.disk.remove(f"{self.directory}/{name}")
+        # A deletion goes from the oldest on, and after the log start is stored: what is still
+        # there below it was meant to go.
+        deleted = [base for base, after in pairwise(found) if after <= self.log_start]
+        await self._remove_segments(deleted)
+        segments = found[len(deleted) :]
+        if not segments and self.recovery_point <= self.log_start:
+            await (await self.disk.open(self._path(self.log_start), create=True)).close()
+            await self.disk.sync_directory(self.directory)
+            return [self.log_start]
+        if not segments or segments[0] > self.log_start:
+            first = segments[0] if segments else self.recovery_point
+            raise CorruptionError(
+                f"{self._path(self.log_start)}: missing; offsets {self.log_start} to {first - 1} "
+                "were stored and not deleted"
+            )
+        return segments
+
+    async def _remove_segments(self, base_offsets: list[Offset]) -> None:
+        for base_offset in base_offsets:
+            for suffix in (*layout.SEGMENT_SUFFIXES, layout.SNAPSHOT):
+                await self.disk.remove(self._path(base_offset, suffix))
+        if base_offsets:
+            await self.disk.sync_directory(self.directory)
+
+    async def _remove_side_files(self) -> None:
+        """Ahead of the walk, so that a stop in between never leaves old ones to be trusted."""
+        for name in await self.disk.list(self.directory):
+            parsed = layout.parse_file_name(name)
+            side_file = parsed is not None and parsed[1] != layout.LOG
+            if side_file or name == layout.LEADER_EPOCH_CHECKPOINT:
+                await self.disk.remove(f"{self.directory}/{name}")
+        await self.disk.sync_directory(self.directory)
+
+    # After an unclean stop
+
+    async def _replay(self, builder: LogBuilder, base_offsets: list[Offset]) -> _Bad | None:
+        """Check and replay all batches; returns the first bad one."""
+        previous: tuple[Offset, int] | None = None
+        for base_offset in base_offsets:
+            if previous is not None:
+                snapshot = builder.snapshot()
+                await self._write(self._path(base_offset, layout.SNAPSHOT), snapshot)
+            try:
+                builder.open_segment(base_offset)
+            except CorruptionError as error:
+                assert previous is not None, base_offset
+                return _Bad(*previous, problem=str(error))
+            end = await self._walk(base_offset, _replayer(builder))
+            if end.problem is not None:
+                return _Bad(base_offset, end.position, end.problem)
+            previous = base_offset, end.position
+        return None
+
+    async def _walk(self, base_offset: Offset, visit: Visit) -> WalkEnd:
+        file = await self.disk.open(self._path(base_offset))
+        try:
+            return await walk(file, visit)
+        finally:
+            await file.close()
+
+    async def _judge(self, bad: _Bad, offset: Offset, base_offsets: list[Offset]) -> None:
+        """Raise CorruptionError unless the log may be cut here (D3)."""
+        path = self._path(bad.base_offset)
+        where = f"{path}: damaged at position {bad.position}, offset {offset}: {bad.problem}"
+        if offset < self.recovery_point:
+            raise CorruptionError(f"{where}; everything below {self.recovery_point} was synced")
+        if self.durability != "fsync":
+            return
+        if bad.base_offset != base_offsets[-1]:
+            # A full segment is synced before the next one is made.
+            raise CorruptionError(f"{where}; segment {base_offsets[-1]} follows it")
+        file = await self.disk.open(path)
+        try:
+            after = await find_batch(file, bad.position, offset)
+        finally:
+            await file.close()
+        if after is not None:
+            raise CorruptionError(f"{where}; a sound batch follows it at position {after}")
+
+    async def _rewrite(self, builder: LogBuilder, base_offsets: list[Offset], *, cut: bool) -> None:
+        """Copy what lies above the recovery point into new, synced files (D2)."""
+        ends = [*base_offsets[1:], builder.log_end]
+        for base_offset, end in zip(base_offsets, ends, strict=True):
+            is_last = base_offset == base_offsets[-1]
+            if end > self.recovery_point or (cut and is_last):
+                await self._copy(self._path(base_offset), builder.position if is_last else None)
+        await self.disk.sync_directory(self.directory)
+
+    async def _copy(self, path: str, size: int | None) -> None:
+        old = await self.disk.open(path)
+        new = await self.disk.open(path + _CLEANED, create=True)
+        try:
+            size = old.size if size is None else size
+            while new.size < size:
+                data = await old.read(new.size, min(_COPY_BYTES, size - new.size))
+                if not data:
+                    raise CorruptionError(f"{path}: shrank while it was recovered")
+                await new.append([data])
+            await new.sync()
+        finally:
+            await old.close()
+            await new.close()
+        await self.disk.rename(path + _CLEANED, path)
+
+    async def _write_side_files(self, builder: LogBuilder, base_offsets: list[Offset]) -> None:
+        for base_offset in base_offsets[:-1]:
+            side_files = builder.side_files(base_offset)
+            for suffix, content in zip(SIDE_SUFFIXES, side_files, strict=True):
+                await self._write(self._path(base_offset, suffix), content)
+        epochs = layout.encode_leader_epochs(builder.leader_epochs).encode("ascii")
+        await self._write(f"{self.directory}/{layout.LEADER_EPOCH_CHECKPOINT}", epochs)
+
+    async def _write(self, path: str, content: bytes) -> None:
+        await replace_file(self.disk, path, content, durable=False)
+
+    # After a clean stop
+
+    async def _load(self, base_offsets: list[Offset]) -> LogBuilder | None:
+        """Take full segments from their side files and walk the last one; None on any doubt."""
+        builder = LogBuilder(self.config, log_start=self.log_start)
+        try:
+            for base_offset, end in pairwise(base_offsets):
+                await self._load_segment(builder, base_offset, end)
+            if len(base_offsets) > 1:
+                await self._load_state(builder, base_offsets[-1])
+            builder.open_segment(base_offsets[-1])
+        except CorruptionError:
+            return None
+        end_of_walk = await self._walk(base_offsets[-1], _replayer(builder))
+        if end_of_walk.problem is not None or builder.log_end != self.recovery_point:
+            return None
+        return builder
+
+    async def _load_segment(self, builder: LogBuilder, base_offset: Offset, end: Offset) -> None:
+        contents = [await self._read(base_offset, suffix) for suffix in SIDE_SUFFIXES]
+        file = await self.disk.open(self._path(base_offset))
+        try:
+            first = await read_first_header(file)
+            builder.load_segment(
+                base_offset,
+                size=file.size,
+                end_offset=end,
+                side_files=SideFiles(*contents),
+                first_timestamp=TimestampMs(-1) if first is None else first.max_timestamp,
+            )
+        finally:
+            await file.close()
+
+    async def _load_state(self, builder: LogBuilder, base_offset: Offset) -> None:
+        builder.restore_producers(await self._read(base_offset, layout.SNAPSHOT))
+        path = f"{self.directory}/{layout.LEADER_EPOCH_CHECKPOINT}"
+        text = await read_file(self.disk, path)
+        if text is None:
+            raise CorruptionError(f"{path}: missing")
+        entries = layout.decode_leader_epochs(text.decode("ascii", "replace"))
+        builder.restore_leader_epochs(e for e in entries if e.offset < base_offset)
+
+    async def _read(self, base_offset: Offset, suffix: str) -> bytes:
+        path = self._path(base_offset, suffix)
+        content = await read_file(self.disk, path)
+        if content is None:
+            raise CorruptionError(f"{path}: missing")
+        return content
+
+
+def _replayer(builder: LogBuilder) -> Callable[[BatchHeader, memoryview, int], str | None]:
+    """What a walk does with each sound batch: judge its place, then take it over."""
+
+    def visit(header: BatchHeader, batch: memoryview, position: int) -> str | None:
+        problem = builder.problem(header)
+        if problem is None:
+            builder.replay(header, _marker(batch) if header.is_control else None, position)
+        return problem
+
+    return visit
+
+
+def _marker(batch: memoryview) -> Marker | None:
+    try:
+        return read_marker(batch)
+    except WireError:
+        return None  # a control batch of another kind only takes offsets

@@ -1,0 +1,193 @@
+"""One segment file: walking its batches, and reading a range of them.
+
+Nothing here trusts the file: a walk checks each batch as D3 asks, and ends at the first bad one.
+"""
+
+from collections.abc import Callable
+from struct import Struct
+from struct import error as struct_error
+from typing import NamedTuple
+
+from fencelog.errors import CorruptionError, WireError
+from fencelog.log.values import ReadPlan
+from fencelog.ports import DiskFile
+from fencelog.types import Buffer, Offset, TimestampMs
+from fencelog.wire.batch import HEADER_BYTES, LENGTH_END, MAGIC, BatchHeader, check_crc, read_header
+from fencelog.wire.records import read_records
+
+_CHUNK_BYTES = 4 << 20
+_SKIP_BYTES = 8 << 10
+_MAGIC_AT = 16
+_OFFSET_DISTANCE_MAX = 1 << 31
+_EXTENT = Struct(">qi4xb6xi")  # base offset, length, magic, last offset delta
+
+Visit = Callable[[BatchHeader, memoryview, int], str | None]
+"""Takes over a batch and its position, or says why it is bad."""
+
+
+class WalkEnd(NamedTuple):
+    """How far a segment is good, and why it ends there; no problem at the end of the file."""
+
+    position: int
+    problem: str | None
+
+
+async def walk(file: DiskFile, visit: Visit) -> WalkEnd:
+    """Check each batch from the start and hand it to ``visit``, up to the first bad one."""
+    position = 0
+    wanted = _CHUNK_BYTES
+    while position < file.size:
+        data = memoryview(await file.read(position, wanted))
+        end, wanted, problem = _walk_chunk(data, position, file.size, visit)
+        position += end
+        if problem is not None:
+            return WalkEnd(position, problem)
+    return WalkEnd(position, None)
+
+
+def _walk_chunk(
+    data: memoryview, start: int, file_size: int, visit: Visit
+) -> tuple[int, int, str | None]:
+    """Return the end of the good batches that are whole in ``data``, and how much to read next."""
+    at = 0
+    while at < len(data):
+        left = file_size - start - at
+        if len(data) - at < HEADER_BYTES <= left:
+            break
+        try:
+            header = read_header(data, at)
+        except WireError as error:
+            return at, 0, str(error)
+        size = header.size
+        if size > left:
+            return at, 0, f"a batch of {size} bytes where the file has only {left} more"
+        if size > len(data) - at:
+            return at, max(size, _CHUNK_BYTES), None
+        batch = data[at : at + size]
+        problem = visit(header, batch, start + at) if check_crc(batch) else "wrong CRC"
+        if problem is not None:
+            return at, 0, problem
+        at += size
+    return at, _CHUNK_BYTES, None
+
+
+async def find_batch(file: DiskFile, position: int, above: Offset) -> int | None:
+    """Return where the first sound batch at or after ``position`` begins, with an offset > above.
+
+    Looks at every byte, since what stands at ``position`` is damaged and its length means nothing.
+    """
+    while position + HEADER_BYTES <= file.size:
+        data = await file.read(position, _CHUNK_BYTES)
+        at = data.find(MAGIC, _MAGIC_AT)
+        while at >= 0 and at - _MAGIC_AT + HEADER_BYTES <= len(data):
+            start = at - _MAGIC_AT
+            if await _is_batch(file, position + start, data, start, above):
+                return position + start
+            at = data.find(MAGIC, at + 1)
+        position += max(len(data) - HEADER_BYTES + 1, 1)
+    return None
+
+
+async def _is_batch(file: DiskFile, position: int, data: bytes, start: int, above: Offset) -> bool:
+    try:
+        header = read_header(data, start)
+    except WireError:
+        return False
+    if not above < header.base_offset < above + _OFFSET_DISTANCE_MAX:
+        return False
+    if header.size > file.size - position:
+        return False
+    return check_crc(await file.read(position, header.size))
+
+
+async def read_batches(file: DiskFile, path: str, plan: ReadPlan) -> memoryview:
+    """Return the whole batches that a plan asks for, from the first that holds its offset.
+
+    Raises CorruptionError where the file does not hold batches there.
+    """
+    position = plan.end_position if plan.is_empty else await find_offset(file, path, plan)
+    left = plan.end_position - position
+    if left <= 0:
+        return memoryview(b"")
+    data = memoryview(await file.read(position, min(max(plan.max_bytes, HEADER_BYTES), left)))
+    size, next_offset = _extent(data, 0, path, position)
+    if next_offset > plan.upper_offset:
+        return memoryview(b"")
+    if size > len(data):
+        # The first batch is returned whole, whatever was asked for.
+        return memoryview(await file.read(position, size))
+    return data[: _whole_batches(data, path, position, plan.upper_offset)]
+
+
+async def find_offset(file: DiskFile, path: str, plan: ReadPlan) -> int:
+    """Return where the batch begins that holds the plan's offset, or the plan's end position."""
+    position = plan.position
+    while position < plan.end_position:
+        data = await file.read(position, min(_SKIP_BYTES, plan.end_position - position))
+        at = 0
+        while at == 0 or len(data) - at >= HEADER_BYTES:
+            size, next_offset = _extent(data, at, path, position + at)
+            if next_offset > plan.offset:
+                return position + at
+            at += size
+        position += at
+    return plan.end_position
+
+
+def _whole_batches(data: memoryview, path: str, position: int, upper_offset: Offset) -> int:
+    """Return the end of the whole batches in ``data`` that lie below ``upper_offset``."""
+    at = 0
+    while len(data) - at >= HEADER_BYTES:
+        size, next_offset = _extent(data, at, path, position + at)
+        if at + size > len(data) or next_offset > upper_offset:
+            break
+        at += size
+    return at
+
+
+def _extent(data: Buffer, at: int, path: str, position: int) -> tuple[int, int]:
+    """Return the size of the batch at ``at`` and the offset that follows it.
+
+    A fetch asks this of every batch, so no more of the header is decoded than that.
+    """
+    try:
+        base_offset, length, magic, last_offset_delta = _EXTENT.unpack_from(data, at)
+    except struct_error:
+        base_offset = length = magic = last_offset_delta = -1
+    if magic != MAGIC or length < HEADER_BYTES - LENGTH_END:
+        raise CorruptionError(f"{path}: no record batch at position {position}")
+    return LENGTH_END + length, base_offset + last_offset_delta + 1
+
+
+async def read_first_header(file: DiskFile) -> BatchHeader | None:
+    """Return the header of a segment's first batch, None in an empty file.
+
+    Raises CorruptionError where no batch begins there.
+    """
+    if file.size == 0:
+        return None
+    try:
+        return read_header(await file.read(0, HEADER_BYTES))
+    except WireError as error:
+        raise CorruptionError(f"the segment begins with no batch: {error}") from error
+
+
+async def find_timestamp(
+    file: DiskFile, path: str, plan: ReadPlan, timestamp: TimestampMs
+) -> tuple[Offset, TimestampMs] | None:
+    """Return the first record of a plan's range that is not older than ``timestamp``, if any."""
+    position = await find_offset(file, path, plan)
+    while position < plan.end_position:
+        try:
+            header = read_header(await file.read(position, HEADER_BYTES))
+        except WireError as error:
+            raise CorruptionError(f"{path}: no batch at position {position}: {error}") from error
+        if header.next_offset > plan.upper_offset:
+            return None
+        if header.max_timestamp >= timestamp:
+            batch = memoryview(await file.read(position, header.size))
+            for record in read_records(batch):
+                if record.timestamp >= timestamp and record.offset >= plan.offset:
+                    return record.offset, record.timestamp
+        position += header.size
+    return None

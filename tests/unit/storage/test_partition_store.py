@@ -1,0 +1,183 @@
+"""What is written is read back, synced in the right order, and given up after a failure."""
+
+import pytest
+
+from fencelog.errors import StorageError
+from fencelog.log.values import Isolation, ReadPlan
+from fencelog.storage.partition_store import PartitionStore, read_topic_id
+from fencelog.types import Offset, TimestampMs
+from fencelog.wire.batch import iterate
+from tests.support.memory_disk import MemoryDisk
+from tests.unit.storage.world import DIRECTORY, NOW_MS, SMALL_SEGMENTS, TOPIC_ID, World, run
+
+
+def test_what_is_written_is_read_back_across_segments() -> None:
+    async def scenario() -> None:
+        world = await World.create()
+        for number in range(60):
+            world.append_values(b"%d" % number, b"x" * 40)
+            if number % 7 == 0:
+                await world.flush()
+        await world.flush()
+        assert len(world.log.segment_base_offsets) > 3
+        assert await world.read_all() == b"".join(world.appended)
+        assert await world.read_all(max_bytes=1) == b"".join(world.appended)
+
+    run(scenario())
+
+
+def test_a_read_begins_with_the_batch_that_holds_the_offset() -> None:
+    async def scenario() -> None:
+        world = await World.create()
+        for number in range(30):
+            world.append_values(b"%d" % number, b"a", b"b")
+        await world.flush()
+        for offset in range(world.log.log_end_offset):
+            plan = world.log.read(Offset(offset), 100, Isolation.REPLICATED)
+            assert isinstance(plan, ReadPlan)
+            first, _ = next(iterate(await world.store.read(plan)))
+            assert first.base_offset == offset // 3 * 3
+
+    run(scenario())
+
+
+def test_a_read_never_passes_the_plans_upper_offset() -> None:
+    async def scenario() -> None:
+        world = await World.create()
+        world.append_values(b"stored")
+        await world.flush()
+        world.append_transactional(7, 0, b"open")
+        await world.flush()
+        plan = world.log.read(Offset(0), 1 << 20, Isolation.TRANSACTIONAL)
+        assert isinstance(plan, ReadPlan)
+        assert [h.base_offset for h, _ in iterate(await world.store.read(plan))] == [0]
+
+    run(scenario())
+
+
+def test_data_then_directory_are_synced_before_a_new_segment_counts_as_durable() -> None:  # D1
+    async def scenario() -> None:
+        world = await World.create()
+        world.append_values(b"x" * 900)
+        await world.flush()
+        world.append_values(b"y" * 900)
+        world.disk.operations.clear()
+        await world.flush()
+        new = f"{DIRECTORY}/{1:020d}.log"
+        logs = [op for op in world.disk.operations if op[1].endswith(".log") or op[1] == DIRECTORY]
+        assert logs == [
+            ("create", new),
+            ("append", new),
+            ("sync", new),
+            ("sync_directory", DIRECTORY),
+        ]
+
+    run(scenario())
+
+
+def test_a_full_segment_is_synced_before_its_successor_exists() -> None:  # D3
+    async def scenario() -> None:
+        world = await World.create(durability="os")
+        world.append_values(b"x" * 900)
+        await world.flush()
+        world.append_values(b"y" * 900)
+        world.disk.operations.clear()
+        await world.flush()
+        old, new = f"{DIRECTORY}/{0:020d}.log", f"{DIRECTORY}/{1:020d}.log"
+        logs = [op for op in world.disk.operations if op[1].endswith(".log")]
+        assert logs == [("sync", old), ("create", new), ("append", new)]
+
+    run(scenario())
+
+
+def test_nothing_is_synced_after_a_failed_sync() -> None:  # D2
+    async def scenario() -> None:
+        world = await World.create()
+        world.append_values(b"one")
+        await world.write()
+        world.disk.failing_syncs = 1
+        with pytest.raises(StorageError):
+            await world.store.sync()
+        world.disk.operations.clear()
+        with pytest.raises(StorageError, match="takes no more writes"):
+            await world.store.sync()
+        world.append_values(b"two")
+        with pytest.raises(StorageError, match="takes no more writes"):
+            await world.write()
+        assert world.disk.operations == []
+        assert world.store.recovery_point == 0
+
+    run(scenario())
+
+
+def test_a_full_disk_ends_the_writes_of_its_partition_and_recovery_drops_the_half_batch() -> None:
+    async def scenario() -> None:  # D2
+        world = await World.create()
+        world.append_values(b"one")
+        await world.flush()
+        world.append_values(b"two" * 100)
+        world.disk.free_bytes = 100
+        with pytest.raises(StorageError, match="No space left"):
+            await world.flush()
+        with pytest.raises(StorageError):
+            await world.store.close(clean=True)
+        world.disk.free_bytes = None
+        again = await World.recover(world.disk, recovery_point=1)
+        assert await again.values() == [b"one"]
+
+    run(scenario())
+
+
+def test_the_recovery_point_is_the_end_of_what_was_written_before_the_sync() -> None:
+    async def scenario() -> None:
+        world = await World.create()
+        world.append_values(b"one", b"two")
+        await world.write()
+        assert world.store.recovery_point == 0
+        await world.store.sync()
+        assert world.store.recovery_point == 2
+
+    run(scenario())
+
+
+def test_the_first_record_at_or_after_a_timestamp_is_found() -> None:
+    async def scenario() -> None:
+        world = await World.create()
+        for number in range(40):
+            world.append_values(b"%d" % number, b"b", b"c")
+        await world.flush()
+        assert await world.store.find_timestamp(TimestampMs(NOW_MS)) == (0, NOW_MS)
+        assert await world.store.find_timestamp(TimestampMs(NOW_MS + 1)) == (1, NOW_MS + 1)
+        assert await world.store.find_timestamp(TimestampMs(NOW_MS + 3)) is None
+
+    run(scenario())
+
+
+def test_deleted_segments_are_gone_and_the_rest_is_read() -> None:
+    async def scenario() -> None:
+        world = await World.create()
+        for number in range(40):
+            world.append_values(b"%d" % number, b"x" * 60)
+        await world.flush()
+        start = world.log.segment_base_offsets[2]
+        world.log.advance_start(start)
+        await world.store.delete_segments_below(start)
+        assert await world.read_all() == b"".join(world.appended[start // 2 :])
+        await world.store.close(clean=False)
+        again = await World.recover(world.disk, log_start=start)
+        assert again.log.log_start_offset == start
+        assert await again.read_all() == b"".join(world.appended[start // 2 :])
+
+    run(scenario())
+
+
+def test_a_partition_is_made_once_and_says_whose_it_is() -> None:
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        assert await read_topic_id(disk, DIRECTORY) is None
+        await World.create(disk)
+        assert await read_topic_id(disk, DIRECTORY) == TOPIC_ID
+        with pytest.raises(StorageError, match="holds a partition already"):
+            await PartitionStore.create(disk, DIRECTORY, TOPIC_ID, SMALL_SEGMENTS, "fsync")
+
+    run(scenario())
