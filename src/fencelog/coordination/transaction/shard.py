@@ -8,12 +8,11 @@ is fenced and nothing else. Refusals are Kafka's codes as the newest version of 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
+from fencelog.coordination.fate import Fate
 from fencelog.coordination.shard import Decision, LogRecord
 from fencelog.coordination.transaction.records import read_key, read_value, write_transaction
 from fencelog.coordination.transaction.state import (
     EPOCH_EXHAUSTED,
-    EPOCH_MAX,
-    Fate,
     Identity,
     Transaction,
     TxnState,
@@ -387,11 +386,13 @@ def _unwritten(transactional_id: str, wall_ms: TimestampMs) -> Transaction:
 def _next_identity(
     current: Transaction, asked: Identity | None, new_producer_id: ProducerId
 ) -> Identity:
-    """The identity after ``current``, or ``current``'s own when ``asked`` repeats its request."""
-    epoch = current.producer.producer_epoch
-    if asked is not None and asked == current.previous and epoch < EPOCH_MAX:
+    """The identity after ``current``, or ``current``'s own when ``asked`` repeats its request.
+
+    Only an Empty one was granted: the epoch that fenced an open transaction is given to nobody.
+    """
+    if asked is not None and asked == current.previous and current.state is TxnState.EMPTY:
         return current.producer
-    if epoch >= EPOCH_EXHAUSTED:
+    if current.producer.producer_epoch >= EPOCH_EXHAUSTED:
         return Identity(new_producer_id, ProducerEpoch(0))
     return current.fenced()
 

@@ -1,7 +1,7 @@
 """One transactional id: the states it can be in, and what a change of state leaves behind."""
 
 from dataclasses import dataclass, replace
-from enum import Enum, IntEnum
+from enum import IntEnum
 from typing import NamedTuple
 
 from fencelog.types import ProducerEpoch, ProducerId, TimestampMs, TopicPartition
@@ -60,19 +60,6 @@ class Identity(NamedTuple):
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
-
-
-class Fate(Enum):
-    """What the coordinator knows of a transaction that a partition's log holds open (rule E17)."""
-
-    LISTED = "listed"
-    """It is open or decided here, with this partition: the ordinary road will end it."""
-    COMMIT = "commit"
-    """Decided, and this partition's marker counted as written."""
-    ABORT = "abort"
-    """Known producer, but no transaction of it is open on this partition."""
-    UNKNOWN = "unknown"
-    """No such producer in this shard."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

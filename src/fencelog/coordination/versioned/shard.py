@@ -8,8 +8,8 @@ CONCURRENT_TRANSACTIONS, so that one incarnation's markers never meet another's 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
+from fencelog.coordination.fate import Fate
 from fencelog.coordination.shard import Decision, LogRecord
-from fencelog.coordination.transaction.state import Fate
 from fencelog.coordination.versioned.answers import (
     AppDescription,
     JoinResult,

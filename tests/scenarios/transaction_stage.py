@@ -1,0 +1,120 @@
+"""Transcripts of the transaction coordinator."""
+
+from dataclasses import replace
+
+from fencelog.coordination.shard import Decision
+from fencelog.coordination.transaction.records import read_key, read_value, write_transaction
+from fencelog.coordination.transaction.shard import TransactionShard
+from fencelog.coordination.transaction.state import Identity
+from fencelog.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId
+from tests.scenarios.words import Stage, identity, listed, options, partition, partitions
+from tests.unit.coordination.runtime import Runtime
+
+NOBODY = Identity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+
+
+class TransactionStage(Stage):
+    """One shard of ``__transaction_state``."""
+
+    def __init__(self) -> None:
+        self.runtime: Runtime[TransactionShard] = Runtime(TransactionShard)
+
+    def record(self, offset: int) -> str:
+        record = self.runtime.log[offset]
+        assert record.value is not None
+        it = read_value(read_key(record.key), record.value)
+        producer = f"{it.producer.producer_id}/{it.producer.producer_epoch}"
+        return f"{it.transactional_id}: {it.state.kafka_name} {producer} {listed(it.partitions)}"
+
+    def do_init(self, words: list[str]) -> str:
+        """``init ID [as=PID/EPOCH] [timeout=MS]``: InitProducerId."""
+        given = options(words[1:])
+        asked = identity(given["as"]) if "as" in given else NOBODY
+        decision = self.runtime.shard.init_producer_id(
+            words[0],
+            int(given.get("timeout", "60000")),
+            *asked,
+            new_producer_id=self.runtime.fresh_producer_id,
+            wall_ms=self.runtime.wall_ms,
+        )
+        result, written = self.decide(decision)
+        self.runtime.used(result.producer_id)
+        return f"{result.error.name} {result.producer_id}/{result.producer_epoch}{written}"
+
+    def do_add(self, words: list[str]) -> str:
+        """``add ID PID/EPOCH PARTITION…``: AddPartitionsToTxn."""
+        error, written = self.decide(
+            self.runtime.shard.add_partitions(
+                words[0],
+                *identity(words[1]),
+                partitions(words[2:]),
+                wall_ms=self.runtime.wall_ms,
+            )
+        )
+        return f"{error.name}{written}"
+
+    def do_verify(self, words: list[str]) -> str:
+        """``verify ID PID/EPOCH PARTITION``: asked before a transaction's first append."""
+        shard = self.runtime.shard
+        return shard.verify(words[0], *identity(words[1]), partition(words[2])).name
+
+    def do_end(self, words: list[str]) -> str:
+        """``end ID PID/EPOCH commit|abort``: EndTxn."""
+        error, written = self.decide(
+            self.runtime.shard.end_transaction(
+                words[0],
+                *identity(words[1]),
+                {"commit": True, "abort": False}[words[2]],
+                wall_ms=self.runtime.wall_ms,
+            )
+        )
+        return f"{error.name}{written}"
+
+    def do_markers(self, _words: list[str]) -> str:
+        """What the marker sender sees."""
+        tasks = self.runtime.shard.outstanding_markers(self.runtime.committed)
+        lines = [
+            f"{it.transactional_id}: {'commit' if it.commit else 'abort'} "
+            f"{it.producer_id}/{it.producer_epoch} {listed(it.partitions)}"
+            for it in tasks
+        ]
+        return "\n".join(lines) or "none"
+
+    def do_written(self, words: list[str]) -> str:
+        """``written ID PID/EPOCH PARTITION…``: these markers are committed on their partitions."""
+        _, written = self.decide(
+            self.runtime.shard.markers_written(
+                words[0],
+                *identity(words[1]),
+                partitions(words[2:]),
+                wall_ms=self.runtime.wall_ms,
+            )
+        )
+        return written.lstrip() or "nothing"
+
+    def do_deleted(self, words: list[str]) -> str:
+        """``deleted PARTITION``: its topic is gone."""
+        shard, wall_ms = self.runtime.shard, self.runtime.wall_ms
+        _, written = self.decide(shard.partition_deleted(partition(words[0]), wall_ms=wall_ms))
+        return written.lstrip() or "nothing"
+
+    def do_fate(self, words: list[str]) -> str:
+        """``fate PID PARTITION``: what recovery asks for a transaction that it finds open."""
+        return self.runtime.shard.fate(ProducerId(int(words[0])), partition(words[1])).name
+
+    def do_describe(self, words: list[str]) -> str:
+        """``describe ID``: DescribeTransactions."""
+        it = self.runtime.shard.describe(words[0])
+        if it is None:
+            return "unknown"
+        producer = f"{it.producer.producer_id}/{it.producer.producer_epoch}"
+        return f"{it.state.kafka_name} {producer} timeout {it.timeout_ms} {listed(it.partitions)}"
+
+    def do_age(self, words: list[str]) -> str:
+        """``age ID EPOCH``: as though the producer had been initialised so many times."""
+        it = self.runtime.shard.describe(words[0])
+        assert it is not None
+        aged = it.producer._replace(producer_epoch=ProducerEpoch(int(words[1])))
+        record = write_transaction(replace(it, producer=aged))
+        self.decide(Decision((record,), None))
+        return f"{aged.producer_id}/{aged.producer_epoch}"

@@ -1,0 +1,142 @@
+"""Transcripts of the coordinator of versioned transactions."""
+
+from fencelog.coordination.versioned.records import (
+    AppKey,
+    ProducerKey,
+    RunKey,
+    read_app,
+    read_key,
+    read_producer,
+)
+from fencelog.coordination.versioned.shard import VersionedShard
+from fencelog.coordination.versioned.state import Caller
+from fencelog.types import ProducerId
+from tests.scenarios.words import Stage, identity, listed, options, partition, partitions
+from tests.unit.coordination.runtime import Runtime
+
+
+def caller(words: list[str]) -> Caller:
+    """``APP QUERY/RUN VERSION [takeover]``; an empty query is a batch write."""
+    query_id, _, run_id = words[1].partition("/")
+    return Caller(
+        app=words[0],
+        query_id=query_id,
+        run_id=run_id,
+        version=int(words[2]),
+        takeover="takeover" in words,
+    )
+
+
+class VersionedStage(Stage):
+    """One shard of ``__fencelog_versioned``."""
+
+    def __init__(self) -> None:
+        self.runtime: Runtime[VersionedShard] = Runtime(VersionedShard)
+
+    def record(self, offset: int) -> str:
+        record = self.runtime.log[offset]
+        key = read_key(record.key)
+        match key:
+            case AppKey(app) if record.value is not None:
+                it = read_app(app, record.value)
+                text = (
+                    f"app {app}: {it.phase.name} {it.query_id}/{it.run_id} last={it.last_version}"
+                )
+                if it.version >= 0:
+                    text += f" open={it.version}"
+                return f"{text} incarnation={it.incarnation}"
+            case ProducerKey(producer_id) if record.value is not None:
+                joined = read_producer(producer_id, record.value)
+                return f"producer {producer_id}: {joined.app} {listed(joined.partitions)}"
+            case AppKey(name):
+                return f"app {name}: forgotten"
+            case ProducerKey(producer_id):
+                return f"producer {producer_id}: forgotten"
+            case RunKey(app, query_id, run_id):
+                known = "known" if record.value is not None else "forgotten"
+                return f"run {app} {query_id}/{run_id}: {known}"
+
+    def do_join(self, words: list[str]) -> str:
+        """``join CALLER [timeout=MS]``: JoinTransaction."""
+        decision = self.runtime.shard.join(
+            caller(words),
+            timeout_ms=int(options(words).get("timeout", "60000")),
+            new_producer_id=self.runtime.fresh_producer_id,
+            wall_ms=self.runtime.wall_ms,
+        )
+        result, written = self.decide(decision)
+        self.runtime.used(result.producer_id)
+        if result.producer_id < 0:
+            return f"{result.error.name}{written}"
+        producer = f"{result.producer_id}/{result.producer_epoch}"
+        return f"{result.error.name} {producer} incarnation {result.incarnation}{written}"
+
+    def do_enlist(self, words: list[str]) -> str:
+        """``enlist PID/EPOCH PARTITION…``: the leader, before a producer's first append."""
+        error, written = self.decide(
+            self.runtime.shard.enlist(*identity(words[0]), *map(partition, words[1:]))
+        )
+        return f"{error.name}{written}"
+
+    def do_commit(self, words: list[str]) -> str:
+        """``commit CALLER print=TEXT [PID…]``: CommitTransaction."""
+        named = [ProducerId(int(word)) for word in words[3:] if word.isdigit()]
+        error, written = self.decide(
+            self.runtime.shard.commit(
+                caller(words),
+                options(words)["print"].encode(),
+                named,
+                wall_ms=self.runtime.wall_ms,
+            )
+        )
+        return f"{error.name}{written}"
+
+    def do_abort(self, words: list[str]) -> str:
+        """``abort CALLER``: AbortTransaction."""
+        shard, wall_ms = self.runtime.shard, self.runtime.wall_ms
+        error, written = self.decide(shard.abort(caller(words), wall_ms=wall_ms))
+        return f"{error.name}{written}"
+
+    def do_renew(self, words: list[str]) -> str:
+        """``renew CALLER``: RenewTransaction."""
+        error, written = self.decide(self.runtime.shard.renew(caller(words)))
+        return f"{error.name}{written}"
+
+    def do_markers(self, _words: list[str]) -> str:
+        """What the marker sender sees: a line is one append."""
+        lines = []
+        for group in self.runtime.shard.outstanding_markers(self.runtime.committed):
+            markers = " ".join(
+                f"{'commit' if it.commit else 'abort'} {it.producer_id}/{it.producer_epoch}"
+                for it in group.markers
+            )
+            lines.append(f"{group.app} {group.incarnation} {group.partition}: {markers}")
+        return "\n".join(lines) or "none"
+
+    def do_written(self, words: list[str]) -> str:
+        """``written APP INCARNATION PARTITION…``: these markers are committed."""
+        shard = self.runtime.shard
+        _, written = self.decide(
+            shard.markers_written(words[0], int(words[1]), partitions(words[2:]))
+        )
+        return written.lstrip() or "nothing"
+
+    def do_deleted(self, words: list[str]) -> str:
+        """``deleted PARTITION``: its topic is gone."""
+        _, written = self.decide(self.runtime.shard.partition_deleted(partition(words[0])))
+        return written.lstrip() or "nothing"
+
+    def do_fate(self, words: list[str]) -> str:
+        """``fate PID PARTITION``: what recovery asks for a transaction that it finds open."""
+        return self.runtime.shard.fate(ProducerId(int(words[0])), partition(words[1])).name
+
+    def do_describe(self, words: list[str]) -> str:
+        """``describe APP``: DescribeApp."""
+        it = self.runtime.shard.describe(words[0])
+        if it is None:
+            return "unknown"
+        producers = " ".join(f"{p.producer_id}{listed(p.partitions)}" for p in it.open_producers)
+        return (
+            f"last={it.last_version} driver={it.query_id}/{it.run_id} open={it.open_version} "
+            f"incarnation={it.incarnation} {producers}"
+        ).rstrip()

@@ -1,0 +1,93 @@
+"""A runtime of a few lines for shards under test: a log, a high watermark, a clock, crashes.
+
+It does what the broker's does: appends the records of a decision as one, replays them at once, and
+commits when told to. After each append it rebuilds the shard from its log and compares: whatever is
+in the shard but not in the log shows as a difference.
+"""
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from fencelog.coordination.shard import Decision, LogRecord
+from fencelog.types import CoordinatorEpoch, Instant, Offset, ProducerId, TimestampMs
+
+S = TypeVar("S", bound=Any)
+R = TypeVar("R")
+
+CLOCKS = ("_deadlines", "deadlines", "forgotten_at")
+
+
+def state_of(shard: Any) -> dict[str, Any]:
+    """Everything that a shard holds, but for its clocks, which a load restarts."""
+    held = {key: value for key, value in vars(shard).items() if key not in ("_limits", *CLOCKS)}
+    held.pop("coordinator_epoch", None)
+    if "_table" in held:
+        held.update(state_of(held.pop("_table")))
+    return held
+
+
+class Runtime(Generic[S]):
+    """One shard, its log and its clock."""
+
+    def __init__(self, make: Callable[[CoordinatorEpoch], S], *, hold: bool = False) -> None:
+        self._make = make
+        self.log: list[LogRecord] = []
+        self.committed = Offset(0)
+        self.now = Instant(1000.0)
+        self.hold = hold
+        self.loads = 0
+        self._producer_ids = 0
+        self.shard = self._load()
+
+    def _load(self) -> S:
+        self.loads += 1
+        return self._replayed()
+
+    def _replayed(self) -> S:
+        shard = self._make(CoordinatorEpoch(self.loads))
+        for offset, record in enumerate(self.log):
+            shard.replay(record, Offset(offset), self.now)
+        return shard
+
+    @property
+    def wall_ms(self) -> TimestampMs:
+        return TimestampMs(round(self.now * 1000))
+
+    @property
+    def fresh_producer_id(self) -> ProducerId:
+        """The id that a producer gets next; 1 first."""
+        return ProducerId(self._producer_ids + 1)
+
+    def used(self, producer_id: ProducerId) -> None:
+        """A producer got this id: no other will."""
+        self._producer_ids = max(self._producer_ids, producer_id)
+
+    def append(self, decision: Decision[R]) -> R:
+        """Make a decision so, and return its answer."""
+        for record in decision.records:
+            offset = Offset(len(self.log))
+            self.log.append(record)
+            self.shard.replay(record, offset, self.now)
+        if decision.records:
+            assert state_of(self.shard) == state_of(self._replayed())
+        if not self.hold:
+            self.commit()
+        return decision.response
+
+    def commit(self) -> None:
+        """Let the high watermark reach the end of the log."""
+        self.committed = Offset(len(self.log))
+
+    def crash(self, *, keep: int | None = None) -> None:
+        """Lose what is not committed (or all but ``keep`` records), and load a new shard."""
+        del self.log[self.committed if keep is None else keep :]
+        self.committed = Offset(len(self.log))
+        self.shard = self._load()
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass; nothing is expired by itself."""
+        self.now = Instant(self.now + seconds)
+
+    def expire(self) -> None:
+        """Do what is due, as the broker does when a deadline passes."""
+        self.append(self.shard.expire(self.now, self.wall_ms))
