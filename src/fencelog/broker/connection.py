@@ -10,7 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, cast
 
 from fencelog.errors import WireError
 from fencelog.types import Buffer, Instant
@@ -115,7 +115,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register with the server, which may refuse."""
-        assert isinstance(transport, asyncio.Transport)
+        # Not asserted: a transport of uvloop is one in all but its class.
+        transport = cast(asyncio.Transport, transport)
         self._transport = transport
         peer = transport.get_extra_info("peername")
         local = transport.get_extra_info("sockname")

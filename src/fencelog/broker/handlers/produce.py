@@ -109,7 +109,7 @@ class _Waiting:
     def _reply(self) -> Reply:
         return respond(
             self._request,
-            *write_produce_response(self._request.header.api_version, self._results.items()),
+            write_produce_response(self._request.header.api_version, self._results.items()),
         )
 
 
@@ -146,7 +146,7 @@ def produce(broker: Broker, request: Request) -> Answer:
 def _refuse_all(request: Request, message: ProduceRequest, code: ErrorCode) -> Reply:
     return respond(
         request,
-        *write_produce_response(
+        write_produce_response(
             request.header.api_version,
             [
                 (topic, [PartitionResult(index, code) for index, _ in partitions])
