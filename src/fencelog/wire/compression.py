@@ -96,7 +96,7 @@ def _decompress_lz4(data: Buffer, bytes_max: int) -> bytearray:
         pending = b""
         if len(plain) > bytes_max:
             raise _too_large(bytes_max)
-        if not out and stream.needs_input:
+        if not out and stream.needs_input and not stream.eof:
             raise WireError("lz4: the frame ends too early")
     return plain
 
