@@ -82,7 +82,9 @@ def decode(
                 body = payload(records, batch)
             except WireError as error:
                 raise _malformed(partition, batch.header.base_offset, str(error)) from error
-            parts.append((np.frombuffer(body, np.uint8), [_segment(batch, 0, len(body), partition)]))
+            parts.append(
+                (np.frombuffer(body, np.uint8), [_segment(batch, 0, len(body), partition)])
+            )
             plain = None
             size += len(body)
         else:
@@ -95,7 +97,9 @@ def decode(
         yield from _arrow(parts, size, partition, schema, start, end)
 
 
-def _segment(batch: VisibleBatch, start: int, end: int, partition: TopicPartition) -> tuple[int, ...]:
+def _segment(
+    batch: VisibleBatch, start: int, end: int, partition: TopicPartition
+) -> tuple[int, ...]:
     header = batch.header
     if header.record_count * RECORD_BYTES_MIN > end - start:
         raise _malformed(partition, header.base_offset, _COMPLAINTS[kernel.TOO_MANY])
@@ -146,8 +150,14 @@ def _arrow(
     tables = [(data, np.array(segments, np.int64)) for data, segments in parts]
     rows = sum(int(table[:, kernel.SEG_COUNT].sum()) for _, table in tables)
     want_headers = "headers" in names
-    headers = sum(kernel.count_headers(data, table) for data, table in tables) if want_headers else 0
-    offsets, times, kinds = np.empty(rows, np.int64), np.empty(rows, np.int64), np.empty(rows, np.int32)
+    headers = (
+        sum(kernel.count_headers(data, table) for data, table in tables) if want_headers else 0
+    )
+    offsets, times, kinds = (
+        np.empty(rows, np.int64),
+        np.empty(rows, np.int64),
+        np.empty(rows, np.int32),
+    )
     key = _Column(*((rows, size) if "key" in names else (0, 0)))
     value = _Column(*((rows, size) if "value" in names else (0, 0)))
     row_headers = np.zeros(rows + 1 if want_headers else 1, np.int32)
@@ -173,7 +183,9 @@ def _arrow(
     def column(name: str) -> Any:
         match name:
             case "key":
-                return key.array(rows, int(cursors[kernel.KEY_BYTES]), pa.binary(), nulls=bool(nulls & 1))
+                return key.array(
+                    rows, int(cursors[kernel.KEY_BYTES]), pa.binary(), nulls=bool(nulls & 1)
+                )
             case "value":
                 return value.array(
                     rows, int(cursors[kernel.VALUE_BYTES]), pa.binary(), nulls=bool(nulls & 2)

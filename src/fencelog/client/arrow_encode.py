@@ -195,12 +195,10 @@ class Encoder:
         assert made >= 0, (made, room, most)
         return out, table, made
 
-    def _batch(
-        self, out: Bytes, row: list[int], topics: list[str], bases: Int32
-    ) -> EncodedBatch:
+    def _batch(self, out: Bytes, row: list[int], topics: list[str], bases: Int32) -> EncodedBatch:
         group, start, end, count, base_timestamp, max_timestamp = row
         topic = int(np.searchsorted(bases, group, side="right")) - 1
-        buffer = memoryview(out)[start:end]
+        buffer = out.data[start:end]
         if self._codec:
             buffer = with_room(compress(self._codec, buffer[HEADER_BYTES:]))
         return EncodedBatch(

@@ -87,9 +87,7 @@ def payload(records: memoryview, batch: VisibleBatch) -> memoryview:
     raw = records[batch.start : batch.end]
     if not batch.header.compression:
         return raw
-    return memoryview(
-        decompress(batch.header.compression, raw, DECOMPRESSED_BYTES_MAX)
-    )
+    return memoryview(decompress(batch.header.compression, raw, DECOMPRESSED_BYTES_MAX))
 
 
 @dataclass(slots=True, kw_only=True)

@@ -312,9 +312,7 @@ class Client:
         """
         transactions = Transactions(self._cluster)
         self._loop().run(
-            transactions.commit(
-                app, query_id, run_id, version, fingerprint, producer_ids, takeover
-            )
+            transactions.commit(app, query_id, run_id, version, fingerprint, producer_ids, takeover)
         )
 
     def abort_transaction(self, app: str, query_id: str, run_id: str, version: int) -> None:

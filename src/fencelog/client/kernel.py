@@ -35,11 +35,15 @@ TRAILING = 4
 TOO_MANY = 5
 
 # Columns of a row of the segment table that `decode` reads.
-SEG_START, SEG_END, SEG_BASE_OFFSET, SEG_TIMESTAMP, SEG_LOG_TIME, SEG_COUNT, SEG_LAST_DELTA = range(7)
+SEG_START, SEG_END, SEG_BASE_OFFSET, SEG_TIMESTAMP, SEG_LOG_TIME, SEG_COUNT, SEG_LAST_DELTA = range(
+    7
+)
 SEG_COLUMNS = 7
 
 # Cursors of `decode`, carried over calls.
-ROWS, KEY_BYTES, VALUE_BYTES, HEADERS, HEADER_KEY_BYTES, HEADER_VALUE_BYTES, NULLS, ERROR_AT = range(8)
+ROWS, KEY_BYTES, VALUE_BYTES, HEADERS, HEADER_KEY_BYTES, HEADER_VALUE_BYTES, NULLS, ERROR_AT = (
+    range(8)
+)
 CURSORS = 8
 
 # Columns of a row of the batch table that `encode` writes.

@@ -327,7 +327,9 @@ def encode(  # noqa: C901, PLR0912, PLR0915 - one loop: a call per record would 
     return batch
 
 
-def room(data_bytes: int, rows: int, headers: int, groups: int, batch_bytes: int) -> tuple[int, int]:
+def room(
+    data_bytes: int, rows: int, headers: int, groups: int, batch_bytes: int
+) -> tuple[int, int]:
     """Bytes and batches that `encode` may need at most.
 
     Two neighbouring batches of a group exceed ``batch_bytes`` together with a record's overhead,

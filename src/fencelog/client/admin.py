@@ -1,0 +1,425 @@
+"""Questions and orders about topics, offsets, groups, transactions and the cluster."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from fencelog.client.cluster import GROUP, TRANSACTION, Cluster, ClusterView
+from fencelog.client.connection import Connection
+from fencelog.client.model import (
+    WIRE_ISOLATION,
+    ClusterDescription,
+    Isolation,
+    OffsetSpec,
+    TopicDescription,
+    TransactionDescription,
+    TransactionListing,
+)
+from fencelog.client.retry import Deadline, error_code, failure, retrying
+from fencelog.errors import ErrorCode, RequestError
+from fencelog.types import TopicPartition
+from fencelog.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from fencelog.wire.messages.delete_topics import (
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from fencelog.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from fencelog.wire.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+)
+from fencelog.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from fencelog.wire.messages.list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+from fencelog.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from fencelog.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
+
+EARLIEST = -2
+LATEST = -1
+CONSUMER = -1
+TOPIC_RESOURCE = 2
+BROKER_RESOURCE = 4
+LIST_OFFSETS_VERSION_MAX = 7
+OFFSET_COMMIT_VERSION_MAX = 8
+OFFSET_FETCH_VERSION_MAX = 7
+OFFSET_FETCH_ALL_FROM = 2
+DELETE_BY_STATE_FROM = 6
+
+
+class Admin:
+    """What a client asks besides reading and writing records."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        """Use the cluster's connections."""
+        self._cluster = cluster
+
+    # --- topics
+
+    async def partitions(self, topics: Sequence[str]) -> dict[str, list[int]]:
+        """Return the partition numbers of each topic."""
+        view = await self._view(topics)
+        found = {topic.name: topic for topic in view.topics}
+        for name in topics:
+            if name not in found:
+                raise failure(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+        return {name: [p.partition for p in found[name].partitions] for name in topics}
+
+    async def topics(self) -> list[TopicDescription]:
+        """Return every topic by name."""
+        view = await self._view(None)
+        return sorted(view.topics, key=lambda topic: topic.name)
+
+    async def create_topic(
+        self, name: str, partitions: int, configs: Mapping[str, str], replication: int
+    ) -> None:
+        """Create a topic; returns once its partitions have leaders."""
+        request = CreateTopicsRequest(
+            topics=[
+                CreatableTopic(
+                    name=name,
+                    num_partitions=partitions,
+                    replication_factor=replication,
+                    configs=[CreatableTopicConfig(name=k, value=v) for k, v in configs.items()],
+                )
+            ],
+            timeout_ms=int(self._cluster.options.request_timeout_s * 1000),
+        )
+        deadline = self._cluster.deadline()
+        lost = False
+
+        async def attempt() -> None:
+            nonlocal lost
+            connection = await self._controller(deadline)
+            try:
+                answer = await self._cluster.ask(
+                    connection, request, CreateTopicsResponse, deadline
+                )
+            except RequestError:
+                lost = True
+                raise
+            for result in answer.topics:
+                code = error_code(result.error_code)
+                # The answer to the first try was lost: the topic that exists now may be ours.
+                if code is ErrorCode.TOPIC_ALREADY_EXISTS and lost:
+                    continue
+                if code:
+                    raise failure(code, f"creation of topic {name}", result.error_message)
+
+        await retrying(attempt, deadline)
+        self._cluster.forget(name)
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic."""
+        timeout_ms = int(self._cluster.options.request_timeout_s * 1000)
+        request = DeleteTopicsRequest(
+            topics=[DeleteTopicState(name=name)], topic_names=[name], timeout_ms=timeout_ms
+        )
+        deadline = self._cluster.deadline()
+        lost = False
+
+        async def attempt() -> None:
+            nonlocal lost
+            connection = await self._controller(deadline)
+            try:
+                answer = await self._cluster.ask(
+                    connection, request, DeleteTopicsResponse, deadline
+                )
+            except RequestError:
+                lost = True
+                raise
+            for result in answer.responses:
+                code = error_code(result.error_code)
+                if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and lost:
+                    continue
+                if code:
+                    raise failure(code, f"deletion of topic {name}", result.error_message)
+
+        await retrying(attempt, deadline)
+        self._cluster.forget(name)
+
+    async def describe_topic(self, name: str) -> TopicDescription:
+        """Return a topic with its configs."""
+        view = await self._view([name])
+        if not view.topics:
+            raise failure(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+        topic = view.topics[0]
+        configs = await self._configs(TOPIC_RESOURCE, name, None)
+        return TopicDescription(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            internal=topic.internal,
+            partitions=topic.partitions,
+            configs=configs,
+        )
+
+    # --- cluster
+
+    async def cluster(self) -> ClusterDescription:
+        """Return brokers, controller and id."""
+        view = await self._view([])
+        return ClusterDescription(
+            cluster_id=view.cluster_id, controller_id=view.controller_id, brokers=view.brokers
+        )
+
+    async def broker_configs(self, node_id: int) -> dict[str, str | None]:
+        """Return a broker's configs."""
+        return await self._configs(BROKER_RESOURCE, str(node_id), node_id)
+
+    async def _configs(self, kind: int, name: str, node_id: int | None) -> dict[str, str | None]:
+        resource = DescribeConfigsResource(
+            resource_type=kind, resource_name=name, configuration_keys=None
+        )
+        deadline = self._cluster.deadline()
+
+        async def attempt() -> dict[str, str | None]:
+            connection = await self._broker(node_id, deadline)
+            answer = await self._cluster.ask(
+                connection,
+                DescribeConfigsRequest(resources=[resource]),
+                DescribeConfigsResponse,
+                deadline,
+            )
+            for result in answer.results:
+                if result.error_code:
+                    raise failure(
+                        error_code(result.error_code), f"configs of {name}", result.error_message
+                    )
+            return {
+                config.name: config.value for result in answer.results for config in result.configs
+            }
+
+        return await retrying(attempt, deadline)
+
+    # --- offsets
+
+    async def offsets(
+        self, partitions: Sequence[TopicPartition], spec: OffsetSpec, isolation: Isolation
+    ) -> dict[TopicPartition, int]:
+        """Return an offset of each partition, asking each leader once."""
+        match spec:
+            case "earliest":
+                timestamp = EARLIEST
+            case "latest":
+                timestamp = LATEST
+            case _:
+                timestamp = spec
+        found: dict[TopicPartition, int] = {}
+        deadline = self._cluster.deadline()
+
+        async def attempt() -> None:
+            # What an earlier try found stays found.
+            left = [partition for partition in partitions if partition not in found]
+            by_leader: dict[Connection, list[TopicPartition]] = {}
+            for partition in left:
+                leader = await self._cluster.leader(partition, deadline)
+                by_leader.setdefault(leader, []).append(partition)
+            for connection, asked in by_leader.items():
+                found.update(
+                    await self._offsets_of(connection, asked, timestamp, isolation, deadline)
+                )
+
+        def stale() -> None:
+            for partition in partitions:
+                self._cluster.forget(partition.topic)
+
+        await retrying(attempt, deadline, stale)
+        return {partition: found[partition] for partition in partitions}
+
+    async def _offsets_of(
+        self,
+        connection: Connection,
+        partitions: Sequence[TopicPartition],
+        timestamp: int,
+        isolation: Isolation,
+        deadline: Deadline,
+    ) -> dict[TopicPartition, int]:
+        topics: dict[str, list[ListOffsetsPartition]] = {}
+        for name, number in partitions:
+            topics.setdefault(name, []).append(
+                ListOffsetsPartition(partition_index=number, timestamp=timestamp)
+            )
+        request = ListOffsetsRequest(
+            replica_id=CONSUMER,
+            isolation_level=WIRE_ISOLATION[isolation],
+            topics=[ListOffsetsTopic(name=name, partitions=p) for name, p in topics.items()],
+        )
+        answer = await self._cluster.ask(
+            connection, request, ListOffsetsResponse, deadline, LIST_OFFSETS_VERSION_MAX
+        )
+        found = {}
+        for topic in answer.topics:
+            for result in topic.partitions:
+                partition = TopicPartition(topic.name, result.partition_index)
+                if result.error_code:
+                    raise failure(
+                        error_code(result.error_code),
+                        f"offsets of {partition} at broker {connection.address}",
+                    )
+                found[partition] = result.offset
+        if missing := set(partitions) - set(found):
+            raise failure(
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+                f"broker {connection.address} gave no offset of {min(missing)}",
+            )
+        return found
+
+    # --- groups
+
+    async def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit as a group without members does: generation -1 and no member id."""
+        if not offsets:
+            return
+        topics: dict[str, list[OffsetCommitRequestPartition]] = {}
+        for (topic, partition), offset in offsets.items():
+            topics.setdefault(topic, []).append(
+                OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
+            )
+        request = OffsetCommitRequest(
+            group_id=group,
+            topics=[OffsetCommitRequestTopic(name=n, partitions=p) for n, p in topics.items()],
+        )
+        deadline = self._cluster.deadline()
+
+        async def attempt() -> None:
+            answer = await self._cluster.ask_coordinator(
+                GROUP, group, request, OffsetCommitResponse, deadline, OFFSET_COMMIT_VERSION_MAX
+            )
+            for topic in answer.topics:
+                for result in topic.partitions:
+                    if result.error_code:
+                        partition = TopicPartition(topic.name, result.partition_index)
+                        raise failure(
+                            error_code(result.error_code),
+                            f"commit of {partition} for group {group}",
+                        )
+
+        await retrying(attempt, deadline, lambda: self._cluster.forget_coordinator(GROUP, group))
+
+    async def committed_offsets(self, group: str) -> dict[TopicPartition, int]:
+        """Return every committed offset of a group."""
+        request = OffsetFetchRequest(group_id=group, topics=None, require_stable=True)
+        deadline = self._cluster.deadline()
+
+        async def attempt() -> dict[TopicPartition, int]:
+            answer = await self._cluster.ask_coordinator(
+                GROUP, group, request, OffsetFetchResponse, deadline, OFFSET_FETCH_VERSION_MAX
+            )
+            if answer.error_code:
+                raise failure(error_code(answer.error_code), f"offsets of group {group}")
+            found = {}
+            for topic in answer.topics:
+                for result in topic.partitions:
+                    partition = TopicPartition(topic.name, result.partition_index)
+                    if result.error_code:
+                        raise failure(
+                            error_code(result.error_code), f"offset of {partition} in group {group}"
+                        )
+                    if result.committed_offset >= 0:
+                        found[partition] = result.committed_offset
+            return found
+
+        return await retrying(
+            attempt, deadline, lambda: self._cluster.forget_coordinator(GROUP, group)
+        )
+
+    # --- transactions
+
+    async def list_transactions(self) -> list[TransactionListing]:
+        """Ask every broker for the transactional ids that it coordinates."""
+        deadline = self._cluster.deadline()
+        view = await self._view([])
+        found: dict[str, TransactionListing] = {}
+
+        async def ask(node_id: int) -> None:
+            connection = await self._broker(node_id, deadline)
+            answer = await self._cluster.ask(
+                connection, ListTransactionsRequest(), ListTransactionsResponse, deadline
+            )
+            if answer.error_code:
+                raise failure(
+                    error_code(answer.error_code), f"transactions of broker {connection.address}"
+                )
+            for state in answer.transaction_states:
+                found[state.transactional_id] = TransactionListing(
+                    transactional_id=state.transactional_id,
+                    producer_id=state.producer_id,
+                    state=state.transaction_state,
+                )
+
+        for broker in view.brokers:
+            await retrying(partial(ask, broker.node_id), deadline)
+        return [found[name] for name in sorted(found)]
+
+    async def describe_transaction(self, transactional_id: str) -> TransactionDescription:
+        """Ask the id's coordinator."""
+        deadline = self._cluster.deadline()
+        request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+
+        async def attempt() -> TransactionDescription:
+            answer = await self._cluster.ask_coordinator(
+                TRANSACTION, transactional_id, request, DescribeTransactionsResponse, deadline
+            )
+            for state in answer.transaction_states:
+                if state.error_code:
+                    raise failure(
+                        error_code(state.error_code), f"transactional id {transactional_id}"
+                    )
+                return TransactionDescription(
+                    transactional_id=state.transactional_id,
+                    producer_id=state.producer_id,
+                    producer_epoch=state.producer_epoch,
+                    state=state.transaction_state,
+                    timeout_ms=state.transaction_timeout_ms,
+                    start_time_ms=state.transaction_start_time_ms,
+                    partitions=tuple(
+                        TopicPartition(topic.topic, partition)
+                        for topic in state.topics
+                        for partition in topic.partitions
+                    ),
+                )
+            raise failure(
+                ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"transactional id {transactional_id}"
+            )
+
+        return await retrying(
+            attempt,
+            deadline,
+            lambda: self._cluster.forget_coordinator(TRANSACTION, transactional_id),
+        )
+
+    # --- inside
+
+    async def _view(self, topics: Sequence[str] | None) -> ClusterView:
+        return await self._cluster.metadata(topics, self._cluster.deadline())
+
+    async def _controller(self, deadline: Deadline) -> Connection:
+        view = await self._cluster.metadata([], deadline)
+        return await self._broker(view.controller_id, deadline)
+
+    async def _broker(self, node_id: int | None, deadline: Deadline) -> Connection:
+        """Return a connection to a broker; to any where it is not named or not known."""
+        address = None if node_id is None else self._cluster.address_of(node_id)
+        if address is None:
+            return await self._cluster.any_broker(deadline)
+        return await self._cluster.connection(address, deadline)

@@ -1,0 +1,300 @@
+"""The cluster as a client sees it: connections, metadata, and the way to a leader or coordinator.
+
+What is cached here is a guess that a broker corrects: an answer that says "not here" makes the
+caller forget the route, look it up again and repeat the request.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from fencelog.client.connection import Connection, connect
+from fencelog.client.model import BrokerDescription, PartitionDescription, TopicDescription
+from fencelog.client.retry import Deadline, error_code, failure, retrying
+from fencelog.errors import ErrorCode, RequestError, WireError
+from fencelog.types import TopicPartition
+from fencelog.wire.message import Message
+from fencelog.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from fencelog.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+
+R = TypeVar("R", bound=Message)
+
+DEFAULT_PORT = 9092
+GROUP = 0
+TRANSACTION = 1
+CONNECT_TIMEOUT_S = 5.0
+FIND_COORDINATOR_VERSION_MAX = 3
+METADATA_VERSION_MAX = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions:
+    """What a client is told about a cluster."""
+
+    bootstrap_servers: str
+    client_id: str = "fencelog"
+    request_timeout_s: float = 30.0
+    bootstrap: tuple[tuple[str, int], ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Split the addresses. Raises ValueError naming one that is none."""
+        addresses = tuple(
+            parse_address(part) for part in self.bootstrap_servers.split(",") if part.strip()
+        )
+        if not addresses:
+            raise ValueError("bootstrap servers are needed, for example 127.0.0.1:9092")
+        object.__setattr__(self, "bootstrap", addresses)
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Split ``host``, ``host:port`` or ``[ipv6]:port``. Raises ValueError naming what is wrong."""
+    host, colon, port = text.strip().rpartition(":")
+    if not colon or (":" in host and not host.startswith("[")) or host.endswith(":"):
+        host, port = text.strip(), str(DEFAULT_PORT)
+    host = host.strip("[]")
+    if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
+        raise ValueError(f"{text.strip()!r} is no address; write host:port")
+    return host, int(port)
+
+
+@dataclass(frozen=True)
+class ClusterView:
+    """What one metadata answer said of the cluster."""
+
+    cluster_id: str | None
+    controller_id: int
+    brokers: tuple[BrokerDescription, ...]
+    topics: tuple[TopicDescription, ...]
+
+
+class Cluster:
+    """Connections and routes. Belongs to one event loop from its first request on."""
+
+    def __init__(self, options: ClusterOptions) -> None:
+        """Connect lazily."""
+        self.options = options
+        self._connections: dict[tuple[str, int], Connection] = {}
+        self._opening: dict[tuple[str, int], asyncio.Lock] = {}
+        self._brokers: dict[int, tuple[str, int]] = {}
+        self._topics: dict[str, TopicDescription] = {}
+        self._coordinators: dict[tuple[int, str], tuple[str, int]] = {}
+
+    async def close(self) -> None:
+        """Close every connection."""
+        connections, self._connections = self._connections, {}
+        for connection in connections.values():
+            connection.close()
+        # One turn of the loop lets the transports close their sockets.
+        await asyncio.sleep(0)
+
+    def deadline(self) -> Deadline:
+        """Return the time by which a call that starts now must have succeeded."""
+        return Deadline(self.options.request_timeout_s)
+
+    # --- requests
+
+    async def ask(
+        self,
+        connection: Connection,
+        request: Message,
+        response: type[R],
+        deadline: Deadline,
+        version_max: int = 1 << 15,
+    ) -> R:
+        """Send a request in the newest version that both sides know, and read the answer.
+
+        Raises RequestError: UNSUPPORTED_VERSION where there is no common version,
+        NETWORK_EXCEPTION where the connection is lost or the answer is nonsense.
+        """
+        low, high = connection.versions.get(request.API_KEY, (1, 0))
+        version = min(high, request.MAX_VERSION, version_max)
+        name = type(request).__name__
+        if version < max(low, request.MIN_VERSION):
+            raise failure(ErrorCode.UNSUPPORTED_VERSION, f"{name} to broker {connection.address}")
+        body = await connection.call(request.API_KEY, version, [request.write(version)], deadline)
+        try:
+            return response.read(body, version)
+        except WireError as error:
+            connection.close(f"malformed answer to {name}: {error}")
+            raise failure(
+                ErrorCode.NETWORK_EXCEPTION, f"{name} to {connection.address}", str(error)
+            ) from error
+
+    async def connection(self, address: tuple[str, int], deadline: Deadline) -> Connection:
+        """Return the connection to this address, opened if need be."""
+        lock = self._opening.setdefault(address, asyncio.Lock())
+        async with lock:
+            found = self._connections.get(address)
+            if found is None or found.closed:
+                limit = Deadline(min(CONNECT_TIMEOUT_S, max(deadline.left_s, 0.1)))
+                found = await connect(*address, self.options.client_id, limit)
+                self._connections[address] = found
+            return found
+
+    async def any_broker(self, deadline: Deadline) -> Connection:
+        """Return a connection to some broker: an open one, else the first that answers.
+
+        Raises RequestError (NETWORK_EXCEPTION) naming every address that was tried.
+        """
+        for found in self._connections.values():
+            if not found.closed:
+                return found
+        failures = []
+        for address in dict.fromkeys([*self._brokers.values(), *self.options.bootstrap]):
+            try:
+                return await self.connection(address, deadline)
+            except RequestError as error:
+                failures.append(str(error))
+        raise RequestError(ErrorCode.NETWORK_EXCEPTION, "; ".join(failures))
+
+    # --- metadata
+
+    async def metadata(self, topics: Sequence[str] | None, deadline: Deadline) -> ClusterView:
+        """Ask for these topics (None: all), and remember where they are led.
+
+        A topic that does not exist is left out; nothing is created.
+        """
+        request = MetadataRequest(
+            topics=None if topics is None else [MetadataRequestTopic(name=t) for t in topics],
+            allow_auto_topic_creation=False,
+        )
+
+        async def attempt() -> MetadataResponse:
+            connection = await self.any_broker(deadline)
+            return await self.ask(
+                connection, request, MetadataResponse, deadline, METADATA_VERSION_MAX
+            )
+
+        answer = await retrying(attempt, deadline)
+        brokers = tuple(
+            BrokerDescription(node_id=b.node_id, host=b.host, port=b.port, rack=b.rack)
+            for b in answer.brokers
+        )
+        self._brokers = {b.node_id: (b.host, b.port) for b in brokers}
+        for name in topics or ():
+            self._topics.pop(name, None)
+        found = tuple(_topic(topic) for topic in answer.topics if _exists(topic))
+        self._topics.update((topic.name, topic) for topic in found)
+        return ClusterView(answer.cluster_id, answer.controller_id, brokers, found)
+
+    def address_of(self, node_id: int) -> tuple[str, int] | None:
+        """Return where the last metadata answer said that a broker is."""
+        return self._brokers.get(node_id)
+
+    def known_partition_count(self, topic: str) -> int | None:
+        """Return how many partitions a topic is known to have, without asking."""
+        found = self._topics.get(topic)
+        return None if found is None else len(found.partitions)
+
+    async def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
+        """Return how many partitions each topic has, asking for those that are not known.
+
+        Raises RequestError (UNKNOWN_TOPIC_OR_PARTITION) naming one that does not exist.
+        """
+        wanted = list(topics)
+        missing = [topic for topic in wanted if topic not in self._topics]
+        if missing:
+            await self.metadata(missing, self.deadline())
+        return {topic: len(self._known(topic).partitions) for topic in wanted}
+
+    async def leader(self, partition: TopicPartition, deadline: Deadline) -> Connection:
+        """Return a connection to a partition's leader.
+
+        Raises RequestError: UNKNOWN_TOPIC_OR_PARTITION, or LEADER_NOT_AVAILABLE, which another
+        try may cure.
+        """
+        if partition.topic not in self._topics:
+            await self.metadata([partition.topic], deadline)
+        topic = self._known(partition.topic)
+        for found in topic.partitions:
+            if found.partition == partition.partition:
+                address = self._brokers.get(found.leader)
+                if address is None:
+                    self.forget(partition.topic)
+                    raise failure(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader now")
+                return await self.connection(address, deadline)
+        raise failure(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"topic {partition.topic} has {len(topic.partitions)} partitions, counted from 0",
+            f"partition {partition.partition} was asked for",
+        )
+
+    def forget(self, topic: str) -> None:
+        """Look a topic up again before it is used next."""
+        self._topics.pop(topic, None)
+
+    def _known(self, topic: str) -> TopicDescription:
+        found = self._topics.get(topic)
+        if found is None:
+            raise failure(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic}")
+        return found
+
+    # --- coordinators
+
+    async def coordinator(self, kind: int, key: str, deadline: Deadline) -> Connection:
+        """Return a connection to the coordinator of a group or a transactional id."""
+        address = self._coordinators.get((kind, key))
+        if address is None:
+            connection = await self.any_broker(deadline)
+            answer = await self.ask(
+                connection,
+                FindCoordinatorRequest(key=key, key_type=kind),
+                FindCoordinatorResponse,
+                deadline,
+                FIND_COORDINATOR_VERSION_MAX,
+            )
+            if answer.error_code:
+                raise failure(
+                    error_code(answer.error_code), f"coordinator of {key}", answer.error_message
+                )
+            address = (answer.host, answer.port)
+            self._coordinators[kind, key] = address
+        return await self.connection(address, deadline)
+
+    async def ask_coordinator(
+        self,
+        kind: int,
+        key: str,
+        request: Message,
+        response: type[R],
+        deadline: Deadline,
+        version_max: int = 1 << 15,
+    ) -> R:
+        """Send a request to a coordinator; the answer's errors are the caller's to judge."""
+        connection = await self.coordinator(kind, key, deadline)
+        return await self.ask(connection, request, response, deadline, version_max)
+
+    def forget_coordinator(self, kind: int, key: str) -> None:
+        """Look a coordinator up again before it is used next."""
+        self._coordinators.pop((kind, key), None)
+
+
+def _exists(topic: MetadataResponseTopic) -> bool:
+    return bool(topic.name) and topic.error_code in (
+        ErrorCode.NONE,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+    )
+
+
+def _topic(topic: MetadataResponseTopic) -> TopicDescription:
+    return TopicDescription(
+        name=topic.name or "",
+        topic_id=topic.topic_id,
+        internal=topic.is_internal,
+        partitions=tuple(
+            PartitionDescription(
+                partition=p.partition_index,
+                leader=p.leader_id,
+                leader_epoch=p.leader_epoch,
+                replicas=tuple(p.replica_nodes),
+                in_sync=tuple(p.isr_nodes),
+            )
+            for p in sorted(topic.partitions, key=lambda p: p.partition_index)
+        ),
+    )

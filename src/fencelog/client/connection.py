@@ -1,0 +1,216 @@
+"""One connection to one broker: frames out, frames in, answers matched by correlation id.
+
+Frames are received straight into a buffer of their own size, so record bytes are not copied between
+the socket and whoever decodes them.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from struct import Struct
+
+from fencelog.client.retry import Deadline, failure
+from fencelog.errors import ErrorCode, RequestError, WireError
+from fencelog.types import Buffer
+from fencelog.wire.api_versions import ApiKey
+from fencelog.wire.framing import SIZE_BYTES, frame, frame_size
+from fencelog.wire.headers import (
+    RequestHeader,
+    read_response_header,
+    request_header,
+    response_is_flexible,
+)
+from fencelog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+
+FRAME_BYTES_MAX = 512 << 20
+"""An answer is as large as what was asked for; this only stops nonsense."""
+API_VERSIONS_VERSION = 3
+CORRELATION_MAX = 0x7FFFFFFF
+
+_ERROR = Struct(">h")
+
+
+class Connection(asyncio.BufferedProtocol):
+    """An open connection. Made by ``connect``."""
+
+    def __init__(self, address: str, client_id: str) -> None:
+        """Prepare for ``connection_made``."""
+        self.address = address
+        self.versions: dict[int, tuple[int, int]] = {}
+        self._client_id = client_id
+        self._transport: asyncio.Transport | None = None
+        self._waiting: dict[int, tuple[bool, asyncio.Future[memoryview]]] = {}
+        self._correlation_id = 0
+        self._size = bytearray(SIZE_BYTES)
+        self._target = memoryview(self._size)
+        self._filled = 0
+        self._closed: str | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+
+    @property
+    def closed(self) -> bool:
+        """Whether requests can no longer be sent."""
+        return self._closed is not None
+
+    def close(self, reason: str = "closed by the client") -> None:
+        """Close now; requests in flight fail with NETWORK_EXCEPTION. Harmless twice."""
+        if self._closed is None:
+            self._closed = reason
+        if self._transport is not None:
+            self._transport.abort()
+        self._writable.set()
+        waiting, self._waiting = self._waiting, {}
+        for _, answer in waiting.values():
+            if not answer.done():
+                answer.set_exception(self._lost())
+
+    def start(
+        self, api_key: int, version: int, body: Sequence[Buffer]
+    ) -> asyncio.Future[memoryview]:
+        """Send a request now; the future answers with the response's body.
+
+        Raises RequestError (NETWORK_EXCEPTION) when the connection is gone.
+        """
+        if self._transport is None or self._closed is not None:
+            raise self._lost()
+        self._correlation_id = (self._correlation_id + 1) & CORRELATION_MAX
+        header = RequestHeader(api_key, version, self._correlation_id, self._client_id)
+        answer: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
+        self._waiting[self._correlation_id] = (response_is_flexible(api_key, version), answer)
+        head: list[Buffer] = []
+        for buffer in frame([request_header(header), *body]):
+            # Small pieces travel together; records go to the socket as they lie.
+            if len(buffer) < 4096:
+                head.append(buffer)
+                continue
+            if head:
+                self._transport.write(b"".join(head))
+                head = []
+            self._transport.write(buffer)
+        if head:
+            self._transport.write(b"".join(head))
+        return answer
+
+    async def call(
+        self, api_key: int, version: int, body: Sequence[Buffer], deadline: Deadline
+    ) -> memoryview:
+        """Send a request and wait for its answer; a late answer closes the connection.
+
+        The connection is given up because whether the broker acted on the request is not known
+        until it is asked again, on a connection that has nothing older in flight.
+        """
+        async with asyncio.timeout(deadline.left_s):
+            await self._writable.wait()
+        return await self.answer(self.start(api_key, version, body), deadline)
+
+    async def answer(self, future: asyncio.Future[memoryview], deadline: Deadline) -> memoryview:
+        """Wait for the answer of a request that ``start`` sent."""
+        try:
+            async with asyncio.timeout(deadline.left_s):
+                return await future
+        except TimeoutError:
+            self.close(f"no answer within {deadline}")
+            raise self._lost() from None
+
+    def _lost(self) -> RequestError:
+        return failure(
+            ErrorCode.NETWORK_EXCEPTION,
+            f"connection to broker {self.address}",
+            self._closed or "not connected",
+        )
+
+    # --- asyncio.BufferedProtocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail what waits."""
+        self.close(f"lost: {exc}" if exc else "closed by the broker")
+
+    def pause_writing(self) -> None:
+        """Let senders wait: the socket's buffer is full."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """Let senders go on."""
+        self._writable.set()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return the rest of the size prefix, or of the frame."""
+        return self._target[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Go on to the frame after its size, and to the next size after a whole frame."""
+        self._filled += nbytes
+        if self._filled < len(self._target):
+            return
+        complete, self._filled = self._target, 0
+        try:
+            if complete.obj is self._size:
+                size = frame_size(complete, FRAME_BYTES_MAX)
+                if size == 0:
+                    raise WireError("an empty frame")
+                self._target = memoryview(bytearray(size))
+            else:
+                self._target = memoryview(self._size)
+                self._received(complete)
+        except WireError as error:
+            self.close(f"the broker sent nonsense: {error}")
+
+    def _received(self, answer: memoryview) -> None:
+        """Give an answer to the request that waits for it.
+
+        Raises WireError where none does: the stream can no longer be trusted.
+        """
+        correlation_id, _ = read_response_header(answer, flexible=False)
+        flexible, waiting = self._waiting.pop(correlation_id, (False, None))
+        if waiting is None:
+            raise WireError(f"an answer to request {correlation_id}, which was not sent")
+        _, body = read_response_header(answer, flexible)
+        if not waiting.done():
+            waiting.set_result(body)
+
+
+async def connect(host: str, port: int, client_id: str, deadline: Deadline) -> Connection:
+    """Open a connection and ask what the broker speaks.
+
+    Raises RequestError (NETWORK_EXCEPTION) when nobody listens, or nobody answers in time.
+    """
+    loop = asyncio.get_running_loop()
+    connection = Connection(f"{host}:{port}", client_id)
+    try:
+        async with asyncio.timeout(deadline.left_s):
+            await loop.create_connection(lambda: connection, host, port)
+    except (OSError, TimeoutError) as error:
+        raise failure(
+            ErrorCode.NETWORK_EXCEPTION,
+            f"cannot connect to broker {host}:{port}",
+            str(error) or f"no answer within {deadline}",
+        ) from error
+    try:
+        connection.versions = await _versions(connection, deadline)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+async def _versions(connection: Connection, deadline: Deadline) -> dict[int, tuple[int, int]]:
+    request = ApiVersionsRequest(client_software_name="fencelog", client_software_version="0.1.0")
+    body = await connection.call(
+        ApiKey.API_VERSIONS, API_VERSIONS_VERSION, [request.write(API_VERSIONS_VERSION)], deadline
+    )
+    # A broker that does not know this version says so in the oldest form of the answer (KIP-511).
+    (error,) = _ERROR.unpack_from(body) if len(body) >= 2 else (0,)
+    version = 0 if error == ErrorCode.UNSUPPORTED_VERSION else API_VERSIONS_VERSION
+    try:
+        answer = ApiVersionsResponse.read(body, version)
+    except WireError as wrong:
+        connection.close(f"the broker sent nonsense: {wrong}")
+        raise failure(
+            ErrorCode.NETWORK_EXCEPTION, f"{connection.address} is no Kafka broker", str(wrong)
+        ) from wrong
+    return {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}

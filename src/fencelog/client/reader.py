@@ -1,0 +1,218 @@
+"""Reads one partition: fetch after fetch, bytes as they come, what is invisible left out.
+
+The caller asks for the next chunk while it decodes the last one, so the fetch is under way
+meanwhile.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fencelog.client.batches import VisibleBatch, scan
+from fencelog.client.cluster import Cluster
+from fencelog.client.connection import Connection
+from fencelog.client.model import WIRE_ISOLATION, DataLossError, Isolation, Record
+from fencelog.client.retry import Deadline, failure, retrying
+from fencelog.errors import ErrorCode, RequestError, WireError
+from fencelog.types import TopicPartition
+from fencelog.wire.api_versions import ApiKey
+from fencelog.wire.batch import HEADER_BYTES
+from fencelog.wire.hot import (
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    read_fetch_response,
+    write_fetch_request,
+)
+from fencelog.wire.records import read_records
+
+FETCH_BYTES_MAX = 8 << 20
+WAIT_MS = 500
+# From version 13 on topics are named by id, which a client that knows names has no use for.
+FETCH_VERSION_MAX = 12
+FETCH_VERSION_MIN = 4
+CONSUMER = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Fetched bytes and the batches in them that the reader may see."""
+
+    records: memoryview
+    batches: list[VisibleBatch]
+    next_offset: int
+
+
+def records_of(
+    chunk: Chunk, partition: TopicPartition, start: int, end: int | None
+) -> Iterator[Record]:
+    """Unpack a chunk into Python records. Raises WireError naming partition and offset."""
+    for batch in chunk.batches:
+        try:
+            found = read_records(chunk.records[batch.start - HEADER_BYTES : batch.end])
+        except WireError as error:
+            raise WireError(
+                f"malformed record batch in {partition} at offset {batch.header.base_offset}: {error}"
+            ) from error
+        for record in found:
+            if record.offset >= start and (end is None or record.offset < end):
+                yield Record(
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    offset=record.offset,
+                    timestamp_ms=record.timestamp,
+                    timestamp_type=int(batch.header.timestamp_type),
+                    key=record.key,
+                    value=record.value,
+                    headers=record.headers,
+                )
+
+
+class PartitionReader:
+    """Reads ``start`` ≤ offset < ``end`` (None: for ever), one chunk a call, one call at a time."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        partition: TopicPartition,
+        start: int,
+        end: int | None,
+        *,
+        isolation: Isolation,
+        max_bytes: int = FETCH_BYTES_MAX,
+        wait_ms: int = WAIT_MS,
+    ) -> None:
+        """Nothing is sent before the first chunk is asked for."""
+        self._cluster = cluster
+        self._partition = partition
+        self._position = start
+        self._end = end
+        self._isolation: Isolation = isolation
+        self._max_bytes = max_bytes
+        self._wait_ms = wait_ms
+
+    async def next_chunk(self) -> Chunk | None:
+        """Return the next fetched bytes; None once ``end`` is reached.
+
+        Waits for records for ever where there is no end; else, after the client's timeout without
+        any, raises DataLossError: what the caller was told to exist is not there. Raises
+        DataLossError too when retention passed the position.
+        """
+        deadline = self._cluster.deadline()
+        while self._end is None or self._position < self._end:
+            chunk = await self._poll(self._cluster.deadline())
+            if chunk is not None:
+                return chunk
+            if self._end is not None and deadline.passed:
+                raise DataLossError(
+                    f"{self._partition} has nothing visible at offset {self._position} and later, "
+                    f"up to {self._end} was asked for (waited {deadline})"
+                )
+        return None
+
+    async def poll(self) -> Chunk | None:
+        """Return fetched bytes, or None where nothing came within the wait."""
+        return await self._poll(self._cluster.deadline())
+
+    async def _poll(self, deadline: Deadline) -> Chunk | None:
+        partition = self._partition
+
+        async def attempt() -> FetchedPartition:
+            return await self._fetch(deadline)
+
+        fetched = await retrying(attempt, deadline, lambda: self._cluster.forget(partition.topic))
+        if not fetched.records:
+            return None
+        records = memoryview(fetched.records[0])
+        try:
+            found = scan(
+                records, fetched.aborted or (), transactional=self._isolation == "transactional"
+            )
+        except WireError as error:
+            raise WireError(f"{partition} after offset {self._position}: {error}") from error
+        if found.next_offset is None:
+            # Not one whole batch: a larger fetch brings it.
+            self._max_bytes *= 2
+            return None
+        if found.next_offset <= self._position:
+            raise WireError(
+                f"{partition}: the broker answered a fetch at offset {self._position} "
+                f"with records that end before it, at {found.next_offset}"
+            )
+        self._position = found.next_offset
+        return Chunk(records=records, batches=found.batches, next_offset=found.next_offset)
+
+    async def _fetch(self, deadline: Deadline) -> FetchedPartition:
+        connection = await self._cluster.leader(self._partition, deadline)
+        low, high = connection.versions.get(ApiKey.FETCH, (1, 0))
+        version = min(high, FETCH_VERSION_MAX)
+        if version < max(low, FETCH_VERSION_MIN):
+            raise failure(ErrorCode.UNSUPPORTED_VERSION, f"Fetch to broker {connection.address}")
+        asked = FetchPartition(self._partition.partition, -1, self._position, -1, self._max_bytes)
+        request = FetchRequest(
+            CONSUMER,
+            self._wait_ms,
+            1,
+            self._max_bytes,
+            WIRE_ISOLATION[self._isolation],
+            0,
+            -1,
+            [FetchTopic(self._partition.topic, None, [asked])],
+        )
+        body = await connection.call(
+            ApiKey.FETCH, version, [write_fetch_request(version, request)], deadline
+        )
+        return await self._judge(self._result(connection, body, version), connection, deadline)
+
+    def _result(self, connection: Connection, body: memoryview, version: int) -> FetchedPartition:
+        try:
+            answer = read_fetch_response(body, version)
+        except WireError as error:
+            connection.close(f"malformed answer to Fetch: {error}")
+            raise failure(
+                ErrorCode.NETWORK_EXCEPTION, f"Fetch from {connection.address}", str(error)
+            ) from error
+        if answer.error:
+            raise failure(answer.error, f"Fetch from broker {connection.address}")
+        for topic in answer.topics:
+            for fetched in topic.partitions:
+                if (topic.topic, fetched.partition) == self._partition:
+                    return fetched
+        connection.close("an answer to Fetch lacks the partition")
+        raise failure(
+            ErrorCode.NETWORK_EXCEPTION,
+            f"broker {connection.address} did not answer for {self._partition}",
+        )
+
+    async def _judge(
+        self, fetched: FetchedPartition, connection: Connection, deadline: Deadline
+    ) -> FetchedPartition:
+        """Return what was fetched; raises for an error, and names a loss as one."""
+        what = (
+            f"fetch of {self._partition} at offset {self._position} "
+            f"from broker {connection.address}"
+        )
+        if fetched.error is ErrorCode.OFFSET_OUT_OF_RANGE:
+            # The answer need not say where the log starts (its fields are -1 on an error).
+            from fencelog.client.admin import Admin
+
+            bounds = Admin(self._cluster)
+            starts = await bounds.offsets([self._partition], "earliest", "replicated")
+            start = starts[self._partition]
+            if self._position < start:
+                raise DataLossError(
+                    f"{self._partition} begins at offset {start} now; offset {self._position} was "
+                    "asked for and is deleted by retention"
+                )
+            ends = await bounds.offsets([self._partition], "latest", "replicated")
+            raise DataLossError(
+                f"{self._partition} ends at offset {ends[self._partition]}; "
+                f"offset {self._position} was asked for"
+            )
+        if fetched.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            await self._cluster.metadata([self._partition.topic], deadline)
+            await self._cluster.leader(self._partition, deadline)
+            raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, what)
+        if fetched.error:
+            raise failure(fetched.error, what)
+        return fetched
