@@ -154,7 +154,9 @@ class Producer(_Writer):
     def flush(self) -> list[Delivery]:
         """Send what is gathered; returns what was acknowledged since the last flush."""
         self._check()
-        self._loop.run(self._sender.enqueue(self._buffer.take()))
+        # Between transactions there is nothing to send, and leaving the writer is no mistake.
+        if batches := self._buffer.take():
+            self._loop.run(self._sender.enqueue(batches))
         return self._loop.run(self._sender.flush())
 
     def begin(self) -> None:
