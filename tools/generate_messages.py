@@ -116,6 +116,21 @@ class Writer:
                 value = f"{one.type}() if {one.name} is None else {one.name}"
             yield f"        self.{one.name} = {value}"
 
+    def groups(self) -> Iterator[list[Field]]:
+        """Yield the fields without a tag; neighbours of fixed size and equal versions together."""
+        group: list[Field] = []
+        for one in self.plain:
+            fixed = one.type in SCALARS and SCALARS[one.type].code
+            if group and not (fixed and group[-1].versions == one.versions):
+                yield group
+                group = []
+            group.append(one)
+            if not fixed:
+                yield group
+                group = []
+        if group:
+            yield group
+
     def flexible_lines(self) -> Iterator[str]:
         """Yield the line that says whether the version is flexible, where that is a question."""
         if not self.always_flexible and not self.never_flexible:
@@ -145,12 +160,12 @@ class Writer:
         yield "    def read_from(cls, reader: Reader, version: int) -> Self:"
         yield from self.flexible_lines()
         yield "        self = cls.__new__(cls)"
-        for one in self.plain:
-            test = one.versions.test(self.definition.versions)
-            yield from self.guarded(test, self.read_field(one, "reader"), "        ")
+        for group in self.groups():
+            test = group[0].versions.test(self.definition.versions)
+            yield from self.guarded(test, self.read_group(group), "        ")
             if test is not None:
                 yield "        else:"
-                yield f"            self.{one.name} = {one.fresh_code}"
+                yield from (f"            self.{one.name} = {one.fresh_code}" for one in group)
         for one in self.tagged:
             yield f"        self.{one.name} = {one.fresh_code}"
         if not self.never_flexible:
@@ -171,6 +186,13 @@ class Writer:
             lines += ["        " + line for line in self.read_field(one, "field")]
             lines.append("        field.expect_end()")
         return lines
+
+    def read_group(self, group: list[Field]) -> list[str]:
+        """Return the lines that read neighbours, numbers together."""
+        if len(group) == 1:
+            return self.read_field(group[0], "reader")
+        names = ", ".join(f"self.{one.name}" for one in group)
+        return [f"{names} = reader.unpack({layout(group)})"]
 
     def read_field(self, one: Field, reader: str) -> list[str]:
         """Return the lines that read one field in the versions that have it."""
@@ -228,9 +250,9 @@ class Writer:
             yield "        pass"
             return
         yield from self.flexible_lines()
-        for one in self.plain:
-            test = one.versions.test(self.definition.versions)
-            yield from self.guarded(test, self.write_field(one, "out"), "        ")
+        for group in self.groups():
+            test = group[0].versions.test(self.definition.versions)
+            yield from self.guarded(test, self.write_group(group), "        ")
         if not self.never_flexible:
             test = None if self.always_flexible else "flexible"
             yield from self.guarded(test, self.write_tags(), "        ")
@@ -250,6 +272,13 @@ class Writer:
             lines.append(f"    tags.append(({one.tag}, field))")
         lines.append("write_tags(out, tags)")
         return lines
+
+    def write_group(self, group: list[Field]) -> list[str]:
+        """Return the lines that write neighbours, numbers together."""
+        if len(group) == 1:
+            return self.write_field(group[0], "out")
+        names = ", ".join(f"self.{one.name}" for one in group)
+        return [f"out += {layout(group)}.pack({names})"]
 
     def write_field(self, one: Field, out: str) -> list[str]:
         """Return the lines that write one field in the versions that have it."""
@@ -279,6 +308,19 @@ class Writer:
         if kind == "bool":
             return f"{out}.append({value})"
         return f"{out} += {SCALARS[kind].pack}({value})"
+
+
+def layout(group: list[Field]) -> str:
+    """Return the name of the layout of fields of fixed size: ``LAYOUT_ihq`` is ``>ihq``."""
+    codes = "".join(SCALARS[one.type].code for one in group)
+    return "LAYOUT_" + codes.replace("?", "t")
+
+
+def layouts(code: str) -> list[str]:
+    """Return the layouts that the code uses, as statements."""
+    used = sorted(set(re.findall(r"\bLAYOUT_(\w+)", code)))
+    made = [f'LAYOUT_{codes} = Struct(">{codes.replace("t", "?")}")' for codes in used]
+    return ["", *made] if made else []
 
 
 def docstring(about: str) -> str:
@@ -323,11 +365,13 @@ def module_text(title: str, sources: list[dict[str, Any]]) -> str:
         "# ruff: noqa",
         "# fmt: off",
         "",
+        *imports("struct", ["Struct"], "Struct" if layouts(code) else ""),
         "from typing import Self",
         "",
         *imports("fencelog.types", ["NO_TOPIC_ID", "Buffer"], code),
         *imports("fencelog.wire.message", ["EMPTY", "Message", "Structure"], code),
         *imports("fencelog.wire.primitives", ["Reader", *PRIMITIVES], code),
+        *layouts(code),
     ]
     return "\n".join(lines) + "\n" + code + "\n"
 

@@ -54,24 +54,25 @@ class Versions:
 
 @dataclass(frozen=True)
 class Scalar:
-    """How one elementary type is typed, read, written, and what it needs at least."""
+    """How one elementary type is typed, read and written, and what it needs at least."""
 
     hint: str
     default: str
     method: str
     size_min: int
     pack: str = ""
+    code: str = ""  # in the struct module; empty where the size varies
 
 
 SCALARS = {
-    "bool": Scalar("bool", "False", "boolean", 1),
-    "int8": Scalar("int", "0", "int8", 1, "pack_int8"),
-    "int16": Scalar("int", "0", "int16", 2, "pack_int16"),
-    "uint16": Scalar("int", "0", "uint16", 2, "pack_uint16"),
-    "int32": Scalar("int", "0", "int32", 4, "pack_int32"),
-    "uint32": Scalar("int", "0", "uint32", 4, "pack_uint32"),
-    "int64": Scalar("int", "0", "int64", 8, "pack_int64"),
-    "float64": Scalar("float", "0.0", "float64", 8, "pack_float64"),
+    "bool": Scalar("bool", "False", "boolean", 1, "", "?"),
+    "int8": Scalar("int", "0", "int8", 1, "pack_int8", "b"),
+    "int16": Scalar("int", "0", "int16", 2, "pack_int16", "h"),
+    "uint16": Scalar("int", "0", "uint16", 2, "pack_uint16", "H"),
+    "int32": Scalar("int", "0", "int32", 4, "pack_int32", "i"),
+    "uint32": Scalar("int", "0", "uint32", 4, "pack_uint32", "I"),
+    "int64": Scalar("int", "0", "int64", 8, "pack_int64", "q"),
+    "float64": Scalar("float", "0.0", "float64", 8, "pack_float64", "d"),
     "uuid": Scalar("bytes", "NO_TOPIC_ID", "uuid", 16),
     "string": Scalar("str", '""', "string", 1),
     "bytes": Scalar("bytes", 'b""', "required_bytes", 1),

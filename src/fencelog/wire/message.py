@@ -68,17 +68,16 @@ class Message(Structure):
 
     @classmethod
     def read(cls, data: Buffer, version: int) -> Self:
-        """Return the message that the bytes hold, all of them.
+        """Return the message that the bytes begin with.
 
-        Raises WireError when they are malformed, when some are left over, or when there is no
-        such version.
+        What follows it is ignored, as Kafka's broker does: librdkafka sends some bytes too many
+        behind a MetadataRequest that names topics. Raises WireError when the bytes are malformed
+        or when there is no such version.
         """
         if not cls.MIN_VERSION <= version <= cls.MAX_VERSION:
             raise WireError(f"{cls.__name__} has no version {version}")
         reader = Reader(data)
-        message = cls.read_from(reader, version)
-        reader.expect_end()
-        return message
+        return cls.read_from(reader, version)
 
     def write_record(self, version: int) -> bytes:
         """Return the bytes as a key or value of an internal topic: the version stands before."""

@@ -7,6 +7,7 @@ varint of length + 1) and tagged fields.
 from collections.abc import Iterable, Sized
 from struct import Struct
 from struct import error as struct_error
+from typing import Any
 
 from fencelog.errors import ErrorCode, WireError
 from fencelog.types import Buffer
@@ -51,8 +52,8 @@ class Reader:
         if self.position != self.end:
             raise WireError(f"{self.remaining} bytes after the end of the message")
 
-    def unpack(self, layout: Struct) -> tuple[int, ...]:
-        """Return the numbers of a fixed layout."""
+    def unpack(self, layout: Struct) -> tuple[Any, ...]:
+        """Return the values of a fixed layout."""
         position = self.position
         try:
             values = layout.unpack_from(self.data, position)
@@ -151,7 +152,14 @@ class Reader:
 
     def _length(self, flexible: bool, fixed: Struct) -> int:
         """Return a length field; -1 is null."""
-        length = self._base128(5) - 1 if flexible else self._number(fixed)
+        position = self.position
+        if not flexible:
+            length = self._number(fixed)
+        elif position < self.end and (byte := self.data[position]) < 0x80:  # most are this short
+            self.position = position + 1
+            length = byte - 1
+        else:
+            length = self._base128(5) - 1
         if length < -1 or length > self.end - self.position:
             raise WireError(
                 f"length {length} at byte {self.position}, {self.remaining} bytes remain"
@@ -182,7 +190,11 @@ class Reader:
     def nullable_view(self, flexible: bool) -> memoryview | None:
         """Return a view of a bytes or records field, or None."""
         length = self._length(flexible, _INT32)
-        return None if length < 0 else self.view(length)
+        if length < 0:
+            return None
+        position = self.position
+        self.position = position + length
+        return self.data[position : position + length]
 
     def required_view(self, flexible: bool) -> memoryview:
         """Return a view of a bytes or records field."""

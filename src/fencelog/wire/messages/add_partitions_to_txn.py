@@ -3,17 +3,15 @@
 # ruff: noqa
 # fmt: off
 
+from struct import Struct
 from typing import Self
 
 from fencelog.wire.message import EMPTY, Message, Structure
-from fencelog.wire.primitives import (
-    Reader,
-    pack_int16,
-    pack_int32,
-    pack_int64,
-    write_length,
-    write_string,
-)
+from fencelog.wire.primitives import Reader, pack_int16, pack_int32, write_length, write_string
+
+LAYOUT_ih = Struct(">ih")
+LAYOUT_qh = Struct(">qh")
+LAYOUT_qht = Struct(">qh?")
 
 
 class AddPartitionsToTxnTopic(Structure):
@@ -74,18 +72,14 @@ class AddPartitionsToTxnTransaction(Structure):
     def read_from(cls, reader: Reader, version: int) -> Self:
         self = cls.__new__(cls)
         self.transactional_id = reader.string(True)
-        self.producer_id = reader.int64()
-        self.producer_epoch = reader.int16()
-        self.verify_only = reader.boolean()
+        self.producer_id, self.producer_epoch, self.verify_only = reader.unpack(LAYOUT_qht)
         self.topics = [AddPartitionsToTxnTopic.read_from(reader, version) for _ in range(reader.array_length(True, 2))]
         reader.skip_tags()
         return self
 
     def write_to(self, out: bytearray, version: int) -> None:
         write_string(out, self.transactional_id, True)
-        out += pack_int64(self.producer_id)
-        out += pack_int16(self.producer_epoch)
-        out.append(self.verify_only)
+        out += LAYOUT_qht.pack(self.producer_id, self.producer_epoch, self.verify_only)
         write_length(out, self.topics, True)
         for one_of_topics in self.topics:
             one_of_topics.write_to(out, version)
@@ -135,12 +129,9 @@ class AddPartitionsToTxnRequest(Message):
         else:
             self.v3_and_below_transactional_id = ""
         if version <= 3:
-            self.v3_and_below_producer_id = reader.int64()
+            self.v3_and_below_producer_id, self.v3_and_below_producer_epoch = reader.unpack(LAYOUT_qh)
         else:
             self.v3_and_below_producer_id = 0
-        if version <= 3:
-            self.v3_and_below_producer_epoch = reader.int16()
-        else:
             self.v3_and_below_producer_epoch = 0
         if version <= 3:
             self.v3_and_below_topics = [AddPartitionsToTxnTopic.read_from(reader, version) for _ in range(reader.array_length(flexible, 2))]
@@ -159,9 +150,7 @@ class AddPartitionsToTxnRequest(Message):
         if version <= 3:
             write_string(out, self.v3_and_below_transactional_id, flexible)
         if version <= 3:
-            out += pack_int64(self.v3_and_below_producer_id)
-        if version <= 3:
-            out += pack_int16(self.v3_and_below_producer_epoch)
+            out += LAYOUT_qh.pack(self.v3_and_below_producer_id, self.v3_and_below_producer_epoch)
         if version <= 3:
             write_length(out, self.v3_and_below_topics, flexible)
             for one_of_v3_and_below_topics in self.v3_and_below_topics:
@@ -188,16 +177,14 @@ class AddPartitionsToTxnPartitionResult(Structure):
     def read_from(cls, reader: Reader, version: int) -> Self:
         flexible = version >= 3
         self = cls.__new__(cls)
-        self.partition_index = reader.int32()
-        self.partition_error_code = reader.int16()
+        self.partition_index, self.partition_error_code = reader.unpack(LAYOUT_ih)
         if flexible:
             reader.skip_tags()
         return self
 
     def write_to(self, out: bytearray, version: int) -> None:
         flexible = version >= 3
-        out += pack_int32(self.partition_index)
-        out += pack_int16(self.partition_error_code)
+        out += LAYOUT_ih.pack(self.partition_index, self.partition_error_code)
         if flexible:
             out.append(0)
 

@@ -3,6 +3,7 @@
 # ruff: noqa
 # fmt: off
 
+from struct import Struct
 from typing import Self
 
 from fencelog.wire.message import EMPTY, Message, Structure
@@ -15,6 +16,9 @@ from fencelog.wire.primitives import (
     write_string,
     write_tags,
 )
+
+LAYOUT_hh = Struct(">hh")
+LAYOUT_hhh = Struct(">hhh")
 
 
 class ApiVersionsRequest(Message):
@@ -81,18 +85,14 @@ class ApiVersion(Structure):
     def read_from(cls, reader: Reader, version: int) -> Self:
         flexible = version >= 3
         self = cls.__new__(cls)
-        self.api_key = reader.int16()
-        self.min_version = reader.int16()
-        self.max_version = reader.int16()
+        self.api_key, self.min_version, self.max_version = reader.unpack(LAYOUT_hhh)
         if flexible:
             reader.skip_tags()
         return self
 
     def write_to(self, out: bytearray, version: int) -> None:
         flexible = version >= 3
-        out += pack_int16(self.api_key)
-        out += pack_int16(self.min_version)
-        out += pack_int16(self.max_version)
+        out += LAYOUT_hhh.pack(self.api_key, self.min_version, self.max_version)
         if flexible:
             out.append(0)
 
@@ -117,15 +117,13 @@ class SupportedFeatureKey(Structure):
     def read_from(cls, reader: Reader, version: int) -> Self:
         self = cls.__new__(cls)
         self.name = reader.string(True)
-        self.min_version = reader.int16()
-        self.max_version = reader.int16()
+        self.min_version, self.max_version = reader.unpack(LAYOUT_hh)
         reader.skip_tags()
         return self
 
     def write_to(self, out: bytearray, version: int) -> None:
         write_string(out, self.name, True)
-        out += pack_int16(self.min_version)
-        out += pack_int16(self.max_version)
+        out += LAYOUT_hh.pack(self.min_version, self.max_version)
         out.append(0)
 
 
@@ -149,15 +147,13 @@ class FinalizedFeatureKey(Structure):
     def read_from(cls, reader: Reader, version: int) -> Self:
         self = cls.__new__(cls)
         self.name = reader.string(True)
-        self.max_version_level = reader.int16()
-        self.min_version_level = reader.int16()
+        self.max_version_level, self.min_version_level = reader.unpack(LAYOUT_hh)
         reader.skip_tags()
         return self
 
     def write_to(self, out: bytearray, version: int) -> None:
         write_string(out, self.name, True)
-        out += pack_int16(self.max_version_level)
-        out += pack_int16(self.min_version_level)
+        out += LAYOUT_hh.pack(self.max_version_level, self.min_version_level)
         out.append(0)
 
 

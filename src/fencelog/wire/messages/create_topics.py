@@ -3,6 +3,7 @@
 # ruff: noqa
 # fmt: off
 
+from struct import Struct
 from typing import Self
 
 from fencelog.types import NO_TOPIC_ID
@@ -11,12 +12,15 @@ from fencelog.wire.primitives import (
     Reader,
     pack_int16,
     pack_int32,
-    pack_int8,
     write_length,
     write_string,
     write_tags,
     write_uuid,
 )
+
+LAYOUT_ih = Struct(">ih")
+LAYOUT_it = Struct(">i?")
+LAYOUT_tbt = Struct(">?b?")
 
 
 class CreatableReplicaAssignment(Structure):
@@ -110,8 +114,7 @@ class CreatableTopic(Structure):
         flexible = version >= 5
         self = cls.__new__(cls)
         self.name = reader.string(flexible)
-        self.num_partitions = reader.int32()
-        self.replication_factor = reader.int16()
+        self.num_partitions, self.replication_factor = reader.unpack(LAYOUT_ih)
         self.assignments = [CreatableReplicaAssignment.read_from(reader, version) for _ in range(reader.array_length(flexible, 5))]
         self.configs = [CreatableTopicConfig.read_from(reader, version) for _ in range(reader.array_length(flexible, 2))]
         if flexible:
@@ -121,8 +124,7 @@ class CreatableTopic(Structure):
     def write_to(self, out: bytearray, version: int) -> None:
         flexible = version >= 5
         write_string(out, self.name, flexible)
-        out += pack_int32(self.num_partitions)
-        out += pack_int16(self.replication_factor)
+        out += LAYOUT_ih.pack(self.num_partitions, self.replication_factor)
         write_length(out, self.assignments, flexible)
         for one_of_assignments in self.assignments:
             one_of_assignments.write_to(out, version)
@@ -158,8 +160,7 @@ class CreateTopicsRequest(Message):
         flexible = version >= 5
         self = cls.__new__(cls)
         self.topics = [CreatableTopic.read_from(reader, version) for _ in range(reader.array_length(flexible, 9))]
-        self.timeout_ms = reader.int32()
-        self.validate_only = reader.boolean()
+        self.timeout_ms, self.validate_only = reader.unpack(LAYOUT_it)
         if flexible:
             reader.skip_tags()
         return self
@@ -169,8 +170,7 @@ class CreateTopicsRequest(Message):
         write_length(out, self.topics, flexible)
         for one_of_topics in self.topics:
             one_of_topics.write_to(out, version)
-        out += pack_int32(self.timeout_ms)
-        out.append(self.validate_only)
+        out += LAYOUT_it.pack(self.timeout_ms, self.validate_only)
         if flexible:
             out.append(0)
 
@@ -200,18 +200,14 @@ class CreatableTopicConfigs(Structure):
         self = cls.__new__(cls)
         self.name = reader.string(True)
         self.value = reader.nullable_string(True)
-        self.read_only = reader.boolean()
-        self.config_source = reader.int8()
-        self.is_sensitive = reader.boolean()
+        self.read_only, self.config_source, self.is_sensitive = reader.unpack(LAYOUT_tbt)
         reader.skip_tags()
         return self
 
     def write_to(self, out: bytearray, version: int) -> None:
         write_string(out, self.name, True)
         write_string(out, self.value, True)
-        out.append(self.read_only)
-        out += pack_int8(self.config_source)
-        out.append(self.is_sensitive)
+        out += LAYOUT_tbt.pack(self.read_only, self.config_source, self.is_sensitive)
         out.append(0)
 
 
@@ -262,12 +258,9 @@ class CreatableTopicResult(Structure):
         self.error_code = reader.int16()
         self.error_message = reader.nullable_string(flexible)
         if version >= 5:
-            self.num_partitions = reader.int32()
+            self.num_partitions, self.replication_factor = reader.unpack(LAYOUT_ih)
         else:
             self.num_partitions = -1
-        if version >= 5:
-            self.replication_factor = reader.int16()
-        else:
             self.replication_factor = -1
         if version >= 5:
             count = reader.nullable_array_length(flexible, 6)
@@ -290,9 +283,7 @@ class CreatableTopicResult(Structure):
         out += pack_int16(self.error_code)
         write_string(out, self.error_message, flexible)
         if version >= 5:
-            out += pack_int32(self.num_partitions)
-        if version >= 5:
-            out += pack_int16(self.replication_factor)
+            out += LAYOUT_ih.pack(self.num_partitions, self.replication_factor)
         if version >= 5:
             write_length(out, self.configs, flexible)
             for one_of_configs in self.configs or ():

@@ -3,17 +3,15 @@
 # ruff: noqa
 # fmt: off
 
+from struct import Struct
 from typing import Self
 
 from fencelog.wire.message import EMPTY, Message, Structure
-from fencelog.wire.primitives import (
-    Reader,
-    pack_int16,
-    pack_int32,
-    pack_int64,
-    write_length,
-    write_string,
-)
+from fencelog.wire.primitives import Reader, pack_int32, pack_int64, write_length, write_string
+
+LAYOUT_ih = Struct(">ih")
+LAYOUT_qh = Struct(">qh")
+LAYOUT_qq = Struct(">qq")
 
 
 class DescribeAppRequest(Message):
@@ -93,15 +91,13 @@ class OpenProducer(Structure):
     @classmethod
     def read_from(cls, reader: Reader, version: int) -> Self:
         self = cls.__new__(cls)
-        self.producer_id = reader.int64()
-        self.producer_epoch = reader.int16()
+        self.producer_id, self.producer_epoch = reader.unpack(LAYOUT_qh)
         self.partitions = [OpenProducerTopic.read_from(reader, version) for _ in range(reader.array_length(True, 3))]
         reader.skip_tags()
         return self
 
     def write_to(self, out: bytearray, version: int) -> None:
-        out += pack_int64(self.producer_id)
-        out += pack_int16(self.producer_epoch)
+        out += LAYOUT_qh.pack(self.producer_id, self.producer_epoch)
         write_length(out, self.partitions, True)
         for one_of_partitions in self.partitions:
             one_of_partitions.write_to(out, version)
@@ -153,27 +149,23 @@ class DescribeAppResponse(Message):
     @classmethod
     def read_from(cls, reader: Reader, version: int) -> Self:
         self = cls.__new__(cls)
-        self.throttle_time_ms = reader.int32()
-        self.error_code = reader.int16()
+        self.throttle_time_ms, self.error_code = reader.unpack(LAYOUT_ih)
         self.error_message = reader.nullable_string(True)
         self.last_version = reader.int64()
         self.query_id = reader.nullable_string(True)
         self.run_id = reader.nullable_string(True)
-        self.open_version = reader.int64()
-        self.incarnation = reader.int64()
+        self.open_version, self.incarnation = reader.unpack(LAYOUT_qq)
         self.open_producers = [OpenProducer.read_from(reader, version) for _ in range(reader.array_length(True, 12))]
         reader.skip_tags()
         return self
 
     def write_to(self, out: bytearray, version: int) -> None:
-        out += pack_int32(self.throttle_time_ms)
-        out += pack_int16(self.error_code)
+        out += LAYOUT_ih.pack(self.throttle_time_ms, self.error_code)
         write_string(out, self.error_message, True)
         out += pack_int64(self.last_version)
         write_string(out, self.query_id, True)
         write_string(out, self.run_id, True)
-        out += pack_int64(self.open_version)
-        out += pack_int64(self.incarnation)
+        out += LAYOUT_qq.pack(self.open_version, self.incarnation)
         write_length(out, self.open_producers, True)
         for one_of_open_producers in self.open_producers:
             one_of_open_producers.write_to(out, version)

@@ -3,17 +3,13 @@
 # ruff: noqa
 # fmt: off
 
+from struct import Struct
 from typing import Self
 
 from fencelog.wire.message import EMPTY, Message, Structure
-from fencelog.wire.primitives import (
-    Reader,
-    pack_int16,
-    pack_int32,
-    pack_int8,
-    write_length,
-    write_string,
-)
+from fencelog.wire.primitives import Reader, pack_int32, pack_int8, write_length, write_string
+
+LAYOUT_ih = Struct(">ih")
 
 
 class DescribeClusterRequest(Message):
@@ -146,8 +142,7 @@ class DescribeClusterResponse(Message):
     @classmethod
     def read_from(cls, reader: Reader, version: int) -> Self:
         self = cls.__new__(cls)
-        self.throttle_time_ms = reader.int32()
-        self.error_code = reader.int16()
+        self.throttle_time_ms, self.error_code = reader.unpack(LAYOUT_ih)
         self.error_message = reader.nullable_string(True)
         if version >= 1:
             self.endpoint_type = reader.int8()
@@ -161,8 +156,7 @@ class DescribeClusterResponse(Message):
         return self
 
     def write_to(self, out: bytearray, version: int) -> None:
-        out += pack_int32(self.throttle_time_ms)
-        out += pack_int16(self.error_code)
+        out += LAYOUT_ih.pack(self.throttle_time_ms, self.error_code)
         write_string(out, self.error_message, True)
         if version >= 1:
             out += pack_int8(self.endpoint_type)

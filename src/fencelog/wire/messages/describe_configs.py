@@ -3,6 +3,7 @@
 # ruff: noqa
 # fmt: off
 
+from struct import Struct
 from typing import Self
 
 from fencelog.wire.message import EMPTY, Message, Structure
@@ -14,6 +15,8 @@ from fencelog.wire.primitives import (
     write_length,
     write_string,
 )
+
+LAYOUT_tbt = Struct(">?b?")
 
 
 class DescribeConfigsResource(Structure):
@@ -178,9 +181,7 @@ class DescribeConfigsResourceResult(Structure):
         self = cls.__new__(cls)
         self.name = reader.string(flexible)
         self.value = reader.nullable_string(flexible)
-        self.read_only = reader.boolean()
-        self.config_source = reader.int8()
-        self.is_sensitive = reader.boolean()
+        self.read_only, self.config_source, self.is_sensitive = reader.unpack(LAYOUT_tbt)
         self.synonyms = [DescribeConfigsSynonym.read_from(reader, version) for _ in range(reader.array_length(flexible, 3))]
         if version >= 3:
             self.config_type = reader.int8()
@@ -198,9 +199,7 @@ class DescribeConfigsResourceResult(Structure):
         flexible = version >= 4
         write_string(out, self.name, flexible)
         write_string(out, self.value, flexible)
-        out.append(self.read_only)
-        out += pack_int8(self.config_source)
-        out.append(self.is_sensitive)
+        out += LAYOUT_tbt.pack(self.read_only, self.config_source, self.is_sensitive)
         write_length(out, self.synonyms, flexible)
         for one_of_synonyms in self.synonyms:
             one_of_synonyms.write_to(out, version)

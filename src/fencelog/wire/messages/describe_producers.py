@@ -3,17 +3,14 @@
 # ruff: noqa
 # fmt: off
 
+from struct import Struct
 from typing import Self
 
 from fencelog.wire.message import EMPTY, Message, Structure
-from fencelog.wire.primitives import (
-    Reader,
-    pack_int16,
-    pack_int32,
-    pack_int64,
-    write_length,
-    write_string,
-)
+from fencelog.wire.primitives import Reader, pack_int32, write_length, write_string
+
+LAYOUT_ih = Struct(">ih")
+LAYOUT_qiiqiq = Struct(">qiiqiq")
 
 
 class TopicRequest(Structure):
@@ -108,22 +105,12 @@ class ProducerState(Structure):
     @classmethod
     def read_from(cls, reader: Reader, version: int) -> Self:
         self = cls.__new__(cls)
-        self.producer_id = reader.int64()
-        self.producer_epoch = reader.int32()
-        self.last_sequence = reader.int32()
-        self.last_timestamp = reader.int64()
-        self.coordinator_epoch = reader.int32()
-        self.current_txn_start_offset = reader.int64()
+        self.producer_id, self.producer_epoch, self.last_sequence, self.last_timestamp, self.coordinator_epoch, self.current_txn_start_offset = reader.unpack(LAYOUT_qiiqiq)
         reader.skip_tags()
         return self
 
     def write_to(self, out: bytearray, version: int) -> None:
-        out += pack_int64(self.producer_id)
-        out += pack_int32(self.producer_epoch)
-        out += pack_int32(self.last_sequence)
-        out += pack_int64(self.last_timestamp)
-        out += pack_int32(self.coordinator_epoch)
-        out += pack_int64(self.current_txn_start_offset)
+        out += LAYOUT_qiiqiq.pack(self.producer_id, self.producer_epoch, self.last_sequence, self.last_timestamp, self.coordinator_epoch, self.current_txn_start_offset)
         out.append(0)
 
 
@@ -148,16 +135,14 @@ class PartitionResponse(Structure):
     @classmethod
     def read_from(cls, reader: Reader, version: int) -> Self:
         self = cls.__new__(cls)
-        self.partition_index = reader.int32()
-        self.error_code = reader.int16()
+        self.partition_index, self.error_code = reader.unpack(LAYOUT_ih)
         self.error_message = reader.nullable_string(True)
         self.active_producers = [ProducerState.read_from(reader, version) for _ in range(reader.array_length(True, 37))]
         reader.skip_tags()
         return self
 
     def write_to(self, out: bytearray, version: int) -> None:
-        out += pack_int32(self.partition_index)
-        out += pack_int16(self.error_code)
+        out += LAYOUT_ih.pack(self.partition_index, self.error_code)
         write_string(out, self.error_message, True)
         write_length(out, self.active_producers, True)
         for one_of_active_producers in self.active_producers:

@@ -3,17 +3,13 @@
 # ruff: noqa
 # fmt: off
 
+from struct import Struct
 from typing import Self
 
 from fencelog.wire.message import EMPTY, Message, Structure
-from fencelog.wire.primitives import (
-    Reader,
-    pack_int16,
-    pack_int32,
-    pack_int64,
-    write_length,
-    write_string,
-)
+from fencelog.wire.primitives import Reader, pack_int16, pack_int32, write_length, write_string
+
+LAYOUT_iqqh = Struct(">iqqh")
 
 
 class DescribeTransactionsRequest(Message):
@@ -117,10 +113,7 @@ class TransactionState(Structure):
         self.error_code = reader.int16()
         self.transactional_id = reader.string(True)
         self.transaction_state = reader.string(True)
-        self.transaction_timeout_ms = reader.int32()
-        self.transaction_start_time_ms = reader.int64()
-        self.producer_id = reader.int64()
-        self.producer_epoch = reader.int16()
+        self.transaction_timeout_ms, self.transaction_start_time_ms, self.producer_id, self.producer_epoch = reader.unpack(LAYOUT_iqqh)
         self.topics = [TopicData.read_from(reader, version) for _ in range(reader.array_length(True, 3))]
         reader.skip_tags()
         return self
@@ -129,10 +122,7 @@ class TransactionState(Structure):
         out += pack_int16(self.error_code)
         write_string(out, self.transactional_id, True)
         write_string(out, self.transaction_state, True)
-        out += pack_int32(self.transaction_timeout_ms)
-        out += pack_int64(self.transaction_start_time_ms)
-        out += pack_int64(self.producer_id)
-        out += pack_int16(self.producer_epoch)
+        out += LAYOUT_iqqh.pack(self.transaction_timeout_ms, self.transaction_start_time_ms, self.producer_id, self.producer_epoch)
         write_length(out, self.topics, True)
         for one_of_topics in self.topics:
             one_of_topics.write_to(out, version)

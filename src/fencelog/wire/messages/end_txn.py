@@ -3,10 +3,15 @@
 # ruff: noqa
 # fmt: off
 
+from struct import Struct
 from typing import Self
 
 from fencelog.wire.message import Message
-from fencelog.wire.primitives import Reader, pack_int16, pack_int32, pack_int64, write_string
+from fencelog.wire.primitives import Reader, write_string
+
+LAYOUT_ih = Struct(">ih")
+LAYOUT_qh = Struct(">qh")
+LAYOUT_qht = Struct(">qh?")
 
 
 class EndTxnRequest(Message):
@@ -36,9 +41,7 @@ class EndTxnRequest(Message):
         flexible = version >= 3
         self = cls.__new__(cls)
         self.transactional_id = reader.string(flexible)
-        self.producer_id = reader.int64()
-        self.producer_epoch = reader.int16()
-        self.committed = reader.boolean()
+        self.producer_id, self.producer_epoch, self.committed = reader.unpack(LAYOUT_qht)
         if flexible:
             reader.skip_tags()
         return self
@@ -46,9 +49,7 @@ class EndTxnRequest(Message):
     def write_to(self, out: bytearray, version: int) -> None:
         flexible = version >= 3
         write_string(out, self.transactional_id, flexible)
-        out += pack_int64(self.producer_id)
-        out += pack_int16(self.producer_epoch)
-        out.append(self.committed)
+        out += LAYOUT_qht.pack(self.producer_id, self.producer_epoch, self.committed)
         if flexible:
             out.append(0)
 
@@ -79,15 +80,11 @@ class EndTxnResponse(Message):
     def read_from(cls, reader: Reader, version: int) -> Self:
         flexible = version >= 3
         self = cls.__new__(cls)
-        self.throttle_time_ms = reader.int32()
-        self.error_code = reader.int16()
+        self.throttle_time_ms, self.error_code = reader.unpack(LAYOUT_ih)
         if version >= 5:
-            self.producer_id = reader.int64()
+            self.producer_id, self.producer_epoch = reader.unpack(LAYOUT_qh)
         else:
             self.producer_id = -1
-        if version >= 5:
-            self.producer_epoch = reader.int16()
-        else:
             self.producer_epoch = -1
         if flexible:
             reader.skip_tags()
@@ -95,11 +92,8 @@ class EndTxnResponse(Message):
 
     def write_to(self, out: bytearray, version: int) -> None:
         flexible = version >= 3
-        out += pack_int32(self.throttle_time_ms)
-        out += pack_int16(self.error_code)
+        out += LAYOUT_ih.pack(self.throttle_time_ms, self.error_code)
         if version >= 5:
-            out += pack_int64(self.producer_id)
-        if version >= 5:
-            out += pack_int16(self.producer_epoch)
+            out += LAYOUT_qh.pack(self.producer_id, self.producer_epoch)
         if flexible:
             out.append(0)

@@ -3,22 +3,29 @@
 # ruff: noqa
 # fmt: off
 
+from struct import Struct
 from typing import Self
 
 from fencelog.types import Buffer, NO_TOPIC_ID
 from fencelog.wire.message import EMPTY, Message, Structure
 from fencelog.wire.primitives import (
     Reader,
-    pack_int16,
     pack_int32,
     pack_int64,
-    pack_int8,
     write_bytes,
     write_length,
     write_string,
     write_tags,
     write_uuid,
 )
+
+LAYOUT_hi = Struct(">hi")
+LAYOUT_ihqq = Struct(">ihqq")
+LAYOUT_ii = Struct(">ii")
+LAYOUT_iiib = Struct(">iiib")
+LAYOUT_iq = Struct(">iq")
+LAYOUT_qi = Struct(">qi")
+LAYOUT_qq = Struct(">qq")
 
 
 class ReplicaState(Structure):
@@ -38,14 +45,12 @@ class ReplicaState(Structure):
     @classmethod
     def read_from(cls, reader: Reader, version: int) -> Self:
         self = cls.__new__(cls)
-        self.replica_id = reader.int32()
-        self.replica_epoch = reader.int64()
+        self.replica_id, self.replica_epoch = reader.unpack(LAYOUT_iq)
         reader.skip_tags()
         return self
 
     def write_to(self, out: bytearray, version: int) -> None:
-        out += pack_int32(self.replica_id)
-        out += pack_int64(self.replica_epoch)
+        out += LAYOUT_iq.pack(self.replica_id, self.replica_epoch)
         out.append(0)
 
 
@@ -290,17 +295,11 @@ class FetchRequest(Message):
             self.replica_id = reader.int32()
         else:
             self.replica_id = -1
-        self.max_wait_ms = reader.int32()
-        self.min_bytes = reader.int32()
-        self.max_bytes = reader.int32()
-        self.isolation_level = reader.int8()
+        self.max_wait_ms, self.min_bytes, self.max_bytes, self.isolation_level = reader.unpack(LAYOUT_iiib)
         if version >= 7:
-            self.session_id = reader.int32()
+            self.session_id, self.session_epoch = reader.unpack(LAYOUT_ii)
         else:
             self.session_id = 0
-        if version >= 7:
-            self.session_epoch = reader.int32()
-        else:
             self.session_epoch = -1
         self.topics = [FetchTopic.read_from(reader, version) for _ in range(reader.array_length(flexible))]
         if version >= 7:
@@ -327,14 +326,9 @@ class FetchRequest(Message):
         flexible = version >= 12
         if version <= 14:
             out += pack_int32(self.replica_id)
-        out += pack_int32(self.max_wait_ms)
-        out += pack_int32(self.min_bytes)
-        out += pack_int32(self.max_bytes)
-        out += pack_int8(self.isolation_level)
+        out += LAYOUT_iiib.pack(self.max_wait_ms, self.min_bytes, self.max_bytes, self.isolation_level)
         if version >= 7:
-            out += pack_int32(self.session_id)
-        if version >= 7:
-            out += pack_int32(self.session_epoch)
+            out += LAYOUT_ii.pack(self.session_id, self.session_epoch)
         write_length(out, self.topics, flexible)
         for one_of_topics in self.topics:
             one_of_topics.write_to(out, version)
@@ -374,14 +368,12 @@ class EpochEndOffset(Structure):
     @classmethod
     def read_from(cls, reader: Reader, version: int) -> Self:
         self = cls.__new__(cls)
-        self.epoch = reader.int32()
-        self.end_offset = reader.int64()
+        self.epoch, self.end_offset = reader.unpack(LAYOUT_iq)
         reader.skip_tags()
         return self
 
     def write_to(self, out: bytearray, version: int) -> None:
-        out += pack_int32(self.epoch)
-        out += pack_int64(self.end_offset)
+        out += LAYOUT_iq.pack(self.epoch, self.end_offset)
         out.append(0)
 
 
@@ -402,14 +394,12 @@ class LeaderIdAndEpoch(Structure):
     @classmethod
     def read_from(cls, reader: Reader, version: int) -> Self:
         self = cls.__new__(cls)
-        self.leader_id = reader.int32()
-        self.leader_epoch = reader.int32()
+        self.leader_id, self.leader_epoch = reader.unpack(LAYOUT_ii)
         reader.skip_tags()
         return self
 
     def write_to(self, out: bytearray, version: int) -> None:
-        out += pack_int32(self.leader_id)
-        out += pack_int32(self.leader_epoch)
+        out += LAYOUT_ii.pack(self.leader_id, self.leader_epoch)
         out.append(0)
 
 
@@ -430,14 +420,12 @@ class SnapshotId(Structure):
     @classmethod
     def read_from(cls, reader: Reader, version: int) -> Self:
         self = cls.__new__(cls)
-        self.end_offset = reader.int64()
-        self.epoch = reader.int32()
+        self.end_offset, self.epoch = reader.unpack(LAYOUT_qi)
         reader.skip_tags()
         return self
 
     def write_to(self, out: bytearray, version: int) -> None:
-        out += pack_int64(self.end_offset)
-        out += pack_int32(self.epoch)
+        out += LAYOUT_qi.pack(self.end_offset, self.epoch)
         out.append(0)
 
 
@@ -459,16 +447,14 @@ class AbortedTransaction(Structure):
     def read_from(cls, reader: Reader, version: int) -> Self:
         flexible = version >= 12
         self = cls.__new__(cls)
-        self.producer_id = reader.int64()
-        self.first_offset = reader.int64()
+        self.producer_id, self.first_offset = reader.unpack(LAYOUT_qq)
         if flexible:
             reader.skip_tags()
         return self
 
     def write_to(self, out: bytearray, version: int) -> None:
         flexible = version >= 12
-        out += pack_int64(self.producer_id)
-        out += pack_int64(self.first_offset)
+        out += LAYOUT_qq.pack(self.producer_id, self.first_offset)
         if flexible:
             out.append(0)
 
@@ -521,10 +507,7 @@ class PartitionData(Structure):
     def read_from(cls, reader: Reader, version: int) -> Self:
         flexible = version >= 12
         self = cls.__new__(cls)
-        self.partition_index = reader.int32()
-        self.error_code = reader.int16()
-        self.high_watermark = reader.int64()
-        self.last_stable_offset = reader.int64()
+        self.partition_index, self.error_code, self.high_watermark, self.last_stable_offset = reader.unpack(LAYOUT_ihqq)
         if version >= 5:
             self.log_start_offset = reader.int64()
         else:
@@ -554,10 +537,7 @@ class PartitionData(Structure):
 
     def write_to(self, out: bytearray, version: int) -> None:
         flexible = version >= 12
-        out += pack_int32(self.partition_index)
-        out += pack_int16(self.error_code)
-        out += pack_int64(self.high_watermark)
-        out += pack_int64(self.last_stable_offset)
+        out += LAYOUT_ihqq.pack(self.partition_index, self.error_code, self.high_watermark, self.last_stable_offset)
         if version >= 5:
             out += pack_int64(self.log_start_offset)
         write_length(out, self.aborted_transactions, flexible)
@@ -695,12 +675,9 @@ class FetchResponse(Message):
         self = cls.__new__(cls)
         self.throttle_time_ms = reader.int32()
         if version >= 7:
-            self.error_code = reader.int16()
+            self.error_code, self.session_id = reader.unpack(LAYOUT_hi)
         else:
             self.error_code = 0
-        if version >= 7:
-            self.session_id = reader.int32()
-        else:
             self.session_id = 0
         self.responses = [FetchableTopicResponse.read_from(reader, version) for _ in range(reader.array_length(flexible))]
         self.node_endpoints = []
@@ -715,9 +692,7 @@ class FetchResponse(Message):
         flexible = version >= 12
         out += pack_int32(self.throttle_time_ms)
         if version >= 7:
-            out += pack_int16(self.error_code)
-        if version >= 7:
-            out += pack_int32(self.session_id)
+            out += LAYOUT_hi.pack(self.error_code, self.session_id)
         write_length(out, self.responses, flexible)
         for one_of_responses in self.responses:
             one_of_responses.write_to(out, version)

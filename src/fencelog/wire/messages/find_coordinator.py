@@ -3,6 +3,7 @@
 # ruff: noqa
 # fmt: off
 
+from struct import Struct
 from typing import Self
 
 from fencelog.wire.message import EMPTY, Message, Structure
@@ -14,6 +15,8 @@ from fencelog.wire.primitives import (
     write_length,
     write_string,
 )
+
+LAYOUT_ih = Struct(">ih")
 
 
 class FindCoordinatorRequest(Message):
@@ -98,8 +101,7 @@ class Coordinator(Structure):
         self.key = reader.string(True)
         self.node_id = reader.int32()
         self.host = reader.string(True)
-        self.port = reader.int32()
-        self.error_code = reader.int16()
+        self.port, self.error_code = reader.unpack(LAYOUT_ih)
         self.error_message = reader.nullable_string(True)
         reader.skip_tags()
         return self
@@ -108,8 +110,7 @@ class Coordinator(Structure):
         write_string(out, self.key, True)
         out += pack_int32(self.node_id)
         write_string(out, self.host, True)
-        out += pack_int32(self.port)
-        out += pack_int16(self.error_code)
+        out += LAYOUT_ih.pack(self.port, self.error_code)
         write_string(out, self.error_message, True)
         out.append(0)
 

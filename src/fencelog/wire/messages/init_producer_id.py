@@ -3,10 +3,15 @@
 # ruff: noqa
 # fmt: off
 
+from struct import Struct
 from typing import Self
 
 from fencelog.wire.message import Message
-from fencelog.wire.primitives import Reader, pack_int16, pack_int32, pack_int64, write_string
+from fencelog.wire.primitives import Reader, pack_int32, write_string
+
+LAYOUT_ihqh = Struct(">ihqh")
+LAYOUT_qh = Struct(">qh")
+LAYOUT_tt = Struct(">??")
 
 
 class InitProducerIdRequest(Message):
@@ -49,20 +54,14 @@ class InitProducerIdRequest(Message):
         self.transactional_id = reader.nullable_string(flexible)
         self.transaction_timeout_ms = reader.int32()
         if version >= 3:
-            self.producer_id = reader.int64()
+            self.producer_id, self.producer_epoch = reader.unpack(LAYOUT_qh)
         else:
             self.producer_id = -1
-        if version >= 3:
-            self.producer_epoch = reader.int16()
-        else:
             self.producer_epoch = -1
         if version >= 6:
-            self.enable2_pc = reader.boolean()
+            self.enable2_pc, self.keep_prepared_txn = reader.unpack(LAYOUT_tt)
         else:
             self.enable2_pc = False
-        if version >= 6:
-            self.keep_prepared_txn = reader.boolean()
-        else:
             self.keep_prepared_txn = False
         if flexible:
             reader.skip_tags()
@@ -73,13 +72,9 @@ class InitProducerIdRequest(Message):
         write_string(out, self.transactional_id, flexible)
         out += pack_int32(self.transaction_timeout_ms)
         if version >= 3:
-            out += pack_int64(self.producer_id)
-        if version >= 3:
-            out += pack_int16(self.producer_epoch)
+            out += LAYOUT_qh.pack(self.producer_id, self.producer_epoch)
         if version >= 6:
-            out.append(self.enable2_pc)
-        if version >= 6:
-            out.append(self.keep_prepared_txn)
+            out += LAYOUT_tt.pack(self.enable2_pc, self.keep_prepared_txn)
         if flexible:
             out.append(0)
 
@@ -121,17 +116,11 @@ class InitProducerIdResponse(Message):
     def read_from(cls, reader: Reader, version: int) -> Self:
         flexible = version >= 2
         self = cls.__new__(cls)
-        self.throttle_time_ms = reader.int32()
-        self.error_code = reader.int16()
-        self.producer_id = reader.int64()
-        self.producer_epoch = reader.int16()
+        self.throttle_time_ms, self.error_code, self.producer_id, self.producer_epoch = reader.unpack(LAYOUT_ihqh)
         if version >= 6:
-            self.ongoing_txn_producer_id = reader.int64()
+            self.ongoing_txn_producer_id, self.ongoing_txn_producer_epoch = reader.unpack(LAYOUT_qh)
         else:
             self.ongoing_txn_producer_id = -1
-        if version >= 6:
-            self.ongoing_txn_producer_epoch = reader.int16()
-        else:
             self.ongoing_txn_producer_epoch = -1
         if flexible:
             reader.skip_tags()
@@ -139,13 +128,8 @@ class InitProducerIdResponse(Message):
 
     def write_to(self, out: bytearray, version: int) -> None:
         flexible = version >= 2
-        out += pack_int32(self.throttle_time_ms)
-        out += pack_int16(self.error_code)
-        out += pack_int64(self.producer_id)
-        out += pack_int16(self.producer_epoch)
+        out += LAYOUT_ihqh.pack(self.throttle_time_ms, self.error_code, self.producer_id, self.producer_epoch)
         if version >= 6:
-            out += pack_int64(self.ongoing_txn_producer_id)
-        if version >= 6:
-            out += pack_int16(self.ongoing_txn_producer_epoch)
+            out += LAYOUT_qh.pack(self.ongoing_txn_producer_id, self.ongoing_txn_producer_epoch)
         if flexible:
             out.append(0)

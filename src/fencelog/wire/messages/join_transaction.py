@@ -3,10 +3,15 @@
 # ruff: noqa
 # fmt: off
 
+from struct import Struct
 from typing import Self
 
 from fencelog.wire.message import Message
-from fencelog.wire.primitives import Reader, pack_int16, pack_int32, pack_int64, write_string
+from fencelog.wire.primitives import Reader, pack_int64, write_string
+
+LAYOUT_ih = Struct(">ih")
+LAYOUT_qh = Struct(">qh")
+LAYOUT_qit = Struct(">qi?")
 
 
 class JoinTransactionRequest(Message):
@@ -41,9 +46,7 @@ class JoinTransactionRequest(Message):
         self.app = reader.string(True)
         self.query_id = reader.string(True)
         self.run_id = reader.string(True)
-        self.version = reader.int64()
-        self.timeout_ms = reader.int32()
-        self.takeover = reader.boolean()
+        self.version, self.timeout_ms, self.takeover = reader.unpack(LAYOUT_qit)
         reader.skip_tags()
         return self
 
@@ -51,9 +54,7 @@ class JoinTransactionRequest(Message):
         write_string(out, self.app, True)
         write_string(out, self.query_id, True)
         write_string(out, self.run_id, True)
-        out += pack_int64(self.version)
-        out += pack_int32(self.timeout_ms)
-        out.append(self.takeover)
+        out += LAYOUT_qit.pack(self.version, self.timeout_ms, self.takeover)
         out.append(0)
 
 
@@ -96,22 +97,18 @@ class JoinTransactionResponse(Message):
     @classmethod
     def read_from(cls, reader: Reader, version: int) -> Self:
         self = cls.__new__(cls)
-        self.throttle_time_ms = reader.int32()
-        self.error_code = reader.int16()
+        self.throttle_time_ms, self.error_code = reader.unpack(LAYOUT_ih)
         self.error_message = reader.nullable_string(True)
-        self.producer_id = reader.int64()
-        self.producer_epoch = reader.int16()
+        self.producer_id, self.producer_epoch = reader.unpack(LAYOUT_qh)
         self.transactional_id = reader.nullable_string(True)
         self.incarnation = reader.int64()
         reader.skip_tags()
         return self
 
     def write_to(self, out: bytearray, version: int) -> None:
-        out += pack_int32(self.throttle_time_ms)
-        out += pack_int16(self.error_code)
+        out += LAYOUT_ih.pack(self.throttle_time_ms, self.error_code)
         write_string(out, self.error_message, True)
-        out += pack_int64(self.producer_id)
-        out += pack_int16(self.producer_epoch)
+        out += LAYOUT_qh.pack(self.producer_id, self.producer_epoch)
         write_string(out, self.transactional_id, True)
         out += pack_int64(self.incarnation)
         out.append(0)

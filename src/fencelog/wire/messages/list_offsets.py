@@ -3,18 +3,20 @@
 # ruff: noqa
 # fmt: off
 
+from struct import Struct
 from typing import Self
 
 from fencelog.wire.message import EMPTY, Message, Structure
 from fencelog.wire.primitives import (
     Reader,
-    pack_int16,
     pack_int32,
     pack_int64,
     pack_int8,
     write_length,
     write_string,
 )
+
+LAYOUT_ihqq = Struct(">ihqq")
 
 
 class ListOffsetsPartition(Structure):
@@ -169,10 +171,7 @@ class ListOffsetsPartitionResponse(Structure):
     def read_from(cls, reader: Reader, version: int) -> Self:
         flexible = version >= 6
         self = cls.__new__(cls)
-        self.partition_index = reader.int32()
-        self.error_code = reader.int16()
-        self.timestamp = reader.int64()
-        self.offset = reader.int64()
+        self.partition_index, self.error_code, self.timestamp, self.offset = reader.unpack(LAYOUT_ihqq)
         if version >= 4:
             self.leader_epoch = reader.int32()
         else:
@@ -183,10 +182,7 @@ class ListOffsetsPartitionResponse(Structure):
 
     def write_to(self, out: bytearray, version: int) -> None:
         flexible = version >= 6
-        out += pack_int32(self.partition_index)
-        out += pack_int16(self.error_code)
-        out += pack_int64(self.timestamp)
-        out += pack_int64(self.offset)
+        out += LAYOUT_ihqq.pack(self.partition_index, self.error_code, self.timestamp, self.offset)
         if version >= 4:
             out += pack_int32(self.leader_epoch)
         if flexible:

@@ -3,17 +3,13 @@
 # ruff: noqa
 # fmt: off
 
+from struct import Struct
 from typing import Self
 
 from fencelog.wire.message import EMPTY, Message, Structure
-from fencelog.wire.primitives import (
-    Reader,
-    pack_int16,
-    pack_int32,
-    pack_int64,
-    write_length,
-    write_string,
-)
+from fencelog.wire.primitives import Reader, pack_int64, write_length, write_string
+
+LAYOUT_ih = Struct(">ih")
 
 
 class ListTransactionsRequest(Message):
@@ -130,16 +126,14 @@ class ListTransactionsResponse(Message):
     @classmethod
     def read_from(cls, reader: Reader, version: int) -> Self:
         self = cls.__new__(cls)
-        self.throttle_time_ms = reader.int32()
-        self.error_code = reader.int16()
+        self.throttle_time_ms, self.error_code = reader.unpack(LAYOUT_ih)
         self.unknown_state_filters = [reader.string(True) for _ in range(reader.array_length(True))]
         self.transaction_states = [TransactionState.read_from(reader, version) for _ in range(reader.array_length(True, 11))]
         reader.skip_tags()
         return self
 
     def write_to(self, out: bytearray, version: int) -> None:
-        out += pack_int32(self.throttle_time_ms)
-        out += pack_int16(self.error_code)
+        out += LAYOUT_ih.pack(self.throttle_time_ms, self.error_code)
         write_length(out, self.unknown_state_filters, True)
         for one_of_unknown_state_filters in self.unknown_state_filters:
             write_string(out, one_of_unknown_state_filters, True)

@@ -3,6 +3,7 @@
 # ruff: noqa
 # fmt: off
 
+from struct import Struct
 from typing import Self
 
 from fencelog.types import NO_TOPIC_ID
@@ -15,6 +16,8 @@ from fencelog.wire.primitives import (
     write_string,
     write_uuid,
 )
+
+LAYOUT_hii = Struct(">hii")
 
 
 class MetadataRequestTopic(Structure):
@@ -199,9 +202,7 @@ class MetadataResponsePartition(Structure):
     def read_from(cls, reader: Reader, version: int) -> Self:
         flexible = version >= 9
         self = cls.__new__(cls)
-        self.error_code = reader.int16()
-        self.partition_index = reader.int32()
-        self.leader_id = reader.int32()
+        self.error_code, self.partition_index, self.leader_id = reader.unpack(LAYOUT_hii)
         if version >= 7:
             self.leader_epoch = reader.int32()
         else:
@@ -218,9 +219,7 @@ class MetadataResponsePartition(Structure):
 
     def write_to(self, out: bytearray, version: int) -> None:
         flexible = version >= 9
-        out += pack_int16(self.error_code)
-        out += pack_int32(self.partition_index)
-        out += pack_int32(self.leader_id)
+        out += LAYOUT_hii.pack(self.error_code, self.partition_index, self.leader_id)
         if version >= 7:
             out += pack_int32(self.leader_epoch)
         write_length(out, self.replica_nodes, flexible)

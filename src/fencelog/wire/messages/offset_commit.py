@@ -3,19 +3,22 @@
 # ruff: noqa
 # fmt: off
 
+from struct import Struct
 from typing import Self
 
 from fencelog.types import NO_TOPIC_ID
 from fencelog.wire.message import EMPTY, Message, Structure
 from fencelog.wire.primitives import (
     Reader,
-    pack_int16,
     pack_int32,
     pack_int64,
     write_length,
     write_string,
     write_uuid,
 )
+
+LAYOUT_ih = Struct(">ih")
+LAYOUT_iq = Struct(">iq")
 
 
 class OffsetCommitRequestPartition(Structure):
@@ -45,8 +48,7 @@ class OffsetCommitRequestPartition(Structure):
     def read_from(cls, reader: Reader, version: int) -> Self:
         flexible = version >= 8
         self = cls.__new__(cls)
-        self.partition_index = reader.int32()
-        self.committed_offset = reader.int64()
+        self.partition_index, self.committed_offset = reader.unpack(LAYOUT_iq)
         if version >= 6:
             self.committed_leader_epoch = reader.int32()
         else:
@@ -58,8 +60,7 @@ class OffsetCommitRequestPartition(Structure):
 
     def write_to(self, out: bytearray, version: int) -> None:
         flexible = version >= 8
-        out += pack_int32(self.partition_index)
-        out += pack_int64(self.committed_offset)
+        out += LAYOUT_iq.pack(self.partition_index, self.committed_offset)
         if version >= 6:
             out += pack_int32(self.committed_leader_epoch)
         write_string(out, self.committed_metadata, flexible)
@@ -200,16 +201,14 @@ class OffsetCommitResponsePartition(Structure):
     def read_from(cls, reader: Reader, version: int) -> Self:
         flexible = version >= 8
         self = cls.__new__(cls)
-        self.partition_index = reader.int32()
-        self.error_code = reader.int16()
+        self.partition_index, self.error_code = reader.unpack(LAYOUT_ih)
         if flexible:
             reader.skip_tags()
         return self
 
     def write_to(self, out: bytearray, version: int) -> None:
         flexible = version >= 8
-        out += pack_int32(self.partition_index)
-        out += pack_int16(self.error_code)
+        out += LAYOUT_ih.pack(self.partition_index, self.error_code)
         if flexible:
             out.append(0)
 

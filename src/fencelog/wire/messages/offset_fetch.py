@@ -3,6 +3,7 @@
 # ruff: noqa
 # fmt: off
 
+from struct import Struct
 from typing import Self
 
 from fencelog.types import NO_TOPIC_ID
@@ -11,11 +12,13 @@ from fencelog.wire.primitives import (
     Reader,
     pack_int16,
     pack_int32,
-    pack_int64,
     write_length,
     write_string,
     write_uuid,
 )
+
+LAYOUT_iq = Struct(">iq")
+LAYOUT_iqi = Struct(">iqi")
 
 
 class OffsetFetchRequestTopic(Structure):
@@ -237,8 +240,7 @@ class OffsetFetchResponsePartition(Structure):
     def read_from(cls, reader: Reader, version: int) -> Self:
         flexible = version >= 6
         self = cls.__new__(cls)
-        self.partition_index = reader.int32()
-        self.committed_offset = reader.int64()
+        self.partition_index, self.committed_offset = reader.unpack(LAYOUT_iq)
         if version >= 5:
             self.committed_leader_epoch = reader.int32()
         else:
@@ -251,8 +253,7 @@ class OffsetFetchResponsePartition(Structure):
 
     def write_to(self, out: bytearray, version: int) -> None:
         flexible = version >= 6
-        out += pack_int32(self.partition_index)
-        out += pack_int64(self.committed_offset)
+        out += LAYOUT_iq.pack(self.partition_index, self.committed_offset)
         if version >= 5:
             out += pack_int32(self.committed_leader_epoch)
         write_string(out, self.metadata, flexible)
@@ -324,18 +325,14 @@ class OffsetFetchResponsePartitions(Structure):
     @classmethod
     def read_from(cls, reader: Reader, version: int) -> Self:
         self = cls.__new__(cls)
-        self.partition_index = reader.int32()
-        self.committed_offset = reader.int64()
-        self.committed_leader_epoch = reader.int32()
+        self.partition_index, self.committed_offset, self.committed_leader_epoch = reader.unpack(LAYOUT_iqi)
         self.metadata = reader.nullable_string(True)
         self.error_code = reader.int16()
         reader.skip_tags()
         return self
 
     def write_to(self, out: bytearray, version: int) -> None:
-        out += pack_int32(self.partition_index)
-        out += pack_int64(self.committed_offset)
-        out += pack_int32(self.committed_leader_epoch)
+        out += LAYOUT_iqi.pack(self.partition_index, self.committed_offset, self.committed_leader_epoch)
         write_string(out, self.metadata, True)
         out += pack_int16(self.error_code)
         out.append(0)

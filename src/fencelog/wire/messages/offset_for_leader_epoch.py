@@ -3,17 +3,14 @@
 # ruff: noqa
 # fmt: off
 
+from struct import Struct
 from typing import Self
 
 from fencelog.wire.message import EMPTY, Message, Structure
-from fencelog.wire.primitives import (
-    Reader,
-    pack_int16,
-    pack_int32,
-    pack_int64,
-    write_length,
-    write_string,
-)
+from fencelog.wire.primitives import Reader, pack_int32, write_length, write_string
+
+LAYOUT_hiiq = Struct(">hiiq")
+LAYOUT_iii = Struct(">iii")
 
 
 class OffsetForLeaderPartition(Structure):
@@ -36,18 +33,14 @@ class OffsetForLeaderPartition(Structure):
     def read_from(cls, reader: Reader, version: int) -> Self:
         flexible = version >= 4
         self = cls.__new__(cls)
-        self.partition = reader.int32()
-        self.current_leader_epoch = reader.int32()
-        self.leader_epoch = reader.int32()
+        self.partition, self.current_leader_epoch, self.leader_epoch = reader.unpack(LAYOUT_iii)
         if flexible:
             reader.skip_tags()
         return self
 
     def write_to(self, out: bytearray, version: int) -> None:
         flexible = version >= 4
-        out += pack_int32(self.partition)
-        out += pack_int32(self.current_leader_epoch)
-        out += pack_int32(self.leader_epoch)
+        out += LAYOUT_iii.pack(self.partition, self.current_leader_epoch, self.leader_epoch)
         if flexible:
             out.append(0)
 
@@ -150,20 +143,14 @@ class EpochEndOffset(Structure):
     def read_from(cls, reader: Reader, version: int) -> Self:
         flexible = version >= 4
         self = cls.__new__(cls)
-        self.error_code = reader.int16()
-        self.partition = reader.int32()
-        self.leader_epoch = reader.int32()
-        self.end_offset = reader.int64()
+        self.error_code, self.partition, self.leader_epoch, self.end_offset = reader.unpack(LAYOUT_hiiq)
         if flexible:
             reader.skip_tags()
         return self
 
     def write_to(self, out: bytearray, version: int) -> None:
         flexible = version >= 4
-        out += pack_int16(self.error_code)
-        out += pack_int32(self.partition)
-        out += pack_int32(self.leader_epoch)
-        out += pack_int64(self.end_offset)
+        out += LAYOUT_hiiq.pack(self.error_code, self.partition, self.leader_epoch, self.end_offset)
         if flexible:
             out.append(0)
 

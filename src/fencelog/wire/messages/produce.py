@@ -3,13 +3,13 @@
 # ruff: noqa
 # fmt: off
 
+from struct import Struct
 from typing import Self
 
 from fencelog.types import Buffer, NO_TOPIC_ID
 from fencelog.wire.message import EMPTY, Message, Structure
 from fencelog.wire.primitives import (
     Reader,
-    pack_int16,
     pack_int32,
     pack_int64,
     write_bytes,
@@ -18,6 +18,10 @@ from fencelog.wire.primitives import (
     write_tags,
     write_uuid,
 )
+
+LAYOUT_hi = Struct(">hi")
+LAYOUT_ihqq = Struct(">ihqq")
+LAYOUT_ii = Struct(">ii")
 
 
 class PartitionProduceData(Structure):
@@ -125,8 +129,7 @@ class ProduceRequest(Message):
         flexible = version >= 9
         self = cls.__new__(cls)
         self.transactional_id = reader.nullable_string(flexible)
-        self.acks = reader.int16()
-        self.timeout_ms = reader.int32()
+        self.acks, self.timeout_ms = reader.unpack(LAYOUT_hi)
         self.topic_data = [TopicProduceData.read_from(reader, version) for _ in range(reader.array_length(flexible))]
         if flexible:
             reader.skip_tags()
@@ -135,8 +138,7 @@ class ProduceRequest(Message):
     def write_to(self, out: bytearray, version: int) -> None:
         flexible = version >= 9
         write_string(out, self.transactional_id, flexible)
-        out += pack_int16(self.acks)
-        out += pack_int32(self.timeout_ms)
+        out += LAYOUT_hi.pack(self.acks, self.timeout_ms)
         write_length(out, self.topic_data, flexible)
         for one_of_topic_data in self.topic_data:
             one_of_topic_data.write_to(out, version)
@@ -193,14 +195,12 @@ class LeaderIdAndEpoch(Structure):
     @classmethod
     def read_from(cls, reader: Reader, version: int) -> Self:
         self = cls.__new__(cls)
-        self.leader_id = reader.int32()
-        self.leader_epoch = reader.int32()
+        self.leader_id, self.leader_epoch = reader.unpack(LAYOUT_ii)
         reader.skip_tags()
         return self
 
     def write_to(self, out: bytearray, version: int) -> None:
-        out += pack_int32(self.leader_id)
-        out += pack_int32(self.leader_epoch)
+        out += LAYOUT_ii.pack(self.leader_id, self.leader_epoch)
         out.append(0)
 
 
@@ -243,10 +243,7 @@ class PartitionProduceResponse(Structure):
     def read_from(cls, reader: Reader, version: int) -> Self:
         flexible = version >= 9
         self = cls.__new__(cls)
-        self.index = reader.int32()
-        self.error_code = reader.int16()
-        self.base_offset = reader.int64()
-        self.log_append_time_ms = reader.int64()
+        self.index, self.error_code, self.base_offset, self.log_append_time_ms = reader.unpack(LAYOUT_ihqq)
         if version >= 5:
             self.log_start_offset = reader.int64()
         else:
@@ -269,10 +266,7 @@ class PartitionProduceResponse(Structure):
 
     def write_to(self, out: bytearray, version: int) -> None:
         flexible = version >= 9
-        out += pack_int32(self.index)
-        out += pack_int16(self.error_code)
-        out += pack_int64(self.base_offset)
-        out += pack_int64(self.log_append_time_ms)
+        out += LAYOUT_ihqq.pack(self.index, self.error_code, self.base_offset, self.log_append_time_ms)
         if version >= 5:
             out += pack_int64(self.log_start_offset)
         if version >= 8:

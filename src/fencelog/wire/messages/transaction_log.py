@@ -3,6 +3,7 @@
 # ruff: noqa
 # fmt: off
 
+from struct import Struct
 from typing import Self
 
 from fencelog.wire.message import EMPTY, Message, Structure
@@ -11,11 +12,13 @@ from fencelog.wire.primitives import (
     pack_int16,
     pack_int32,
     pack_int64,
-    pack_int8,
     write_length,
     write_string,
     write_tags,
 )
+
+LAYOUT_qhib = Struct(">qhib")
+LAYOUT_qq = Struct(">qq")
 
 
 class TransactionLogKey(Message):
@@ -127,14 +130,10 @@ class TransactionLogValue(Message):
     def read_from(cls, reader: Reader, version: int) -> Self:
         flexible = version >= 1
         self = cls.__new__(cls)
-        self.producer_id = reader.int64()
-        self.producer_epoch = reader.int16()
-        self.transaction_timeout_ms = reader.int32()
-        self.transaction_status = reader.int8()
+        self.producer_id, self.producer_epoch, self.transaction_timeout_ms, self.transaction_status = reader.unpack(LAYOUT_qhib)
         count = reader.nullable_array_length(flexible, 2)
         self.transaction_partitions = None if count < 0 else [PartitionsSchema.read_from(reader, version) for _ in range(count)]
-        self.transaction_last_update_timestamp_ms = reader.int64()
-        self.transaction_start_timestamp_ms = reader.int64()
+        self.transaction_last_update_timestamp_ms, self.transaction_start_timestamp_ms = reader.unpack(LAYOUT_qq)
         self.previous_producer_id = -1
         self.next_producer_id = -1
         self.client_transaction_version = 0
@@ -153,15 +152,11 @@ class TransactionLogValue(Message):
 
     def write_to(self, out: bytearray, version: int) -> None:
         flexible = version >= 1
-        out += pack_int64(self.producer_id)
-        out += pack_int16(self.producer_epoch)
-        out += pack_int32(self.transaction_timeout_ms)
-        out += pack_int8(self.transaction_status)
+        out += LAYOUT_qhib.pack(self.producer_id, self.producer_epoch, self.transaction_timeout_ms, self.transaction_status)
         write_length(out, self.transaction_partitions, flexible)
         for one_of_transaction_partitions in self.transaction_partitions or ():
             one_of_transaction_partitions.write_to(out, version)
-        out += pack_int64(self.transaction_last_update_timestamp_ms)
-        out += pack_int64(self.transaction_start_timestamp_ms)
+        out += LAYOUT_qq.pack(self.transaction_last_update_timestamp_ms, self.transaction_start_timestamp_ms)
         if flexible:
             tags: list[tuple[int, bytearray]] = []
             if self.previous_producer_id != -1:
