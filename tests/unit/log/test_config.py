@@ -1,0 +1,68 @@
+"""Topic configs become a log's settings, or a clear refusal."""
+
+import pytest
+
+from fencelog.log.config import InvalidConfigError, LogConfig
+
+
+def test_nothing_set_means_kafkas_defaults() -> None:
+    config = LogConfig.from_topic_config({})
+    assert config == LogConfig()
+    assert (config.segment_bytes, config.max_message_bytes) == (1 << 30, 1_048_588)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "field", "value"),
+    [
+        ("segment.bytes", "2048", "segment_bytes", 2048),
+        ("segment.ms", "1", "segment_ms", 1),
+        ("max.message.bytes", "10", "max_message_bytes", 10),
+        ("message.timestamp.type", "LogAppendTime", "message_timestamp_type", "LogAppendTime"),
+        ("retention.ms", "-1", "retention_ms", -1),
+        ("cleanup.policy", "compact,delete", "cleanup_policy", frozenset({"compact", "delete"})),
+        ("min.insync.replicas", "2", "min_insync_replicas", 2),
+    ],
+)
+def test_a_key_sets_its_field(key: str, text: str, field: str, value: object) -> None:
+    config = LogConfig.from_topic_config({key: text})
+    assert getattr(config, field) == value
+    assert config.to_topic_config()[key] == text
+
+
+def test_what_is_in_force_reads_back_as_the_same_settings() -> None:
+    config = LogConfig(segment_bytes=4096, cleanup_policy=frozenset({"compact"}))
+    assert LogConfig.from_topic_config(config.to_topic_config()) == config
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("retention.millis", "1"),
+        ("segment.bytes", "1023"),
+        ("segment.bytes", "many"),
+        ("segment.bytes", str(1 << 31)),
+        ("message.timestamp.type", "Now"),
+        ("cleanup.policy", "shred"),
+        ("compression.type", "zstd"),
+        ("min.cleanable.dirty.ratio", "1.5"),
+        ("min.insync.replicas", "0"),
+        ("retention.ms", ""),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(key: str, text: str) -> None:
+    with pytest.raises(InvalidConfigError, match=key) as refusal:
+        LogConfig.from_topic_config({key: text})
+    assert refusal.value.key == key
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("compression.type", "producer"),
+        ("min.cleanable.dirty.ratio", "0.5"),
+        ("flush.ms", "1000"),
+        ("preallocate", "false"),
+    ],
+)
+def test_what_kafkas_libraries_set_at_creation_is_taken(key: str, text: str) -> None:
+    assert LogConfig.from_topic_config({key: text}) == LogConfig()
