@@ -1,0 +1,1 @@
+"""Spark against a real broker."""

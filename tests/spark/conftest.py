@@ -1,0 +1,162 @@
+"""One Spark session for all tests here, one broker, and the few calls that most tests make."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fencelog.client.blocking import Client
+from fencelog.spark.session import build_session
+from fencelog.types import TopicPartition
+from tests.support.broker import BrokerProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Everything here needs Spark, and Spark's own code warns as it likes."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.spark)
+            item.add_marker(pytest.mark.filterwarnings("default"))
+
+
+@pytest.fixture(scope="session")
+def spark() -> "Iterator[SparkSession]":
+    """A session whose tasks may fail three times (trap 13)."""
+    # Workers import the tests' own data source by its name.
+    os.environ["PYTHONPATH"] = str(ROOT)
+    session = build_session(
+        name="tests", master="local[2,4]", settings={"spark.sql.shuffle.partitions": "2"}
+    )
+    yield session
+    session.stop()
+
+
+class Log:
+    """The broker as tests use it: topics in, topics out."""
+
+    def __init__(self, client: Client, servers: str) -> None:
+        self.client = client
+        self.servers = servers
+
+    def topic(self, name: str, partitions: int = 2, **configs: str) -> str:
+        """Create a topic and return its name."""
+        named = {key.replace("_", "."): value for key, value in configs.items()}
+        self.client.create_topic(name, partitions, named)
+        return name
+
+    def produce(self, topic: str, values: Sequence[str], partition: int | None = None) -> None:
+        """Write values, each its own key, and wait until they are acknowledged."""
+        with self.client.producer() as producer:
+            for value in values:
+                producer.send(topic, value.encode(), key=value.encode(), partition=partition)
+
+    def produce_in_transaction(self, topic: str, values: Sequence[str], *, commit: bool) -> None:
+        """Write values in one transaction and end it."""
+        with self.client.producer(transactional_id=f"{topic}-writer") as producer:
+            producer.begin()
+            for value in values:
+                producer.send(topic, value.encode(), partition=0)
+            producer.flush()
+            if commit:
+                producer.commit()
+            else:
+                producer.abort()
+
+    def values(self, topic: str) -> list[str]:
+        """Every committed value, sorted."""
+        return sorted((each.value or b"").decode() for each in self.records(topic))
+
+    def records(self, topic: str) -> list:
+        """Every committed record, partition by partition."""
+        partitions = [
+            TopicPartition(topic, each) for each in self.client.partitions([topic])[topic]
+        ]
+        ends = self.client.offsets(partitions, "latest", "transactional")
+        starts = self.client.offsets(partitions, "earliest", "transactional")
+        return [
+            record
+            for each in partitions
+            if starts[each] < ends[each]
+            for record in self.client.fetch(each, starts[each], ends[each])
+        ]
+
+
+@pytest.fixture(scope="session")
+def log(shared_broker: BrokerProcess) -> Iterator[Log]:
+    """The shared broker with a client."""
+    with Client(shared_broker.address) as client:
+        yield Log(client, shared_broker.address)
+
+
+Read = Callable[..., "DataFrame"]
+
+
+@pytest.fixture
+def read(spark: "SparkSession", log: Log) -> Read:
+    """Batch read of a topic with options."""
+
+    def reader(topic: str, **options: str) -> "DataFrame":
+        return (
+            spark.read.format("fencelog")
+            .option("kafka.bootstrap.servers", log.servers)
+            .option("subscribe", topic)
+            .options(**options)
+            .load()
+        )
+
+    return reader
+
+
+@pytest.fixture
+def read_stream(spark: "SparkSession", log: Log) -> Read:
+    """Streaming read of a topic from its beginning, unless told otherwise."""
+
+    def reader(topic: str, **options: str) -> "DataFrame":
+        return (
+            spark.readStream.format("fencelog")
+            .option("kafka.bootstrap.servers", log.servers)
+            .option("subscribe", topic)
+            .options(**{"startingOffsets": "earliest", **options})
+            .load()
+        )
+
+    return reader
+
+
+@pytest.fixture
+def write_stream(log: Log, tmp_path: Path) -> "Callable[..., StreamingQuery]":
+    """Run a frame into a topic until what is there is done; the checkpoint is the test's own."""
+
+    def run(
+        frame: "DataFrame",
+        topic: str,
+        *,
+        form: str = "fencelog",
+        mode: str = "append",
+        trigger: Mapping[str, object] | None = None,
+        checkpoint: Path | None = None,
+        **options: str,
+    ) -> "StreamingQuery":
+        query = (
+            frame.writeStream.format(form)
+            .outputMode(mode)
+            .option("kafka.bootstrap.servers", log.servers)
+            .option("topic", topic)
+            .option("checkpointLocation", str(checkpoint or tmp_path / "checkpoint"))
+            .options(**options)
+            .trigger(**(trigger or {"availableNow": True}))
+            .start()
+        )
+        if trigger is None or "processingTime" not in trigger:
+            query.awaitTermination()
+        return query
+
+    return run

@@ -1,0 +1,141 @@
+"""The product's sink with places to die at: a subclass of the tests', no switch in the product.
+
+A plan names points (``writing``: rows are taken, few acknowledged; ``written``: all acknowledged;
+``committing``: nothing decided yet; ``committed``: decided, Spark does not know) and what happens
+there. Reaching one is announced by a file, so that a test kills at that very place.
+"""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from fencelog.spark.source import FencelogDataSource
+from tests.support.waiting import wait_until
+
+FORMAT = "fencelog-with-faults"
+WAIT_S = 90.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """What happens at a point: ``hold`` until released, or a death of worker or executor."""
+
+    name: str
+    point: str
+    batch: int
+    action: str = "hold"
+    partition: int | None = None
+    attempt: int | None = None
+
+
+def plan(*faults: Fault) -> str:
+    """The faults as the text of the option ``faults``."""
+    return json.dumps([asdict(fault) for fault in faults])
+
+
+class Announced:
+    """The folder in which processes say where they are; the test's end of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def wait(self, fault: str, deadline_s: float = WAIT_S) -> dict[str, Any]:
+        """Return the facts of a process that reached this fault, once one has."""
+        file = self.folder / f"{fault}.reached"
+        wait_until(file.exists, deadline_s=deadline_s, what=f"fault {fault} reached")
+        return json.loads(file.read_text())
+
+    def release(self, fault: str) -> None:
+        """Let a held process go on."""
+        (self.folder / f"{fault}.released").touch()
+
+
+class FaultyWriter(DataSourceStreamArrowWriter):
+    """Wraps the product's writer; everything is pickled to workers and back."""
+
+    def __init__(self, inner: DataSourceStreamArrowWriter, faults: list[Fault], folder: str):
+        self.inner = inner
+        self.faults = faults
+        self.folder = folder
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        assert context is not None
+        where = {
+            "batch": int(context.getLocalProperty("streaming.sql.batchId") or -1),
+            "partition": context.partitionId(),
+            "attempt": context.attemptNumber(),
+        }
+        message = self.inner.write(self._passed(iterator, where))
+        self._reach("written", **where)
+        return message
+
+    def _passed(self, iterator: Iterator[pa.RecordBatch], where: dict) -> Iterator[pa.RecordBatch]:
+        yield from iterator
+        self._reach("writing", **where)
+
+    def commit(  # Spark names the parameters
+        self,
+        messages: list[WriterCommitMessage | None],
+        batchId: int,  # noqa: N803
+    ) -> None:
+        self._reach("committing", batch=batchId)
+        self.inner.commit(messages, batchId)
+        self._reach("committed", batch=batchId)
+
+    def abort(
+        self,
+        messages: list[WriterCommitMessage | None],
+        batchId: int,  # noqa: N803
+    ) -> None:
+        self.inner.abort(messages, batchId)
+
+    def _reach(self, point: str, batch: int, **where: int) -> None:
+        for fault in self.faults:
+            here = {"partition": fault.partition, "attempt": fault.attempt}
+            elsewhere = any(
+                wanted is not None and where.get(name) != wanted for name, wanted in here.items()
+            )
+            if (fault.point, fault.batch) == (point, batch) and not elsewhere:
+                self._happen(fault, where)
+
+    def _happen(self, fault: Fault, where: dict[str, int]) -> None:
+        reached = Path(self.folder) / f"{fault.name}.reached"
+        facts = {"pid": os.getpid(), "parent": os.getppid(), **where}
+        written = reached.with_suffix(f".{os.getpid()}")
+        written.write_text(json.dumps(facts))
+        written.rename(reached)
+        match fault.action:
+            case "kill-worker":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "raise":
+                raise RuntimeError(f"fault {fault.name}")
+            case _:
+                released = Path(self.folder) / f"{fault.name}.released"
+                wait_until(released.exists, deadline_s=WAIT_S, what=f"{fault.name} released")
+
+
+class FaultySource(FencelogDataSource):
+    """``format("fencelog-with-faults")``."""
+
+    own_options = ("faults", "faultFolder")
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def streamWriter(  # noqa: N802
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamArrowWriter:
+        faults = [Fault(**each) for each in json.loads(self.options.get("faults", "[]"))]
+        inner = super().streamWriter(schema, overwrite)
+        return FaultyWriter(inner, faults, self.options["faultFolder"])
