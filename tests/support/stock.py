@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-DEADLINE_S = 30.0
+DEADLINE_S = 10.0
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -100,6 +100,7 @@ class Confluent:
         producer = Producer(
             {
                 "bootstrap.servers": address,
+                "log_level": 2,
                 "compression.type": codec,
                 "enable.idempotence": idempotent,
                 "acks": "all",
@@ -126,6 +127,7 @@ class Confluent:
         consumer = Consumer(
             {
                 "bootstrap.servers": address,
+                "log_level": 2,
                 "group.id": "reads-by-assignment",
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
@@ -177,6 +179,7 @@ class ConfluentWriter:
         self._producer = Producer(
             {
                 "bootstrap.servers": address,
+                "log_level": 2,
                 "transactional.id": transactional_id,
                 "transaction.timeout.ms": 60_000,
                 "linger.ms": 0,
