@@ -249,6 +249,9 @@ class Connection(asyncio.BufferedProtocol):
             except WireError as error:
                 self.fail(f"bad request: {error}")
                 return
+            except Exception:
+                self._broke()
+                return
             self._follow(slot, answer)
         self._update_reading()
 
@@ -269,11 +272,8 @@ class Connection(asyncio.BufferedProtocol):
         except WireError as error:
             self.fail(f"bad request: {error}")
             return
-        except asyncio.CancelledError:
-            raise
         except Exception:
-            log.exception("%s: request failed; closing the connection", self.peer)
-            self.abort()
+            self._broke()
             return
         self._task = None
         self._follow(slot, outcome)
@@ -327,6 +327,11 @@ class Connection(asyncio.BufferedProtocol):
     def fail(self, reason: str) -> None:
         """Close because the peer broke the protocol; says why in the log."""
         log.warning("closing connection of %s (%s): %s", self.peer, self.client_id, reason)
+        self.abort()
+
+    def _broke(self) -> None:
+        """Our own mistake, in the middle of an exception: this client starts over, others go on."""
+        log.exception("request of %s (%s) failed; closing the connection", self.peer, self.client_id)
         self.abort()
 
     def close(self) -> None:
