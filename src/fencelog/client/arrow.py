@@ -1,11 +1,10 @@
-"""Record batches to Arrow: the columns of Spark's Kafka connector, without a Python object a record.
+"""Record batches to Arrow: the columns of Spark's Kafka connector, no Python object per record.
 
 Buffers are allocated from what the batches' own headers and sizes allow at most, filled by the
 kernel, and handed to Arrow without a copy.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +17,9 @@ from fencelog.types import TopicPartition
 from fencelog.wire.batch import TimestampType
 
 Bytes = npt.NDArray[np.uint8]
+Int64s = npt.NDArray[np.int64]
+Part = tuple[Bytes, list[tuple[int, ...]]]
+"""A buffer and the table of the batches in it (see the kernel's SEG columns)."""
 
 ARROW_BYTES_MAX = 64 << 20
 """Encoded bytes that go into one Arrow batch, unless a single record batch has more."""
@@ -68,7 +70,7 @@ def decode(
     Raises WireError naming partition and offset where a batch is malformed.
     """
     schema = schema_of(columns)
-    parts: list[tuple[Bytes, list[tuple[int, ...]]]] = []
+    parts: list[Part] = []
     plain: list[tuple[int, ...]] | None = None
     size = 0
     for batch in batches:
@@ -123,22 +125,110 @@ class _Column:
     """Room for a binary column: offsets, data and a byte per row that says null."""
 
     def __init__(self, rows: int, size: int) -> None:
-        self.offsets = np.zeros(rows + 1, np.int32) if rows else np.zeros(1, np.int32)
+        self.offsets = np.zeros(rows + 1, np.int32)
         self.data = np.empty(size, np.uint8)
         self.null = np.empty(rows, np.uint8)
 
-    def array(self, rows: int, size: int, kind: pa.DataType, *, nulls: bool) -> pa.Array:
+    def array(self, rows: int, size: int, *, nulls: bool) -> pa.Array:
+        """Wrap the first rows and bytes."""
         validity = None
         if nulls:
             validity = pa.py_buffer(np.packbits(self.null[:rows] == 0, bitorder="little"))
         offsets = pa.py_buffer(self.offsets[: rows + 1])
-        return pa.Array.from_buffers(
-            kind, rows, [validity, offsets, pa.py_buffer(self.data[:size])]
+        data = pa.py_buffer(self.data[:size])
+        return pa.Array.from_buffers(pa.binary(), rows, [validity, offsets, data])
+
+
+class _Room:
+    """Room for every column that is wanted; what is not wanted gets none."""
+
+    def __init__(self, schema: pa.Schema, rows: int, size: int, headers: int) -> None:
+        names = frozenset(schema.names)
+        self._schema = schema
+        self._wants = ("key" in names, "value" in names, "headers" in names)
+        self._offsets = np.empty(rows, np.int64)
+        self._times = np.empty(rows, np.int64)
+        self._kinds = np.empty(rows, np.int32)
+        self._key = _Column(*((rows, size) if self._wants[0] else (0, 0)))
+        self._value = _Column(*((rows, size) if self._wants[1] else (0, 0)))
+        self._row_headers = np.zeros(rows + 1 if self._wants[2] else 1, np.int32)
+        self._header_key = _Column(headers, size if self._wants[2] else 0)
+        self._header_value = _Column(headers, size if self._wants[2] else 0)
+        self._cursors = np.zeros(kernel.CURSORS, np.int64)
+
+    def fill(self, data: Bytes, segments: Int64s, first: int, last: int) -> int:
+        """Append the records of these batches; returns the kernel's code."""
+        key, value, header_key, header_value = (
+            self._key,
+            self._value,
+            self._header_key,
+            self._header_value,
         )
+        code: int = kernel.decode(
+            data, segments, first, last, *self._wants, self._offsets, self._times, self._kinds,
+            key.offsets, key.data, key.null, value.offsets, value.data, value.null,
+            self._row_headers, header_key.offsets, header_key.data,
+            header_value.offsets, header_value.data, header_value.null, self._cursors,
+        )  # fmt: skip
+        return code
+
+    @property
+    def rows(self) -> int:
+        """Rows so far."""
+        return self._cursor(kernel.ROWS)
+
+    @property
+    def error_at(self) -> int:
+        """Where in the data the kernel stopped."""
+        return self._cursor(kernel.ERROR_AT)
+
+    def batch(self, partition: TopicPartition) -> pa.RecordBatch:
+        """Wrap what was filled. Raises WireError where a header's key is not UTF-8."""
+        rows, nulls = self.rows, self._cursor(kernel.NULLS)
+        makers: dict[str, Callable[[], pa.Array]] = {
+            "key": lambda: self._key.array(
+                rows, self._cursor(kernel.KEY_BYTES), nulls=bool(nulls & 1)
+            ),
+            "value": lambda: self._value.array(
+                rows, self._cursor(kernel.VALUE_BYTES), nulls=bool(nulls & 2)
+            ),
+            "topic": lambda: pa.repeat(pa.scalar(partition.topic, pa.string()), rows),
+            "partition": lambda: pa.array(np.full(rows, partition.partition, np.int32)),
+            "offset": lambda: pa.array(self._offsets[:rows]),
+            "timestamp": lambda: pa.Array.from_buffers(
+                self._schema.field("timestamp").type,
+                rows,
+                [None, pa.py_buffer(self._times[:rows])],
+            ),
+            "timestampType": lambda: pa.array(self._kinds[:rows]),
+            "headers": lambda: self._headers(rows, partition),
+        }
+        columns = [makers[name]() for name in self._schema.names]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _headers(self, rows: int, partition: TopicPartition) -> pa.Array:
+        """Wrap the headers; none are null, as Spark's Kafka connector has it."""
+        count = self._cursor(kernel.HEADERS)
+        keys = self._header_key.array(count, self._cursor(kernel.HEADER_KEY_BYTES), nulls=False)
+        size = self._cursor(kernel.HEADER_VALUE_BYTES)
+        values = self._header_value.array(count, size, nulls=True)
+        try:
+            texts = keys.cast(pa.string())  # checks that they are UTF-8
+        except pa.ArrowInvalid:
+            raise WireError(f"a header key in {partition} is not UTF-8") from None
+        fields = list(HEADERS_TYPE.value_type)
+        entries = pa.StructArray.from_arrays([texts, values], fields=fields)
+        ends = self._row_headers[: rows + 1]
+        validity = np.packbits(np.diff(ends) > 0, bitorder="little")
+        buffers = [pa.py_buffer(validity), pa.py_buffer(ends)]
+        return pa.Array.from_buffers(HEADERS_TYPE, rows, buffers, children=[entries])
+
+    def _cursor(self, which: int) -> int:
+        return int(self._cursors[which])
 
 
 def _arrow(
-    parts: list[tuple[Bytes, list[tuple[int, ...]]]],
+    parts: list[Part],
     size: int,
     partition: TopicPartition,
     schema: pa.Schema,
@@ -146,83 +236,17 @@ def _arrow(
     last: int,
 ) -> Iterator[pa.RecordBatch]:
     """Run the kernel over the parts and wrap what it filled; nothing where no row was in range."""
-    names = frozenset(schema.names)
     tables = [(data, np.array(segments, np.int64)) for data, segments in parts]
     rows = sum(int(table[:, kernel.SEG_COUNT].sum()) for _, table in tables)
-    want_headers = "headers" in names
-    headers = (
-        sum(kernel.count_headers(data, table) for data, table in tables) if want_headers else 0
-    )
-    offsets, times, kinds = (
-        np.empty(rows, np.int64),
-        np.empty(rows, np.int64),
-        np.empty(rows, np.int32),
-    )
-    key = _Column(*((rows, size) if "key" in names else (0, 0)))
-    value = _Column(*((rows, size) if "value" in names else (0, 0)))
-    row_headers = np.zeros(rows + 1 if want_headers else 1, np.int32)
-    header_key = _Column(headers, size if want_headers else 0)
-    header_value = _Column(headers, size if want_headers else 0)
-    cursors = np.zeros(kernel.CURSORS, np.int64)
+    headers = 0
+    if "headers" in schema.names:
+        headers = sum(kernel.count_headers(data, table) for data, table in tables)
+    room = _Room(schema, rows, size, headers)
     for data, table in tables:
-        error = kernel.decode(
-            data, table, first, last, "key" in names, "value" in names, want_headers,
-            offsets, times, kinds, key.offsets, key.data, key.null,
-            value.offsets, value.data, value.null, row_headers, header_key.offsets,
-            header_key.data, header_value.offsets, header_value.data, header_value.null, cursors,
-        )  # fmt: skip
-        if error != kernel.OK:
-            at = int(cursors[kernel.ERROR_AT])
-            found = table[table[:, kernel.SEG_START] <= at]
+        code = room.fill(data, table, first, last)
+        if code != kernel.OK:
+            found = table[table[:, kernel.SEG_START] <= room.error_at]
             base = int((found if len(found) else table)[-1, kernel.SEG_BASE_OFFSET])
-            raise _malformed(partition, base, _COMPLAINTS[error])
-    rows, nulls = int(cursors[kernel.ROWS]), int(cursors[kernel.NULLS])
-    if not rows:
-        return
-
-    def column(name: str) -> Any:
-        match name:
-            case "key":
-                return key.array(
-                    rows, int(cursors[kernel.KEY_BYTES]), pa.binary(), nulls=bool(nulls & 1)
-                )
-            case "value":
-                return value.array(
-                    rows, int(cursors[kernel.VALUE_BYTES]), pa.binary(), nulls=bool(nulls & 2)
-                )
-            case "topic":
-                return pa.repeat(pa.scalar(partition.topic, pa.string()), rows)
-            case "partition":
-                return pa.array(np.full(rows, partition.partition, np.int32))
-            case "offset":
-                return pa.array(offsets[:rows])
-            case "timestamp":
-                return pa.Array.from_buffers(
-                    schema.field("timestamp").type, rows, [None, pa.py_buffer(times[:rows])]
-                )
-            case "timestampType":
-                return pa.array(kinds[:rows])
-            case _:
-                return _headers_array(row_headers, header_key, header_value, cursors, partition)
-
-    yield pa.RecordBatch.from_arrays([column(name) for name in schema.names], schema=schema)
-
-
-def _headers_array(
-    row_headers: npt.NDArray[np.int32],
-    key: _Column,
-    value: _Column,
-    cursors: npt.NDArray[np.int64],
-    partition: TopicPartition,
-) -> pa.Array:
-    rows, count = int(cursors[kernel.ROWS]), int(cursors[kernel.HEADERS])
-    keys = key.array(count, int(cursors[kernel.HEADER_KEY_BYTES]), pa.binary(), nulls=False)
-    values = value.array(count, int(cursors[kernel.HEADER_VALUE_BYTES]), pa.binary(), nulls=True)
-    try:
-        texts = keys.cast(pa.string())  # checks that they are UTF-8
-    except pa.ArrowInvalid:
-        raise WireError(f"a header key in {partition} is not UTF-8") from None
-    entries = pa.StructArray.from_arrays([texts, values], fields=list(HEADERS_TYPE.value_type))
-    return pa.Array.from_buffers(
-        HEADERS_TYPE, rows, [None, pa.py_buffer(row_headers[: rows + 1])], children=[entries]
-    )
+            raise _malformed(partition, base, _COMPLAINTS[code])
+    if room.rows:
+        yield room.batch(partition)

@@ -1,6 +1,7 @@
 """Arrow to record batches: checks the columns, assigns partitions, encodes, compresses.
 
-Nothing here knows producer ids or sequences: the sender writes a batch's header when it is its turn.
+Nothing here knows producer ids or sequences: the sender writes a batch's header
+when it is its turn.
 """
 
 import os
@@ -73,7 +74,8 @@ class Encoder:
             raise ValueError("name the topic by the option topic or in a column named topic")
         if unknown := names - COLUMNS:
             raise ValueError(
-                f"no such column: {', '.join(sorted(unknown))}; known are {', '.join(sorted(COLUMNS))}"
+                f"no such column: {', '.join(sorted(unknown))}; "
+                f"known are {', '.join(sorted(COLUMNS))}"
             )
         for name in ("key", "value"):
             if name in names and not _is_bytes(schema.field(name).type):

@@ -83,7 +83,7 @@ class Client:
         key = (os.getpid(), bootstrap_servers, client_id, request_timeout_s)
         with cls._shared_lock:
             client = cls._shared.get(key)
-            if client is None or client._closed:
+            if client is None or client._closed:  # noqa: SLF001 - of this class
                 client = cls(
                     bootstrap_servers, client_id=client_id, request_timeout_s=request_timeout_s
                 )
@@ -389,7 +389,7 @@ class Client:
 
 
 def _after_fork() -> None:
-    Client._shared_lock = threading.Lock()
+    Client._shared_lock = threading.Lock()  # noqa: SLF001 - the parent may have held it
 
 
 os.register_at_fork(after_in_child=_after_fork)

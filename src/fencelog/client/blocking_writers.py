@@ -50,7 +50,7 @@ class _Writer:
 
 
 class ArrowWriter(_Writer):
-    """Writes Arrow batches with columns value and optionally key, topic, partition, headers, timestamp.
+    """Writes Arrow batches: value and, if there, key, topic, partition, headers, timestamp.
 
     A row's partition is its ``partition`` where that is not null, else Kafka's default for its key
     (murmur2), else one that changes with every batch.

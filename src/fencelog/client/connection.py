@@ -151,9 +151,10 @@ class Connection(asyncio.BufferedProtocol):
         try:
             if complete.obj is self._size:
                 size = frame_size(complete, FRAME_BYTES_MAX)
-                if size == 0:
-                    raise WireError("an empty frame")
-                self._target = memoryview(bytearray(size))
+                if size:
+                    self._target = memoryview(bytearray(size))
+                else:
+                    self._received(memoryview(b""))
             else:
                 self._target = memoryview(self._size)
                 self._received(complete)

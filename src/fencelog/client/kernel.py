@@ -5,6 +5,9 @@ write against the room that is left: a malformed batch ends in an error code, ne
 buffer. Machine code is cached on disk, or where that is impossible made anew in each process.
 """
 
+# ruff: noqa: ANN401, C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - numba types the arguments
+# by signature, and a call per record would cost more than its loop is long.
+
 import os
 import stat
 import tempfile
@@ -13,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
@@ -59,7 +62,7 @@ TIMESTAMP_MS_MAX = 9_223_372_036_854_775
 
 
 def _private_cache() -> str | None:
-    """Return a cache folder of this user's alone, or None: cached code is run, so none may plant it."""
+    """Return a cache folder that only this user can write (its contents are run), or None."""
     path = Path(tempfile.gettempdir()) / f"fencelog-numba-{os.getuid()}"
     try:
         path.mkdir(mode=0o700, exist_ok=True)
@@ -71,7 +74,10 @@ def _private_cache() -> str | None:
 
 
 def compiled(signature: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Compile now, for one signature; cached beside the package, else in a private folder, else not."""
+    """Compile now, for one signature.
+
+    The machine code is cached beside the package, else in a private folder, else nowhere.
+    """
 
     def compile_it(function: Callable[..., Any]) -> Callable[..., Any]:
         for attempt in ("package", "private"):
@@ -91,22 +97,6 @@ def compiled(signature: Any) -> Callable[[Callable[..., Any]], Callable[..., Any
         return plain
 
     return compile_it
-
-
-@intrinsic  # type: ignore[misc]
-def copy(typing_context: Any, to: Any, to_at: Any, source: Any, at: Any, size: Any) -> Any:
-    """Call memcpy; the caller has checked both ranges."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        to_value, to_position, source_value, position, count = arguments
-        to_array = context.make_array(signature.args[0])(context, builder, to_value)
-        source_array = context.make_array(signature.args[2])(context, builder, source_value)
-        target = builder.gep(to_array.data, [to_position])
-        origin = builder.gep(source_array.data, [position])
-        cgutils.raw_memcpy(builder, target, origin, count, 1)
-        return context.get_dummy_value()
-
-    return types.void(to, I64, source, I64, I64), generate
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -169,7 +159,7 @@ def copy_bytes(typing_context: Any, to: Any, source: Any, size: Any) -> Any:
 
 
 @numba.njit(inline="never", error_model="numpy")  # type: ignore[untyped-decorator]
-def _varint_slow(data: Any, at: int, end: int) -> tuple[int, int]:
+def _varint_slow(data: Any, at: int, end: int) -> Any:
     raw = numba.uint64(0)
     shift = numba.uint64(0)
     while at < end and shift < 64:
@@ -183,7 +173,7 @@ def _varint_slow(data: Any, at: int, end: int) -> tuple[int, int]:
 
 
 @numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
-def _varint(data: Any, at: int, end: int) -> tuple[int, int]:
+def _varint(data: Any, at: int, end: int) -> Any:
     """Zigzag varint and where it ends; -1 where it runs past ``end`` or ten bytes."""
     if at >= end:
         return 0, -1
@@ -205,7 +195,7 @@ def _headers(
     value_data: Any,
     value_null: Any,
     cursors: Any,
-) -> tuple[int, int]:
+) -> Any:
     """Walk a record's headers, and store them if asked; the error code and where they end."""
     count, at = _varint(data, at, end)
     if at < 0:
@@ -215,6 +205,9 @@ def _headers(
     index = cursors[HEADERS]
     key_to = cursors[HEADER_KEY_BYTES]
     value_to = cursors[HEADER_VALUE_BYTES]
+    data_at = address(data)
+    keys_at = address(key_data)
+    values_at = address(value_data)
     if keep and (index + count > value_null.size):
         return TOO_MANY, at
     for _ in range(count):
@@ -224,7 +217,7 @@ def _headers(
         if size < 0 or size > end - at:
             return BAD_LENGTH, at
         if keep:
-            copy(key_data, key_to, data, at, size)
+            copy_bytes(keys_at + key_to, data_at + at, size)
             key_to += size
             key_offsets[index + 1] = key_to
         at += size
@@ -237,7 +230,7 @@ def _headers(
             value_null[index] = size < 0
         if size > 0:
             if keep:
-                copy(value_data, value_to, data, at, size)
+                copy_bytes(values_at + value_to, data_at + at, size)
                 value_to += size
             at += size
         if keep:
@@ -251,7 +244,7 @@ def _headers(
 
 
 @compiled(I64(BYTES_IN, TABLE))
-def count_headers(data: Any, segments: Any) -> int:
+def count_headers(data: Any, segments: Any) -> Any:
     """Return an upper bound of the headers in these batches, walked as `decode` walks them."""
     total = 0
     for s in range(segments.shape[0]):
@@ -288,7 +281,7 @@ def count_headers(data: Any, segments: Any) -> int:
         INT32, INT32, BYTES, INT32, BYTES, BYTES, INT64,
     )
 )  # fmt: skip
-def decode(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one loop: a call per record would cost more than it does
+def decode(
     data: Any,
     segments: Any,
     first: int,
@@ -312,8 +305,11 @@ def decode(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one loop: a call per reco
     header_value_data: Any,
     header_value_null: Any,
     cursors: Any,
-) -> int:
+) -> Any:
     """Append the records of these batches with first ≤ offset < last; returns an error code."""
+    data_at = address(data)
+    keys_at = address(key_data)
+    values_at = address(value_data)
     row = cursors[ROWS]
     key_to = cursors[KEY_BYTES]
     value_to = cursors[VALUE_BYTES]
@@ -363,7 +359,7 @@ def decode(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one loop: a call per reco
                 return BAD_LENGTH
             if want_key and keep:
                 if size > 0:
-                    copy(key_data, key_to, data, at, size)
+                    copy_bytes(keys_at + key_to, data_at + at, size)
                     key_to += size
                 key_null[row] = size < 0
                 nulls |= numba.int64(size < 0)
@@ -376,7 +372,7 @@ def decode(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one loop: a call per reco
                 return BAD_LENGTH
             if want_value and keep:
                 if size > 0:
-                    copy(value_data, value_to, data, at, size)
+                    copy_bytes(values_at + value_to, data_at + at, size)
                     value_to += size
                 value_null[row] = size < 0
                 nulls |= numba.int64(size < 0) << 1

@@ -110,7 +110,8 @@ class Sender:
 
         Raises the failure of an earlier batch: nothing is accepted after it.
         """
-        if self._options.transactional_id is not None and not self._in_transaction:
+        batches = list(batches)
+        if batches and self._options.transactional_id is not None and not self._in_transaction:
             raise FencelogError("a transactional producer writes inside a transaction; call begin")
         for batch in batches:
             while self._waiting_bytes > self._options.waiting_bytes_max and not self._failure:

@@ -52,7 +52,8 @@ def records_of(
             found = read_records(chunk.records[batch.start - HEADER_BYTES : batch.end])
         except WireError as error:
             raise WireError(
-                f"malformed record batch in {partition} at offset {batch.header.base_offset}: {error}"
+                f"malformed record batch in {partition} "
+                f"at offset {batch.header.base_offset}: {error}"
             ) from error
         for record in found:
             if record.offset >= start and (end is None or record.offset < end):

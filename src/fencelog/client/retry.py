@@ -36,7 +36,7 @@ RETRIABLE = frozenset(
         ErrorCode.UNKNOWN_TOPIC_ID,
     }
 )
-"""Answers that another try may turn into success; the outcome is the same however often it is done."""
+"""Answers that another try may turn into success."""
 
 STALE_ROUTE = frozenset(
     {
@@ -70,8 +70,8 @@ ADVICE = {
     ErrorCode.TRANSACTION_ABORTED: "it timed out or was aborted; the batch must be written again",
     ErrorCode.KAFKA_STORAGE_ERROR: "the broker's disk failed or is full; see the broker's log",
     ErrorCode.TOPIC_ALREADY_EXISTS: "choose another name, or delete it first",
-    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: "records may be missing; write them again from the start",
-    ErrorCode.UNSUPPORTED_VERSION: "the broker does not know this request; is it a fencelog broker?",
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: "records may be missing; write them again",
+    ErrorCode.UNSUPPORTED_VERSION: "it does not know this request; is it a fencelog broker?",
 }
 
 

@@ -32,7 +32,6 @@ from fencelog.wire.messages.renew_transaction import (
 )
 from fencelog.wire.own import app_key, transactional_id
 
-
 R = TypeVar(
     "R",
     JoinTransactionResponse,
