@@ -70,8 +70,8 @@ class Message(Structure):
     def read(cls, data: Buffer, version: int) -> Self:
         """Return the message that the bytes begin with.
 
-        What follows it is ignored, as Kafka's broker does: librdkafka sends some bytes too many
-        behind a MetadataRequest that names topics. Raises WireError when the bytes are malformed
+        What follows it is ignored, as Kafka's broker does: librdkafka 2.16 sends three bytes too
+        many in a MetadataRequest for all topics. Raises WireError when the bytes are malformed
         or when there is no such version.
         """
         if not cls.MIN_VERSION <= version <= cls.MAX_VERSION:

@@ -113,7 +113,6 @@ def read_fetch_request(body: Buffer, version: int) -> FetchRequest:
         reader.string(flexible)  # rack
     if flexible:
         replica_id = _read_replica_state(reader, version, replica_id)
-    reader.expect_end()
     return FetchRequest(
         replica_id,
         max_wait_ms,
@@ -293,7 +292,6 @@ def read_fetch_response(body: Buffer, version: int) -> FetchResponse:
             reader.skip_tags()
     if flexible:
         reader.skip_tags()
-    reader.expect_end()
     return FetchResponse(throttle_time_ms, error_code(error), session_id, topics)
 
 

@@ -59,7 +59,6 @@ def read_produce_request(body: Buffer, version: int) -> ProduceRequest:
         topics.append((name, partitions))
     if flexible:
         reader.skip_tags()
-    reader.expect_end()
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
 
@@ -157,7 +156,6 @@ def read_produce_response(
     throttle_time_ms = reader.int32() if version >= 1 else 0
     if flexible:
         reader.skip_tags()
-    reader.expect_end()
     return topics, throttle_time_ms
 
 
