@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from fencelog.log.config import LogConfig
 from fencelog.log.partition_log import PartitionLog
-from fencelog.log.values import Appended, Isolation, MarkerToWrite, ReadPlan
+from fencelog.log.values import Appended, Isolation, MarkerToWrite, ReadPlan, TailWrite
 from fencelog.storage.partition_store import PartitionStore
 from fencelog.types import CoordinatorEpoch, Offset, ProducerEpoch, ProducerId, TopicId
 from fencelog.wire.batch import iterate, read_header
@@ -50,7 +50,7 @@ class World:
     durability: str = "fsync"
     appended: list[bytes] = field(default_factory=list)
     """Every batch as it was given to the log, offsets assigned."""
-    acknowledged: Offset = Offset(0)
+    acknowledged: int = 0
 
     @classmethod
     async def create(
@@ -113,9 +113,9 @@ class World:
         verdict = self.log.append_markers([marker], now_ms=NOW_MS)
         assert isinstance(verdict, Appended), verdict
 
-    async def write(self) -> Offset:
+    async def write(self, tail: list[TailWrite] | None = None) -> Offset:
         """Into the page cache, as the flusher does."""
-        tail = self.log.take_tail()
+        tail = self.log.take_tail() if tail is None else tail
         if not tail:
             return self.log.log_end_offset
         await self.store.write(tail)

@@ -1,0 +1,110 @@
+"""What the real disk adds to the contract: failing devices, and one broker for a directory."""
+
+import asyncio
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fencelog.adapters.file_disk import DirectoryInUseError, DirectoryLock, FileDisk
+from fencelog.errors import StorageError
+
+
+@pytest.fixture
+def disk(tmp_path: Path):
+    disk = FileDisk(tmp_path / "data")
+    yield disk
+    disk.close()
+
+
+def test_a_full_device_is_a_storage_error_and_ends_the_file(disk: FileDisk) -> None:  # D2
+    async def scenario() -> None:
+        (disk.root / "full").symlink_to("/dev/full")
+        file = await disk.open("full")
+        with pytest.raises(StorageError, match="full: No space left on device"):
+            await file.append([b"abc"])
+        with pytest.raises(StorageError, match="is given up: write failed"):
+            await file.append([b"abc"])
+        with pytest.raises(StorageError, match="is given up"):
+            await file.sync()
+        await file.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_failed_sync_is_never_tried_again(disk: FileDisk, monkeypatch) -> None:  # D2
+    calls = []
+
+    def failing(descriptor: int) -> None:
+        calls.append(descriptor)
+        raise OSError(errno.EIO, "Input/output error")
+
+    async def scenario() -> None:
+        monkeypatch.setattr(os, "fdatasync", failing)
+        file = await disk.open("a", create=True)
+        await file.append([b"abc"])
+        with pytest.raises(StorageError, match="/a: Input/output error"):
+            await file.sync()
+        with pytest.raises(StorageError, match="given up: an earlier sync failed"):
+            await file.sync()
+        with pytest.raises(StorageError, match="given up"):
+            await file.append([b"d"])
+        await file.close()
+
+    asyncio.run(scenario())
+    assert len(calls) == 1
+
+
+def test_a_write_that_the_system_cuts_short_is_continued(disk: FileDisk, monkeypatch) -> None:
+    whole = os.pwritev
+
+    def two_bytes(descriptor: int, buffers: list[memoryview], position: int) -> int:
+        return whole(descriptor, [buffers[0][:2]], position)
+
+    async def scenario() -> None:
+        monkeypatch.setattr(os, "pwritev", two_bytes)
+        file = await disk.open("a", create=True)
+        await file.append([b"abc", b"d", b"efghi"])
+        assert await file.read(0, 100) == b"abcdefghi"
+        await file.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_unwritable_place_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageError, match="Not a directory"):
+        FileDisk(tmp_path / "file" / "data")
+
+
+def test_a_second_lock_is_refused_with_the_holders_pid(tmp_path: Path) -> None:
+    code = (
+        "import sys; from fencelog.adapters.file_disk import DirectoryLock;"
+        "lock = DirectoryLock.acquire(sys.argv[1]); print('held', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(DirectoryInUseError, match=f"in use by process {holder.pid};"):
+            DirectoryLock.acquire(tmp_path)
+        holder.kill()
+    # The system releases it with the process, however that ended.
+    lock = DirectoryLock.acquire(tmp_path)
+    lock.release()
+    lock.release()
+
+
+def test_a_released_directory_can_be_locked_again(tmp_path: Path) -> None:
+    DirectoryLock.acquire(tmp_path / "new").release()
+    lock = DirectoryLock.acquire(tmp_path / "new")
+    with pytest.raises(DirectoryInUseError, match=f"process {os.getpid()};"):
+        DirectoryLock.acquire(tmp_path / "new")
+    lock.release()

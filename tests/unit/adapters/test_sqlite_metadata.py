@@ -1,0 +1,33 @@
+"""What SQLite adds to the contract: errors of ours, and full sync."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from fencelog.adapters.sqlite_metadata import SqliteMetadata
+from fencelog.errors import CorruptionError, StorageError
+
+
+def test_a_file_that_is_no_database_is_damage_and_named(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    path.write_bytes(b"nonsense" * 1000)
+    with pytest.raises(CorruptionError, match=r"metadata\.db"):
+        asyncio.run(SqliteMetadata.open(path))
+
+
+def test_a_place_that_cannot_be_opened_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "metadata.db").mkdir()
+    with pytest.raises(StorageError, match=r"metadata\.db"):
+        asyncio.run(SqliteMetadata.open(tmp_path / "metadata.db"))
+
+
+def test_each_write_is_synced(tmp_path: Path) -> None:  # D1
+    async def scenario() -> None:
+        store = await SqliteMetadata.open(tmp_path / "metadata.db")
+        assert store._connection is not None
+        assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+        assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        await store.close()
+
+    asyncio.run(scenario())

@@ -1,0 +1,147 @@
+"""Lives of one broker's storage on one simulated disk, each ended by a stop or by a power cut."""
+
+from dataclasses import dataclass
+from random import Random
+
+from fencelog.storage.directory import DataDirectory
+from fencelog.types import TopicPartition
+from fencelog.wire.batch import iterate
+from fencelog.wire.control import read_marker
+from tests.support.memory_disk import MemoryDisk, PowerCut
+from tests.unit.storage.world import World, run
+
+PARTITION = TopicPartition("t", 0)
+
+
+class SeededRandom:
+    """The Random port from a seed."""
+
+    def __init__(self) -> None:
+        self._random = Random(0)
+
+    def bytes(self, count: int) -> bytes:
+        return self._random.randbytes(count)
+
+
+@dataclass
+class History:
+    """What may be and what must be in the partition."""
+
+    durability: str
+    acknowledged: bytes = b""
+    """Batches that a producer was told are stored."""
+    appended: bytes = b""
+    """These and all that were written after them."""
+
+
+class Machine:
+    """One life: open, do things, end."""
+
+    def __init__(self, disk: MemoryDisk, history: History) -> None:
+        self.disk = disk
+        self.history = history
+
+    async def start(self) -> None:
+        """Open whatever is there and check it against the history."""
+        self.directory = await DataDirectory.open(self.disk, SeededRandom())
+        durability = self.history.durability
+        if PARTITION in await self.directory.partitions():
+            self.world = await World.recover(
+                self.disk,
+                durability=durability,
+                recovery_point=self.directory.recovery_point(PARTITION),
+                log_start=self.directory.log_start(PARTITION),
+                clean=self.directory.take_clean(PARTITION),
+            )
+        else:
+            self.world = await World.create(self.disk, durability=durability)
+        stored = await self.world.read_all()
+        history = self.history
+        assert stored.startswith(history.acknowledged), (len(stored), len(history.acknowledged))
+        assert history.appended.startswith(stored), (len(stored), len(history.appended))
+        check_state(self.world, stored)
+        # What recovery served is durable from now on.
+        history.acknowledged = history.appended = stored
+
+    async def flush(self) -> None:
+        end = await self.write()
+        if self.history.durability == "fsync":
+            await self.world.store.sync()
+        self.world.log.flushed(end)
+        self.history.acknowledged = self.history.appended
+
+    async def write(self) -> int:
+        tail = self.world.log.take_tail()
+        self.history.appended += b"".join(bytes(b) for write in tail for b in write.buffers)
+        return await self.world.write(tail)
+
+    async def checkpoint(self) -> None:
+        await self.world.store.sync()
+        await self.directory.checkpoint({PARTITION: self.world.store.recovery_point})
+
+    async def stop(self) -> None:
+        await self.flush()
+        await self.world.store.close(clean=True)
+        await self.directory.close({PARTITION: self.world.log.log_end_offset})
+
+    def append(self, size: int) -> None:
+        self.world.append_values(b"v" * size, b"second")
+
+    def append_transactional(self, producer_id: int) -> None:
+        sequence = self._sequence_of(producer_id)
+        self.world.append_transactional(producer_id, sequence, b"in a transaction")
+
+    def end_transaction(self, producer_id: int, *, commit: bool) -> None:
+        self.world.end_transaction(producer_id, commit=commit)
+
+    def _sequence_of(self, producer_id: int) -> int:
+        for view in self.world.log.producers():
+            if view.producer_id == producer_id:
+                return view.last_sequence + 1
+        return 0
+
+
+def check_state(world: World, stored: bytes) -> None:
+    """Producers and transactions are those that a plain reading of the batches gives."""
+    last_sequences: dict[int, int] = {}
+    first_offsets: dict[int, int] = {}
+    aborted = []
+    for header, batch in iterate(stored):
+        producer_id = header.producer_id
+        if header.is_control:
+            first = first_offsets.pop(producer_id, None)
+            if first is not None and not read_marker(batch).commit:
+                aborted.append((producer_id, first, header.base_offset))
+        elif producer_id >= 0:
+            last_sequences[producer_id] = header.last_sequence
+            first_offsets.setdefault(producer_id, header.base_offset)
+    log = world.log
+    assert {p.producer_id: p.last_sequence for p in log.producers()} == last_sequences
+    assert {t.producer_id: t.first_offset for t in log.open_transactions()} == first_offsets
+    found = log.aborted_transactions(log.log_start_offset, log.log_end_offset)
+    assert [entry[:3] for entry in found] == aborted
+    assert log.last_stable_offset == min([*first_offsets.values(), log.log_end_offset])
+
+
+def cut_at(disk: MemoryDisk, number: int) -> None:
+    """Stop the world ahead of the disk operation of this number, counted from now."""
+    left = number
+
+    def before(verb: str, path: str) -> None:
+        nonlocal left
+        if left == 0:
+            raise PowerCut(f"{verb} {path}")
+        left -= 1
+
+    disk.before = before
+
+
+def live(disk: MemoryDisk, history: History, program, cut: int | None) -> bool:
+    """Run a life; returns False when the power was cut in it."""
+    if cut is not None:
+        cut_at(disk, cut)
+    try:
+        run(program(Machine(disk, history)))
+    except PowerCut:
+        return False
+    return True

@@ -1,0 +1,135 @@
+"""Power cuts at every disk operation: what was acknowledged is always there again (E15)."""
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.memory_disk import Loss, MemoryDisk
+from tests.unit.storage.machine import History, Machine, live
+
+PRODUCERS = (11, 12)
+
+
+async def busy_life(machine: Machine) -> None:
+    """Everything a life has: rolls, transactions, checkpoints, and a clean stop."""
+    await machine.start()
+    for number in range(8):
+        machine.append(300)
+        machine.append_transactional(PRODUCERS[number % 2])
+        await machine.flush()
+        if number % 3 == 2:
+            machine.end_transaction(PRODUCERS[0], commit=number == 2)
+            await machine.write()
+            await machine.checkpoint()
+    await machine.stop()
+
+
+async def start_only(machine: Machine) -> None:
+    await machine.start()
+
+
+def operations_of(*programs) -> int:
+    """How many disk operations the last of these lives takes."""
+    disk, history = MemoryDisk(), History("fsync")
+    for program in programs:
+        disk.operations.clear()
+        assert live(disk, history, program, None)
+    return len(disk.operations)
+
+
+@pytest.mark.parametrize("loss", [Loss.ALL, Loss.TORN, Loss.NONE])
+def test_a_power_cut_at_any_operation_of_a_first_life_loses_nothing(loss: Loss) -> None:  # E15
+    for cut in range(operations_of(busy_life)):
+        disk, history = MemoryDisk(), History("fsync")
+        assert not live(disk, history, busy_life, cut)
+        after = disk.power_loss(loss, Random(cut))
+        assert live(after, history, busy_life, None)
+
+
+@pytest.mark.parametrize("loss", [Loss.ALL, Loss.TORN, Loss.NONE])
+def test_a_power_cut_at_any_operation_of_a_later_life_loses_nothing(loss: Loss) -> None:  # E15
+    for cut in range(0, operations_of(busy_life, busy_life), 2):
+        disk, history = MemoryDisk(), History("fsync")
+        assert live(disk, history, busy_life, None)
+        assert not live(disk, history, busy_life, cut)
+        after = disk.power_loss(loss, Random(cut))
+        assert live(after, history, start_only, None)
+
+
+@pytest.mark.parametrize("loss", [Loss.ALL, Loss.TORN, Loss.NONE])
+def test_a_power_cut_at_any_operation_of_recovery_loses_nothing(loss: Loss) -> None:  # D2
+    first_cut = operations_of(busy_life) * 3 // 4
+    cut, finished = 0, False
+    while not finished:
+        disk, history = MemoryDisk(), History("fsync")
+        assert not live(disk, history, busy_life, first_cut)
+        crashed = disk.power_loss(Loss.NONE)
+        finished = live(crashed, history, start_only, cut)
+        after = crashed.power_loss(loss, Random(cut))
+        assert live(after, history, busy_life, None)
+        cut += 1
+    assert cut > 10
+
+
+def test_in_os_mode_a_kill_at_any_operation_loses_nothing() -> None:  # D1
+    for cut in range(operations_of(busy_life)):
+        disk, history = MemoryDisk(), History("os")
+        live(disk, history, busy_life, cut)
+        assert live(disk.power_loss(Loss.NONE), history, busy_life, None)
+
+
+ACTIONS = st.one_of(
+    st.tuples(st.just("append"), st.integers(1, 700)),
+    st.tuples(st.just("transactional"), st.sampled_from(PRODUCERS)),
+    st.tuples(st.just("commit"), st.sampled_from(PRODUCERS)),
+    st.tuples(st.just("abort"), st.sampled_from(PRODUCERS)),
+    st.tuples(st.sampled_from(["write", "flush", "checkpoint"]), st.just(0)),
+)
+LIVES = st.tuples(
+    st.lists(ACTIONS, max_size=25),
+    st.sampled_from([Loss.ALL, Loss.TORN, Loss.NONE, None]),
+    st.integers(0, 1 << 16),
+    st.none() | st.integers(0, 80),
+)
+
+
+async def perform(machine: Machine, actions: list[tuple[str, int]], *, stops: bool) -> None:
+    await machine.start()
+    for verb, argument in actions:
+        match verb:
+            case "append":
+                machine.append(argument)
+            case "transactional":
+                machine.append_transactional(argument)
+            case "commit" | "abort":
+                open_ones = {t.producer_id for t in machine.world.log.open_transactions()}
+                if argument in open_ones:
+                    machine.end_transaction(argument, commit=verb == "commit")
+            case _:
+                await getattr(machine, verb)()
+    if stops:
+        await machine.stop()
+
+
+@given(lives=st.lists(LIVES, min_size=1, max_size=5))
+@settings(max_examples=150, deadline=None)
+def test_any_lives_on_one_disk_keep_a_prefix_with_all_that_was_acknowledged(lives) -> None:  # E15
+    disk, history = MemoryDisk(), History("fsync")
+    for actions, loss, seed, cut in lives:
+        live(disk, history, lambda m: perform(m, actions, stops=loss is None), cut)  # noqa: B023
+        disk = disk.power_loss(loss or Loss.TORN, Random(seed))
+    assert live(disk, history, start_only, None)
+
+
+@given(lives=st.lists(LIVES, min_size=1, max_size=4))
+@settings(max_examples=50, deadline=None)
+def test_in_os_mode_any_power_cut_leaves_a_prefix(lives) -> None:  # E15
+    disk, history = MemoryDisk(), History("os")
+    for actions, loss, seed, cut in lives:
+        live(disk, history, lambda m: perform(m, actions, stops=loss is None), cut)  # noqa: B023
+        disk = disk.power_loss(loss or Loss.TORN, Random(seed))
+        if loss is not Loss.NONE:
+            history.acknowledged = b""  # acknowledged under `os` may be lost with the power
+    assert live(disk, history, start_only, None)

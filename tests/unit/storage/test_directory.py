@@ -1,0 +1,149 @@
+"""The top of the data directory: identity, offsets, clean stops and deletions outlive crashes."""
+
+import pytest
+
+from fencelog.errors import CorruptionError
+from fencelog.log import layout
+from fencelog.storage.checkpoint import replace_file
+from fencelog.storage.directory import DataDirectory
+from fencelog.types import Offset, TopicId, TopicPartition
+from tests.support.memory_disk import Loss, MemoryDisk, PowerCut
+from tests.unit.storage.machine import SeededRandom, cut_at
+from tests.unit.storage.world import run
+
+A, B = TopicPartition("a.b-c", 0), TopicPartition("a.b-c", 11)
+TOPIC_ID = TopicId(bytes(16))
+
+
+def opened(disk: MemoryDisk) -> DataDirectory:
+    return run(DataDirectory.open(disk, SeededRandom()))
+
+
+def with_partitions() -> MemoryDisk:
+    disk = MemoryDisk()
+    for partition in (A, B):
+        run(disk.make_directory(DataDirectory.path_of(partition)))
+    return disk
+
+
+def test_a_directory_keeps_its_cluster_id() -> None:
+    disk = MemoryDisk()
+    first = opened(disk).cluster_id
+    assert len(first) == 22
+    assert opened(disk.power_loss(Loss.ALL)).cluster_id == first
+
+
+def test_another_nodes_directory_is_refused() -> None:
+    disk = MemoryDisk()
+    opened(disk)
+    with pytest.raises(CorruptionError, match="belongs to node 1"):
+        run(DataDirectory.open(disk, SeededRandom(), node_id=2))
+
+
+def test_partitions_are_the_directories_of_that_form() -> None:
+    disk = with_partitions()
+    run(disk.make_directory("lost+found"))
+    assert run(opened(disk).partitions()) == [A, B]
+
+
+def test_checkpointed_offsets_survive_a_power_cut() -> None:
+    disk = with_partitions()
+    run(opened(disk).checkpoint({A: Offset(7)}, {A: Offset(3)}))
+    again = opened(disk.power_loss(Loss.ALL))
+    assert (again.recovery_point(A), again.log_start(A)) == (7, 3)
+    assert (again.recovery_point(B), again.log_start(B)) == (0, 0)
+
+
+def test_log_starts_are_stored_ahead_of_recovery_points() -> None:
+    disk = with_partitions()
+    directory = opened(disk)
+    disk.operations.clear()
+    run(directory.checkpoint({A: Offset(7)}, {A: Offset(7)}))
+    renamed = [path for verb, path in disk.operations if verb == "rename"]
+    assert renamed == [layout.LOG_START_CHECKPOINT, layout.RECOVERY_POINT_CHECKPOINT]
+
+
+def test_an_unreadable_checkpoint_is_damage_and_named() -> None:  # D3
+    disk = with_partitions()
+    run(replace_file(disk, layout.RECOVERY_POINT_CHECKPOINT, b"0\n1\nnonsense\n"))
+    with pytest.raises(CorruptionError, match=layout.RECOVERY_POINT_CHECKPOINT):
+        opened(disk)
+
+
+def test_a_run_that_does_not_close_is_unclean() -> None:
+    disk = with_partitions()
+    run(opened(disk).close({A: Offset(1), B: Offset(2)}))
+    second = opened(disk)
+    assert second.take_clean(A)
+    third = opened(disk.power_loss(Loss.ALL))
+    assert not third.take_clean(A)
+    assert not third.take_clean(B)
+
+
+def test_a_partition_that_was_not_closed_stays_unclean_until_it_is() -> None:
+    disk = with_partitions()
+    first = opened(disk)
+    run(first.close({A: Offset(1)}))
+    second = opened(disk)
+    assert second.take_clean(A)
+    assert not second.take_clean(A)
+    run(second.close({A: Offset(1)}))
+    third = opened(disk)
+    assert third.take_clean(A)
+    assert not third.take_clean(B)
+    run(third.close({A: Offset(1), B: Offset(1)}))
+    assert opened(disk).take_clean(B)
+
+
+def test_a_clean_partition_that_no_run_opened_stays_clean() -> None:
+    disk = with_partitions()
+    run(opened(disk).close({A: Offset(1), B: Offset(2)}))
+    second = opened(disk)
+    run(second.close({}))
+    third = opened(disk)
+    assert third.take_clean(A)
+    assert third.recovery_point(B) == 2
+
+
+def test_a_removed_partition_is_gone_after_a_power_cut_and_leaves_no_offsets() -> None:
+    disk = with_partitions()
+    directory = opened(disk)
+    run(directory.checkpoint({A: Offset(7)}, {A: Offset(3)}))
+    run(directory.remove_partition(A, TOPIC_ID))
+    run(directory.remove_partition(A, TOPIC_ID))
+    run(disk.make_directory(DataDirectory.path_of(A)))
+    again = opened(disk.power_loss(Loss.ALL))
+    assert (again.recovery_point(A), again.log_start(A)) == (0, 0)
+    assert not again.take_clean(A)
+
+
+def test_a_deletion_that_a_crash_cut_short_is_finished_at_the_next_start() -> None:
+    cut, finished = 0, False
+    while not finished:
+        disk = with_partitions()
+        directory = opened(disk)
+        run(directory.checkpoint({A: Offset(7)}))
+        cut_at(disk, cut)
+        try:
+            run(directory.remove_partition(A, TOPIC_ID))
+            finished = True
+        except PowerCut:
+            cut += 1
+        after = disk.power_loss(Loss.NONE)
+        again = opened(after)
+        partitions = run(again.partitions())
+        assert not [n for n in run(after.list("")) if n.endswith("-delete")]
+        assert again.recovery_point(A) == (7 if A in partitions else 0)
+    assert cut > 3
+
+
+def test_the_longest_topic_name_can_be_deleted() -> None:
+    disk = MemoryDisk()
+    longest = TopicPartition("x" * 249, 2**31 - 1)
+    directory = opened(disk)
+    run(disk.make_directory(DataDirectory.path_of(longest)))
+    disk.operations.clear()
+    run(directory.remove_partition(longest, TOPIC_ID))
+    (name,) = [path for verb, path in disk.operations if verb == "rename"]
+    assert len(name) <= 255
+    assert run(directory.partitions()) == []

@@ -1,0 +1,346 @@
+"""What recovery makes of each way in which a stop can leave the files (D2, D3, E15)."""
+
+from random import Random
+
+import pytest
+
+from fencelog.errors import CorruptionError
+from fencelog.log import layout
+from fencelog.log.values import Isolation
+from fencelog.types import Offset
+from fencelog.wire.batch import iterate
+from tests.support.memory_disk import Loss, MemoryDisk
+from tests.unit.storage.world import DIRECTORY, World, run
+
+FIRST = f"{DIRECTORY}/{0:020d}.log"
+
+
+async def one_segment(batches: int = 4, *, durability: str = "fsync") -> World:
+    """Batches of two records each, all flushed into the first segment."""
+    world = await World.create(durability=durability)
+    for number in range(batches):
+        world.append_values(b"%d" % number, b"x" * 20)
+    await world.flush()
+    assert world.log.segment_base_offsets == [0]
+    return world
+
+
+async def many_segments(batches: int = 40) -> World:
+    """Batches over several segments, with transactions open, committed and aborted."""
+    world = await World.create()
+    for number in range(batches):
+        world.append_values(b"%d" % number, b"x" * 60)
+        world.append_transactional(100 + number, 0, b"t%d" % number)
+        if number % 3:
+            world.end_transaction(100 + number, commit=number % 3 == 1)
+        if number % 10 == 0:
+            await world.flush()
+    await world.flush()
+    assert len(world.log.segment_base_offsets) > 4
+    return world
+
+
+def truncated(disk: MemoryDisk, path: str, size: int) -> None:
+    """Cut a stored file."""
+    directory, name = disk._split(path)
+    directory.names[name].data = directory.names[name].data[:size]
+
+
+def without_epochs(data: bytes) -> bytes:
+    """The batches without their leader epochs, of which only the order is protected."""
+    return b"".join(bytes(batch[:12]) + bytes(batch[16:]) for _, batch in iterate(data))
+
+
+def test_a_log_cut_at_any_byte_recovers_to_its_whole_batches() -> None:  # E15
+    async def scenario() -> None:
+        world = await one_segment()
+        data = await world.read_all()
+        ends = [0]
+        for _, batch in iterate(data):
+            ends.append(ends[-1] + len(batch))
+        for size in range(len(data) + 1):
+            truncated(world.disk, FIRST, size)
+            again = await World.recover(world.disk)
+            whole = max(end for end in ends if end <= size)
+            assert await again.read_all() == data[:whole], size
+            assert again.disk.contents(FIRST) == data[:whole]
+            await again.store.close(clean=False)
+            directory, name = world.disk._split(FIRST)
+            directory.names[name].data = bytearray(data)
+
+    run(scenario())
+
+
+def test_no_flipped_bit_above_the_recovery_point_is_ever_served() -> None:  # D3
+    async def scenario() -> None:
+        world = await one_segment(3)
+        data = await world.read_all()
+        for position in range(len(data)):
+            for durability in ("fsync", "os"):
+                disk = world.disk.power_loss(Loss.NONE)
+                disk.corrupt(FIRST, position, 1 << position % 8)
+                try:
+                    again = await World.recover(disk, durability=durability)
+                except CorruptionError:
+                    assert durability == "fsync"
+                else:
+                    served = without_epochs(await again.read_all())
+                    assert without_epochs(data).startswith(served), position
+
+    run(scenario())
+
+
+def test_in_fsync_mode_a_sound_batch_after_a_bad_one_is_damage() -> None:  # D3
+    async def scenario() -> None:
+        world = await one_segment()
+        world.disk.corrupt(FIRST, 70)
+        with pytest.raises(CorruptionError, match=f"{FIRST}.*position 0, offset 0.*sound batch"):
+            await World.recover(world.disk)
+
+    run(scenario())
+
+
+def test_in_os_mode_the_log_is_cut_at_the_first_bad_batch() -> None:  # D3
+    async def scenario() -> None:
+        world = await one_segment(durability="os")
+        size = len(world.appended[0])
+        world.disk.corrupt(FIRST, size + 70)
+        again = await World.recover(world.disk, durability="os")
+        assert await again.read_all() == world.appended[0]
+        again.append_values(b"goes on")
+        await again.flush()
+        assert (await again.values())[-1] == b"goes on"
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("durability", ["fsync", "os"])
+def test_a_bad_batch_below_the_recovery_point_is_damage_and_named(durability: str) -> None:  # D3
+    async def scenario() -> None:
+        world = await one_segment(durability=durability)
+        world.disk.corrupt(FIRST, len(world.appended[0]) + 70)
+        with pytest.raises(CorruptionError, match=rf"{FIRST}.*offset 2: wrong CRC.*below 3"):
+            await World.recover(world.disk, recovery_point=3, durability=durability)
+
+    run(scenario())
+
+
+def test_a_log_that_ends_below_the_recovery_point_is_damage() -> None:  # D3
+    async def scenario() -> None:
+        world = await one_segment()
+        truncated(world.disk, FIRST, len(world.appended[0]))
+        with pytest.raises(CorruptionError, match=r"ends at offset 2.*below 8"):
+            await World.recover(world.disk, recovery_point=8)
+
+    run(scenario())
+
+
+def test_a_bad_batch_in_a_segment_with_a_successor_is_damage_in_fsync_mode() -> None:  # D3
+    async def scenario() -> None:
+        world = await many_segments()
+        world.disk.corrupt(FIRST, len(world.disk.contents(FIRST)) - 1)
+        with pytest.raises(CorruptionError, match=f"{FIRST}.*follows it"):
+            await World.recover(world.disk)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("missing", [0, 2])
+def test_a_missing_segment_is_damage(missing: int) -> None:  # D3
+    async def scenario() -> None:
+        world = await many_segments()
+        base_offset = world.log.segment_base_offsets[missing]
+        await world.disk.remove(f"{DIRECTORY}/{layout.file_name(base_offset, layout.LOG)}")
+        with pytest.raises(CorruptionError):
+            await World.recover(world.disk)
+
+    run(scenario())
+
+
+def test_an_empty_directory_that_held_records_is_damage() -> None:  # D3
+    async def scenario() -> None:
+        world = await one_segment()
+        await world.disk.remove(FIRST)
+        with pytest.raises(CorruptionError, match="missing"):
+            await World.recover(world.disk, recovery_point=8)
+
+    run(scenario())
+
+
+def test_a_leader_epoch_that_goes_back_is_damage() -> None:  # D3
+    async def scenario() -> None:
+        world = await one_segment(1)
+        world.log.lead(5)
+        world.append_values(b"a")
+        world.append_values(b"b")
+        await world.flush()
+        world.disk.corrupt(FIRST, len(world.disk.contents(FIRST)) - len(world.appended[-1]) + 15, 1)
+        again = await World.recover(world.disk)
+        assert await again.values() == [b"0", b"x" * 20, b"a"]
+
+    run(scenario())
+
+
+def test_what_recovery_serves_survives_a_power_cut_that_follows() -> None:  # D2
+    async def scenario() -> None:
+        world = await World.create(durability="os")
+        for number in range(40):
+            world.append_values(b"%d" % number, b"x" * 60)
+        await world.flush()
+        after_kill = world.disk.power_loss(Loss.NONE)
+        # After a kill the pages are there and unsynced, however clean the system says they are.
+        directory, _ = after_kill._split(FIRST)
+        for name, inode in directory.names.items():
+            inode.stable = b"" if name.endswith(".log") else inode.stable
+        served = await World.recover(after_kill, durability="os")
+        data = await served.read_all()
+        assert data == b"".join(world.appended)
+        after_cut = after_kill.power_loss(Loss.ALL)
+        again = await World.recover(after_cut, durability="os", recovery_point=80)
+        assert await again.read_all() == data
+
+    run(scenario())
+
+
+def test_bytes_below_the_recovery_point_are_not_copied() -> None:  # D2
+    async def scenario() -> None:
+        world = await many_segments()
+        world.disk.operations.clear()
+        await World.recover(world.disk, recovery_point=world.log.log_end_offset)
+        assert not [op for op in world.disk.operations if op[1].endswith((".log", ".cleaned"))]
+
+    run(scenario())
+
+
+def test_producers_and_transactions_are_rebuilt_from_the_log_alone() -> None:  # E15
+    async def scenario() -> None:
+        world = await many_segments()
+        for name in await world.disk.list(DIRECTORY):
+            if not name.endswith(".log"):
+                await world.disk.remove(f"{DIRECTORY}/{name}")
+        again = await World.recover(world.disk)
+        assert_same_state(again, world)
+
+    run(scenario())
+
+
+def test_side_files_are_not_trusted_after_an_unclean_stop() -> None:  # E15
+    async def scenario() -> None:
+        world = await many_segments()
+        for name in await world.disk.list(DIRECTORY):
+            if not name.endswith((".log", ".metadata")):
+                path = f"{DIRECTORY}/{name}"
+                await world.disk.remove(path)
+                file = await world.disk.open(path, create=True)
+                await file.append([b"nonsense"])
+        again = await World.recover(world.disk)
+        assert_same_state(again, world)
+        assert await again.read_all() == await world.read_all()
+
+    run(scenario())
+
+
+def test_a_clean_stop_needs_no_walk_through_full_segments_and_loses_nothing() -> None:
+    async def scenario() -> None:
+        world = await many_segments()
+        await world.store.close(clean=True)
+        end = world.log.log_end_offset
+        disk = world.disk.power_loss(Loss.ALL)
+        expected = await World.recover(world.disk, recovery_point=end)
+        # A walk would stop at this damage; a fetch would hand it to the client, who checks it.
+        disk.corrupt(FIRST, 70)
+        loaded = await World.recover(disk, recovery_point=end, clean=True)
+        assert_same_state(loaded, world)
+        assert loaded.log.offset_for_timestamp(0) == expected.log.offset_for_timestamp(0)
+        for offset in range(end):
+            plan = loaded.log.read(Offset(offset), 100, Isolation.REPLICATED)
+            assert plan == expected.log.read(Offset(offset), 100, Isolation.REPLICATED)
+        loaded.append_values(b"goes on")
+        await loaded.flush()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex", ".txnindex", ".snapshot"])
+def test_after_a_clean_stop_a_damaged_side_file_is_rebuilt(suffix: str) -> None:
+    async def scenario() -> None:
+        world = await many_segments()
+        await world.store.close(clean=True)
+        base_offset = world.log.segment_base_offsets[-1 if suffix == ".snapshot" else 1]
+        path = f"{DIRECTORY}/{layout.file_name(base_offset, suffix)}"
+        truncated(world.disk, path, max(len(world.disk.contents(path)) - 1, 0))
+        if suffix == ".txnindex" and not world.disk.contents(path):
+            await world.disk.remove(path)
+        end = world.log.log_end_offset
+        again = await World.recover(world.disk, recovery_point=end, clean=True)
+        assert_same_state(again, world)
+
+    run(scenario())
+
+
+def test_a_log_longer_than_its_clean_stop_left_it_is_recovered_as_unclean() -> None:
+    async def scenario() -> None:
+        world = await one_segment()
+        await world.store.close(clean=True)
+        disk = world.disk
+        disk.operations.clear()
+        again = await World.recover(disk, recovery_point=4, clean=True)
+        assert again.log.log_end_offset == 8
+        assert ("sync", FIRST + ".cleaned") in disk.operations
+
+    run(scenario())
+
+
+def test_segments_below_the_log_start_that_a_crash_left_are_removed() -> None:
+    async def scenario() -> None:
+        world = await many_segments()
+        start = world.log.segment_base_offsets[2]
+        again = await World.recover(world.disk, log_start=start)
+        assert again.log.log_start_offset == start
+        assert again.log.segment_base_offsets == world.log.segment_base_offsets[2:]
+        assert FIRST.split("/")[1] not in await world.disk.list(DIRECTORY)
+
+    run(scenario())
+
+
+def test_another_topics_directory_is_refused() -> None:
+    async def scenario() -> None:
+        world = await one_segment()
+        path = f"{DIRECTORY}/{layout.PARTITION_METADATA}"
+        await world.disk.remove(path)
+        file = await world.disk.open(path, create=True)
+        await file.append([layout.encode_partition_metadata(bytes(16)).encode()])
+        with pytest.raises(CorruptionError, match="topic id"):
+            await World.recover(world.disk)
+
+    run(scenario())
+
+
+def test_an_overwritten_tail_never_crashes_recovery() -> None:
+    async def scenario() -> None:
+        world = await one_segment(3)
+        data = await world.read_all()
+        random = Random(7)
+        for _ in range(300):
+            start = random.randrange(len(data))
+            noise = random.choice([bytes(80), random.randbytes(80), b"\xff" * 80, b"\x02" * 80])
+            disk = world.disk.power_loss(Loss.NONE)
+            directory, name = disk._split(FIRST)
+            directory.names[name].data[start : start + 80] = noise
+            again = await World.recover(disk, durability="os")
+            assert data.startswith(await again.read_all())
+
+    run(scenario())
+
+
+def assert_same_state(actual: World, expected: World) -> None:
+    """Offsets, producers, transactions and leader epochs agree."""
+    assert actual.log.log_end_offset == expected.log.log_end_offset
+    assert actual.log.last_stable_offset == expected.log.last_stable_offset
+    assert actual.log.snapshot() == expected.log.snapshot()
+    assert actual.log.open_transactions() == expected.log.open_transactions()
+    everything = Offset(0), expected.log.log_end_offset
+    aborted = expected.log.aborted_transactions(*everything)
+    assert actual.log.aborted_transactions(*everything) == aborted
+    assert actual.log.end_of_epoch(0) == expected.log.end_of_epoch(0)
+    assert actual.log.segment_base_offsets == expected.log.segment_base_offsets
