@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fencelog.errors import ErrorCode, WireError
@@ -87,6 +87,7 @@ def test_a_batch_without_a_sequence_has_no_last_sequence() -> None:
     assert PLAIN_HEADER._replace(last_offset_delta=3).last_sequence == -1
 
 
+@settings(deadline=None)
 @given(st.binary(min_size=1, max_size=8), st.integers(21, HEADER_BYTES + 5))
 def test_the_checksum_covers_everything_from_the_attributes_on(noise: bytes, at: int) -> None:
     whole = batch()
@@ -99,6 +100,7 @@ def test_a_buffer_shorter_than_a_header_has_no_valid_checksum() -> None:
     assert not check_crc(batch()[:30])
 
 
+@settings(deadline=None)
 @given(st.integers(0, (1 << 63) - 1), st.integers(0, (1 << 31) - 1))
 def test_offset_and_epoch_are_assigned_in_place_and_leave_the_checksum_valid(
     offset: int, epoch: int
@@ -189,11 +191,13 @@ def test_a_marker_is_no_batch_for_clients_to_produce() -> None:
     assert validate_produced(marker) is ErrorCode.INVALID_RECORD
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=120))
 def test_any_bytes_are_judged_without_an_exception(data: bytes) -> None:
     assert isinstance(validate_produced(data), ErrorCode)
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_any_changed_byte_is_judged_without_an_exception(data: st.DataObject) -> None:
     whole = batch(**PRODUCED)

@@ -2,7 +2,7 @@
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fencelog.errors import WireError
@@ -41,6 +41,7 @@ def test_aiokafka_reads_a_marker_as_a_control_batch() -> None:
     assert [(record.key, record.timestamp) for record in read] == [(b"\0\0\0\x01", 1000)]
 
 
+@settings(deadline=None)
 @given(
     st.integers(0, (1 << 63) - 1),
     st.integers(0, (1 << 15) - 1),

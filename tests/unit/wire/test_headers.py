@@ -1,7 +1,7 @@
 """Headers and frames, against kafka-python where it has them."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fencelog.errors import WireError
@@ -33,6 +33,7 @@ def test_a_request_of_kafka_python_is_split_into_header_and_body(name: str, vers
     assert request_header(header) + bytes(body) == data
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from([(ApiKey.METADATA, 1), (ApiKey.METADATA, 9), (ApiKey.JOIN_TRANSACTION, 0)]),
     st.integers(-(1 << 31), (1 << 31) - 1),

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from itertools import product
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fencelog.errors import ErrorCode, WireError
@@ -337,6 +337,7 @@ def test_any_changed_byte_gives_a_message_or_a_wire_error(
             read(data[:position] + bytes([byte]) + data[position + 1 :], version)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=100), st.sampled_from(READERS))
 def test_any_bytes_give_a_message_or_a_wire_error(
     data: bytes, reader: tuple[str, Callable[[Buffer, int], object], int]

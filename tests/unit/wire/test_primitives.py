@@ -4,7 +4,7 @@ import struct
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fencelog.errors import ErrorCode, WireError
@@ -14,6 +14,7 @@ from fencelog.wire.primitives import Reader
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 
 
+@settings(deadline=None)
 @given(st.integers(0, (1 << 32) - 1))
 def test_an_unsigned_varint_is_read_back(value: int) -> None:
     out = bytearray()
@@ -23,6 +24,7 @@ def test_an_unsigned_varint_is_read_back(value: int) -> None:
     reader.expect_end()
 
 
+@settings(deadline=None)
 @given(INT64)
 def test_a_zigzag_varlong_is_read_back(value: int) -> None:
     out = bytearray()
@@ -55,6 +57,7 @@ def test_a_varlong_of_more_than_64_bits_is_a_wire_error() -> None:
         Reader(b"\xff" * 9 + b"\x02").varlong()
 
 
+@settings(deadline=None)
 @given(st.text(max_size=400), st.booleans())
 def test_a_string_is_read_back(text: str, flexible: bool) -> None:
     out = bytearray()
@@ -149,6 +152,7 @@ def test_tagged_fields_cut_short_are_a_wire_error(data: bytes) -> None:
         Reader(data).skip_tags()
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=64))
 def test_skipping_tags_raises_nothing_but_wire_errors(data: bytes) -> None:
     reader = Reader(data)

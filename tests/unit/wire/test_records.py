@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fencelog.errors import WireError
@@ -35,6 +35,7 @@ def content(records: Sequence[Record]) -> list[RecordToWrite]:
     return [RecordToWrite(one.key, one.value, one.timestamp, one.headers) for one in records]
 
 
+@settings(deadline=None)
 @given(RECORDS, st.sampled_from(Compression), st.integers(0, 1 << 60))
 def test_records_are_read_back_at_their_offsets(
     records: list[RecordToWrite], codec: Compression, base_offset: int
@@ -134,6 +135,7 @@ def test_a_malformed_record_is_a_wire_error(body: bytes) -> None:
         read_records(with_body(body, 1))
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=100), st.integers(0, 10), st.sampled_from(Compression))
 def test_any_bytes_are_records_or_a_wire_error(body: bytes, count: int, codec: Compression) -> None:
     try:
