@@ -5,6 +5,7 @@ as PyPI has them. A client that is told that it is a zombie raises ``Fenced``.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -183,6 +184,7 @@ class ConfluentWriter:
                 "transactional.id": transactional_id,
                 "transaction.timeout.ms": 60_000,
                 "linger.ms": 0,
+                "error_cb": lambda _error: None,  # each call raises its own; this would twice
             }
         )
         with fenced_by_confluent():
@@ -219,7 +221,8 @@ class ConfluentWriter:
     def close(self) -> None:
         """Drop what is queued."""
         self._producer.purge()
-        self._producer.flush(1)
+        with contextlib.suppress(Fenced), fenced_by_confluent():
+            self._producer.flush(1)
 
 
 @contextmanager
@@ -229,8 +232,12 @@ def fenced_by_confluent() -> Iterator[None]:
 
     try:
         yield
-    except KafkaException as error:
-        told = error.args[0]
+    except (KafkaException, SystemError) as error:
+        # The binding leaves a fatal error set while it calls a delivery report: a SystemError.
+        cause = error if isinstance(error, KafkaException) else error.__cause__
+        if not isinstance(cause, KafkaException):
+            raise
+        told = cause.args[0]
         zombie = {
             KafkaError._FENCED,
             KafkaError.INVALID_PRODUCER_EPOCH,
