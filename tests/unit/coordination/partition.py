@@ -1,4 +1,4 @@
-"""A data partition as the coordinators' laws need it: open data, markers, guards; durable at once."""
+"""A data partition as the laws of coordinators need it: open data, markers, guards."""
 
 from dataclasses import dataclass, field
 

@@ -1,0 +1,166 @@
+"""Committed offsets of groups without members, in Kafka's bytes, and against a plain dictionary."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fencelog.coordination.group.records import (
+    CommittedOffset,
+    read_key,
+    read_value,
+    write_key,
+    write_offset,
+)
+from fencelog.coordination.group.shard import GroupLimits, GroupShard
+from fencelog.coordination.shard import Decision, LogRecord
+from fencelog.errors import CorruptionError, ErrorCode
+from fencelog.types import (
+    CoordinatorEpoch,
+    Instant,
+    LeaderEpoch,
+    Offset,
+    TimestampMs,
+    TopicPartition,
+)
+from tests.unit.coordination.runtime import Runtime
+
+A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+AT_7 = CommittedOffset(Offset(7), LeaderEpoch(2), "note", TimestampMs(1))
+
+# Laid out by hand from OffsetCommitKey.json and OffsetCommitValue.json.
+KEY = bytes.fromhex("0001 0001") + b"g" + bytes.fromhex("0001") + b"a" + bytes.fromhex("00000001")
+VALUE_3 = (
+    bytes.fromhex("0003 0000000000000007 00000002 0004") + b"note" + (1).to_bytes(8, "big")
+)  # fmt: skip
+VALUE_2 = bytes.fromhex("0002 0000000000000007 0004") + b"note" + (1).to_bytes(8, "big")
+VALUE_1 = b"\x00\x01" + VALUE_2[2:] + (9).to_bytes(8, "big")
+
+
+@pytest.fixture
+def runtime() -> Runtime[GroupShard]:
+    """A small shard."""
+    return Runtime(
+        lambda epoch: GroupShard(
+            epoch, GroupLimits(groups_max=1, partitions_max=2, metadata_bytes_max=4)
+        )
+    )
+
+
+def commit(
+    runtime: Runtime[GroupShard],
+    group: str,
+    *partitions: TopicPartition,
+    metadata: str = "",
+    member_id: str = "",
+    generation: int = -1,
+) -> dict[TopicPartition, ErrorCode]:
+    offsets = {each: CommittedOffset(Offset(7), metadata=metadata) for each in partitions}
+    return runtime.append(
+        runtime.shard.commit(
+            group,
+            offsets,
+            member_id=member_id,
+            generation=generation,
+            wall_ms=runtime.wall_ms,
+        )
+    )
+
+
+def test_the_bytes_are_kafkas() -> None:
+    assert write_offset("g", A1, AT_7) == LogRecord(KEY, VALUE_3)
+
+
+@pytest.mark.parametrize(
+    ("value", "leader_epoch"), [(VALUE_1, -1), (VALUE_2, -1), (VALUE_3, 2)], ids=["1", "2", "3"]
+)
+def test_older_values_are_read(value: bytes, leader_epoch: int) -> None:
+    expected = CommittedOffset(Offset(7), LeaderEpoch(leader_epoch), "note", TimestampMs(1))
+    assert read_value(value) == expected
+
+
+@pytest.mark.parametrize("value", [b"", b"\x00\x04" + VALUE_3[2:], VALUE_3 + b"x", VALUE_3[:-1]])
+def test_a_value_that_makes_no_sense_is_damage(value: bytes) -> None:
+    with pytest.raises(CorruptionError):
+        read_value(value)
+
+
+def test_records_of_members_are_left_alone(runtime: Runtime[GroupShard]) -> None:
+    key_of_members = b"\x00\x02\x00\x01g"
+    assert read_key(key_of_members) is None
+    runtime.shard.replay(LogRecord(key_of_members, b"?"), Offset(0), Instant(0))
+    assert runtime.shard.groups() == ()
+
+
+def test_what_is_committed_is_fetched_and_stamped(runtime: Runtime[GroupShard]) -> None:
+    assert commit(runtime, "g", A0, A1) == {A0: ErrorCode.NONE, A1: ErrorCode.NONE}
+    stored = CommittedOffset(Offset(7), commit_ms=runtime.wall_ms)
+    assert runtime.shard.fetch("g") == {A0: stored, A1: stored}
+    assert runtime.shard.fetch("g", [A1, B0]) == {A1: stored}
+    assert runtime.shard.fetch("nobody") == {}
+    assert runtime.shard.groups() == ("g",)
+
+
+def test_a_commit_in_the_name_of_a_member_is_refused(runtime: Runtime[GroupShard]) -> None:
+    assert commit(runtime, "g", A0, member_id="m") == {A0: ErrorCode.UNKNOWN_MEMBER_ID}
+    assert commit(runtime, "g", A0, generation=1) == {A0: ErrorCode.ILLEGAL_GENERATION}
+    assert commit(runtime, "", A0) == {A0: ErrorCode.INVALID_GROUP_ID}
+    assert runtime.log == []
+
+
+def test_beyond_a_bound_nothing_is_stored(runtime: Runtime[GroupShard]) -> None:
+    assert commit(runtime, "g", A0, metadata="12345") == {A0: ErrorCode.OFFSET_METADATA_TOO_LARGE}
+    assert commit(runtime, "g", A0, A1)[A1] is ErrorCode.NONE
+    assert commit(runtime, "g", B0) == {B0: ErrorCode.GROUP_MAX_SIZE_REACHED}
+    assert commit(runtime, "h", A0) == {A0: ErrorCode.GROUP_MAX_SIZE_REACHED}
+    assert commit(runtime, "g", A1) == {A1: ErrorCode.NONE}
+
+
+def test_a_deleted_group_is_forgotten(runtime: Runtime[GroupShard]) -> None:
+    commit(runtime, "g", A0, A1)
+    assert runtime.append(runtime.shard.delete_group("g")) is ErrorCode.NONE
+    assert runtime.shard.groups() == ()
+    assert runtime.shard.delete_group("g") == Decision((), ErrorCode.GROUP_ID_NOT_FOUND)
+
+
+def test_the_offsets_on_a_deleted_topic_are_forgotten(runtime: Runtime[GroupShard]) -> None:
+    commit(runtime, "g", A0, A1)
+    runtime.append(runtime.shard.partition_deleted(A0))
+    assert list(runtime.shard.fetch("g")) == [A1]
+    assert runtime.shard.partition_deleted(B0).records == ()
+
+
+names = st.sampled_from(["g", "h"])
+partitions = st.sampled_from([A0, A1, B0])
+commits = st.tuples(names, st.dictionaries(partitions, st.integers(0, 9), max_size=3))
+deletions = st.tuples(names, st.none())
+
+
+@given(st.lists(st.one_of(commits, deletions, st.none()), max_size=12))
+def test_the_shard_is_a_dictionary_that_survives_crashes(
+    steps: list[tuple[str, dict[TopicPartition, int] | None] | None],
+) -> None:  # E15
+    runtime = Runtime(GroupShard)
+    model: dict[str, dict[TopicPartition, int]] = {}
+    for step in steps:
+        if step is None:
+            runtime.crash()
+        elif step[1] is None:
+            runtime.append(runtime.shard.delete_group(step[0]))
+            model.pop(step[0], None)
+        else:
+            offsets = {at: CommittedOffset(Offset(offset)) for at, offset in step[1].items()}
+            runtime.append(runtime.shard.commit(step[0], offsets, wall_ms=runtime.wall_ms))
+            model.setdefault(step[0], {}).update(step[1])
+        fetched = {group: runtime.shard.fetch(group) for group in runtime.shard.groups()}
+        assert {
+            group: {at: committed.offset for at, committed in offsets.items()}
+            for group, offsets in fetched.items()
+        } == {group: offsets for group, offsets in model.items() if offsets}
+
+
+def test_a_key_is_read_back() -> None:
+    assert read_key(write_key("g", A1)) == ("g", A1)
+
+
+def test_the_coordinator_epoch_is_the_loads() -> None:  # E17
+    assert GroupShard(CoordinatorEpoch(4)).coordinator_epoch == 4
