@@ -48,13 +48,8 @@ class DataDirectory:
         if marker is not None:
             directory._clean = present - _unclean(marker)
             await remove_file(disk, layout.CLEAN_SHUTDOWN)
-        points = await _read_offsets(disk, layout.RECOVERY_POINT_CHECKPOINT)
-        starts = await _read_offsets(disk, layout.LOG_START_CHECKPOINT)
-        directory._recovery_points = {p: o for p, o in points.items() if p in present}
-        directory._log_starts = {p: o for p, o in starts.items() if p in present}
-        if not points.keys() | starts.keys() <= present:
-            # A partition that is made again under an old name must not inherit its offsets.
-            await directory._write_checkpoints()
+        directory._recovery_points = await _read_offsets(disk, layout.RECOVERY_POINT_CHECKPOINT)
+        directory._log_starts = await _read_offsets(disk, layout.LOG_START_CHECKPOINT)
         return directory
 
     async def partitions(self) -> list[TopicPartition]:
@@ -105,21 +100,32 @@ class DataDirectory:
 
         Its store must be closed. Nothing happens where there is no such directory.
         """
-        path = self.path_of(partition)
-        if path in await self._disk.list(""):
-            short = TopicPartition(partition.topic[:_DELETED_TOPIC_CHARACTERS], partition.partition)
-            deleted = layout.deleted_directory_name(short, topic_id)
-            # A crash may have left a part of an earlier one under this name.
-            await self._disk.remove(deleted)
-            await self._disk.rename(path, deleted)
-            await self._disk.sync_directory("")
+        # The offsets go first: a partition that is made again under this name must not inherit
+        # them, and one that has them and no directory was lost (``check_new``).
         known = partition in self._recovery_points or partition in self._log_starts
         self._recovery_points.pop(partition, None)
         self._log_starts.pop(partition, None)
         self._clean.discard(partition)
         if known:
             await self._write_checkpoints()
+        path = self.path_of(partition)
+        if path in await self._disk.list(""):
+            short = partition._replace(topic=partition.topic[:_DELETED_TOPIC_CHARACTERS])
+            deleted = layout.deleted_directory_name(short, topic_id)
+            # A crash may have left a part of an earlier one under this name.
+            await self._disk.remove(deleted)
+            await self._disk.rename(path, deleted)
+            await self._disk.sync_directory("")
         await self._finish_deletions()
+
+    def check_new(self, partition: TopicPartition) -> None:
+        """Raise CorruptionError where a partition without a directory once had records (D3)."""
+        end = self.recovery_point(partition)
+        if end > 0:
+            raise CorruptionError(
+                f"{self.path_of(partition)}: the directory is missing, though everything below "
+                f"offset {end} was synced into it"
+            )
 
     async def close(self, recovery_points: Mapping[TopicPartition, Offset]) -> None:
         """Mark the stop as clean for these partitions, whose stores were closed as clean before.

@@ -6,6 +6,7 @@ and synced at a clean stop only: after an unclean one they are rebuilt from the 
 at.
 """
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from fencelog.log.partition_log import PartitionLog
 from fencelog.log.values import Isolation, ReadPlan, TailWrite
 from fencelog.ports import Disk, DiskFile
 from fencelog.storage.checkpoint import parent_of, read_file, replace_file
-from fencelog.storage.recover import SIDE_SUFFIXES, Durability, Recovery
+from fencelog.storage.recover import SIDE_SUFFIXES, Durability, Recovery, is_side_file
 from fencelog.storage.segment import find_timestamp, read_batches
 from fencelog.types import Offset, TimestampMs, TopicId
 
@@ -45,15 +46,21 @@ class _Segment:
 class PartitionStore:
     """The directory of one partition; use ``create`` or ``recover``."""
 
-    def __init__(self, disk: Disk, directory: str, log: PartitionLog) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, log: PartitionLog, durability: Durability
+    ) -> None:
         """Without segments yet."""
         self._disk = disk
         self._directory = directory
         self._log = log
+        self._durability = durability
         self._segments: dict[Offset, _Segment] = {}
         self._written_end = log.log_end_offset
         self._recovery_point = log.log_end_offset
         self._names_are_dirty = False
+        self._syncing: dict[Offset, asyncio.Task[None]] = {}
+        """Syncs of full segments that nobody waits for; by the segment's base offset."""
+        self._sync_turn = asyncio.Lock()
         self._failure: str | None = None
 
     @classmethod
@@ -72,12 +79,12 @@ class PartitionStore:
         await disk.make_directory(directory)
         if any(name.endswith(layout.LOG) for name in await disk.list(directory)):
             raise StorageError(f"{directory}: holds a partition already")
-        await _write_topic_id(disk, directory, topic_id)
         log = PartitionLog.create(config)
-        store = cls(disk, directory, log)
+        store = cls(disk, directory, log, durability)
         await store._open_segment(log.log_end_offset)
-        await disk.sync_directory(directory)
+        await _write_topic_id(disk, directory, topic_id)  # syncs the directory for both files
         await disk.sync_directory(parent_of(directory))
+        store._names_are_dirty = False
         return store, log
 
     @classmethod
@@ -113,12 +120,11 @@ class PartitionStore:
         builder = recovered.builder
         active_files = builder.side_files(recovered.base_offsets[-1])
         log = builder.finish()
-        store = cls(disk, directory, log)
+        store = cls(disk, directory, log, durability)
         for base_offset in recovered.base_offsets:
             await store._open_segment(base_offset)
         newest = store._segments[recovered.base_offsets[-1]]
         newest.extend_side_files(active_files)
-        store._names_are_dirty = False
         return store, log
 
     @property
@@ -146,16 +152,18 @@ class PartitionStore:
 
         Raises StorageError; nothing is ever acknowledged from here again (D2).
         """
-        self._check_usable()
-        end = self._written_end
-        with self._gives_up():
-            for segment in [s for s in self._segments.values() if s.is_dirty]:
-                segment.is_dirty = False
-                await segment.file.sync()
-            if self._names_are_dirty:
-                self._names_are_dirty = False
-                await self._disk.sync_directory(self._directory)
-        self._recovery_point = max(self._recovery_point, end)
+        # Whoever comes while another sync is under way must not take its half-done work for done.
+        async with self._sync_turn:
+            self._check_usable()
+            end = self._written_end
+            with self._gives_up():
+                for segment in [s for s in self._segments.values() if s.is_dirty]:
+                    await self._sync_segment(segment)
+                await self._sync_names()
+                while self._syncing:
+                    await next(iter(self._syncing.values()))
+            self._check_usable()
+            self._recovery_point = max(self._recovery_point, end)
 
     async def read(self, plan: ReadPlan) -> memoryview:
         """Return the whole batches that the plan asks for, the first one even above ``max_bytes``.
@@ -207,6 +215,8 @@ class PartitionStore:
                 with self._gives_up():
                     await self._sync_side_files()
         finally:
+            for task in list(self._syncing.values()):
+                await asyncio.wait([task])
             segments, self._segments = self._segments, {}
             for segment in segments.values():
                 await segment.file.close()
@@ -229,20 +239,46 @@ class PartitionStore:
             await replace_file(self._disk, path, content, durable=False)
 
     async def _roll(self, write: TailWrite) -> None:
-        """Finish the active segment and begin the next.
+        """Finish the newest segment and begin the next.
 
-        The old one is synced before the new one exists (D3), so that whatever recovery finds
-        damaged in a segment that has a successor is damage, and no lost tail.
+        In ``fsync`` mode the old one is synced before the new one exists (D3), so that whatever
+        recovery finds bad in a segment with a successor is damage, and no lost tail. In ``os`` mode
+        that sync may be of a gigabyte and nobody's answer hangs on it: it runs beside the writes.
         """
         full = self._segments[max(self._segments)]
-        if full.is_dirty:
-            full.is_dirty = False
-            await full.file.sync()
+        if full.is_dirty and self._durability == "fsync":
+            await self._sync_segment(full)
+        elif full.is_dirty:
+            task = asyncio.create_task(self._sync_beside(full, write.segment_base_offset))
+            self._syncing[full.base_offset] = task
         await self._write_side_files(full)
         if write.snapshot is not None:
             path = self._path(write.segment_base_offset, layout.SNAPSHOT)
             await replace_file(self._disk, path, write.snapshot, durable=False)
         await self._open_segment(write.segment_base_offset)
+
+    async def _sync_beside(self, full: _Segment, end: Offset) -> None:
+        """Sync a full segment; a failure shows at the next write or sync."""
+        try:
+            with self._gives_up():
+                await self._sync_segment(full)
+                await self._sync_names()
+            if self._failure is None and min(self._syncing) == full.base_offset:
+                self._recovery_point = max(self._recovery_point, end)
+        except StorageError:
+            return  # kept in ``failure``
+        finally:
+            del self._syncing[full.base_offset]
+
+    @staticmethod
+    async def _sync_segment(segment: _Segment) -> None:
+        segment.is_dirty = False
+        await segment.file.sync()
+
+    async def _sync_names(self) -> None:
+        if self._names_are_dirty:
+            self._names_are_dirty = False
+            await self._disk.sync_directory(self._directory)
 
     async def _open_segment(self, base_offset: Offset) -> _Segment:
         path = self._path(base_offset, layout.LOG)
@@ -264,9 +300,7 @@ class PartitionStore:
         if len(self._segments) == 1:
             return
         for name in await self._disk.list(self._directory):
-            parsed = layout.parse_file_name(name)
-            is_side_file = parsed is not None and parsed[1] != layout.LOG
-            if is_side_file or name == layout.LEADER_EPOCH_CHECKPOINT:
+            if is_side_file(name):
                 file = await self._disk.open(f"{self._directory}/{name}")
                 try:
                     await file.sync()

@@ -132,12 +132,11 @@ class Recovery:
 
     async def _remove_side_files(self) -> None:
         """Ahead of the walk, so that a stop in between never leaves old ones to be trusted."""
-        for name in await self.disk.list(self.directory):
-            parsed = layout.parse_file_name(name)
-            side_file = parsed is not None and parsed[1] != layout.LOG
-            if side_file or name == layout.LEADER_EPOCH_CHECKPOINT:
-                await self.disk.remove(f"{self.directory}/{name}")
-        await self.disk.sync_directory(self.directory)
+        side_files = [name for name in await self.disk.list(self.directory) if is_side_file(name)]
+        for name in side_files:
+            await self.disk.remove(f"{self.directory}/{name}")
+        if side_files:
+            await self.disk.sync_directory(self.directory)
 
     # After an unclean stop
 
@@ -188,11 +187,14 @@ class Recovery:
     async def _rewrite(self, builder: LogBuilder, base_offsets: list[Offset], *, cut: bool) -> None:
         """Copy what lies above the recovery point into new, synced files (D2)."""
         ends = [*base_offsets[1:], builder.log_end]
+        copied = False
         for base_offset, end in zip(base_offsets, ends, strict=True):
             is_last = base_offset == base_offsets[-1]
             if end > self.recovery_point or (cut and is_last):
                 await self._copy(self._path(base_offset), builder.position if is_last else None)
-        await self.disk.sync_directory(self.directory)
+                copied = True
+        if copied:
+            await self.disk.sync_directory(self.directory)
 
     async def _copy(self, path: str, size: int | None) -> None:
         old = await self.disk.open(path)
@@ -269,6 +271,14 @@ class Recovery:
         if content is None:
             raise CorruptionError(f"{path}: missing")
         return content
+
+
+def is_side_file(name: str) -> bool:
+    """Whether a file of a partition follows from its log, so that it can be made anew."""
+    parsed = layout.parse_file_name(name)
+    return name == layout.LEADER_EPOCH_CHECKPOINT or (
+        parsed is not None and parsed[1] != layout.LOG
+    )
 
 
 def _replayer(builder: LogBuilder) -> Callable[[BatchHeader, memoryview, int], str | None]:

@@ -105,33 +105,49 @@ async def read_batches(file: DiskFile, path: str, plan: ReadPlan) -> memoryview:
 
     Raises CorruptionError where the file does not hold batches there.
     """
-    position = plan.end_position if plan.is_empty else await find_offset(file, path, plan)
-    left = plan.end_position - position
-    if left <= 0:
+    if plan.is_empty:
         return memoryview(b"")
-    data = memoryview(await file.read(position, min(max(plan.max_bytes, HEADER_BYTES), left)))
-    size, next_offset = _extent(data, 0, path, position)
-    if next_offset > plan.upper_offset:
-        return memoryview(b"")
-    if size > len(data):
-        # The first batch is returned whole, whatever was asked for.
-        return memoryview(await file.read(position, size))
-    return data[: _whole_batches(data, path, position, plan.upper_offset)]
+    max_bytes = max(plan.max_bytes, HEADER_BYTES)
+    position = plan.position
+    while position < plan.end_position:
+        # The index is sparse: the batch that is looked for may begin a little after the position.
+        wanted = min(max_bytes + _SKIP_BYTES, plan.end_position - position)
+        data = memoryview(await file.read(position, wanted))
+        start = _start(data, path, position, plan.offset)
+        if len(data) - start >= HEADER_BYTES:
+            size, next_offset = _extent(data, start, path, position + start)
+            if next_offset > plan.upper_offset:
+                break
+            if size > min(len(data) - start, max_bytes):
+                # The first batch is returned whole, whatever was asked for.
+                return memoryview(await file.read(position + start, size))
+            whole = data[start : start + max_bytes]
+            return whole[: _whole_batches(whole, path, position + start, plan.upper_offset)]
+        position += start
+    return memoryview(b"")
 
 
 async def find_offset(file: DiskFile, path: str, plan: ReadPlan) -> int:
-    """Return where the batch begins that holds the plan's offset, or the plan's end position."""
+    """Return where the batch begins that holds the plan's offset, or a position past its end."""
     position = plan.position
     while position < plan.end_position:
         data = await file.read(position, min(_SKIP_BYTES, plan.end_position - position))
-        at = 0
-        while at == 0 or len(data) - at >= HEADER_BYTES:
-            size, next_offset = _extent(data, at, path, position + at)
-            if next_offset > plan.offset:
-                return position + at
-            at += size
-        position += at
-    return plan.end_position
+        start = _start(data, path, position, plan.offset)
+        position += start
+        if len(data) - start >= HEADER_BYTES:
+            break
+    return position
+
+
+def _start(data: Buffer, path: str, position: int, offset: Offset) -> int:
+    """Return where in ``data`` the batch that holds ``offset`` begins, or how much to skip."""
+    at = 0
+    while at == 0 or len(data) - at >= HEADER_BYTES:
+        size, next_offset = _extent(data, at, path, position + at)
+        if next_offset > offset:
+            break
+        at += size
+    return at
 
 
 def _whole_batches(data: memoryview, path: str, position: int, upper_offset: Offset) -> int:

@@ -1,5 +1,7 @@
 """What is written is read back, synced in the right order, and given up after a failure."""
 
+import asyncio
+
 import pytest
 
 from fencelog.errors import StorageError
@@ -7,7 +9,7 @@ from fencelog.log.values import Isolation, ReadPlan
 from fencelog.storage.partition_store import PartitionStore, read_topic_id
 from fencelog.types import Offset, TimestampMs
 from fencelog.wire.batch import iterate
-from tests.support.memory_disk import MemoryDisk
+from tests.support.memory_disk import MemoryDisk, MemoryFile
 from tests.unit.storage.world import DIRECTORY, NOW_MS, SMALL_SEGMENTS, TOPIC_ID, World, run
 
 
@@ -77,15 +79,76 @@ def test_data_then_directory_are_synced_before_a_new_segment_counts_as_durable()
 
 def test_a_full_segment_is_synced_before_its_successor_exists() -> None:  # D3
     async def scenario() -> None:
-        world = await World.create(durability="os")
+        world = await World.create()
         world.append_values(b"x" * 900)
-        await world.flush()
+        await world.write()
         world.append_values(b"y" * 900)
         world.disk.operations.clear()
-        await world.flush()
+        await world.write()
         old, new = f"{DIRECTORY}/{0:020d}.log", f"{DIRECTORY}/{1:020d}.log"
         logs = [op for op in world.disk.operations if op[1].endswith(".log")]
         assert logs == [("sync", old), ("create", new), ("append", new)]
+
+    run(scenario())
+
+
+def test_in_os_mode_a_full_segment_is_synced_beside_the_writes() -> None:  # D3
+    async def scenario() -> None:
+        world = await World.create(durability="os")
+        for _ in range(3):
+            world.append_values(b"x" * 900)
+            await world.flush()
+        assert world.store.recovery_point == 0
+        await asyncio.sleep(0)
+        assert world.store.recovery_point == 2
+        synced = [path for verb, path in world.disk.operations if verb == "sync"]
+        assert synced[-2:] == [f"{DIRECTORY}/{0:020d}.log", f"{DIRECTORY}/{1:020d}.log"]
+
+    run(scenario())
+
+
+def test_in_os_mode_a_sync_that_failed_beside_the_writes_ends_them() -> None:  # D2
+    async def scenario() -> None:
+        world = await World.create(durability="os")
+        world.append_values(b"x" * 900)
+        await world.flush()
+        world.append_values(b"x" * 900)
+        world.disk.failing_syncs = 1
+        await world.flush()
+        await asyncio.sleep(0)
+        world.append_values(b"x" * 900)
+        with pytest.raises(StorageError, match="takes no more writes: sync failed"):
+            await world.flush()
+        with pytest.raises(StorageError):
+            await world.store.close(clean=True)
+        assert world.store.recovery_point == 0
+
+    run(scenario())
+
+
+def test_a_sync_waits_for_the_one_under_way() -> None:  # D1
+    async def scenario() -> None:
+        world = await World.create()
+        world.append_values(b"one")
+        await world.write()
+        may_end = asyncio.Event()
+        file_sync = MemoryFile.sync
+
+        async def slow(file: MemoryFile) -> None:
+            await may_end.wait()
+            await file_sync(file)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(MemoryFile, "sync", slow)
+            first = asyncio.ensure_future(world.store.sync())
+            second = asyncio.ensure_future(world.store.sync())
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert not second.done()
+            may_end.set()
+            await first
+            await second
+        assert world.store.recovery_point == 1
 
     run(scenario())
 
