@@ -192,7 +192,7 @@ class Driver:
         """Read as the storage does: whole batches within the plan."""
         plan = self.log.read(offset, max_bytes, isolation)
         assert isinstance(plan, ReadPlan), plan
-        return self.read_plan(plan)
+        return [] if plan.is_empty else self.read_plan(plan)
 
     def read_plan(self, plan: ReadPlan) -> list[BatchHeader]:
         data = memoryview(self.files[plan.segment_base_offset].log)

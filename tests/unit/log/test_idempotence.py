@@ -40,6 +40,7 @@ def test_sequences_wrap_to_zero(first: int, count: int, following: int) -> None:
     partition = Driver()
     assert partition.produce(7, 0, first, count) == Appended(0, count)
     assert partition.produce(7, 0, first, count) == Duplicate(0, count)
+    assert partition.log.producers()[0].last_sequence == (following - 1) % (1 << 31)
     gap = partition.produce(7, 0, following + 1, 1)
     assert error_of(gap) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert partition.produce(7, 0, following, 1) == Appended(count, count + 1)

@@ -35,6 +35,18 @@ def test_the_lso_moves_only_when_the_marker_is_below_the_high_watermark() -> Non
     assert partition.log.last_stable_offset == 2
 
 
+def test_a_marker_that_is_not_durable_holds_the_lso_back() -> None:  # E10, E16
+    partition = Driver()
+    partition.produce_in_transaction(7)
+    data_end = partition.write()
+    partition.mark(commit(7))
+    marker_end = partition.write()
+    partition.log.flushed(data_end)
+    assert (partition.log.high_watermark, partition.log.last_stable_offset) == (1, 0)
+    partition.log.flushed(marker_end)
+    assert (partition.log.high_watermark, partition.log.last_stable_offset) == (2, 2)
+
+
 def test_the_lso_is_the_first_offset_of_the_earliest_open_transaction() -> None:  # E10
     partition = Driver()
     for producer_id in (7, 8, 9):
@@ -178,6 +190,26 @@ def test_a_marker_with_a_raised_epoch_fences_the_older_incarnation() -> None:  #
     late = partition.produce_in_transaction(7, epoch=0, sequence=1)
     assert error_of(late) is ErrorCode.INVALID_PRODUCER_EPOCH
     assert isinstance(partition.produce_in_transaction(7, epoch=1, sequence=0), Appended)
+
+
+def test_after_a_raised_epoch_only_sequence_zero_begins() -> None:  # E6
+    partition = Driver()
+    for sequence in range(2):
+        partition.produce_in_transaction(7, epoch=0, sequence=sequence)
+    partition.mark(abort(7, epoch=1))
+    for sequence in (1, 2):
+        outcome = partition.produce_in_transaction(7, epoch=1, sequence=sequence)
+        assert error_of(outcome) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert isinstance(partition.produce_in_transaction(7, epoch=1, sequence=0), Appended)
+
+
+def test_a_repetition_by_a_newer_coordinator_is_written_and_fences_the_older() -> None:  # E17
+    partition = Driver()
+    partition.produce_in_transaction(7)
+    partition.mark(commit(7, coordinator_epoch=1))
+    assert partition.mark(commit(7, coordinator_epoch=2)) == Appended(2, 3)
+    late = partition.mark(commit(7, coordinator_epoch=1))
+    assert error_of(late) is ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
 
 def test_a_marker_fences_where_its_producer_never_wrote() -> None:  # E2

@@ -1,0 +1,318 @@
+"""The log against a plain model: a list of what was stored, looked through for every answer."""
+
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from fencelog.errors import ErrorCode
+from fencelog.log.partition_log import Appended, Duplicate, Isolation, Rejected
+from tests.unit.log.driver import Driver, make_batch, marker, state_of
+
+PRODUCERS = st.integers(1, 3)
+COUNTS = st.integers(1, 3)
+
+
+@dataclass
+class Entry:
+    """A batch or marker that was stored."""
+
+    offset: int
+    count: int
+    producer_id: int = -1
+    epoch: int = -1
+    sequence: int = -1
+    transaction: "Transaction | None" = None
+    is_marker: bool = False
+
+
+@dataclass
+class Transaction:
+    producer_id: int
+    epoch: int
+    first: int
+    marker: int | None = None
+    committed: bool = False
+
+
+@dataclass
+class Model:
+    """Everything is computed from the entries, by looking at all of them."""
+
+    entries: list[Entry] = field(default_factory=list)
+    transactions: list[Transaction] = field(default_factory=list)
+    dropped_at: dict[int, int] = field(default_factory=dict)
+    log_start: int = 0
+    end: int = 0
+    high_watermark: int = 0
+
+    def known(self, producer_id: int) -> list[Entry]:
+        since = self.dropped_at.get(producer_id, -1)
+        return [e for e in self.entries if e.producer_id == producer_id and e.offset > since]
+
+    def epoch_of(self, producer_id: int) -> int | None:
+        epochs = [e.epoch for e in self.known(producer_id)]
+        return max(epochs) if epochs else None
+
+    def batches(self, producer_id: int, epoch: int) -> list[Entry]:
+        return [e for e in self.known(producer_id) if not e.is_marker and e.epoch == epoch]
+
+    def open_transaction(self, producer_id: int) -> Transaction | None:
+        found = [t for t in self.transactions if t.producer_id == producer_id and t.marker is None]
+        assert len(found) <= 1
+        return found[0] if found else None
+
+    def next_sequence(self, producer_id: int) -> int:
+        epoch = self.epoch_of(producer_id)
+        batches = [] if epoch is None else self.batches(producer_id, epoch)
+        return batches[-1].sequence + batches[-1].count if batches else 0
+
+    def expect(self, producer_id: int, epoch: int, sequence: int, count: int) -> object:
+        """What E2 to E6 say: an error, the stored entry, or None to append."""
+        current = self.epoch_of(producer_id)
+        if current is None:
+            return None
+        if epoch < current:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        if epoch > current:
+            return None if sequence == 0 else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        batches = self.batches(producer_id, epoch)
+        for stored in batches[-5:]:
+            if (stored.sequence, stored.count) == (sequence, count):
+                return stored
+        if batches:
+            fits = sequence == batches[-1].sequence + batches[-1].count
+        else:
+            lower = [e for e in self.known(producer_id) if e.epoch < epoch]
+            fits = sequence == 0 or not lower
+        return None if fits else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+    def last_stable_offset(self) -> int:
+        undecided = [
+            t.first
+            for t in self.transactions
+            if t.marker is None or t.marker >= self.high_watermark
+        ]
+        return max(min([*undecided, self.high_watermark]), self.log_start)
+
+    def visible(self, isolation: Isolation) -> list[int]:
+        transactional = isolation is Isolation.TRANSACTIONAL
+        upper = self.last_stable_offset() if transactional else self.high_watermark
+        return [
+            e.offset
+            for e in self.entries
+            if not e.is_marker
+            and max(self.log_start, e.offset) < min(e.offset + e.count, upper)
+            and not (transactional and e.transaction is not None and not e.transaction.committed)
+        ]
+
+
+class LogMachine(RuleBasedStateMachine):
+    """Producers, coordinators, flushes and restarts in any order."""
+
+    @initialize(segment_bytes=st.sampled_from([400, 1000, 1 << 30]))
+    def begin(self, segment_bytes: int) -> None:
+        self.partition = Driver(segment_bytes=segment_bytes, index_interval_bytes=200)
+        self.model = Model()
+        self.unflushed: list[int] = []
+        self.guards: dict[int, tuple[object, int]] = {}
+
+    @rule(count=COUNTS)
+    def produce_plainly(self, count: int) -> None:
+        self.stored(self.partition.produce(count=count), Entry(self.model.end, count))
+
+    @rule(
+        producer_id=PRODUCERS,
+        epoch_step=st.sampled_from([0, 0, 0, 0, 1, -1]),
+        step=st.sampled_from([0, 0, 0, 0, 1, -1, -2]),
+        count=COUNTS,
+        transactional=st.booleans(),
+        verified=st.sampled_from([True, True, True, False]),
+    )
+    def produce(
+        self,
+        producer_id: int,
+        epoch_step: int,
+        step: int,
+        count: int,
+        transactional: bool,
+        verified: bool,
+    ) -> None:
+        epoch = max(0, (self.model.epoch_of(producer_id) or 0) + epoch_step)
+        sequence = 0 if epoch_step > 0 else self.model.next_sequence(producer_id)
+        self.attempt(producer_id, epoch, max(0, sequence + step), count, transactional, verified)
+
+    @precondition(lambda self: self.model.entries)
+    @rule(back=st.integers(1, 8))
+    def retry(self, back: int) -> None:
+        entry = self.model.entries[-min(back, len(self.model.entries))]
+        if entry.is_marker or entry.producer_id < 0:
+            return
+        self.attempt(
+            entry.producer_id,
+            entry.epoch,
+            entry.sequence,
+            entry.count,
+            entry.transaction is not None,
+            verified=True,
+        )
+
+    def attempt(
+        self,
+        producer_id: int,
+        epoch: int,
+        sequence: int,
+        count: int,
+        transactional: bool,
+        verified: bool,
+    ) -> None:
+        log, model = self.partition.log, self.model
+        guard = None
+        if transactional and verified:
+            guard = log.begin_verification(producer_id, epoch)
+        batch = make_batch(producer_id, epoch, sequence, count, transactional=transactional)
+        outcome = self.partition.append(batch, guard)
+        expected = model.expect(producer_id, epoch, sequence, count)
+        transaction = model.open_transaction(producer_id)
+        if isinstance(expected, ErrorCode):
+            assert isinstance(outcome, Rejected), (outcome, expected)
+            assert outcome.error is expected
+        elif isinstance(expected, Entry):
+            assert outcome == Duplicate(expected.offset, expected.offset + expected.count)
+        elif (
+            transaction.epoch != epoch or not transactional
+            if transaction is not None
+            else transactional and not verified
+        ):
+            assert isinstance(outcome, Rejected), outcome
+            assert outcome.error is ErrorCode.INVALID_TXN_STATE
+        else:
+            if transactional and transaction is None:
+                transaction = Transaction(producer_id, epoch, model.end)
+                model.transactions.append(transaction)
+            entry = Entry(model.end, count, producer_id, epoch, sequence)
+            entry.transaction = transaction if transactional else None
+            self.stored(outcome, entry)
+
+    def stored(self, outcome: object, entry: Entry) -> None:
+        assert outcome == Appended(entry.offset, entry.offset + entry.count)
+        self.model.entries.append(entry)
+        self.model.end += entry.count
+
+    @rule(producer_id=PRODUCERS, epoch_step=st.sampled_from([0, 0, 1]))
+    def remember_a_guard(self, producer_id: int, epoch_step: int) -> None:
+        epoch = (self.model.epoch_of(producer_id) or 0) + epoch_step
+        guard = self.partition.log.begin_verification(producer_id, epoch)
+        if guard is not None:
+            self.guards[producer_id] = guard, epoch
+
+    @rule(
+        producer_ids=st.lists(PRODUCERS, min_size=1, max_size=3, unique=True),
+        commit=st.booleans(),
+        drop_state=st.sampled_from([False, False, True]),
+        epoch_step=st.sampled_from([0, 0, 1]),
+    )
+    def mark(
+        self, producer_ids: list[int], commit: bool, drop_state: bool, epoch_step: int
+    ) -> None:
+        model = self.model
+        base = model.end
+        markers = []
+        for producer_id in producer_ids:
+            known = model.epoch_of(producer_id)
+            transaction = model.open_transaction(producer_id)
+            epoch = (known or 0) + epoch_step
+            markers.append(marker(producer_id, epoch, commit=commit, drop_state=drop_state))
+            marked = any(e.is_marker for e in model.known(producer_id))
+            says_nothing_new = known is not None and not (
+                transaction is not None or drop_state or epoch > known or not marked
+            )
+            if says_nothing_new or (known is None and drop_state):
+                continue
+            entry = Entry(model.end, 1, producer_id, epoch, is_marker=True)
+            model.entries.append(entry)
+            model.end += 1
+            if transaction is not None:
+                transaction.marker, transaction.committed = entry.offset, commit
+            if drop_state:
+                model.dropped_at[producer_id] = entry.offset
+        guards = {pid: self.guards.pop(pid) for pid in producer_ids if pid in self.guards}
+        assert self.partition.mark(*markers) == Appended(base, model.end)
+        for producer_id, (guard, epoch) in guards.items():
+            self.a_stale_guard_opens_nothing(producer_id, guard, epoch)
+
+    def a_stale_guard_opens_nothing(self, producer_id: int, guard: object, epoch: int) -> None:
+        expected = self.model.expect(producer_id, epoch, 0, 1)
+        batch = make_batch(producer_id, epoch, 0, transactional=True)
+        outcome = self.partition.append(batch, guard)
+        if expected is None:
+            assert isinstance(outcome, Rejected), outcome
+            assert outcome.error is ErrorCode.INVALID_TXN_STATE
+
+    @rule()
+    def write(self) -> None:
+        end_offset = self.partition.write()
+        if end_offset is not None:
+            self.unflushed.append(end_offset)
+
+    @precondition(lambda self: self.unflushed)
+    @rule(everything=st.booleans())
+    def sync(self, everything: bool) -> None:
+        end_offset = self.unflushed[-1 if everything else 0]
+        del self.unflushed[: len(self.unflushed) if everything else 1]
+        self.partition.log.flushed(end_offset)
+        self.model.high_watermark = end_offset
+
+    @rule(part=st.floats(0, 1))
+    def delete_records(self, part: float) -> None:
+        model = self.model
+        offset = model.log_start + int(part * (model.high_watermark - model.log_start) / 4)
+        for base in self.partition.log.advance_start(offset):
+            del self.partition.files[base]
+        model.log_start = offset
+
+    @precondition(lambda self: self.model.log_start == 0)
+    @rule()
+    def restart(self) -> None:
+        self.write()
+        if self.unflushed:
+            self.sync(everything=True)
+        before = state_of(self.partition.log)
+        self.partition = self.partition.restarted()
+        assert state_of(self.partition.log) == before
+        self.guards.clear()
+
+    @invariant()
+    def offsets_are_ordered_and_as_the_model_has_them(self) -> None:
+        log, model = self.partition.log, self.model
+        assert (
+            log.log_start_offset
+            <= log.last_stable_offset
+            <= log.high_watermark
+            <= log.log_end_offset
+        )
+        assert log.log_end_offset == model.end
+        assert log.high_watermark == model.high_watermark
+        assert log.last_stable_offset == model.last_stable_offset()
+
+    @invariant()
+    def open_transactions_are_those_without_a_marker(self) -> None:
+        assert [
+            (t.producer_id, t.first_offset) for t in self.partition.log.open_transactions()
+        ] == [(t.producer_id, t.first) for t in self.model.transactions if t.marker is None]
+
+    @invariant()
+    def readers_see_what_the_model_says(self) -> None:
+        for isolation in (Isolation.TRANSACTIONAL, Isolation.REPLICATED):
+            assert self.partition.visible(isolation) == self.model.visible(isolation)
+
+
+TestLog = LogMachine.TestCase
+TestLog.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
