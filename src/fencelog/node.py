@@ -53,8 +53,8 @@ class Ports:
 class Node:
     """A broker from its first file to its last answer.
 
-    Start: directory → logs recovered → coordinators replayed → outstanding markers written → listen,
-    so that no reader is served while half of a decided transaction is marked (V6).
+    Start: directory, logs recovered, coordinators replayed, outstanding markers written, listen: so
+    no reader is served while half of a decided transaction is marked (V6).
     """
 
     def __init__(self, config: BrokerConfig, ports: Ports) -> None:
@@ -66,7 +66,7 @@ class Node:
         self.address: tuple[str, int] = (config.host, config.port)
 
     async def start(self) -> None:
-        """Recover and serve. Raises CorruptionError or StorageError when the directory is unusable."""
+        """Recover and serve. Raises CorruptionError or StorageError for an unusable directory."""
         ports, config = self._ports, self._config
         directory = await DataDirectory.open(ports.disk, ports.random, node_id=config.node_id)
         catalog = Catalog(ports.metadata)
@@ -209,7 +209,7 @@ class Node:
 async def open_node(config: BrokerConfig) -> AsyncIterator[Node]:
     """A node on the real world: started on entering, cleanly stopped on leaving.
 
-    Raises StorageError (DirectoryInUseError when another broker has the directory), CorruptionError.
+    Raises CorruptionError, and StorageError: a DirectoryInUseError names the broker that has it.
     """
     disk = FileDisk(config.data_dir)
     lock = DirectoryLock.acquire(config.data_dir)

@@ -1,4 +1,4 @@
-"""The broker's settings: flag over environment over file, in Kafka's key names where the thing is Kafka's."""
+"""The broker's settings: flag over environment over file, in Kafka's key names."""
 
 import os
 import tomllib
@@ -110,7 +110,7 @@ _IGNORED_PREFIXES = (
 
 
 def parse_address(text: str, what: str) -> tuple[str, int]:
-    """Split HOST:PORT (also ``PLAINTEXT://HOST:PORT`` and ``[::1]:PORT``); port 0 means any free one."""
+    """Split HOST:PORT, also ``PLAINTEXT://HOST:PORT`` and ``[::1]:PORT``; port 0: any free one."""
     address = text.removeprefix("PLAINTEXT://")
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
@@ -119,7 +119,7 @@ def parse_address(text: str, what: str) -> tuple[str, int]:
 
 
 def read_file(path: str) -> dict[str, str]:
-    """Read a TOML file (``.toml``; dotted keys or tables) or a Java properties file into flat keys."""
+    """Read a ``.toml`` file (dotted keys or tables) or a Java properties file into flat keys."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -153,7 +153,7 @@ def _flat(table: Mapping[str, object], prefix: str = "") -> dict[str, str]:
 
 
 def read_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """``KAFKA_LOG_RETENTION_MS=…`` is ``log.retention.ms``; ``FENCELOG_DURABILITY`` is ``durability``.
+    """Settings by their environment names, as ``KAFKA_LOG_RETENTION_MS``, ``FENCELOG_DURABILITY``.
 
     Only keys that exist are taken: other programs use variables that begin with KAFKA_ as well.
     """
@@ -185,7 +185,8 @@ def _setting(key: str, value: str, where: str) -> dict[str, object]:
         host, port = parse_address(value.split(",", maxsplit=1)[0], f"{where}: listeners")
         return {"host": host, "port": port}
     if key == "advertised.listeners":
-        host, port = parse_address(value.split(",", maxsplit=1)[0], f"{where}: advertised.listeners")
+        address = value.split(",", maxsplit=1)[0]
+        host, port = parse_address(address, f"{where}: advertised.listeners")
         return {"advertised_host": host, "advertised_port": port}
     if key in _INT_KEYS:
         _, low, high = _INT_KEYS[key]

@@ -1,8 +1,8 @@
 """One client's connection: frames in, replies out in request order.
 
-A handler answers in one of three ways: at once with a ``Reply``; with a future of one, and then the
-next request starts meanwhile (a produce that waits for its commit); or with a coroutine, and then the
-next request waits until it has ended, because Kafka's clients count on that order.
+A handler answers in one of three ways: at once with a ``Reply``; with a future of one, and then
+the next request starts meanwhile (a produce that waits for its commit); or with a coroutine, and
+then the next request waits until it has ended, because Kafka's clients count on that order.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from fencelog.wire.headers import RequestHeader
 log = logging.getLogger(__name__)
 
 Reply: TypeAlias = Sequence[Buffer] | None
-"""The response's buffers after the size prefix, header included; None where none is sent (acks=0)."""
+"""The response's buffers behind the size prefix; None where nothing is sent (acks=0)."""
 
 Answer: TypeAlias = (
     "Reply | asyncio.Future[Reply] | Coroutine[None, None, Reply | asyncio.Future[Reply]]"
@@ -249,7 +249,7 @@ class Connection(asyncio.BufferedProtocol):
             except WireError as error:
                 self.fail(f"bad request: {error}")
                 return
-            except Exception:
+            except Exception:  # noqa: BLE001 - logged there; one client's request ends nobody else's
                 self._broke()
                 return
             self._follow(slot, answer)
@@ -272,7 +272,7 @@ class Connection(asyncio.BufferedProtocol):
         except WireError as error:
             self.fail(f"bad request: {error}")
             return
-        except Exception:
+        except Exception:  # noqa: BLE001 - as in _advance
             self._broke()
             return
         self._task = None
@@ -331,7 +331,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _broke(self) -> None:
         """Our own mistake, in the middle of an exception: this client starts over, others go on."""
-        log.exception("request of %s (%s) failed; closing the connection", self.peer, self.client_id)
+        log.exception("closing connection of %s (%s): our mistake", self.peer, self.client_id)
         self.abort()
 
     def close(self) -> None:

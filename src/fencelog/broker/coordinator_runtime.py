@@ -1,9 +1,9 @@
 """Runs coordinator shards on internal partitions: decide → append → replay → answer once committed.
 
-A shard is loaded by replaying its partition, lives in memory, and is thrown away (never rolled back)
-when its partition fails. Between a rule's reading of the state and the replay of its records nothing
-else runs, so every decision sees all appended state (E16); what it answers leaves when that is
-committed.
+A shard is loaded by replaying its partition, lives in memory, and is thrown away (never rolled
+back) when its partition fails. Between a rule's reading of the state and the replay of its records
+nothing else runs, so every decision sees all appended state (E16); what it answers leaves when that
+is committed.
 """
 
 import asyncio

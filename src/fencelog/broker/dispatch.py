@@ -32,6 +32,7 @@ class ResponseMessage(Protocol):
 
 
 Q = TypeVar("Q")
+PLAIN_FRAME_BYTES_MAX = 8 * 1024 * 1024
 RawHandler = Callable[[Broker, Request], Answer]
 
 
@@ -46,7 +47,7 @@ def message_handler(
     read: Callable[[Buffer, int], Q],
     handle: Callable[[Broker, Q, Request], Awaitable[ResponseMessage]],
 ) -> RawHandler:
-    """Wrap a handler of decoded messages; it may wait, and the connection's next request waits for it."""
+    """Wrap a handler of decoded messages; while it waits, the connection's next request does."""
 
     async def run(broker: Broker, request: Request, decoded: Q) -> Reply:
         response = await handle(broker, decoded, request)
@@ -82,5 +83,8 @@ class Dispatcher:
                 f"{ApiKey(header.api_key).name} version {header.api_version} is not spoken here, "
                 f"only {minimum} to {maximum}"
             )
+        if len(frame) > PLAIN_FRAME_BYTES_MAX and header.api_key != ApiKey.PRODUCE:
+            # Only records are big; any other message of this size would become many objects.
+            raise WireError(f"{ApiKey(header.api_key).name} of {len(frame)} bytes")
         connection.client_id = header.client_id
         return handler(self._broker, Request(header, body, connection))

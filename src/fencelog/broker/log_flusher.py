@@ -1,8 +1,8 @@
 """Takes what was appended to disk, at its own pace: one write and one sync per partition and round.
 
-Requests only change memory and wait. A round takes all tails at once; in ``fsync`` mode the syncs of
-a round run side by side, and a partition whose sync is under way gathers its next tail meanwhile, so
-a producer waits for its own partition's disk time only.
+Requests only change memory and wait. A round takes all tails at once; in ``fsync`` mode the syncs
+of a round run side by side, and a partition whose sync is under way gathers its next tail
+meanwhile, so a producer waits for its own partition's disk time only.
 """
 
 import asyncio

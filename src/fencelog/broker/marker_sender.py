@@ -1,7 +1,7 @@
 """Carries out what coordinators decided: appends the markers that are outstanding, then says so.
 
-The work is read from committed coordinator state each time (E16), so a start resumes it with no code
-of its own, and doing a piece twice does no harm.
+The work is read from committed coordinator state each time (E16), so a start resumes it with no
+code of its own, and doing a piece twice does no harm.
 """
 
 import asyncio

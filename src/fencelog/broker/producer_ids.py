@@ -1,4 +1,4 @@
-"""Producer ids: unique for ever, taken from blocks that are stored before the first one is used (E7)."""
+"""Producer ids: unique for ever, from blocks that are stored before the first is used (E7)."""
 
 import asyncio
 

@@ -28,6 +28,7 @@ class Server:
         self._listener: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._draining = False
+        self._answered = asyncio.Event()
         # Shared by all connections: a loop fills and hands it over without a turn in between.
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.frame_bytes_max = config.frame_bytes_max
@@ -60,8 +61,15 @@ class Server:
             self._listener.close()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + drain_s
-        while any(c.busy for c in self._connections) and loop.time() < deadline:
-            await asyncio.sleep(0.01)
+        busy = {connection for connection in self._connections if connection.busy}
+        while busy and loop.time() < deadline:
+            self._answered.clear()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._answered.wait()
+            except TimeoutError:
+                break
+            busy = {connection for connection in busy & self._connections if connection.busy}
         for connection in list(self._connections):
             connection.close()
 
@@ -99,6 +107,7 @@ class Server:
         """Uncount bytes of an answered request."""
         self._queued_bytes -= size
         assert self._queued_bytes >= 0, self._queued_bytes
+        self._answered.set()
 
     # -- sweeping ------------------------------------------------------------------------------
 

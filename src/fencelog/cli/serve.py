@@ -49,7 +49,7 @@ def serve(
     SIGTERM or Ctrl-C stops it cleanly; a kill -9 at any moment loses nothing acknowledged.
     """
     flags = Flags(
-        data_dir=str(data_dir),
+        data_dir=str(data_dir.resolve()),
         listen=listen,
         durability=durability,
         config=config,
@@ -123,7 +123,7 @@ async def _serve(config: BrokerConfig, announce: Callable[[str, int], None] | No
         host, port = node.address
         sys.stderr.write(
             f"fencelog {__version__} listening on {host}:{port}, data in "
-            f"{Path(config.data_dir).resolve()}, durability {config.durability}\n"
+            f"{config.data_dir}, durability {config.durability}\n"
         )
         sys.stderr.flush()
         if announce is not None:

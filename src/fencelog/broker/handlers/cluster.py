@@ -1,4 +1,4 @@
-"""What the cluster is and where things are: ApiVersions, Metadata, FindCoordinator, DescribeCluster."""
+"""What the cluster is: ApiVersions, Metadata, FindCoordinator, DescribeCluster."""
 
 from fencelog.broker.catalog import Topic, name_problem
 from fencelog.broker.connection import Answer, Connection, Request
@@ -41,7 +41,7 @@ def advertised(broker: Broker, connection: Connection) -> tuple[str, int]:
 
 
 def api_versions(broker: Broker, request: Request) -> Answer:
-    """Say which requests are spoken; a version that is not known is refused in version 0 (KIP-511)."""
+    """Say which requests are spoken; an unknown version is refused in version 0 (KIP-511)."""
     del broker
     version = request.header.api_version
     known = SUPPORTED[ApiKey.API_VERSIONS]

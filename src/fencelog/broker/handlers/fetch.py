@@ -1,8 +1,8 @@
 """Fetch: whole batches as they are on disk, up to what the reader's isolation may see.
 
 Behaviour: a fetch that finds less than ``min_bytes`` waits for news of its partitions, at most
-``max_wait_ms``. The first batch is always whole, even above every limit, so that no reader is stuck.
-Sessions are not kept: answering session id 0 makes every client send whole requests.
+``max_wait_ms``. The first batch is always whole, even above every limit, so that no reader is
+stuck. Sessions are not kept: answering session id 0 makes every client send whole requests.
 """
 
 import asyncio
@@ -80,7 +80,7 @@ def _register(
 async def _read_all(
     broker: Broker, message: FetchRequest, version: int
 ) -> tuple[list[FetchedTopic], int, bool]:
-    """Everything to answer, its record bytes, and whether it may not wait (an error is among it)."""
+    """Everything to answer, its record bytes, and whether it must leave now (an error)."""
     isolation = Isolation(message.isolation_level)
     budget = min(message.max_bytes, broker.config.fetch_bytes_max)
     topics: list[FetchedTopic] = []

@@ -3,6 +3,7 @@
 from fencelog.broker.connection import Request
 from fencelog.broker.context import Broker
 from fencelog.broker.handlers.fetch import epoch_error
+from fencelog.broker.partition import Partition
 from fencelog.errors import CorruptionError, ErrorCode, StorageError
 from fencelog.log.partition_log import PartitionLog
 from fencelog.log.values import Isolation
@@ -18,6 +19,7 @@ from fencelog.wire.messages.list_offsets import (
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
+NO_TIMESTAMP = TimestampMs(-1)
 
 
 async def list_offsets(
@@ -39,44 +41,43 @@ async def _one(
     broker: Broker, topic: str, asked: ListOffsetsPartition, isolation: int
 ) -> ListOffsetsPartitionResponse:
     index = asked.partition_index
-
-    def failed(error: ErrorCode) -> ListOffsetsPartitionResponse:
-        return ListOffsetsPartitionResponse(partition_index=index, error_code=error)
-
     partition = broker.logs.get(topic, index)
     if partition is None:
-        return failed(broker.logs.missing(topic, index))
-    log = partition.log
-    error = epoch_error(asked.current_leader_epoch, log.leader_epoch)
-    if error is not ErrorCode.NONE:
-        return failed(error)
-    if isolation not in tuple(Isolation):
-        return failed(ErrorCode.INVALID_REQUEST)
-    level = Isolation(isolation)
-    epoch = log.leader_epoch
-    if asked.timestamp == EARLIEST:
-        return ListOffsetsPartitionResponse(
-            partition_index=index, offset=log.log_start_offset, leader_epoch=epoch
-        )
-    if asked.timestamp == LATEST:
-        return ListOffsetsPartitionResponse(
-            partition_index=index, offset=_end(log, level), leader_epoch=epoch
-        )
-    if asked.timestamp < MAX_TIMESTAMP:
-        return failed(ErrorCode.UNSUPPORTED_VERSION)
-    timestamp = TimestampMs(asked.timestamp)
-    if timestamp == MAX_TIMESTAMP:
-        timestamp = log.max_timestamp
+        error = broker.logs.missing(topic, index)
+    elif isolation not in tuple(Isolation) or asked.timestamp < MAX_TIMESTAMP:
+        error = ErrorCode.INVALID_REQUEST
+    else:
+        error = epoch_error(asked.current_leader_epoch, partition.log.leader_epoch)
+    if partition is None or error is not ErrorCode.NONE:
+        return ListOffsetsPartitionResponse(partition_index=index, error_code=error)
     try:
-        found = await partition.store.find_timestamp(timestamp, level)
+        found = await _find(partition, TimestampMs(asked.timestamp), Isolation(isolation))
     except (CorruptionError, StorageError):
-        return failed(ErrorCode.KAFKA_STORAGE_ERROR)
+        return ListOffsetsPartitionResponse(
+            partition_index=index, error_code=ErrorCode.KAFKA_STORAGE_ERROR
+        )
     if found is None:
         return ListOffsetsPartitionResponse(partition_index=index)
     offset, timestamp = found
     return ListOffsetsPartitionResponse(
-        partition_index=index, offset=offset, timestamp=timestamp, leader_epoch=epoch
+        partition_index=index,
+        offset=offset,
+        timestamp=timestamp,
+        leader_epoch=partition.log.leader_epoch,
     )
+
+
+async def _find(
+    partition: Partition, asked: TimestampMs, isolation: Isolation
+) -> tuple[Offset, TimestampMs] | None:
+    """Offset and timestamp that answer a request; an end has no timestamp (-1)."""
+    log = partition.log
+    if asked == EARLIEST:
+        return log.log_start_offset, NO_TIMESTAMP
+    if asked == LATEST:
+        return _end(log, isolation), NO_TIMESTAMP
+    wanted = log.max_timestamp if asked == MAX_TIMESTAMP else asked
+    return await partition.store.find_timestamp(wanted, isolation)
 
 
 def _end(log: PartitionLog, isolation: Isolation) -> Offset:

@@ -1,8 +1,8 @@
 """Produce: judge and append in one step, then wait once for the commit.
 
 Behaviour: each partition gets its own result and the good ones stay (F4). The first transactional
-append of a producer on a partition is verified with the coordinator first (E14, V5); everything else
-is appended before this returns, so pipelined requests of a connection keep their order (E13).
+append of a producer on a partition is verified with the coordinator first (E14, V5); everything
+else is appended before this returns, so pipelined requests of a connection keep their order (E13).
 """
 
 import asyncio

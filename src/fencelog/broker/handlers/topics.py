@@ -1,5 +1,6 @@
 """Topics: create, delete, and what their settings are."""
 
+from collections import Counter
 from collections.abc import Mapping
 
 from fencelog.broker.catalog import Topic, name_problem
@@ -42,14 +43,11 @@ async def create_topics(
 ) -> CreateTopicsResponse:
     """Create each topic, or say why not; the good ones are made."""
     del request
-    names = [topic.name for topic in message.topics]
+    names = Counter(topic.name for topic in message.topics)
     results = []
     for asked in message.topics:
         try:
-            if names.count(asked.name) > 1:
-                raise RequestError(
-                    ErrorCode.INVALID_REQUEST, f"topic {asked.name} is named more than once"
-                )
+            _check_name(asked.name, times=names[asked.name])
             results.append(await _create(broker, asked, validate_only=message.validate_only))
         except RequestError as error:
             results.append(
@@ -61,6 +59,14 @@ async def create_topics(
                 )
             )
     return CreateTopicsResponse(topics=results)
+
+
+def _check_name(name: str, *, times: int) -> None:
+    if times > 1:
+        raise RequestError(ErrorCode.INVALID_REQUEST, f"topic {name} is named more than once")
+    problem = name_problem(name)
+    if problem is not None:
+        raise RequestError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
 
 
 def _partition_count(broker: Broker, asked: CreatableTopic) -> int:
@@ -88,9 +94,6 @@ def _partition_count(broker: Broker, asked: CreatableTopic) -> int:
 async def _create(
     broker: Broker, asked: CreatableTopic, *, validate_only: bool
 ) -> CreatableTopicResult:
-    problem = name_problem(asked.name)
-    if problem is not None:
-        raise RequestError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
     if asked.replication_factor not in (-1, 1) and not asked.assignments:
         raise RequestError(
             ErrorCode.INVALID_REPLICATION_FACTOR,

@@ -1,7 +1,7 @@
 """Kafka's transactions: InitProducerId, AddPartitionsToTxn, EndTxn, and what operators list.
 
-Version notes: PRODUCER_FENCED exists from InitProducerId 4 and from version 2 of the others on; older
-versions get INVALID_PRODUCER_EPOCH (E2).
+Version notes: PRODUCER_FENCED exists from InitProducerId 4 and from version 2 of the others on;
+older versions get INVALID_PRODUCER_EPOCH (E2).
 """
 
 from collections.abc import Iterable
