@@ -100,7 +100,10 @@ def test_partition_metadata_names_the_topic_id_as_kafka_prints_it() -> None:
     assert layout.decode_partition_metadata(text) == topic_id
 
 
-@pytest.mark.parametrize("text", ["", "version: 1\ntopic_id: x", "version: 0\ntopic_id: abc"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "version: 1\ntopic_id: x", "version: 0\ntopic_id: abc", "version: 0\ntopic_id: abcde"],
+)
 def test_damaged_partition_metadata_is_damage(text: str) -> None:
     with pytest.raises(CorruptionError):
         layout.decode_partition_metadata(text)
@@ -278,4 +281,13 @@ def test_every_cut_and_every_flipped_bit_of_a_snapshot_is_noticed() -> None:
 def test_a_count_beyond_the_bytes_is_noticed_before_anything_is_made(count: int) -> None:
     body = struct.pack(">i", count) + bytes(46)
     with pytest.raises(CorruptionError):
+        decode_snapshot(struct.pack(">hI", 1, crc32c(body)) + body)
+
+
+@pytest.mark.parametrize(("producer_id", "count"), [(8, 0), (7, 6), (7, -1)])
+def test_a_window_that_cannot_be_is_damage(producer_id: int, count: int) -> None:
+    entry = struct.pack(">qhiqiqiq", 7, 0, 0, 0, 0, 0, -1, -1)
+    trailer = struct.pack(">4sqqib", b"FLw1", 7, producer_id, 1, count) + bytes(6 * 32)
+    body = struct.pack(">i", 1) + entry + trailer
+    with pytest.raises(CorruptionError, match="window"):
         decode_snapshot(struct.pack(">hI", 1, crc32c(body)) + body)

@@ -47,6 +47,7 @@ def test_a_failed_log_appends_and_acknowledges_nothing() -> None:  # D2
     partition.log.failed()
     partition.log.flushed(end_offset)
     assert partition.log.high_watermark == 1
+    assert partition.log.is_failed
     assert error_of(partition.produce()) is ErrorCode.KAFKA_STORAGE_ERROR
     assert len(partition.read(0)) == 1, "what is committed can still be read"
 
@@ -236,6 +237,21 @@ def test_a_reader_sees_as_far_as_its_isolation() -> None:  # F6
     partition.produce()
     seen = {isolation.name: partition.visible(isolation) for isolation in Isolation}
     assert seen == {"TRANSACTIONAL": [0], "REPLICATED": [0, 1], "TAIL": [0, 1, 2]}
+
+
+def test_the_tail_is_visible_as_far_as_it_is_written() -> None:  # F6
+    partition = Driver()
+    ends = []
+    for _ in range(2):
+        partition.produce()
+        (write,) = partition.log.take_tail()
+        partition.files[0].log += write.buffers[0]
+        ends.append(write.end_offset)
+    for written in range(2):
+        assert partition.visible(Isolation.TAIL) == list(range(written))
+        partition.log.written(ends[written])
+    partition.log.flushed(ends[0])
+    assert partition.visible(Isolation.TAIL) == [0, 1]
 
 
 @pytest.mark.parametrize("isolation", Isolation)

@@ -198,3 +198,16 @@ def test_a_control_batch_of_another_type_only_takes_an_offset() -> None:  # O9
     builder.replay(read_header(batch), None)
     assert builder.log_end == 1
     assert builder.finish().producers() == []
+
+
+def test_a_dropping_marker_whose_data_was_deleted_leaves_nobody() -> None:  # V5, D4
+    partition = Driver(segment_bytes=200)
+    partition.produce_in_transaction(7, payload=100)
+    partition.mark(marker(7, drop_state=True))
+    partition.flush()
+    assert partition.log.advance_start(1) == [0]
+    del partition.files[0]
+    again = partition.rebuilt()
+    assert again.producers() == []
+    assert again.highest_producer_id == 7
+    assert state_of(again) == state_of(partition.log)

@@ -291,6 +291,14 @@ def test_a_coordinators_batch_joins_the_transaction_without_sequence_or_question
     assert error_of(late) is ErrorCode.INVALID_PRODUCER_EPOCH
 
 
+def test_a_coordinators_batch_may_follow_the_producers_own() -> None:
+    partition = Driver()
+    partition.produce_in_transaction(7)
+    batch = make_batch(7, 0, -1, transactional=True)
+    assert partition.append(batch, coordinator=True) == Appended(1, 2)
+    assert isinstance(partition.produce_in_transaction(7, sequence=1), Appended)
+
+
 def test_a_coordinators_batch_of_another_epoch_stays_out_of_an_open_transaction() -> None:  # E7
     partition = Driver()
     partition.append(make_batch(7, 0, -1, transactional=True), coordinator=True)
