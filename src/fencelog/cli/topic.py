@@ -36,16 +36,17 @@ app = typer.Typer(
 
 NameArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
 NamesArgument = Annotated[list[str], typer.Argument(metavar="TOPIC…", help="One topic or more.")]
-PARTITION_COLUMNS = (
-    "partition",
-    "leader",
-    "leader_epoch",
-    "replicas",
-    "in_sync",
-    "log_start_offset",
-    "last_stable_offset",
-    "high_watermark",
-)
+# Titles short enough for a terminal of 80 columns; the field's own abbreviations.
+PARTITION_TITLES = {
+    "partition": "partition",
+    "leader": "leader",
+    "epoch": "leader_epoch",
+    "replicas": "replicas",
+    "isr": "in_sync",
+    "start": "log_start_offset",
+    "LSO": "last_stable_offset",
+    "HW": "high_watermark",
+}
 
 
 @app.command()
@@ -120,7 +121,11 @@ def describe(
             partitions, configs = topic["partitions"], topic["configs"]
             assert isinstance(partitions, list)
             assert isinstance(configs, dict)
-            show_rows(partitions, PARTITION_COLUMNS, Format.TABLE)
+            short: list[Row] = [
+                {title: each[name] for title, name in PARTITION_TITLES.items()}
+                for each in partitions
+            ]
+            show_rows(short, list(PARTITION_TITLES), Format.TABLE)
             rows: list[Row] = [{"config": key, "value": value} for key, value in configs.items()]
             show_rows(rows, ("config", "value"), Format.TABLE)
 
