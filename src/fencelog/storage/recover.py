@@ -197,6 +197,7 @@ class Recovery:
             await self.disk.sync_directory(self.directory)
 
     async def _copy(self, path: str, size: int | None) -> None:
+        await self.disk.remove(path + _CLEANED)
         old = await self.disk.open(path)
         new = await self.disk.open(path + _CLEANED, create=True)
         try:

@@ -240,6 +240,7 @@ def test_a_partition_is_made_once_and_says_whose_it_is() -> None:
         assert await read_topic_id(disk, DIRECTORY) is None
         await World.create(disk)
         assert await read_topic_id(disk, DIRECTORY) == TOPIC_ID
+        assert disk.operations[-2:] == [("sync_directory", DIRECTORY), ("sync_directory", "")]
         with pytest.raises(StorageError, match="holds a partition already"):
             await PartitionStore.create(disk, DIRECTORY, TOPIC_ID, SMALL_SEGMENTS, "fsync")
 

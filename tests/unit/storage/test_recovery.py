@@ -303,6 +303,33 @@ def test_segments_below_the_log_start_that_a_crash_left_are_removed() -> None:
     run(scenario())
 
 
+def test_what_an_earlier_recovery_left_half_done_is_removed_and_not_used() -> None:  # D2
+    async def scenario() -> None:
+        world = await one_segment()
+        for name in (".cleaned", ".deleted", ".tmp"):
+            file = await world.disk.open(FIRST + name, create=True)
+            await file.append([bytes(50)])
+        again = await World.recover(world.disk)
+        assert await again.read_all() == b"".join(world.appended)
+        names = await world.disk.list(DIRECTORY)
+        assert not [name for name in names if name.endswith((".cleaned", ".deleted", ".tmp"))]
+
+    run(scenario())
+
+
+def test_side_files_of_a_damaged_partition_are_gone_before_anything_can_trust_them() -> None:
+    async def scenario() -> None:  # D3
+        world = await many_segments()
+        await world.store.close(clean=True)
+        world.disk.corrupt(FIRST, 70)
+        end = world.log.log_end_offset
+        for clean in (False, True):
+            with pytest.raises(CorruptionError):
+                await World.recover(world.disk, recovery_point=end, clean=clean)
+
+    run(scenario())
+
+
 def test_another_topics_directory_is_refused() -> None:
     async def scenario() -> None:
         world = await one_segment()
