@@ -1,0 +1,197 @@
+"""Kills at chosen places: whatever dies, each input record is in the output exactly once."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.spark.conftest import ROOT, Log
+from tests.spark.faults import Announced, Fault, plan
+
+RECORDS = [f"{number:04}" for number in range(400)]
+END_S = 120.0
+
+
+class Driver:
+    """A Spark driver in a process group of its own."""
+
+    def __init__(self, job: dict[str, object], stderr: Path) -> None:
+        self._stderr = stderr
+        with stderr.open("wb") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.spark.driver", json.dumps(job)],
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=file,
+                start_new_session=True,
+            )
+
+    def kill(self) -> None:
+        """SIGKILL the driver's Python and JVM; Python workers are left as orphans."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def succeed(self) -> None:
+        """Wait for its end, which must be a good one."""
+        status = self.process.wait(END_S)
+        assert status == 0, self.stderr
+
+    @property
+    def stderr(self) -> str:
+        """What it wrote so far."""
+        return self._stderr.read_text(errors="replace")[-4_000:]
+
+
+Start = Callable[..., Driver]
+
+
+@pytest.fixture
+def announced(tmp_path: Path) -> Announced:
+    folder = tmp_path / "faults"
+    folder.mkdir()
+    return Announced(folder)
+
+
+@pytest.fixture
+def topics(log: Log, fresh_name: Callable[[str], str]) -> tuple[str, str]:
+    source, sink = log.topic(fresh_name("in")), log.topic(fresh_name("out"))
+    log.produce(source, RECORDS)
+    return source, sink
+
+
+@pytest.fixture
+def start(
+    log: Log, topics: tuple[str, str], announced: Announced, tmp_path: Path
+) -> Iterator[Start]:
+    """Start a driver of the one query, with faults; what still runs at the end is killed."""
+    drivers: list[Driver] = []
+
+    def starter(
+        *faults: Fault,
+        master: str = "local[2,4]",
+        settings: dict[str, str] | None = None,
+        **writer: str,
+    ) -> Driver:
+        job = {
+            "master": master,
+            "settings": settings or {},
+            "servers": log.servers,
+            "source": topics[0],
+            "sink": topics[1],
+            "checkpoint": str(tmp_path / "checkpoint"),
+            "folder": str(announced.folder),
+            "faults": plan(*faults),
+            "reader": {"maxOffsetsPerTrigger": "100"},
+            "writer": writer,
+        }
+        drivers.append(Driver(job, tmp_path / f"driver-{len(drivers)}.stderr"))
+        return drivers[-1]
+
+    yield starter
+    for driver in drivers:
+        driver.kill()
+
+
+def doubled(values: list[str]) -> dict[str, int]:
+    return {value: count for value, count in Counter(values).items() if count > 1}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_no_death_of_a_driver_or_task_loses_or_doubles_a_record(
+    log: Log, topics: tuple[str, str], start: Start, announced: Announced
+) -> None:  # S2, S3, S4, S5
+    _, sink = topics
+
+    # A first driver comes to its commit of batch 1 and pauses there: the zombie to be.
+    zombie = start(Fault(name="pause", point="committing", batch=1))
+    announced.wait("pause")
+    committed_by_zombie = len(log.values(sink))
+
+    # A second one takes over and is killed while its tasks hold rows that are not committed.
+    second = start(Fault(name="in-task", point="written", batch=1))
+    announced.wait("in-task")
+    second.kill()
+    assert len(log.values(sink)) == committed_by_zombie == 100
+
+    # A third one dies when batch 1 is decided and Spark has not noted it.
+    third = start(Fault(name="decided", point="committed", batch=1))
+    announced.wait("decided")
+    third.kill()
+
+    # A fourth one loses the worker of a task that had written everything, and goes to the end.
+    fourth = start(
+        Fault(
+            name="worker", point="written", batch=2, partition=0, attempt=0, action="kill-worker"
+        ),
+        Fault(name="error", point="writing", batch=3, partition=1, attempt=0, action="raise"),
+    )
+    fourth.succeed()
+    assert announced.wait("worker")["attempt"] == 0
+    assert announced.wait("error")["attempt"] == 0
+    assert log.values(sink) == RECORDS, doubled(log.values(sink))
+
+    # The zombie wakes up: its run is fenced, and it changes nothing.
+    announced.release("pause")
+    assert zombie.process.wait(END_S) == 1
+    assert "a newer run of this query has taken over" in zombie.stderr
+    assert log.values(sink) == RECORDS
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_speculation_and_a_killed_executor_change_nothing(
+    log: Log, topics: tuple[str, str], start: Start, announced: Announced
+) -> None:  # S4, S7, trap 13
+    _, sink = topics
+    driver = start(
+        # A task that has written stands still until a copy of it has won.
+        Fault(name="straggler", point="written", batch=1, partition=0, attempt=0),
+        Fault(name="executor", point="written", batch=2, partition=0, attempt=0),
+        master="local-cluster[2,1,1024]",
+        settings={
+            "spark.speculation": "true",
+            "spark.speculation.interval": "200ms",
+            "spark.speculation.minTaskRuntime": "500ms",
+            "spark.speculation.quantile": "0.5",
+            "spark.executor.memory": "512m",
+            "spark.executorEnv.PYTHONPATH": str(ROOT),
+        },
+    )
+    announced.wait("straggler")
+    facts = announced.wait("executor")
+    announced.release("straggler")
+    # The worker's daemon is the child of the executor's JVM.
+    os.kill(_parent(facts["parent"]), signal.SIGKILL)
+    driver.succeed()
+    assert log.values(sink) == RECORDS, doubled(log.values(sink))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_at_least_once_shows_the_duplicates_that_would_have_been(
+    log: Log, topics: tuple[str, str], start: Start, announced: Announced
+) -> None:  # E11: the other half of the proof
+    _, sink = topics
+    first = start(Fault(name="undecided", point="committing", batch=1), delivery="at-least-once")
+    announced.wait("undecided")
+    first.kill()
+    start(delivery="at-least-once").succeed()
+    values = log.values(sink)
+    assert sorted(set(values)) == RECORDS
+    assert len(doubled(values)) == 100
+
+
+def _parent(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    (line,) = (each for each in status.splitlines() if each.startswith("PPid:"))
+    return int(line.split()[1])
