@@ -108,7 +108,6 @@ class Client:
         self._closed = True
         thread, self._thread = self._thread, None
         if thread is not None and thread.owned:
-            thread.run(self._cluster.close())
             thread.close()
 
     # --- topics and cluster
@@ -349,7 +348,7 @@ class Client:
                 if thread is not None:
                     keep_for_ever((thread, self._cluster))
                     self._cluster = Cluster(self._options)
-                self._thread = LoopThread("fencelog-client")
+                self._thread = LoopThread("fencelog-client", self._cluster.close)
                 self._closed = False
             assert self._thread is not None
             return self._thread

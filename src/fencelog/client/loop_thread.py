@@ -10,7 +10,7 @@ import atexit
 import os
 import threading
 import weakref
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -34,8 +34,9 @@ def keep_for_ever(inherited: object) -> None:
 class LoopThread:
     """An event loop in a thread of its own."""
 
-    def __init__(self, name: str) -> None:
-        """Start the thread; returns once the loop runs."""
+    def __init__(self, name: str, farewell: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Start the thread. ``farewell`` runs in the loop before it is closed."""
+        self._farewell = farewell
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
@@ -75,13 +76,17 @@ class LoopThread:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
-            left = asyncio.all_tasks(self._loop)
-            for task in left:
-                task.cancel()
-            if left:
-                self._loop.run_until_complete(asyncio.wait(left, timeout=JOIN_TIMEOUT_S))
+            self._loop.run_until_complete(self._end())
         finally:
             self._loop.close()
+
+    async def _end(self) -> None:
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=JOIN_TIMEOUT_S)
+        await self._farewell()
 
 
 @atexit.register

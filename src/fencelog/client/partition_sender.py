@@ -9,7 +9,7 @@ from fencelog.client.batches import EncodedBatch
 from fencelog.client.cluster import Cluster
 from fencelog.client.connection import Connection
 from fencelog.client.model import Delivery
-from fencelog.client.retry import RETRIABLE, STALE_ROUTE, Backoff, Deadline, failure
+from fencelog.client.retry import RETRIABLE, STALE_ROUTE, Backoff, Deadline, again, failure
 from fencelog.errors import ErrorCode, RequestError, WireError
 from fencelog.types import NO_SEQUENCE, TopicPartition
 from fencelog.wire.api_versions import ApiKey
@@ -115,15 +115,15 @@ class PartitionSender:
             except RequestError as error:
                 if len(self._queue) < left:
                     deadline, backoff = self._cluster.deadline(), Backoff()
-                if not self._may_retry(error, deadline):
+                if error.code in STALE_ROUTE:
+                    self._cluster.forget(self._partition.topic)
+                if error.code not in RETRIABLE:
                     self._owner.failed(error)
                     return
+                if deadline.passed:
+                    self._owner.failed(again(error, f"; given up after {deadline}"))
+                    return
                 await backoff.wait(deadline)
-
-    def _may_retry(self, error: RequestError, deadline: Deadline) -> bool:
-        if error.code in STALE_ROUTE:
-            self._cluster.forget(self._partition.topic)
-        return error.code in RETRIABLE and not deadline.passed
 
     async def _drain(self, deadline: Deadline) -> None:
         """Send until the queue is empty. Raises the first failure once nothing is in flight."""

@@ -1,0 +1,1 @@
+"""Tests of the client, room by room; real brokers are in ``tests/conformance``."""
