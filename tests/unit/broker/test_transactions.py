@@ -1,0 +1,302 @@
+"""Kafka's transactions through a whole node, request by request."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from fencelog.errors import ErrorCode
+from fencelog.node import Node
+from fencelog.wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+)
+from fencelog.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
+from fencelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tests.support.memory_disk import Loss
+from tests.support.node import Peer, World, batch, until, visible
+
+ID = "orders"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+class Producer:
+    """A version 1 transactional producer, spelled out."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.producer_id = -1
+        self.epoch = -1
+        self.sequence = 0
+
+    async def init(self, *, version: int = 4, timeout_ms: int = 60_000) -> ErrorCode:
+        """Ask until no older transaction is in the way."""
+        request = InitProducerIdRequest(transactional_id=ID, transaction_timeout_ms=timeout_ms)
+        while True:
+            answer = await self.peer.ask(request, version, InitProducerIdResponse)
+            if answer.error_code != ErrorCode.CONCURRENT_TRANSACTIONS:
+                self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+                self.sequence = 0
+                return ErrorCode(answer.error_code)
+            await asyncio.sleep(0)
+
+    async def add(self, topic: str, *partitions: int, version: int = 3) -> ErrorCode:
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=ID,
+            v3_and_below_producer_id=self.producer_id,
+            v3_and_below_producer_epoch=self.epoch,
+            v3_and_below_topics=[AddPartitionsToTxnTopic(name=topic, partitions=[*partitions])],
+        )
+        while True:
+            answer = await self.peer.ask(request, version, AddPartitionsToTxnResponse)
+            (topic_result,) = answer.results_by_topic_v3_and_below
+            error = topic_result.results_by_partition[0].partition_error_code
+            if error != ErrorCode.CONCURRENT_TRANSACTIONS:
+                return ErrorCode(error)
+            await asyncio.sleep(0)
+
+    async def produce(
+        self, topic: str, *values: str, partition: int = 0, version: int = 9
+    ) -> ErrorCode:
+        sent = batch(
+            *values,
+            producer_id=self.producer_id,
+            epoch=self.epoch,
+            sequence=self.sequence,
+            transactional=True,
+        )
+        result = await self.peer.produce(
+            topic, sent, partition=partition, transactional_id=ID, version=version
+        )
+        if result.error is ErrorCode.NONE:
+            self.sequence += len(values)
+        return result.error
+
+    async def end(self, *, commit: bool, version: int = 3) -> ErrorCode:
+        request = EndTxnRequest(
+            transactional_id=ID,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            committed=commit,
+        )
+        answer = await self.peer.ask(request, version, EndTxnResponse)
+        return ErrorCode(answer.error_code)
+
+
+async def settled(node: Node, topic: str, partition: int = 0) -> None:
+    """Return once no transaction is open on the partition."""
+    found = node.broker.logs.get(topic, partition)
+    assert found is not None
+    await until(
+        lambda: found.log.last_stable_offset == found.log.log_end_offset, "the LSO reaches the end"
+    )
+
+
+def test_a_committed_transaction_appears_at_once_and_an_aborted_one_never(world: World) -> None:
+    async def scenario() -> None:  # E10
+        async with world.node() as node, Peer.of(node) as peer, Peer.of(node) as reader:
+            await peer.create_topic("t")
+            producer = Producer(peer)
+            await producer.init()
+            assert await producer.add("t", 0) is ErrorCode.NONE
+            assert await producer.produce("t", "a", "b") is ErrorCode.NONE
+            held_back = await reader.fetch("t")
+            assert (held_back.last_stable_offset, held_back.high_watermark) == (0, 2)
+            assert visible(held_back) == []
+            assert await producer.end(commit=True) is ErrorCode.NONE
+            await settled(node, "t")
+            assert await producer.add("t", 0) is ErrorCode.NONE
+            assert await producer.produce("t", "void") is ErrorCode.NONE
+            assert await producer.end(commit=False) is ErrorCode.NONE
+            await settled(node, "t")
+            assert visible(await reader.fetch("t")) == [(0, "a"), (1, "b")]
+            assert [v for _, v in visible(await reader.fetch("t", isolation=0))] == [
+                "a",
+                "b",
+                "void",
+            ]
+
+    asyncio.run(scenario())
+
+
+def test_a_write_to_a_partition_that_was_not_enlisted_is_refused(world: World) -> None:  # E14
+    async def scenario() -> None:
+        async with world.node() as node, Peer.of(node) as peer:
+            await peer.create_topic("t", partitions=2)
+            producer = Producer(peer)
+            await producer.init()
+            assert await producer.produce("t", "x") is ErrorCode.INVALID_TXN_STATE
+            await producer.add("t", 0)
+            assert await producer.produce("t", "x", partition=1) is ErrorCode.INVALID_TXN_STATE
+            abortable = await producer.produce("t", "x", partition=1, version=11)
+            assert abortable is ErrorCode.TRANSACTION_ABORTABLE
+            assert await producer.produce("t", "x") is ErrorCode.NONE
+
+    asyncio.run(scenario())
+
+
+def test_a_write_that_arrives_after_the_end_of_its_transaction_is_refused(world: World) -> None:
+    async def scenario() -> None:  # E14
+        async with world.node() as node, Peer.of(node) as peer:
+            await peer.create_topic("t")
+            producer = Producer(peer)
+            await producer.init()
+            await producer.add("t", 0)
+            assert await producer.produce("t", "in time") is ErrorCode.NONE
+            assert await producer.end(commit=True) is ErrorCode.NONE
+            await settled(node, "t")
+            assert await producer.produce("t", "delayed") is ErrorCode.INVALID_TXN_STATE
+            assert visible(await peer.fetch("t")) == [(0, "in time")]
+
+    asyncio.run(scenario())
+
+
+def test_a_new_incarnation_aborts_the_open_transaction_and_fences_the_zombie(world: World) -> None:
+    async def scenario() -> None:  # E2, E7
+        async with world.node() as node, Peer.of(node) as old, Peer.of(node) as new:
+            await old.create_topic("t")
+            zombie, successor = Producer(old), Producer(new)
+            await zombie.init()
+            await zombie.add("t", 0)
+            assert await zombie.produce("t", "zombie") is ErrorCode.NONE
+            assert await successor.init() is ErrorCode.NONE
+            assert successor.epoch > zombie.epoch
+            # The markers were written before the new epoch was answered.
+            found = node.broker.logs.get("t", 0)
+            assert found is not None
+            assert found.log.open_transactions() == []
+            assert await zombie.produce("t", "late") is ErrorCode.INVALID_PRODUCER_EPOCH
+            assert await zombie.add("t", 0) is ErrorCode.PRODUCER_FENCED
+            assert await zombie.add("t", 0, version=1) is ErrorCode.INVALID_PRODUCER_EPOCH
+            assert await zombie.end(commit=True) is ErrorCode.PRODUCER_FENCED
+            assert await zombie.end(commit=True, version=1) is ErrorCode.INVALID_PRODUCER_EPOCH
+            assert visible(await new.fetch("t")) == []
+
+    asyncio.run(scenario())
+
+
+def test_a_transaction_past_its_timeout_is_aborted_and_its_producer_learns_it(
+    world: World,
+) -> None:  # E12
+    async def scenario() -> None:
+        async with world.node() as node, Peer.of(node) as peer:
+            await peer.create_topic("t")
+            producer = Producer(peer)
+            await producer.init(timeout_ms=100)
+            await producer.add("t", 0)
+            assert await producer.produce("t", "slow") is ErrorCode.NONE
+            await settled(node, "t")
+            assert await producer.end(commit=True) is ErrorCode.PRODUCER_FENCED
+            assert visible(await peer.fetch("t")) == []
+
+    asyncio.run(scenario())
+
+
+def test_a_commit_is_answered_and_marked_only_once_the_decision_is_durable(world: World) -> None:
+    async def scenario() -> None:  # E16
+        async with world.node() as node, Peer.of(node) as peer:
+            await peer.create_topic("t")
+            producer = Producer(peer)
+            await producer.init()
+            await producer.add("t", 0)
+            await producer.produce("t", "a")
+            data = node.broker.logs.get("t", 0)
+            assert data is not None
+            world.disk.hold("__transaction_state")
+            ending = asyncio.ensure_future(producer.end(commit=True))
+            await until(lambda: world.disk.waiting > 0, "the decision's sync waits")
+            async with Peer.of(node) as other:
+                assert visible(await other.fetch("t")) == []
+            assert data.log.log_end_offset == 1, "no marker before the decision is durable"
+            assert not ending.done()
+            world.disk.release()
+            assert await ending is ErrorCode.NONE
+            await settled(node, "t")
+            assert visible(await peer.fetch("t")) == [(0, "a")]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_decision_is_carried_out_after_a_crash(world: World, commit: bool) -> None:  # E9, E16
+    async def scenario() -> None:
+        async with world.node(crash=True) as node, Peer.of(node) as peer:
+            await peer.create_topic("t")
+            producer = Producer(peer)
+            await producer.init()
+            await producer.add("t", 0)
+            await producer.produce("t", "a")
+            # The markers cannot become durable: the crash comes first.
+            world.disk.hold("t-0")
+            assert await producer.end(commit=commit) is ErrorCode.NONE
+            world.disk = world.disk.power_loss(Loss.ALL)
+        async with world.node() as node, Peer.of(node) as peer:
+            # Before the first request is taken the markers are in.
+            found = await peer.fetch("t")
+            assert found.last_stable_offset == found.high_watermark == 2
+            assert visible(found) == ([(0, "a")] if commit else [])
+
+    asyncio.run(scenario())
+
+
+def test_a_transaction_that_no_coordinator_lists_is_aborted_at_start(world: World) -> None:  # E17
+    async def scenario() -> None:
+        async with world.node(crash=True) as node, Peer.of(node) as peer:
+            await peer.create_topic("t")
+            producer = Producer(peer)
+            await producer.init()
+            await producer.add("t", 0)
+            await producer.produce("t", "orphan")
+            world.disk = world.disk.power_loss(Loss.NONE)
+            for name in await world.disk.list(""):
+                if name.startswith("__transaction_state-"):
+                    await world.disk.remove(name)
+        async with world.node() as node, Peer.of(node) as peer:
+            found = await peer.fetch("t")
+            assert found.last_stable_offset == found.high_watermark == 2
+            assert visible(found) == []
+
+    asyncio.run(scenario())
+
+
+def test_an_open_transaction_survives_a_crash_and_can_be_committed(world: World) -> None:  # E15
+    async def scenario() -> None:
+        producers = []
+        async with world.node(crash=True) as node, Peer.of(node) as peer:
+            await peer.create_topic("t")
+            producer = Producer(peer)
+            await producer.init()
+            await producer.add("t", 0)
+            await producer.produce("t", "before")
+            producers.append(producer)
+            world.disk = world.disk.power_loss(Loss.ALL)
+        async with world.node() as node, Peer.of(node) as peer:
+            (producer,) = producers
+            producer.peer = peer
+            assert visible(await peer.fetch("t")) == []
+            assert await producer.produce("t", "after") is ErrorCode.NONE
+            assert await producer.end(commit=True) is ErrorCode.NONE
+            await settled(node, "t")
+            assert visible(await peer.fetch("t")) == [(0, "before"), (1, "after")]
+
+    asyncio.run(scenario())
+
+
+def test_producer_ids_are_never_reused_after_a_crash(world: World) -> None:  # E1, E7
+    async def scenario() -> None:
+        taken: list[int] = []
+        for _ in range(3):
+            async with world.node(crash=True) as node, Peer.of(node) as peer:
+                request = InitProducerIdRequest(transactional_id=None)
+                for _ in range(3):
+                    answer = await peer.ask(request, 4, InitProducerIdResponse)
+                    taken.append(answer.producer_id)
+                world.disk = world.disk.power_loss(Loss.ALL)
+        assert len(set(taken)) == len(taken), taken
+
+    asyncio.run(scenario())
