@@ -109,7 +109,7 @@ class ArrowWriter(_Writer):
     ) -> None:
         """Flush after success, then close."""
         try:
-            if kind is None:
+            if kind is None and not self._closed:
                 self.flush()
         finally:
             self.close()
@@ -184,6 +184,8 @@ class Producer(_Writer):
     ) -> None:
         """Flush after success, then close. An open transaction is aborted."""
         try:
+            if self._closed:
+                return
             if self._sender.in_transaction:
                 self.abort()
             elif kind is None:
