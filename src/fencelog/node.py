@@ -28,6 +28,7 @@ from fencelog.coordination.group.shard import GroupShard
 from fencelog.coordination.shard import Shard
 from fencelog.coordination.transaction.shard import TransactionLimits, TransactionShard
 from fencelog.coordination.versioned.shard import VersionedShard
+from fencelog.errors import StorageError
 from fencelog.ports import Disk, MetadataStore, Random, WallClock
 from fencelog.storage.directory import DataDirectory
 from fencelog.types import CoordinatorEpoch, ProducerId
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=Shard)
 CHECKPOINT_INTERVAL_S = 60.0
+UPKEEP_ROUNDS = 5
+"""Retention is looked at every so many checkpoints: Kafka's five minutes."""
 RESUME_TIMEOUT_S = 10.0
 METADATA_FILE = "metadata.sqlite"
 
@@ -112,7 +115,7 @@ class Node:
         )
         self._server = Server(config, Dispatcher(self.broker, handlers()))
         self.address = self.broker.address = await self._server.start()
-        self._tasks.append(loop.create_task(self._checkpoint_regularly()))
+        self._tasks.append(loop.create_task(self._keep_up()))
 
     async def stop(self) -> None:
         """Answer what was begun, flush, and close so that the next start trusts the files."""
@@ -199,10 +202,18 @@ class Node:
         except TimeoutError:
             log.error("some markers cannot be written yet; their transactions stay open")  # noqa: TRY400
 
-    async def _checkpoint_regularly(self) -> None:
+    async def _keep_up(self) -> None:
+        """What is due at intervals. A disk that fails here fails the writers, not this task."""
+        rounds = 0
         while True:
             await asyncio.sleep(CHECKPOINT_INTERVAL_S)
-            await self._logs.checkpoint()
+            rounds += 1
+            try:
+                await self._logs.checkpoint()
+                if rounds % UPKEEP_ROUNDS == 0:
+                    await self._logs.upkeep(self._ports.clock.now_ms())
+            except StorageError as error:
+                log.error("upkeep is put off: %s", error)  # noqa: TRY400
 
 
 @asynccontextmanager

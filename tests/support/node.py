@@ -1,7 +1,7 @@
 """A whole node in the test's own loop, on a simulated disk, asked over a real socket.
 
-The peer speaks generated messages, one at a time or pipelined, so a test says exactly what arrives in
-which order, holds the disk where it wants, and cuts the power between two requests.
+The peer speaks generated messages, one at a time or pipelined, so a test says exactly what arrives
+in which order, holds the disk where it wants, and cuts the power between two requests.
 """
 
 import asyncio
@@ -97,9 +97,7 @@ class World:
         """Run a node; on leaving stop it cleanly, or just drop it as ``kill -9`` does."""
         metadata = await SqliteMetadata.open(self.metadata_path)
         config = BrokerConfig(data_dir="memory", port=0, durability=durability, **settings)  # type: ignore[arg-type]
-        ports = Ports(
-            disk=self.disk, metadata=metadata, clock=SystemClock(), random=SystemRandom()
-        )
+        ports = Ports(disk=self.disk, metadata=metadata, clock=SystemClock(), random=SystemRandom())
         node = Node(config, ports)
         await node.start()
         try:

@@ -12,7 +12,7 @@ from fencelog.log.config import InvalidConfigError, LogConfig
 from fencelog.ports import Disk, Random
 from fencelog.storage.directory import DataDirectory
 from fencelog.storage.partition_store import PartitionStore
-from fencelog.types import Offset, ProducerId, TopicId, TopicPartition
+from fencelog.types import Offset, ProducerId, TimestampMs, TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +76,24 @@ class LogManager:
             {name: p.log.log_start_offset for name, p in self._partitions.items()},
         )
 
+    async def upkeep(self, now_ms: TimestampMs) -> None:
+        """Forget idle producers, and delete what the topics' retention lets go (D4).
+
+        The new log start is stored before a segment goes, so a start never takes it for a loss.
+        """
+        for name, partition in list(self._partitions.items()):
+            partition.log.expire_producers(now_ms)
+            start = partition.log.retained_from(now_ms)
+            if partition.failure is not None or start <= partition.log.log_start_offset:
+                continue
+            gone = partition.log.advance_start(start)
+            await self.checkpoint()
+            if self._partitions.get(name) is not partition:
+                continue  # deleted meanwhile
+            await partition.store.delete_segments_below(start)
+            partition.purgatory.wake_readers()
+            log.info("%s begins at %d now; segments deleted: %s", name, start, gone)
+
     def _recovery_points(self) -> dict[TopicPartition, Offset]:
         return {name: p.store.recovery_point for name, p in self._partitions.items()}
 
@@ -110,7 +128,7 @@ class LogManager:
 
     def highest_producer_id(self) -> ProducerId:
         """The highest producer id that any log or snapshot holds (E7)."""
-        seen = (view.producer_id for p in self._partitions.values() for view in p.log.producers())
+        seen = (partition.log.highest_producer_id for partition in self._partitions.values())
         return max(seen, default=ProducerId(-1))
 
     # -- creating and deleting -----------------------------------------------------------------

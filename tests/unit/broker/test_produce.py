@@ -53,9 +53,7 @@ def test_a_duplicate_is_answered_only_once_its_original_is_committed(world: Worl
             assert late.error is ErrorCode.REQUEST_TIMED_OUT
             world.disk.release()
             first = await peer.produced()
-            retry = await again.produce(
-                "t", batch("a", "b", producer_id=7, epoch=0, sequence=0)
-            )
+            retry = await again.produce("t", batch("a", "b", producer_id=7, epoch=0, sequence=0))
             assert (first.error, first.base_offset) == (ErrorCode.NONE, 0)
             assert (retry.error, retry.base_offset) == (ErrorCode.NONE, 0)
             assert visible(await peer.fetch("t")) == [(0, "a"), (1, "b")]
