@@ -57,6 +57,7 @@ class MemoryFile:
         self._inode = inode
         self._failed = False
         self._closed = False
+        disk.open_files += 1
 
     @property
     def size(self) -> int:
@@ -98,6 +99,7 @@ class MemoryFile:
 
     async def close(self) -> None:
         """Close without syncing."""
+        self._disk.open_files -= not self._closed
         self._closed = True
 
     def _usable(self) -> None:
@@ -114,6 +116,7 @@ class MemoryDisk:
         self._directories: dict[str, _Directory] = {"": _Directory()}
         self.free_bytes = free_bytes
         self.failing_syncs = 0
+        self.open_files = 0
         self.operations: list[tuple[str, str]] = []
         self.before: Callable[[str, str], None] = _nothing
 

@@ -27,11 +27,18 @@ from fencelog.types import Offset, TimestampMs, TopicId
 
 @dataclass(slots=True)
 class _Segment:
-    """An open segment file, and what its side files must hold once they are written."""
+    """A segment file, and what its side files must hold once they are written.
+
+    It is open for as long as it may be written or synced; then reads open it for themselves, so
+    that a long log does not take a file descriptor for each of its segments.
+    """
 
     base_offset: Offset
     path: str
-    file: DiskFile
+    file: DiskFile | None = None
+    readers: int = 0
+    retired: DiskFile | None = None
+    """No longer to be written, and still read by somebody who began before."""
     side_files: tuple[bytearray, bytearray, bytearray] = field(
         default_factory=lambda: (bytearray(), bytearray(), bytearray())
     )
@@ -81,7 +88,7 @@ class PartitionStore:
             raise StorageError(f"{directory}: holds a partition already")
         log = PartitionLog.create(config)
         store = cls(disk, directory, log, durability)
-        await store._open_segment(log.log_end_offset)
+        await store._open_newest(log.log_end_offset)
         await _write_topic_id(disk, directory, topic_id)  # syncs the directory for both files
         await disk.sync_directory(parent_of(directory))
         store._names_are_dirty = False
@@ -121,9 +128,10 @@ class PartitionStore:
         active_files = builder.side_files(recovered.base_offsets[-1])
         log = builder.finish()
         store = cls(disk, directory, log, durability)
-        for base_offset in recovered.base_offsets:
-            await store._open_segment(base_offset)
-        newest = store._segments[recovered.base_offsets[-1]]
+        *full, newest_base_offset = recovered.base_offsets
+        for base_offset in full:
+            store._add_segment(base_offset)
+        newest = await store._open_newest(newest_base_offset)
         newest.extend_side_files(active_files)
         return store, log
 
@@ -157,8 +165,9 @@ class PartitionStore:
             self._check_usable()
             end = self._written_end
             with self._gives_up():
-                for segment in [s for s in self._segments.values() if s.is_dirty]:
-                    await self._sync_segment(segment)
+                for segment in list(self._segments.values()):
+                    if segment.is_dirty:
+                        await self._sync_segment(segment)
                 await self._sync_names()
                 while self._syncing:
                     await next(iter(self._syncing.values()))
@@ -172,9 +181,13 @@ class PartitionStore:
         the file holds no batches there, StorageError where it cannot be read.
         """
         segment = self._segments.get(plan.segment_base_offset)
-        if segment is None:
+        file = None if segment is None else await self._begin_read(segment)
+        if segment is None or file is None:
             return memoryview(b"")
-        return await read_batches(segment.file, segment.path, plan)
+        try:
+            return await read_batches(file, segment.path, plan)
+        finally:
+            await self._end_read(segment, file)
 
     async def find_timestamp(
         self, timestamp: TimestampMs, isolation: Isolation = Isolation.REPLICATED
@@ -182,9 +195,13 @@ class PartitionStore:
         """Return offset and timestamp of the first record at or after a timestamp, if any."""
         plan = self._log.offset_for_timestamp(timestamp, isolation)
         segment = None if plan is None else self._segments.get(plan.segment_base_offset)
-        if plan is None or segment is None:
+        file = None if segment is None else await self._begin_read(segment)
+        if plan is None or segment is None or file is None:
             return None
-        return await find_timestamp(segment.file, segment.path, plan, timestamp)
+        try:
+            return await find_timestamp(file, segment.path, plan, timestamp)
+        finally:
+            await self._end_read(segment, file)
 
     async def delete_segments_below(self, offset: Offset) -> None:
         """Remove the segments that end at or below an offset, never the newest.
@@ -196,8 +213,7 @@ class PartitionStore:
         for base_offset, end in pairwise(base_offsets):
             if end > offset:
                 break
-            segment = self._segments.pop(base_offset)
-            await segment.file.close()
+            await self._retire(self._segments.pop(base_offset))
             for suffix in (*layout.SEGMENT_SUFFIXES, layout.SNAPSHOT):
                 await self._disk.remove(self._path(base_offset, suffix))
         await self._disk.sync_directory(self._directory)
@@ -219,7 +235,7 @@ class PartitionStore:
                 await asyncio.wait([task])
             segments, self._segments = self._segments, {}
             for segment in segments.values():
-                await segment.file.close()
+                await self._retire(segment)
 
     # Writing
 
@@ -228,9 +244,11 @@ class PartitionStore:
             await self._roll(write)
         segment = self._segments[write.segment_base_offset]
         if write.buffers:
-            assert segment.file.size == write.position, (segment.file.size, write.position)
+            file = segment.file
+            assert file is not None, segment.path
+            assert file.size == write.position, (file.size, write.position)
             segment.is_dirty = True
-            await segment.file.append(write.buffers)
+            await file.append(write.buffers)
             self._written_end = write.end_offset
         segment.extend_side_files((write.index, write.time_index, write.txn_index))
         if write.leader_epochs is not None:
@@ -246,16 +264,18 @@ class PartitionStore:
         that sync may be of a gigabyte and nobody's answer hangs on it: it runs beside the writes.
         """
         full = self._segments[max(self._segments)]
-        if full.is_dirty and self._durability == "fsync":
-            await self._sync_segment(full)
-        elif full.is_dirty:
+        await self._write_side_files(full)
+        if full.is_dirty and self._durability == "os":
             task = asyncio.create_task(self._sync_beside(full, write.segment_base_offset))
             self._syncing[full.base_offset] = task
-        await self._write_side_files(full)
+        else:
+            if full.is_dirty:
+                await self._sync_segment(full)
+            await self._retire(full)
         if write.snapshot is not None:
             path = self._path(write.segment_base_offset, layout.SNAPSHOT)
             await replace_file(self._disk, path, write.snapshot, durable=False)
-        await self._open_segment(write.segment_base_offset)
+        await self._open_newest(write.segment_base_offset)
 
     async def _sync_beside(self, full: _Segment, end: Offset) -> None:
         """Sync a full segment; a failure shows at the next write or sync."""
@@ -263,6 +283,7 @@ class PartitionStore:
             with self._gives_up():
                 await self._sync_segment(full)
                 await self._sync_names()
+                await self._retire(full)
             if self._failure is None and min(self._syncing) == full.base_offset:
                 self._recovery_point = max(self._recovery_point, end)
         except StorageError:
@@ -272,6 +293,7 @@ class PartitionStore:
 
     @staticmethod
     async def _sync_segment(segment: _Segment) -> None:
+        assert segment.file is not None, segment.path
         segment.is_dirty = False
         await segment.file.sync()
 
@@ -280,10 +302,14 @@ class PartitionStore:
             self._names_are_dirty = False
             await self._disk.sync_directory(self._directory)
 
-    async def _open_segment(self, base_offset: Offset) -> _Segment:
-        path = self._path(base_offset, layout.LOG)
-        file = await self._disk.open(path, create=True)
-        segment = self._segments[base_offset] = _Segment(base_offset, path, file)
+    def _add_segment(self, base_offset: Offset) -> _Segment:
+        segment = _Segment(base_offset, self._path(base_offset, layout.LOG))
+        self._segments[base_offset] = segment
+        return segment
+
+    async def _open_newest(self, base_offset: Offset) -> _Segment:
+        segment = self._add_segment(base_offset)
+        segment.file = await self._disk.open(segment.path, create=True)
         self._names_are_dirty = True
         return segment
 
@@ -310,6 +336,36 @@ class PartitionStore:
 
     def _path(self, base_offset: Offset, suffix: str) -> str:
         return f"{self._directory}/{layout.file_name(base_offset, suffix)}"
+
+    # Reading
+
+    async def _begin_read(self, segment: _Segment) -> DiskFile | None:
+        """Return the file to read from, None where it was deleted meanwhile."""
+        if segment.file is not None:
+            segment.readers += 1
+            return segment.file
+        try:
+            return await self._disk.open(segment.path)
+        except FileNotFoundError:
+            return None
+
+    async def _end_read(self, segment: _Segment, file: DiskFile) -> None:
+        if file is not segment.file and file is not segment.retired:
+            await file.close()
+            return
+        segment.readers -= 1
+        await self._close_retired(segment)
+
+    async def _retire(self, segment: _Segment) -> None:
+        """Close a segment's file once nobody reads from it."""
+        segment.retired, segment.file = segment.file or segment.retired, None
+        await self._close_retired(segment)
+
+    @staticmethod
+    async def _close_retired(segment: _Segment) -> None:
+        if segment.retired is not None and segment.readers == 0:
+            retired, segment.retired = segment.retired, None
+            await retired.close()
 
     # Failing
 

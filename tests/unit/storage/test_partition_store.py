@@ -216,6 +216,55 @@ def test_the_first_record_at_or_after_a_timestamp_is_found() -> None:
     run(scenario())
 
 
+def test_a_read_that_began_before_a_roll_ends_undisturbed() -> None:
+    async def scenario() -> None:
+        world = await World.create()
+        world.append_values(b"x" * 900)
+        await world.flush()
+        may_end = asyncio.Event()
+        file_read = MemoryFile.read
+
+        async def slow(file: MemoryFile, position: int, size: int) -> bytes:
+            await may_end.wait()
+            return await file_read(file, position, size)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(MemoryFile, "read", slow)
+            plan = world.log.read(Offset(0), 1 << 20, Isolation.REPLICATED)
+            assert isinstance(plan, ReadPlan)
+            read = asyncio.ensure_future(world.store.read(plan))
+            await asyncio.sleep(0)
+            world.append_values(b"y" * 900)
+            await world.flush()
+            await world.store.close(clean=True)
+            may_end.set()
+            assert bytes(await read) == world.appended[0]
+
+    run(scenario())
+
+
+def test_full_segments_hold_no_open_file() -> None:
+    async def scenario() -> None:
+        for durability in ("fsync", "os"):
+            disk = MemoryDisk()
+            world = await World.create(disk, durability=durability)
+            for number in range(60):
+                world.append_values(b"%d" % number, b"x" * 60)
+            await world.flush()
+            await asyncio.sleep(0)
+            assert len(world.log.segment_base_offsets) > 5
+            assert disk.open_files == 1
+            assert await world.read_all() == b"".join(world.appended)
+            assert disk.open_files == 1
+            await world.store.close(clean=True)
+            assert disk.open_files == 0
+            again = await World.recover(disk, recovery_point=120, clean=True)
+            assert disk.open_files == 1
+            await again.store.close(clean=False)
+
+    run(scenario())
+
+
 def test_deleted_segments_are_gone_and_the_rest_is_read() -> None:
     async def scenario() -> None:
         world = await World.create()
