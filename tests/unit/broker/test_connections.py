@@ -1,0 +1,141 @@
+"""Limits at the door: what one client does never disturbs another."""
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+from fencelog.broker import server as server_module
+from fencelog.node import Node
+from fencelog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tests.support.node import Peer, World, batch, until, visible
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+async def is_served(node: Node) -> bool:
+    async with Peer.of(node) as peer:
+        answer = await peer.ask(ApiVersionsRequest(), 3, ApiVersionsResponse)
+        return answer.error_code == 0
+
+
+async def is_closed(reader: asyncio.StreamReader) -> bool:
+    async with asyncio.timeout(10):
+        try:
+            return await reader.read(1) == b""
+        except ConnectionResetError:
+            return True
+
+
+def test_a_connection_beyond_the_limit_is_refused_and_a_place_is_given_back(world: World) -> None:
+    async def scenario() -> None:
+        async with world.node(connections_max=2) as node:
+            async with Peer.of(node) as one, Peer.of(node) as two:
+                await one.ask(ApiVersionsRequest(), 3, ApiVersionsResponse)
+                await two.ask(ApiVersionsRequest(), 3, ApiVersionsResponse)
+                reader, writer = await asyncio.open_connection(*node.address)
+                assert await is_closed(reader)
+                writer.close()
+            await until(lambda: node._server.connection_count == 0, "both are gone")
+            assert await is_served(node)
+
+    asyncio.run(scenario())
+
+
+def test_an_announced_frame_takes_memory_only_as_its_bytes_arrive(world: World) -> None:
+    async def scenario() -> None:
+        async with world.node() as node:
+            _, writer = await asyncio.open_connection(*node.address)
+            writer.write((90 * 1024 * 1024).to_bytes(4, "big") + b"x")
+            await until(lambda: node._server._queued_bytes > 0, "the frame has begun")
+            assert node._server._queued_bytes <= 2 * 1024 * 1024
+            writer.close()
+            await until(lambda: node._server._queued_bytes == 0, "its budget is given back")
+            assert await is_served(node)
+
+    asyncio.run(scenario())
+
+
+def test_a_frame_that_dribbles_is_given_up(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server_module, "SWEEP_INTERVAL_S", 0.01)
+
+    async def scenario() -> None:
+        async with world.node(frame_timeout_s=0.2) as node:
+            reader, writer = await asyncio.open_connection(*node.address)
+            closed = asyncio.ensure_future(is_closed(reader))
+            writer.write((1000).to_bytes(4, "big"))
+            while not closed.done():
+                writer.write(b"x")
+                await asyncio.sleep(0.02)
+            assert closed.result()
+            writer.close()
+            assert await is_served(node)
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(scenario())
+    assert "a frame was not whole" in caplog.text
+
+
+def test_a_client_that_floods_is_slowed_and_loses_nothing(world: World) -> None:
+    async def scenario() -> None:
+        async with world.node(queued_bytes_max=200_000) as node, Peer.of(node) as peer:
+            await peer.create_topic("t")
+            world.disk.hold("t-0")
+            value = "x" * 10_000
+            for sequence in range(300):
+                peer.send_produce("t", batch(value, producer_id=1, epoch=0, sequence=sequence))
+            await until(lambda: world.disk.waiting > 0, "a sync waits")
+            assert await is_served(node)
+            # What one read of the socket brings is the most by which the budget is passed.
+            assert node._server._queued_bytes < 200_000 + server_module.SCRATCH_BYTES + 20_000
+            world.disk.release()
+            offsets = [(await peer.produced()).base_offset for _ in range(300)]
+            assert offsets == list(range(300))
+
+    asyncio.run(scenario())
+
+
+def test_requests_in_pieces_and_in_one_piece_are_the_same(world: World) -> None:
+    async def scenario() -> None:
+        async with world.node() as node, Peer.of(node) as peer:
+            await peer.create_topic("t")
+            sent: list[bytes] = []
+            peer._writer.writelines = sent.extend  # type: ignore[method-assign]
+            for number in range(20):
+                peer.send_produce("t", batch(str(number) * 50))
+            del peer._writer.writelines
+            data = b"".join(sent)
+            for size in (1, 7, 1000):
+                for start in range(0, len(data), size):
+                    peer._writer.write(data[start : start + size])
+                    if size == 1 and start % 500 == 0:
+                        await peer._writer.drain()
+                for _ in range(20):
+                    assert (await peer.produced()).error == 0
+            values = [value for _, value in visible(await peer.fetch("t"))]
+            assert values == [str(number) * 50 for number in range(20)] * 3
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_answers_what_was_begun(world: World) -> None:
+    async def scenario() -> None:
+        async with world.node() as node:
+            async with Peer.of(node) as peer:
+                await peer.create_topic("t")
+                world.disk.hold("t-0")
+                peer.send_produce("t", batch("a"))
+                await until(lambda: world.disk.waiting > 0, "a sync waits")
+                stopping = asyncio.ensure_future(node._server.stop())
+                await asyncio.sleep(0)
+                world.disk.release()
+                assert (await peer.produced()).error == 0
+                await stopping
+
+    asyncio.run(scenario())
