@@ -126,16 +126,15 @@ def test_requests_in_pieces_and_in_one_piece_are_the_same(world: World) -> None:
 
 def test_a_stop_answers_what_was_begun(world: World) -> None:
     async def scenario() -> None:
-        async with world.node() as node:
-            async with Peer.of(node) as peer:
-                await peer.create_topic("t")
-                world.disk.hold("t-0")
-                peer.send_produce("t", batch("a"))
-                await until(lambda: world.disk.waiting > 0, "a sync waits")
-                stopping = asyncio.ensure_future(node._server.stop())
-                await asyncio.sleep(0)
-                world.disk.release()
-                assert (await peer.produced()).error == 0
-                await stopping
+        async with world.node() as node, Peer.of(node) as peer:
+            await peer.create_topic("t")
+            world.disk.hold("t-0")
+            peer.send_produce("t", batch("a"))
+            await until(lambda: world.disk.waiting > 0, "a sync waits")
+            stopping = asyncio.ensure_future(node._server.stop())
+            await asyncio.sleep(0)
+            world.disk.release()
+            assert (await peer.produced()).error == 0
+            await stopping
 
     asyncio.run(scenario())
