@@ -7,7 +7,7 @@ caller forget the route, look it up again and repeat the request.
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from fencelog.client.connection import Connection, connect
 from fencelog.client.model import BrokerDescription, PartitionDescription, TopicDescription
@@ -28,6 +28,9 @@ R = TypeVar("R", bound=Message)
 DEFAULT_PORT = 9092
 GROUP = 0
 TRANSACTION = 1
+Address = tuple[str, int]
+Lane = Literal["requests", "fetches"]
+"""A broker answers a connection in order: a fetch that waits for records must hold up nothing."""
 CONNECT_TIMEOUT_S = 5.0
 FIND_COORDINATOR_VERSION_MAX = 3
 METADATA_VERSION_MAX = 12
@@ -79,11 +82,11 @@ class Cluster:
     def __init__(self, options: ClusterOptions) -> None:
         """Connect lazily."""
         self.options = options
-        self._connections: dict[tuple[str, int], Connection] = {}
-        self._opening: dict[tuple[str, int], asyncio.Lock] = {}
-        self._brokers: dict[int, tuple[str, int]] = {}
+        self._connections: dict[tuple[Address, Lane], Connection] = {}
+        self._opening: dict[tuple[Address, Lane], asyncio.Lock] = {}
+        self._brokers: dict[int, Address] = {}
         self._topics: dict[str, TopicDescription] = {}
-        self._coordinators: dict[tuple[int, str], tuple[str, int]] = {}
+        self._coordinators: dict[tuple[int, str], Address] = {}
 
     async def close(self) -> None:
         """Close every connection."""
@@ -126,15 +129,17 @@ class Cluster:
                 ErrorCode.NETWORK_EXCEPTION, f"{name} to {connection.address}", str(error)
             ) from error
 
-    async def connection(self, address: tuple[str, int], deadline: Deadline) -> Connection:
+    async def connection(
+        self, address: Address, deadline: Deadline, lane: Lane = "requests"
+    ) -> Connection:
         """Return the connection to this address, opened if need be."""
-        lock = self._opening.setdefault(address, asyncio.Lock())
-        async with lock:
-            found = self._connections.get(address)
+        key = (address, lane)
+        async with self._opening.setdefault(key, asyncio.Lock()):
+            found = self._connections.get(key)
             if found is None or found.closed:
                 limit = Deadline(min(CONNECT_TIMEOUT_S, max(deadline.left_s, 0.1)))
                 found = await connect(*address, self.options.client_id, limit)
-                self._connections[address] = found
+                self._connections[key] = found
             return found
 
     async def any_broker(self, deadline: Deadline) -> Connection:
@@ -142,8 +147,8 @@ class Cluster:
 
         Raises RequestError (NETWORK_EXCEPTION) naming every address that was tried.
         """
-        for found in self._connections.values():
-            if not found.closed:
+        for (_, lane), found in self._connections.items():
+            if lane == "requests" and not found.closed:
                 return found
         failures = []
         for address in dict.fromkeys([*self._brokers.values(), *self.options.bootstrap]):
@@ -183,7 +188,7 @@ class Cluster:
         self._topics.update((topic.name, topic) for topic in found)
         return ClusterView(answer.cluster_id, answer.controller_id, brokers, found)
 
-    def address_of(self, node_id: int) -> tuple[str, int] | None:
+    def address_of(self, node_id: int) -> Address | None:
         """Return where the last metadata answer said that a broker is."""
         return self._brokers.get(node_id)
 
@@ -203,7 +208,9 @@ class Cluster:
             await self.metadata(missing, self.deadline())
         return {topic: len(self._known(topic).partitions) for topic in wanted}
 
-    async def leader(self, partition: TopicPartition, deadline: Deadline) -> Connection:
+    async def leader(
+        self, partition: TopicPartition, deadline: Deadline, lane: Lane = "requests"
+    ) -> Connection:
         """Return a connection to a partition's leader.
 
         Raises RequestError: UNKNOWN_TOPIC_OR_PARTITION, or LEADER_NOT_AVAILABLE, which another
@@ -218,7 +225,7 @@ class Cluster:
                 if address is None:
                     self.forget(partition.topic)
                     raise failure(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader now")
-                return await self.connection(address, deadline)
+                return await self.connection(address, deadline, lane)
         raise failure(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             f"topic {partition.topic} has {len(topic.partitions)} partitions, counted from 0",

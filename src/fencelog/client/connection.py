@@ -99,8 +99,11 @@ class Connection(asyncio.BufferedProtocol):
         The connection is given up because whether the broker acted on the request is not known
         until it is asked again, on a connection that has nothing older in flight.
         """
-        async with asyncio.timeout(deadline.left_s):
-            await self._writable.wait()
+        try:
+            async with asyncio.timeout(deadline.left_s):
+                await self._writable.wait()
+        except TimeoutError:
+            self.close(f"the broker read nothing within {deadline}")
         return await self.answer(self.start(api_key, version, body), deadline)
 
     async def answer(self, future: asyncio.Future[memoryview], deadline: Deadline) -> memoryview:

@@ -250,6 +250,8 @@ def count_headers(data: Any, segments: Any) -> Any:
     for s in range(segments.shape[0]):
         at = segments[s, SEG_START]
         stop = segments[s, SEG_END]
+        if at < 0 or stop > data.size:
+            return total
         for _ in range(segments[s, SEG_COUNT]):
             length, at = _varint(data, at, stop)
             if at < 0 or length < 0 or length > stop - at:

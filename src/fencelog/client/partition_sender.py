@@ -76,6 +76,7 @@ class PartitionSender:
         self._window = 1
         self._wake = asyncio.Event()
         self._task = asyncio.create_task(self._run())
+        self._task.add_done_callback(self._ended)
 
     def put(self, batch: EncodedBatch) -> None:
         """Queue a batch; its sequence is fixed from here on."""
@@ -99,6 +100,12 @@ class PartitionSender:
         """Stop sending; returns when the task has ended."""
         self._task.cancel()
         await asyncio.wait([self._task])
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        """Tell the owner of a mistake of ours, who would wait for ever otherwise."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            what = f"the sender of {self._partition} failed"
+            self._owner.failed(failure(ErrorCode.UNKNOWN_SERVER_ERROR, what, repr(error)))
 
     async def _run(self) -> None:
         backoff = Backoff()

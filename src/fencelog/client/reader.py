@@ -27,6 +27,7 @@ from fencelog.wire.hot import (
 from fencelog.wire.records import read_records
 
 FETCH_BYTES_MAX = 8 << 20
+BATCH_BYTES_MAX = 256 << 20
 WAIT_MS = 500
 # From version 13 on topics are named by id, which a client that knows names has no use for.
 FETCH_VERSION_MAX = 12
@@ -133,7 +134,12 @@ class PartitionReader:
             raise WireError(f"{partition} after offset {self._position}: {error}") from error
         if found.next_offset is None:
             # Not one whole batch: a larger fetch brings it.
-            self._max_bytes *= 2
+            if self._max_bytes >= BATCH_BYTES_MAX:
+                raise WireError(
+                    f"{partition}: not one whole batch in {len(records)} bytes "
+                    f"at offset {self._position}"
+                )
+            self._max_bytes = max(min(2 * self._max_bytes, BATCH_BYTES_MAX), 1)
             return None
         if found.next_offset <= self._position:
             raise WireError(
@@ -144,7 +150,7 @@ class PartitionReader:
         return Chunk(records=records, batches=found.batches, next_offset=found.next_offset)
 
     async def _fetch(self, deadline: Deadline) -> FetchedPartition:
-        connection = await self._cluster.leader(self._partition, deadline)
+        connection = await self._cluster.leader(self._partition, deadline, "fetches")
         low, high = connection.versions.get(ApiKey.FETCH, (1, 0))
         version = min(high, FETCH_VERSION_MAX)
         if version < max(low, FETCH_VERSION_MIN):
