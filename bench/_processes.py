@@ -1,0 +1,58 @@
+"""Brokers in processes of their own, and what they cost: CPU time and memory from ``/proc``."""
+
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench._report import ROOT
+from tests.support.broker import BrokerProcess
+
+
+class Rig(BrokerProcess):
+    """``python -m bench._rigs KIND``: a broker that leaves a part of the work undone."""
+
+    def __init__(self, kind: str, data_dir: Path) -> None:
+        """Describe it; ``kind`` is one of ``bench._rigs``."""
+        super().__init__(data_dir)
+        self._kind = kind
+
+    def command(self) -> list[str]:
+        """The command line that ``start`` runs."""
+        listen = f"{self.host}:{self.port}"
+        return [sys.executable, "-m", "bench._rigs", self._kind, str(self.data_dir), listen]
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A directory on the disk of the checkout, which is what a user's broker writes to."""
+    place = ROOT / ".cache"
+    place.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=place) as directory:
+        yield Path(directory)
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds of all threads that a process has now."""
+    total_ns = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            total_ns += int((task / "schedstat").read_text().split()[0])
+        except (FileNotFoundError, ProcessLookupError):  # a thread that ended meanwhile
+            continue
+    return total_ns / 1e9
+
+
+def resident_mib(pid: int) -> float:
+    """Resident memory of a process."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError("no VmRSS")
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the value below which ``share`` of the values lie."""
+    ordered = sorted(values)
+    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]

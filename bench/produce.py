@@ -1,0 +1,113 @@
+"""How fast does a stock client write 1 KiB records in 1 MB batches, and what of it is ours?"""
+
+import time
+from contextlib import ExitStack
+from statistics import median
+
+from bench._processes import Rig, cpu_s, scratch
+from bench._report import Figure, Report, sized
+from bench._stock import Load, Sent, create_topic
+from crc32c import crc32c
+from tests.support.broker import BrokerProcess
+
+RECORD = bytes(range(256)) * 4
+SETTINGS = {"batch.size": 1_000_000, "batch.num.messages": 1_000_000, "linger.ms": 50}
+BATCH_BYTES = 1_000_000
+METHOD = (
+    "confluent-kafka 1 KiB records, idempotent, acks=all, batches of 1 MB, one partition, `os` "
+    "durability; the same client in turns against our broker, against our broker on a disk that "
+    "discards, and against a receiver that only takes frames in and says yes. Medians. CPU is the "
+    "broker process's, from /proc. Python's own time is the discarding broker's CPU time per "
+    "request less the receiver's and less the checksum's (measured in the same run)."
+)
+
+
+def main() -> None:
+    """Measure in turns."""
+    report = Report("produce", "a stock client's 1 MB batches", METHOD)
+    rounds, count = sized(5, 1), sized(200_000, 20_000)
+    speeds: dict[str, list[float]] = {"ours": [], "discard": [], "receiver": []}
+    costs: dict[str, list[float]] = {"ours": [], "discard": [], "receiver": []}
+    with scratch() as place, ExitStack() as stack:
+        brokers = {
+            "ours": stack.enter_context(BrokerProcess(place / "ours")),
+            "discard": stack.enter_context(Rig("discard", place / "discard")),
+            "receiver": stack.enter_context(Rig("receiver", place / "receiver")),
+        }
+        loads = {}
+        for name, broker in brokers.items():
+            if name != "receiver":
+                create_topic(broker.address)
+            loads[name] = Load(broker.address, SETTINGS)
+            loads[name].send(RECORD, count // 5)  # connections, buffers, first faults
+        for _ in range(rounds):
+            for name, broker in brokers.items():
+                before = cpu_s(broker.pid)
+                sent = loads[name].send(RECORD, count)
+                costs[name].append(1e6 * (cpu_s(broker.pid) - before) / sent.requests)
+                speeds[name].append(sent.mb_per_s(len(RECORD)))
+                _check_batches(sent)
+    ours, discard, receiver = (median(speeds[name]) for name in ("ours", "discard", "receiver"))
+    report.add(
+        Figure(
+            name="throughput",
+            value=ours,
+            unit="MB/s",
+            ceiling=discard,
+            ceiling_name="our broker, discarding",
+            goal=">= 60 %",
+            met=ours >= 0.6 * discard,
+        )
+    )
+    report.add(
+        Figure(
+            name="throughput", value=ours, unit="MB/s", ceiling=receiver, ceiling_name="receiver"
+        )
+    )
+    checksum = _checksum_us()
+    us = {name: min(values) for name, values in costs.items()}
+    own = us["discard"] - us["receiver"] - checksum
+    report.add(
+        Figure(
+            name="Python's own CPU time a request, without the write",
+            value=own,
+            unit="µs",
+            goal="<= 60 µs",
+            met=own <= 60,
+        )
+    )
+    report.add(
+        Figure(
+            name="CPU time a request",
+            value=us["ours"],
+            unit="µs",
+            ceiling=us["discard"],
+            ceiling_name="discarding",
+        )
+    )
+    report.note(
+        f"CPU of a request of 1 MB: {us['ours']:.0f} µs with the write, {us['discard']:.0f} "
+        f"discarding, {us['receiver']:.0f} in the receiver; the checksum {checksum:.0f}."
+    )
+    report.finish()
+
+
+def _checksum_us() -> float:
+    batch = bytearray(BATCH_BYTES)
+    times = []
+    for _ in range(50):
+        # Cold, as a batch is that came from the network: nothing of it in the nearest cache.
+        bytearray(4 << 20)
+        start = time.thread_time()
+        crc32c(batch)
+        times.append(time.thread_time() - start)
+    return 1e6 * median(times)
+
+
+def _check_batches(sent: Sent) -> None:
+    per_request = sent.messages * len(RECORD) / sent.requests
+    assert per_request > 0.8 * BATCH_BYTES, f"requests of only {per_request:.0f} bytes"
+
+
+if __name__ == "__main__":
+    main()
