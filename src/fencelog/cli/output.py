@@ -160,7 +160,7 @@ def reported_errors() -> Iterator[None]:
         fail(status_of(error.code), str(error), HINTS.get(error.code))
     except BrokenPipeError:
         # The reader of our output has seen enough (`| head`). Nothing is left to say to it.
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - the interpreter closes it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(int(ExitStatus.OK)) from None
     except (ConnectionError, TimeoutError) as error:
         fail(ExitStatus.UNREACHABLE, str(error) or type(error).__name__, WHERE_TO)
