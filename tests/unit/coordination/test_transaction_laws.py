@@ -1,12 +1,12 @@
 """Laws of the transaction coordinator, under any order of requests, repeats, timeouts and crashes.
 
-Three clients share one transactional id, so each is another's zombie. Two partitions store their
-writes as leaders do: verified first, under a guard. Nobody is answered before the commit; a crash
-takes what is not committed, with its answers.
+Incarnations of one producer share a transactional id, so each is the next one's zombie. Two
+partitions store their writes as leaders do: verified first, under a guard. Nobody is answered
+before the commit; a crash takes what is not committed, with its answers.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -18,15 +18,16 @@ from fencelog.coordination.transaction.shard import InitResult, TransactionShard
 from fencelog.coordination.transaction.state import EPOCH_EXHAUSTED, Identity, TxnState
 from fencelog.errors import ErrorCode
 from fencelog.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, TopicPartition
-from tests.unit.coordination.partition import Partition
+from tests.unit.coordination.partition import Partition, Write
 from tests.unit.coordination.runtime import Runtime
 
 ID = "pay"
 NOBODY = Identity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 PARTITIONS = [TopicPartition("orders", 0), TopicPartition("orders", 1)]
 
-clients = st.integers(0, 2)
-some_partitions = st.sets(st.sampled_from(PARTITIONS), min_size=1)
+# Most requests are the newest incarnation's; a zombie's are refused, which is soon seen.
+zombies = st.sampled_from([False, False, False, True])
+some_partitions = st.sampled_from([PARTITIONS, PARTITIONS, PARTITIONS[:1]])
 
 
 @dataclass
@@ -38,23 +39,25 @@ class Waiting:
 
 
 @dataclass
-class Truth:
-    """What was promised to clients."""
+class Client:
+    """An incarnation, and what it knows of its present transaction."""
 
-    granted: list[Identity] = field(default_factory=list)
-    asked: dict[Identity, Identity] = field(default_factory=dict)
-    told: dict[object, bool] = field(default_factory=dict)
+    identity: Identity
+    number: int = 0
+    writes: list[Write] = field(default_factory=list)
 
 
 class Transactions(RuleBasedStateMachine):
-    """The world: one shard, two partitions, three clients."""
+    """The world: one shard, two partitions, and a producer that is started again and again."""
 
     def __init__(self) -> None:
         super().__init__()
         self.runtime: Runtime[TransactionShard] = Runtime(TransactionShard, hold=True)
         self.partitions = {each: Partition() for each in PARTITIONS}
-        self.clients = [NOBODY] * 3
-        self.truth = Truth()
+        self.clients: list[Client] = []
+        self.asked: dict[Identity, Identity] = {}
+        self.told: dict[object, bool] = {}
+        self.promised: list[tuple[Write, bool]] = []
         self.waiting: list[Waiting] = []
         self.requests: list[Callable[[], object]] = []
 
@@ -72,33 +75,30 @@ class Transactions(RuleBasedStateMachine):
     def later(self, tell: Callable[[], None]) -> None:
         self.waiting.append(Waiting(len(self.runtime.log), tell))
 
+    def client(self, zombie: bool, data: st.DataObject) -> Client:
+        return data.draw(st.sampled_from(self.clients)) if zombie else self.clients[-1]
+
     @initialize(age=st.sampled_from([0, EPOCH_EXHAUSTED - 2, EPOCH_EXHAUSTED - 1]))
-    def age(self, age: int) -> None:
-        """The producer may have been initialised so often that its epochs end soon."""
-        self.start_producer(0, False)
-        record = self.runtime.log[0]
-        assert record.value is not None
-        first = read_value(ID, record.value)
-        aged = Identity(first.producer.producer_id, ProducerEpoch(age))
-        data = {**{key: getattr(first, key) for key in type(first).__slots__}, "producer": aged}
-        self.runtime.append(Decision((write_transaction(type(first)(**data)),), None))
-        self.waiting.clear()
-        self.requests.clear()
-        self.clients[0] = aged
-        self.truth.granted.append(aged)
+    def first_start(self, age: int) -> None:
+        """The producer may have been started so often that its epochs end soon."""
+        self.init(NOBODY)
+        first = self.runtime.shard.describe(ID)
+        assert first is not None
+        aged = first.producer._replace(producer_epoch=ProducerEpoch(age))
+        self.runtime.append(Decision((write_transaction(replace(first, producer=aged)),), None))
         self.commit_log()
+        self.clients.append(Client(aged))
 
     # -- requests ---------------------------------------------------------------------------------
 
-    @rule(client=clients, known=st.booleans())
-    def start_producer(self, client: int, known: bool) -> None:
-        asked = self.clients[client] if known else NOBODY
+    @rule(zombie=zombies, is_known=st.booleans(), data=st.data())
+    def start_producer(self, zombie: bool, is_known: bool, data: st.DataObject) -> None:
+        asked = self.client(zombie, data).identity if is_known else NOBODY
         result = self.init(asked)
 
         def tell() -> None:
             if result.error is ErrorCode.NONE:
-                self.granted(asked, Identity(result.producer_id, result.producer_epoch))
-                self.clients[client] = Identity(result.producer_id, result.producer_epoch)
+                self.grant(asked, Identity(result.producer_id, result.producer_epoch))
 
         self.later(tell)
         self.requests.append(lambda: self.init(asked))
@@ -114,76 +114,91 @@ class Transactions(RuleBasedStateMachine):
         self.runtime.used(decision.response.producer_id)
         return self.runtime.append(decision)
 
-    def granted(self, asked: Identity, identity: Identity) -> None:
+    def grant(self, asked: Identity, identity: Identity) -> None:
         """E7: epochs end at 32766, an identity has one owner, and nothing older is open."""
         assert identity.producer_epoch <= EPOCH_EXHAUSTED
-        if identity in self.truth.granted:
-            assert self.truth.asked.get(identity) == asked, "only its own retry gets it again"
+        if identity in {client.identity for client in self.clients}:
+            assert self.asked.get(identity) == asked, "only its own retry gets it again"
         else:
-            self.truth.granted.append(identity)
-            self.truth.asked[identity] = asked
+            self.clients.append(Client(identity))
+            self.asked[identity] = asked
         for partition in self.partitions.values():
             for write in partition.writes:
                 if (write.producer_id, write.epoch) != identity:
                     assert write.outcome is not None, "an older incarnation's data is open"
 
-    @rule(client=clients, partitions=some_partitions)
-    def add_partitions(self, client: int, partitions: set[TopicPartition]) -> None:
-        producer = self.clients[client]
+    @rule(zombie=zombies, partitions=some_partitions, data=st.data())
+    def begin(self, zombie: bool, partitions: list[TopicPartition], data: st.DataObject) -> None:
+        """Add partitions and write to each; the answers come at once, if the disk is quick."""
+        client = self.client(zombie, data)
+        self.add(client, partitions)
+        for at in partitions:
+            self.write(client, at)
+        self.requests.append(lambda: self.add(client, partitions))
 
-        def add() -> ErrorCode:
-            return self.runtime.append(
-                self.runtime.shard.add_partitions(
-                    ID, *producer, partitions, wall_ms=self.runtime.wall_ms
-                )
-            )
+    def add(self, client: Client, partitions: list[TopicPartition]) -> None:
+        decision = self.runtime.shard.add_partitions(
+            ID, *client.identity, partitions, wall_ms=self.runtime.wall_ms
+        )
+        if self.runtime.append(decision) is ErrorCode.NONE:
+            self.check_not_fenced(client)
 
-        if add() is ErrorCode.NONE:
-            self.check_not_fenced(producer)
-        self.requests.append(add)
+    @rule(zombie=zombies, at=st.sampled_from(PARTITIONS), data=st.data())
+    def produce(self, zombie: bool, at: TopicPartition, data: st.DataObject) -> None:
+        client = self.client(zombie, data)
+        self.write(client, at)
+        self.requests.append(lambda: self.write(client, at))
 
-    @rule(client=clients, partition=st.sampled_from(PARTITIONS))
-    def produce(self, client: int, partition: TopicPartition) -> None:
-        producer = self.clients[client]
-        self.verify_and_append(producer, partition)
-        self.requests.append(lambda: self.verify_and_append(producer, partition))
+    def write(self, client: Client, at: TopicPartition) -> None:
+        partition, producer, number = self.partitions[at], client.identity, client.number
 
-    def verify_and_append(self, producer: Identity, at: TopicPartition) -> None:
-        partition = self.partitions[at]
+        def append(instance: object) -> None:
+            # What arrives after its transaction's end is nothing that the client counts on.
+            if partition.append(*producer, instance) and client.number == number:
+                client.writes.append(partition.writes[-1])
+
         if (instance := partition.open_instance(*producer)) is not None:
-            partition.append(*producer, instance)
+            append(instance)
             return
         guard = partition.guard(producer.producer_id)
-        if self.runtime.shard.verify(ID, *producer, at) is not ErrorCode.NONE:
-            return
-        instance = self.instance()
+        if self.runtime.shard.verify(ID, *producer, at) is ErrorCode.NONE:
+            instance = self.instance()
+            self.later(
+                lambda: append(instance) if partition.guard(producer.producer_id) == guard else None
+            )
 
-        def append() -> None:
-            if partition.guard(producer.producer_id) == guard:
-                partition.append(*producer, instance)
+    @rule(zombie=zombies, commit=st.booleans(), data=st.data())
+    def end(self, zombie: bool, commit: bool, data: st.DataObject) -> None:
+        client = self.client(zombie, data)
+        client.number += 1
+        number, writes, client.writes = client.number, client.writes, []
 
-        self.later(append)
+        def again() -> None:
+            # A delayed EndTxn that meets the next transaction is what version 1 cannot tell (E14).
+            if client.number == number and not client.writes:
+                self.decide(client, commit, writes)
 
-    @rule(client=clients, commit=st.booleans())
-    def end(self, client: int, commit: bool) -> None:
-        producer = self.clients[client]
-        self.decide(producer, commit)
-        self.requests.append(lambda: self.decide(producer, commit))
+        self.decide(client, commit, writes)
+        self.requests.append(again)
 
-    def decide(self, producer: Identity, commit: bool) -> None:
+    def decide(self, client: Client, commit: bool, writes: list[Write]) -> None:
+        before = self.runtime.shard.describe(ID)
         decision = self.runtime.shard.end_transaction(
-            ID, *producer, commit, wall_ms=self.runtime.wall_ms
+            ID, *client.identity, commit, wall_ms=self.runtime.wall_ms
         )
         instance = self.instance()
         if self.runtime.append(decision) is ErrorCode.NONE:
-            self.check_not_fenced(producer)
-            self.later(lambda: self.tell(instance, commit))
+            self.check_not_fenced(client)
+            assert before is not None
+            if decision.records:
+                self.later(lambda: self.tell(instance, commit))
+                self.later(lambda: self.promised.extend((each, commit) for each in writes))
 
     def tell(self, instance: object, commit: bool) -> None:
-        assert self.truth.told.setdefault(instance, commit) == commit, "the answer never changes"
+        assert self.told.setdefault(instance, commit) == commit, "the answer never changes"
 
-    def check_not_fenced(self, producer: Identity) -> None:
-        assert producer == self.truth.granted[-1], "an older identity got its way (E2)"
+    def check_not_fenced(self, client: Client) -> None:
+        assert client is self.clients[-1], "an older identity got its way (E2)"
 
     @rule(data=st.data())
     def a_delayed_request_arrives_again(self, data: st.DataObject) -> None:
@@ -200,20 +215,25 @@ class Transactions(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 2), is_reported=st.booleans())
     def send_markers(self, count: int, is_reported: bool) -> None:
-        for task in list(self.runtime.shard.outstanding_markers(self.runtime.committed)):
+        for task in self.runtime.shard.outstanding_markers(self.runtime.committed):
             some = sorted(task.partitions)[:count]
             for each in some:
                 self.partitions[each].mark(task.producer_id, task.producer_epoch, task.commit)
             if is_reported:
-                self.runtime.append(
-                    self.runtime.shard.markers_written(
-                        task.transactional_id,
-                        task.producer_id,
-                        task.producer_epoch,
-                        some,
-                        wall_ms=self.runtime.wall_ms,
-                    )
+                decision = self.runtime.shard.markers_written(
+                    task.transactional_id,
+                    task.producer_id,
+                    task.producer_epoch,
+                    some,
+                    wall_ms=self.runtime.wall_ms,
                 )
+                self.runtime.append(decision)
+
+    @rule()
+    def everything_settles(self) -> None:
+        self.commit_log()
+        self.send_markers(2, True)
+        self.commit_log()
 
     @rule(seconds=st.sampled_from([10, 61]))
     def time_passes(self, seconds: int) -> None:
@@ -227,15 +247,29 @@ class Transactions(RuleBasedStateMachine):
         for partition in self.partitions.values():
             partition.boots += 1
 
+    @rule(data=st.data())
+    def the_power_fails_right_after_a_decision(self, data: st.DataObject) -> None:
+        """The decision is not on the disk; a marker that had outrun it would be (E16)."""
+        self.begin(False, PARTITIONS, data)
+        self.commit_log()
+        self.end(False, True, data)
+        self.send_markers(2, False)
+        self.the_power_fails()
+
     # -- laws -------------------------------------------------------------------------------------
 
     @invariant()
     def a_transaction_ends_in_one_way_everywhere(self) -> None:
-        ended: dict[object, bool] = dict(self.truth.told)
+        ended = dict(self.told)
         for partition in self.partitions.values():
             for write in partition.writes:
                 if write.outcome is not None:
                     assert ended.setdefault(write.instance, write.outcome) == write.outcome
+
+    @invariant()
+    def a_client_that_was_told_the_end_finds_all_its_writes_so(self) -> None:
+        for write, commit in self.promised:
+            assert write.outcome in (None, commit), (write, commit)
 
     @invariant()
     def what_is_open_in_a_partition_is_known_to_the_coordinator(self) -> None:
@@ -250,15 +284,13 @@ class Transactions(RuleBasedStateMachine):
         """Left alone, everything ends."""
         self.commit_log()
         self.time_passes(61)
-        self.commit_log()
-        for _ in range(2):
-            self.send_markers(2, True)
-            self.commit_log()
-        assert list(self.runtime.shard.outstanding_markers(self.runtime.committed)) == []
+        self.everything_settles()
+        assert self.runtime.shard.outstanding_markers(self.runtime.committed) == ()
         for partition in self.partitions.values():
             assert all(write.outcome is not None for write in partition.writes)
         self.a_transaction_ends_in_one_way_everywhere()
+        self.a_client_that_was_told_the_end_finds_all_its_writes_so()
 
 
 TestTransactions = Transactions.TestCase
-TestTransactions.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestTransactions.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)

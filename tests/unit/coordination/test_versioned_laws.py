@@ -90,12 +90,24 @@ class Versions(RuleBasedStateMachine):
         self.send_join(caller)
         self.requests.append(lambda: self.send_join(caller))
 
-    @rule()
-    def another_attempt_joins(self) -> None:
+    @rule(is_answered=st.booleans(), at=st.sampled_from([PARTITIONS, PARTITIONS[:1]]))
+    def another_attempt_works(self, is_answered: bool, at: list[TopicPartition]) -> None:
         """Most callers that are made up are refused; this one is of the run that drives."""
-        if (app := self.runtime.shard.describe(APP)) is not None:
-            version = app.open_version if app.open_version >= 0 else app.last_version + 1
-            self.join(self.driver(version))
+        if (app := self.runtime.shard.describe(APP)) is None:
+            return
+        version = app.open_version if app.open_version >= 0 else app.last_version + 1
+        result = self.send_join(self.driver(version))
+        if is_answered:
+            self.commit_log()
+            for each in at if result.error is ErrorCode.NONE else []:
+                self.enlist_and_append(result.producer_id, each)
+            self.commit_log()
+
+    @rule()
+    def everything_settles(self) -> None:
+        self.commit_log()
+        self.send_markers(2, True)
+        self.commit_log()
 
     def driver(self, version: int) -> Caller:
         app = self.runtime.shard.describe(APP)
@@ -153,7 +165,9 @@ class Versions(RuleBasedStateMachine):
         app = self.runtime.shard.describe(APP)
         if app is not None and app.open_version >= 0:
             members = [each.producer_id for each in app.open_producers]
-            named = data.draw(st.frozensets(st.sampled_from(members))) if members else frozenset()
+            zombies = sorted(self.truth.joined)[-4:]
+            likely = [*members, *members, *members, *zombies]
+            named = data.draw(st.frozensets(st.sampled_from(likely))) if likely else frozenset()
             caller = self.driver(app.open_version)
             self.send_commit(caller, fingerprint, named)
             self.requests.append(lambda: self.send_commit(caller, fingerprint, named))
@@ -228,6 +242,14 @@ class Versions(RuleBasedStateMachine):
         self.waiting.clear()
         for partition in self.partitions.values():
             partition.boots += 1
+
+    @rule(data=st.data())
+    def the_power_fails_right_after_a_decision(self, data: st.DataObject) -> None:
+        """The decision is not on the disk; a marker that had outrun it would be (E16)."""
+        self.another_attempt_works(True, PARTITIONS)
+        self.the_driver_commits(b"a", data)
+        self.send_markers(2, False)
+        self.the_power_fails()
 
     # -- laws -------------------------------------------------------------------------------------
 
@@ -312,4 +334,4 @@ class Versions(RuleBasedStateMachine):
 
 
 TestVersions = Versions.TestCase
-TestVersions.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestVersions.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)

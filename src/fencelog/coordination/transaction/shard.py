@@ -5,7 +5,7 @@ is fenced and nothing else. Refusals are Kafka's codes as the newest version of 
 ``for_client`` turns them into what an older version knows.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from fencelog.coordination.fate import Fate
@@ -247,22 +247,27 @@ class TransactionShard:
 
     # -- markers ---------------------------------------------------------------------------------
 
-    def outstanding_markers(self, committed: Offset) -> Iterator[MarkerTask]:
+    def outstanding_markers(self, committed: Offset) -> tuple[MarkerTask, ...]:
         """What is owed by decisions that lie below ``committed``, the high watermark (rule E16).
 
         Send the tasks of one id one after the other: while a marker may still be on its way, its
         partition must not be reported as written.
         """
-        for transactional_id, decided_at in self._decided_at.items():
-            if decided_at < committed:
-                transaction = self._transactions[transactional_id]
-                yield MarkerTask(
-                    transactional_id=transactional_id,
-                    producer_id=transaction.producer.producer_id,
-                    producer_epoch=transaction.producer.producer_epoch,
-                    commit=transaction.state.is_commit,
-                    partitions=transaction.partitions,
-                )
+        owing = [
+            self._transactions[transactional_id]
+            for transactional_id, decided_at in self._decided_at.items()
+            if decided_at < committed
+        ]
+        return tuple(
+            MarkerTask(
+                transactional_id=each.transactional_id,
+                producer_id=each.producer.producer_id,
+                producer_epoch=each.producer.producer_epoch,
+                commit=each.state.is_commit,
+                partitions=each.partitions,
+            )
+            for each in owing
+        )
 
     def markers_written(
         self,

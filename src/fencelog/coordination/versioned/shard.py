@@ -106,7 +106,7 @@ class VersionedShard:
                 version=version,
                 timeout_ms=timeout_ms,
             )
-        elif len(self._table.members(app.app)) >= self._limits.producers_max:
+        elif self._table.member_count(app.app) >= self._limits.producers_max:
             return Decision((), JoinResult(error=ErrorCode.POLICY_VIOLATION))
         else:
             # An incarnation lives as long as its most patient member asked for.
@@ -291,11 +291,10 @@ class VersionedShard:
 
     # -- markers ---------------------------------------------------------------------------------
 
-    def outstanding_markers(self, committed: Offset) -> Iterator[MarkerGroup]:
+    def outstanding_markers(self, committed: Offset) -> tuple[MarkerGroup, ...]:
         """What is owed by decisions that lie below ``committed``, the high watermark (rule E16)."""
-        for name, decided_at in self._table.decided_at.items():
-            if decided_at < committed:
-                yield from self._groups(self._table.apps[name])
+        owing = [name for name, at in self._table.decided_at.items() if at < committed]
+        return tuple(group for name in owing for group in self._groups(self._table.apps[name]))
 
     def _groups(self, app: App) -> Iterator[MarkerGroup]:
         members = self._table.members(app.app)
@@ -345,8 +344,7 @@ class VersionedShard:
 
     def next_deadline(self) -> Instant | None:
         """When the first open incarnation runs out of time, or an ephemeral app is forgotten."""
-        table = self._table
-        return min((*table.deadlines.values(), *table.forgotten_at.values()), default=None)
+        return self._table.next_deadline()
 
     def expire(self, now: Instant, wall_ms: TimestampMs) -> Decision[None]:
         """Abort the incarnations that nobody renewed (V7), forget old batch writes' apps (V4).

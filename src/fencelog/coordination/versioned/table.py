@@ -60,10 +60,9 @@ class VersionedTable:
             self.decided_at.setdefault(name, offset)
         else:
             self.decided_at.pop(name, None)
+        self.forgotten_at.pop(name, None)
         if app.phase is Phase.IDLE and app.is_ephemeral:
             self.forgotten_at[name] = Instant(now + EPHEMERAL_KEPT_S)
-        else:
-            self.forgotten_at.pop(name, None)
 
     def _replay_run(self, key: RunKey, value: bytes | None) -> None:
         runs = self._runs.setdefault(key.app, {})
@@ -93,6 +92,16 @@ class VersionedTable:
     def members(self, app: str) -> list[Joined]:
         """The producers of the app's open or ending transaction, in the order they joined."""
         return [self.producers[producer_id] for producer_id in self._members.get(app, ())]
+
+    def member_count(self, app: str) -> int:
+        """How many they are."""
+        return len(self._members.get(app, ()))
+
+    def next_deadline(self) -> Instant | None:
+        """The first of all deadlines. Ephemeral apps are many, but stand in the order of theirs."""
+        forgotten_at = next(iter(self.forgotten_at.values()), None)
+        deadlines = self.deadlines.values()
+        return min(deadlines if forgotten_at is None else (*deadlines, forgotten_at), default=None)
 
     def runs(self, app: str) -> list[RunKey]:
         """The runs that drive or drove the app, oldest first."""
