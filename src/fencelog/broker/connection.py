@@ -27,6 +27,8 @@ Answer: TypeAlias = (
 )
 
 PIPELINE_MAX = 128
+WAITING_MAX = 4
+"""Requests that may wait behind one that is being awaited."""
 EAGER_FRAME_BYTES = 2 * 1024 * 1024
 WRITE_BUFFER_BYTES_MAX = 16 * 1024 * 1024
 
@@ -309,13 +311,14 @@ class Connection(asyncio.BufferedProtocol):
         """Stop reading while this client has enough under way; bounds what it can make us hold."""
         if self._transport is None or self._closing:
             return
+        # The budget is everybody's: only who has something under way waits for its own share.
         full = (
             self._write_paused
             or len(self._waiting) >= PIPELINE_MAX
-            or (self._task is not None and len(self._waiting) >= 4)
-            or not self._service.reserve(0)
+            or (self._task is not None and len(self._waiting) >= WAITING_MAX)
+            or (self.busy and not self._service.reserve(0))
         )
-        if full and not self._paused and (self._slots or self._waiting):
+        if full and not self._paused:
             self._transport.pause_reading()
             self._paused = True
         elif not full and self._paused:

@@ -138,3 +138,26 @@ def test_a_stop_answers_what_was_begun(world: World) -> None:
             await stopping
 
     asyncio.run(scenario())
+
+
+def test_a_budget_that_others_use_up_stops_nobody_for_good(world: World) -> None:
+    async def scenario() -> None:
+        async with (
+            world.node(queued_bytes_max=100_000) as node,
+            Peer.of(node) as peer,
+            Peer.of(node) as other,
+        ):
+            await peer.create_topic("t", partitions=2)
+            world.disk.hold("t-0")
+            for sequence in range(30):
+                peer.send_produce(
+                    "t", batch("x" * 10_000, producer_id=1, epoch=0, sequence=sequence)
+                )
+            await until(lambda: node._server._queued_bytes > 100_000, "the budget is used up")
+            for _ in range(3):
+                assert (await other.produce("t", batch("y"), partition=1)).error == 0
+            world.disk.release()
+            for _ in range(30):
+                assert (await peer.produced()).error == 0
+
+    asyncio.run(scenario())
