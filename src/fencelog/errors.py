@@ -1,6 +1,7 @@
 """Error codes of the wire, and the exceptions of a broken world.
 
-A peer's mistake is an ``ErrorCode`` value in an answer; a broken world is one of the exceptions below.
+A peer's mistake is an ``ErrorCode`` value in an answer; a broken world is one of the exceptions
+below.
 """
 
 from enum import IntEnum

@@ -1,7 +1,7 @@
 """The doors to the world that an event loop does not have: disk, metadata, wall clock, randomness.
 
 Interfaces only. Each has one contract suite under ``tests/contracts`` that every adapter passes.
-Deadlines and sockets are not here: they come from the running loop, which a simulated loop replaces.
+Deadlines and sockets are not here: they come from the running loop, which a simulated one replaces.
 """
 
 from collections.abc import Sequence
@@ -66,7 +66,10 @@ class Disk(Protocol):
         ...
 
     async def rename(self, old: str, new: str) -> None:
-        """Move a file or directory over ``new`` atomically; durable after both directories are synced."""
+        """Move a file or directory over ``new`` atomically.
+
+        It is durable once both directories are synced.
+        """
         ...
 
     async def remove(self, path: str) -> None:
