@@ -107,13 +107,14 @@ async def read_batches(file: DiskFile, path: str, plan: ReadPlan) -> memoryview:
     """
     if plan.is_empty:
         return memoryview(b"")
+    _check_position(path, plan)
     max_bytes = max(plan.max_bytes, HEADER_BYTES)
     position = plan.position
     while position < plan.end_position:
         # The index is sparse: the batch that is looked for may begin a little after the position.
         wanted = min(max_bytes + _SKIP_BYTES, plan.end_position - position)
         data = memoryview(await file.read(position, wanted))
-        start = _start(data, path, position, plan.offset)
+        start = _start(data, path, position, plan)
         if len(data) - start >= HEADER_BYTES:
             size, next_offset = _extent(data, start, path, position + start)
             if next_offset > plan.upper_offset:
@@ -129,22 +130,38 @@ async def read_batches(file: DiskFile, path: str, plan: ReadPlan) -> memoryview:
 
 async def find_offset(file: DiskFile, path: str, plan: ReadPlan) -> int:
     """Return where the batch begins that holds the plan's offset, or a position past its end."""
+    _check_position(path, plan)
     position = plan.position
     while position < plan.end_position:
         data = await file.read(position, min(_SKIP_BYTES, plan.end_position - position))
-        start = _start(data, path, position, plan.offset)
+        start = _start(data, path, position, plan)
         position += start
         if len(data) - start >= HEADER_BYTES:
             break
     return position
 
 
-def _start(data: Buffer, path: str, position: int, offset: Offset) -> int:
-    """Return where in ``data`` the batch that holds ``offset`` begins, or how much to skip."""
+def _check_position(path: str, plan: ReadPlan) -> None:
+    if plan.position >= plan.end_position > 0:
+        raise CorruptionError(
+            f"{path}: the index has position {plan.position} for offset {plan.offset}, "
+            f"which lies before position {plan.end_position}"
+        )
+
+
+def _start(data: Buffer, path: str, position: int, plan: ReadPlan) -> int:
+    """Return where in ``data`` the batch that holds the offset begins, or how much to skip."""
     at = 0
     while at == 0 or len(data) - at >= HEADER_BYTES:
         size, next_offset = _extent(data, at, path, position + at)
-        if next_offset > offset:
+        if next_offset > plan.offset:
+            # An index entry names a batch that ends at the offset or before it. Where it does not,
+            # records between would be left out in silence.
+            if 0 < position + at == plan.position and next_offset > plan.offset + 1:
+                raise CorruptionError(
+                    f"{path}: the index has position {position} for offset {plan.offset}, "
+                    f"which lies before the batch that ends at {next_offset - 1}"
+                )
             break
         at += size
     return at

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fencelog.errors import CorruptionError
 from tests.support.memory_disk import Loss, MemoryDisk
 from tests.unit.storage.machine import History, Machine, live
 
@@ -50,7 +51,7 @@ def test_a_power_cut_at_any_operation_of_a_first_life_loses_nothing(loss: Loss) 
 
 @pytest.mark.parametrize("loss", [Loss.ALL, Loss.TORN, Loss.NONE])
 def test_a_power_cut_at_any_operation_of_a_later_life_loses_nothing(loss: Loss) -> None:  # E15
-    for cut in range(0, operations_of(busy_life, busy_life), 2):
+    for cut in range(0, operations_of(busy_life, busy_life), 3):
         disk, history = MemoryDisk(), History("fsync")
         assert live(disk, history, busy_life, None)
         assert not live(disk, history, busy_life, cut)
@@ -87,12 +88,17 @@ ACTIONS = st.one_of(
     st.tuples(st.just("abort"), st.sampled_from(PRODUCERS)),
     st.tuples(st.sampled_from(["write", "flush", "checkpoint"]), st.just(0)),
 )
-LIVES = st.tuples(
-    st.lists(ACTIONS, max_size=25),
-    st.sampled_from([Loss.ALL, Loss.TORN, Loss.NONE, None]),
-    st.integers(0, 1 << 16),
-    st.none() | st.integers(0, 80),
-)
+
+
+def lives_ended_by(*losses: Loss):
+    """Some lives: what is done in each, what its end leaves (None: it stops cleanly), and where."""
+    life = st.tuples(
+        st.lists(ACTIONS, max_size=25),
+        st.sampled_from([*losses, None]),
+        st.integers(0, 1 << 16),
+        st.none() | st.integers(0, 80),
+    )
+    return st.lists(life, min_size=1, max_size=5)
 
 
 async def perform(machine: Machine, actions: list[tuple[str, int]], *, stops: bool) -> None:
@@ -113,8 +119,8 @@ async def perform(machine: Machine, actions: list[tuple[str, int]], *, stops: bo
         await machine.stop()
 
 
-@given(lives=st.lists(LIVES, min_size=1, max_size=5))
-@settings(max_examples=150, deadline=None)
+@given(lives=lives_ended_by(Loss.ALL, Loss.TORN, Loss.NONE))
+@settings(max_examples=100, deadline=None)
 def test_any_lives_on_one_disk_keep_a_prefix_with_all_that_was_acknowledged(lives) -> None:  # E15
     disk, history = MemoryDisk(), History("fsync")
     for actions, loss, seed, cut in lives:
@@ -123,8 +129,8 @@ def test_any_lives_on_one_disk_keep_a_prefix_with_all_that_was_acknowledged(live
     assert live(disk, history, start_only, None)
 
 
-@given(lives=st.lists(LIVES, min_size=1, max_size=4))
-@settings(max_examples=50, deadline=None)
+@given(lives=lives_ended_by(*Loss))
+@settings(max_examples=60, deadline=None)
 def test_in_os_mode_any_power_cut_leaves_a_prefix(lives) -> None:  # E15
     disk, history = MemoryDisk(), History("os")
     for actions, loss, seed, cut in lives:
@@ -133,3 +139,23 @@ def test_in_os_mode_any_power_cut_leaves_a_prefix(lives) -> None:  # E15
         if loss is not Loss.NONE:
             history.acknowledged = b""  # acknowledged under `os` may be lost with the power
     assert live(disk, history, start_only, None)
+
+
+@given(seed=st.integers(0, 1 << 16))
+@settings(max_examples=60, deadline=None)
+def test_pages_lost_between_others_are_cut_off_or_reported_and_never_served(seed: int) -> None:
+    disk, history = MemoryDisk(), History("fsync")  # D3
+
+    async def writes(machine: Machine) -> None:
+        await machine.start()
+        machine.append(100)
+        await machine.flush()
+        for _ in range(4):
+            machine.append(100)
+        await machine.write()
+
+    assert live(disk, history, writes, None)
+    try:
+        live(disk.power_loss(Loss.HOLES, Random(seed)), history, start_only, None)
+    except CorruptionError as error:
+        assert "a sound batch follows it" in str(error)  # noqa: PT017

@@ -6,7 +6,7 @@ import pytest
 
 from fencelog.errors import CorruptionError
 from fencelog.log import layout
-from fencelog.log.values import Isolation
+from fencelog.log.values import Isolation, ReadPlan
 from fencelog.types import Offset
 from fencelog.wire.batch import iterate
 from tests.support.memory_disk import Loss, MemoryDisk
@@ -274,6 +274,33 @@ def test_after_a_clean_stop_a_damaged_side_file_is_rebuilt(suffix: str) -> None:
         end = world.log.log_end_offset
         again = await World.recover(world.disk, recovery_point=end, clean=True)
         assert_same_state(again, world)
+
+    run(scenario())
+
+
+def test_no_flipped_bit_of_an_index_makes_a_read_skip_records() -> None:  # D3
+    async def scenario() -> None:
+        world = await many_segments(20)
+        await world.store.close(clean=True)
+        end = world.log.log_end_offset
+        base_offset = world.log.segment_base_offsets[1]
+        path = f"{DIRECTORY}/{layout.file_name(base_offset, '.index')}"
+        found = 0
+        for number in range(8 * len(world.disk.contents(path))):
+            disk = world.disk.power_loss(Loss.NONE)
+            disk.corrupt(path, number // 8, 1 << number % 8)
+            again = await World.recover(disk, recovery_point=end, clean=True)
+            for offset in range(base_offset, world.log.segment_base_offsets[2]):
+                plan = again.log.read(Offset(offset), 1, Isolation.REPLICATED)
+                assert isinstance(plan, ReadPlan)
+                try:
+                    data = await again.store.read(plan)
+                except CorruptionError:
+                    found += 1
+                    continue
+                first, _ = next(iterate(data))
+                assert first.base_offset <= offset <= first.last_offset
+        assert found > 0
 
     run(scenario())
 
