@@ -32,6 +32,7 @@ from fencelog.client.model import (
 from fencelog.client.producer import ProducerOptions, open_sender
 from fencelog.client.reader import FETCH_BYTES_MAX, Chunk, PartitionReader, records_of
 from fencelog.client.transactions import Transactions
+from fencelog.errors import FencelogError
 from fencelog.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -337,6 +338,8 @@ class Client:
 
     def _loop(self) -> LoopThread:
         """Return the loop's thread, started at the first call and again after a fork."""
+        if self._closed:
+            raise FencelogError("this client is closed; make a new one")
         thread = self._thread
         if thread is not None and thread.owned:
             return thread
@@ -349,7 +352,6 @@ class Client:
                     keep_for_ever((thread, self._cluster))
                     self._cluster = Cluster(self._options)
                 self._thread = LoopThread("fencelog-client", self._cluster.close)
-                self._closed = False
             assert self._thread is not None
             return self._thread
 

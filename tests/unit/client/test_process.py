@@ -70,6 +70,16 @@ def test_a_closed_client_leaves_no_thread() -> None:
         assert [thread for thread in left if thread.name == "fencelog-client"] == []
 
 
+def test_a_closed_client_says_that_it_is_closed() -> None:
+    with FakeBroker() as broker:
+        client = Client(broker.address)
+        client.topics()
+        client.close()
+        client.close()
+        with pytest.raises(FencelogError, match="closed; make a new one"):
+            client.topics()
+
+
 def test_a_client_that_was_not_closed_lets_the_interpreter_end_in_silence() -> None:
     script = (
         "import sys; from fencelog.client.blocking import Client;"
