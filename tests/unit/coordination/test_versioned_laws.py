@@ -193,6 +193,20 @@ class Versions(RuleBasedStateMachine):
         self.send_abort(caller)
         self.requests.append(lambda: self.send_abort(caller))
 
+    @rule()
+    def the_driver_aborts(self) -> None:
+        app = self.runtime.shard.describe(APP)
+        if app is not None and app.open_version >= 0:
+            self.send_abort(self.driver(app.open_version))
+
+    @rule(data=st.data())
+    def a_late_driver_names_what_was_aborted(self, data: st.DataObject) -> None:
+        self.another_attempt_works(True, PARTITIONS)
+        self.the_driver_aborts()
+        self.everything_settles()
+        self.another_attempt_works(True, PARTITIONS)
+        self.the_driver_commits(b"a", data)
+
     def send_abort(self, caller: Caller) -> ErrorCode:
         before = self.commits()
         decision = self.runtime.shard.abort(caller, wall_ms=self.runtime.wall_ms)
