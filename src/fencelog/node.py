@@ -36,8 +36,8 @@ from fencelog.types import CoordinatorEpoch, ProducerId
 log = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=Shard)
-CHECKPOINT_INTERVAL_S = 60.0
-UPKEEP_ROUNDS = 5
+CHECKPOINT_INTERVAL_S = 10.0
+UPKEEP_ROUNDS = 30
 """Retention is looked at every so many checkpoints: Kafka's five minutes."""
 RESUME_TIMEOUT_S = 10.0
 METADATA_FILE = "metadata.sqlite"

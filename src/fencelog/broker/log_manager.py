@@ -70,7 +70,13 @@ class LogManager:
         await self._directory.close(closed)
 
     async def checkpoint(self) -> None:
-        """Write down how far each partition is on stable storage; recovery begins there."""
+        """Write down how far each partition is on stable storage; recovery begins there.
+
+        In ``os`` mode nothing else syncs the newest segment, so that is done here first.
+        """
+        for partition in list(self._partitions.values()):
+            if partition.store.recovery_point < partition.log.high_watermark:
+                await self._sync(partition)
         await self._directory.checkpoint(
             self._recovery_points(),
             {name: p.log.log_start_offset for name, p in self._partitions.items()},
@@ -93,6 +99,15 @@ class LogManager:
             await partition.store.delete_segments_below(start)
             partition.purgatory.wake_readers()
             log.info("%s begins at %d now; segments deleted: %s", name, start, gone)
+
+    @staticmethod
+    async def _sync(partition: Partition) -> None:
+        if partition.failure is not None:
+            return
+        try:
+            await partition.store.sync()
+        except StorageError as error:
+            partition.fail(error)
 
     def _recovery_points(self) -> dict[TopicPartition, Offset]:
         return {name: p.store.recovery_point for name, p in self._partitions.items()}
@@ -220,6 +235,7 @@ class LogManager:
                     topic_id=topic.topic_id,
                 )
             else:
+                self._directory.check_new(name)
                 store, partition_log = await PartitionStore.create(
                     self._disk,
                     self._directory.path_of(name),
