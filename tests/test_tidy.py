@@ -33,6 +33,7 @@ WRITTEN = [
 ]
 
 
+# What is counted is the body: the parameters of a verb are its options, one to a line or more.
 def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -53,7 +54,7 @@ def test_a_file_is_short_says_what_it_is_for_and_leaves_nothing_undone(path: Pat
         f"{each.name}: {lines} lines"
         for each in functions(tree)
         if path.name not in KERNELS
-        and (lines := (each.end_lineno or 0) - each.lineno + 1) > FUNCTION_LINES_MAX
+        and (lines := (each.end_lineno or 0) - each.body[0].lineno + 1) > FUNCTION_LINES_MAX
     ]
     assert not long, f"a function fits on a screen ({FUNCTION_LINES_MAX} lines)"
     if path != Path(__file__):
