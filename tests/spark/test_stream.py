@@ -11,6 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from fencelog.spark.options import source_options
 from fencelog.spark.stream_reader import StreamReader
 from fencelog.types import TopicPartition
+from tests.spark.faults import FORMAT, Fault, FaultySource, plan
 from tests.support.waiting import wait_until
 
 
@@ -281,6 +282,23 @@ def test_a_long_batch_does_not_die_of_its_length(log, topics, read_stream, write
     frame = read_stream(source).select("value").mapInArrow(slowly, "value BINARY")
     write_stream(frame, sink, **{"kafka.transaction.timeout.ms": "1000"})
     assert log.values(sink) == ["a"]
+
+
+@pytest.mark.parametrize(("delivery", "copies"), [("exactly-once", 1), ("at-least-once", 2)])
+def test_what_a_failed_batch_wrote_counts_only_at_least_once(
+    spark, log, topics, read_stream, write_stream, tmp_path, delivery: str, copies: int
+) -> None:  # E11, S2
+    source, sink = topics
+    log.produce(source, numbered(3))
+    spark.dataSource.register(FaultySource)
+    fault = Fault(name="undecided", point="committing", batch=0, action="raise")
+    options = {"form": FORMAT, "faultFolder": str(tmp_path), "delivery": delivery}
+    frame = read_stream(source).select("value")
+    with pytest.raises(StreamingQueryException, match="fault undecided"):
+        write_stream(frame, sink, faults=plan(fault), **options)
+    assert log.values(sink) == numbered(3) * (copies - 1)
+    write_stream(frame, sink, **options)
+    assert log.values(sink) == sorted(numbered(3) * copies)
 
 
 def _schema(*columns: str):
