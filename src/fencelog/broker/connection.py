@@ -1,16 +1,18 @@
 """One client's connection: frames in, replies out in request order.
 
-A handler answers in one of three ways: at once with a ``Reply``; with a future of one, and then
+A handler answers in one of three ways: at once with a ``Reply``; with a ``Pending`` one, and then
 the next request starts meanwhile (a produce that waits for its commit); or with a coroutine, and
 then the next request waits until it has ended, because Kafka's clients count on that order.
+
+What becomes ready in one turn of the loop leaves in one write.
 """
 
 import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeAlias, cast
+from functools import partial
+from typing import NamedTuple, Protocol, TypeAlias, cast
 
 from fencelog.errors import WireError
 from fencelog.types import Buffer, Instant
@@ -22,24 +24,49 @@ log = logging.getLogger(__name__)
 Reply: TypeAlias = Sequence[Buffer] | None
 """The response's buffers behind the size prefix; None where nothing is sent (acks=0)."""
 
-Answer: TypeAlias = (
-    "Reply | asyncio.Future[Reply] | Coroutine[None, None, Reply | asyncio.Future[Reply]]"
-)
+Answer: TypeAlias = "Reply | Pending | Coroutine[None, None, Reply | Pending]"
 
 PIPELINE_MAX = 128
 WAITING_MAX = 4
 """Requests that may wait behind one that is being awaited."""
 EAGER_FRAME_BYTES = 2 * 1024 * 1024
 WRITE_BUFFER_BYTES_MAX = 16 * 1024 * 1024
+JOINED_BYTES_MAX = 64 * 1024
+"""Up to here one buffer is cheaper to send than many; above it copying costs more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """One decoded header and the body's bytes, which belong to the handler from here on."""
 
     header: RequestHeader
     body: memoryview
     connection: "Connection"
+
+
+class Pending:
+    """A reply that comes later: a future without the loop's turn between result and callback."""
+
+    __slots__ = ("_deliver", "_reply", "settled")
+
+    def __init__(self) -> None:
+        """Not settled, and nobody asks yet."""
+        self._deliver: Callable[[Reply], None] | None = None
+        self._reply: Reply = None
+        self.settled = False
+
+    def settle(self, reply: Reply) -> None:
+        """Give the reply, once."""
+        assert not self.settled
+        self._reply = reply
+        self.settled = True
+        if self._deliver is not None:
+            self._deliver(reply)
+
+    def when_settled(self, deliver: Callable[[Reply], None]) -> None:
+        """Call ``deliver`` with the reply, at once where it is there already."""
+        self._deliver = deliver
+        if self.settled:
+            deliver(self._reply)
 
 
 class Service(Protocol):
@@ -84,7 +111,8 @@ class Connection(asyncio.BufferedProtocol):
     """Receives straight into frames; runs handlers in order; writes replies in order.
 
     Invariant: ``_slots`` holds a slot for each request begun and not yet answered; ``_waiting`` the
-    frames received and not yet begun. Frames of both count against the server's budget.
+    frames received and not yet begun. Frames of both count against the server's budget. ``_out``
+    has the replies that are next; it is empty again before the loop waits for anything.
     """
 
     def __init__(self, service: Service, loop: asyncio.AbstractEventLoop) -> None:
@@ -98,6 +126,9 @@ class Connection(asyncio.BufferedProtocol):
         self._filled = 0
         self._slots: deque[_Slot] = deque()
         self._waiting: deque[bytearray] = deque()
+        self._out: list[Buffer] = []
+        self._out_bytes = 0
+        self._send_is_due = False
         self._task: asyncio.Task[None] | None = None
         self._paused = False
         self._write_paused = False
@@ -166,12 +197,16 @@ class Connection(asyncio.BufferedProtocol):
             if self._filled == self._frame_size:
                 frame, self._frame = self._frame, None
                 self.frame_begun = None
-                self._take(frame)
+                self._waiting.append(frame)
+                self._advance()
             return
         try:
             self._cut(nbytes)
         except WireError as error:
+            self._advance()
             self.fail(f"bad frame: {error}")
+        else:
+            self._advance()
 
     def eof_received(self) -> bool:
         """The client has nothing more to send: close when all is answered (at once when idle)."""
@@ -221,16 +256,10 @@ class Connection(asyncio.BufferedProtocol):
             self._service.reserve(size)
             position += size
             begun = None
-            self._take(frame)
-            if self._closing:
-                return
+            self._waiting.append(frame)
         if position < end:
             self._head = bytes(view[position:end])
             self.frame_begun = begun or self.last_heard
-
-    def _take(self, frame: bytearray) -> None:
-        self._waiting.append(frame)
-        self._advance()
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -255,20 +284,18 @@ class Connection(asyncio.BufferedProtocol):
                 self._broke()
                 return
             self._follow(slot, answer)
-        self._update_reading()
+        self._send()
 
     def _follow(self, slot: _Slot, answer: Answer) -> None:
         if answer is None or isinstance(answer, (list, tuple)):
             self._ready(slot, answer)
-        elif isinstance(answer, asyncio.Future):
-            answer.add_done_callback(lambda done: self._settled(slot, done))
+        elif isinstance(answer, Pending):
+            answer.when_settled(partial(self._settled, slot))
         else:
             assert asyncio.iscoroutine(answer)
             self._task = self._loop.create_task(self._drive(slot, answer))
 
-    async def _drive(
-        self, slot: _Slot, answer: Coroutine[None, None, "Reply | asyncio.Future[Reply]"]
-    ) -> None:
+    async def _drive(self, slot: _Slot, answer: Coroutine[None, None, "Reply | Pending"]) -> None:
         try:
             outcome = await answer
         except WireError as error:
@@ -281,30 +308,42 @@ class Connection(asyncio.BufferedProtocol):
         self._follow(slot, outcome)
         self._advance()
 
-    def _settled(self, slot: _Slot, done: "asyncio.Future[Reply]") -> None:
-        if done.cancelled() or done.exception() is not None:
-            if not done.cancelled():
-                log.error("%s: request failed: %r", self.peer, done.exception())
-            self.abort()
-            return
-        self._ready(slot, done.result())
-        if self._waiting:
-            self._advance()
+    def _settled(self, slot: _Slot, reply: Reply) -> None:
+        """Take a reply from somewhere in the broker; others of this turn leave along with it."""
+        self._ready(slot, reply)
+        if not self._send_is_due:
+            self._send_is_due = True
+            self._loop.call_soon(self._send_and_advance)
 
     def _ready(self, slot: _Slot, reply: Reply) -> None:
         slot.reply = reply
         slot.ready = True
-        out: list[Buffer] = []
         slots = self._slots
         while slots and slots[0].ready:
             first = slots.popleft()
             self._service.release(first.frame_bytes)
             if first.reply is not None:
-                size = sum(len(part) for part in first.reply)
-                out.append(size.to_bytes(SIZE_BYTES, "big"))
-                out.extend(first.reply)
-        if out and self._transport is not None and not self._closing:
-            self._transport.writelines(out)
+                size = sum(map(len, first.reply))
+                self._out.append(size.to_bytes(SIZE_BYTES, "big"))
+                self._out += first.reply
+                self._out_bytes += SIZE_BYTES + size
+
+    def _send_and_advance(self) -> None:
+        self._send_is_due = False
+        self._send()
+        if self._waiting:
+            self._advance()
+
+    def _send(self) -> None:
+        """Write what is ready."""
+        if self._out:
+            out, size = self._out, self._out_bytes
+            self._out, self._out_bytes = [], 0
+            if self._transport is not None and not self._closing:
+                if size <= JOINED_BYTES_MAX:
+                    self._transport.write(b"".join(out))
+                else:
+                    self._transport.writelines(out)
         self._update_reading()
 
     def _update_reading(self) -> None:
@@ -338,7 +377,8 @@ class Connection(asyncio.BufferedProtocol):
         self.abort()
 
     def close(self) -> None:
-        """Close after what is written has been sent."""
+        """Close after what is ready has been sent."""
+        self._send()
         self._closing = True
         if self._transport is not None:
             self._transport.close()

@@ -1,10 +1,11 @@
 """What a handler reaches: the broker's parts, composed by the node."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fencelog.broker.catalog import Catalog
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.coordinator_runtime import CoordinatorRuntime
+from fencelog.broker.deadlines import Deadlines
 from fencelog.broker.log_flusher import LogFlusher
 from fencelog.broker.log_manager import LogManager
 from fencelog.broker.producer_ids import ProducerIds
@@ -28,5 +29,6 @@ class Broker:
     groups: CoordinatorRuntime[GroupShard]
     producer_ids: ProducerIds
     clock: WallClock
+    deadlines: Deadlines = field(default_factory=Deadlines)
     address: tuple[str, int] = ("127.0.0.1", 0)
     """Where the broker listens; the port is the real one once it does."""

@@ -5,10 +5,9 @@ append of a producer on a partition is verified with the coordinator first (E14,
 else is appended before this returns, so pipelined requests of a connection keep their order (E13).
 """
 
-import asyncio
-
-from fencelog.broker.connection import Answer, Reply, Request
+from fencelog.broker.connection import Answer, Pending, Reply, Request
 from fencelog.broker.context import Broker
+from fencelog.broker.deadlines import Deadlines
 from fencelog.broker.dispatch import respond
 from fencelog.broker.partition import Partition
 from fencelog.errors import ErrorCode, NotLeaderError, StorageError, WireError
@@ -36,14 +35,14 @@ class _Waiting:
     Invariant: ``_pending`` counts the partitions whose commit is neither reached nor failed.
     """
 
-    __slots__ = ("_future", "_pending", "_request", "_results", "_timer")
+    __slots__ = ("_deadlines", "_pending", "_promise", "_request", "_results")
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, deadlines: Deadlines) -> None:
         self._request = request
+        self._deadlines = deadlines
         self._results: dict[str, list[PartitionResult]] = {}
         self._pending = 1  # the request itself, until all of it is appended
-        self._future: asyncio.Future[Reply] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._promise: Pending | None = None
 
     def settle(self, topic: str, result: PartitionResult) -> None:
         """Note a result that needs no wait."""
@@ -70,8 +69,8 @@ class _Waiting:
 
         partition.purgatory.when_committed(end, done)
 
-    def answer(self, acks: int, timeout_ms: int) -> "Reply | asyncio.Future[Reply]":
-        """The reply if nothing is left to wait for (acks 0 and 1 never wait), else its future."""
+    def answer(self, acks: int, timeout_ms: int) -> Reply | Pending:
+        """The reply if nothing is left to wait for (acks 0 and 1 never wait), else a promise."""
         if acks == 0:
             failed = any(r.error for results in self._results.values() for r in results)
             if failed:
@@ -81,30 +80,28 @@ class _Waiting:
         self._pending -= 1
         if self._pending == 0 or acks == 1:
             return self._reply()
-        loop = asyncio.get_running_loop()
-        self._future = loop.create_future()
-        self._timer = loop.call_later(max(timeout_ms, 1) / 1000, self._timed_out)
-        return self._future
+        self._promise = Pending()
+        self._deadlines.add(self, max(timeout_ms, 1) / 1000)
+        return self._promise
 
     def _one_less(self) -> None:
         self._pending -= 1
-        if self._pending == 0 and self._future is not None and not self._future.done():
-            assert self._timer is not None
-            self._timer.cancel()
-            self._future.set_result(self._reply())
+        if self._pending == 0 and self._promise is not None and not self._promise.settled:
+            self._deadlines.discard(self)
+            self._promise.settle(self._reply())
 
-    def _timed_out(self) -> None:
+    def expire(self) -> None:
         """The records stay; whether they were committed in time is not known (F5)."""
-        assert self._future is not None
-        if not self._future.done():
-            for results in self._results.values():
-                results[:] = [
-                    r._replace(error=ErrorCode.REQUEST_TIMED_OUT, base_offset=-1)
-                    if r.error is ErrorCode.NONE
-                    else r
-                    for r in results
-                ]
-            self._future.set_result(self._reply())
+        assert self._promise is not None
+        assert not self._promise.settled
+        for results in self._results.values():
+            results[:] = [
+                r._replace(error=ErrorCode.REQUEST_TIMED_OUT, base_offset=-1)
+                if r.error is ErrorCode.NONE
+                else r
+                for r in results
+            ]
+        self._promise.settle(self._reply())
 
     def _reply(self) -> Reply:
         return respond(
@@ -121,7 +118,7 @@ def produce(broker: Broker, request: Request) -> Answer:
         return _refuse_all(request, message, ErrorCode.UNSUPPORTED_VERSION)
     if message.acks not in (-1, 0, 1):
         return _refuse_all(request, message, ErrorCode.INVALID_REQUIRED_ACKS)
-    waiting = _Waiting(request)
+    waiting = _Waiting(request, broker.deadlines)
     unverified = []
     for topic, partitions in message.topics:
         for index, records in partitions:
@@ -227,7 +224,7 @@ async def _verify_and_append(
     message: ProduceRequest,
     waiting: _Waiting,
     unverified: list[tuple[Partition, BatchHeader, memoryview, VerificationGuard]],
-) -> "Reply | asyncio.Future[Reply]":
+) -> Reply | Pending:
     """Ask the coordinator, then append under the guard that any marker meanwhile makes void."""
     version = request.header.api_version
     for partition, header, batch, guard in unverified:
