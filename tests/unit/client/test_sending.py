@@ -68,6 +68,18 @@ def test_a_batch_that_overtook_a_failed_one_is_sent_again_behind_it() -> None:  
         assert sequences(broker) == [0, 1, 2, 3, 1, 2, 3]
 
 
+def test_a_gap_that_the_broker_sees_behind_a_batch_in_flight_is_asked_about_again() -> None:  # E5
+    with FakeBroker() as broker, Client(broker.address) as client:
+        broker.next(ApiKey.INIT_PRODUCER_ID, PRODUCER)
+        broker.next_produce(ErrorCode.NONE, ErrorCode.NONE, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+        with client.producer(batch_bytes=1) as producer:
+            producer.send("t", b"opens the window")
+            producer.flush()
+            producer._loop.run(enqueue_at_once(producer, 2))
+            producer.flush()
+        assert sequences(broker) == [0, 1, 2, 2]
+
+
 async def enqueue_at_once(producer, count: int) -> None:
     """Queue batches in one turn of the loop, so that they are in flight together."""
     batches = []
