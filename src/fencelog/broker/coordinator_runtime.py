@@ -189,7 +189,8 @@ class CoordinatorRuntime(Generic[S]):
                             now,
                         )
                 offset = header.next_offset
-        self._schedule(loaded)
+        # What ran out by the wall clock while nobody looked is due now.
+        self._expire(loaded)
         return loaded
 
     def _unload(self, loaded: Loaded[S]) -> None:

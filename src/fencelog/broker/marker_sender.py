@@ -6,7 +6,7 @@ code of its own, and doing a piece twice does no harm.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -27,10 +27,10 @@ RETRY_S = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class MarkerWork(Generic[S]):
-    """Markers that belong together, and the decision that records them as written."""
+    """Markers that belong together, and the decision that records on which partitions they are."""
 
     markers: Mapping[TopicPartition, tuple[MarkerToWrite, ...]]
-    written: Callable[[S], Decision[None]]
+    written: Callable[[S, Collection[TopicPartition]], Decision[None]]
 
 
 class MarkerSender(Generic[S]):
@@ -98,28 +98,36 @@ class MarkerSender(Generic[S]):
             self._again.discard(loaded)
 
     async def _do(self, loaded: Loaded[S], piece: MarkerWork[S]) -> bool:
-        """Write one piece's markers everywhere; False when a partition would not take them."""
+        """Write one piece's markers where they are taken; False when a partition would not.
+
+        What was written is recorded either way: a partition that is out of service must not make
+        the others be marked again and again.
+        """
         waits: list[tuple[Partition, Offset]] = []
+        done: set[TopicPartition] = set()
         for name, markers in piece.markers.items():
             try:
                 partition = self._find(name)
             except NotLeaderError as error:
                 log.warning("markers for %s wait: %s", name, error)
-                return False
+                continue
             if partition is None:
-                continue  # deleted: nothing is left to mark (E17)
+                done.add(name)  # deleted: nothing is left to mark (E17)
+                continue
             outcome = partition.log.append_markers(markers, now_ms=self._clock.now_ms())
-            if not isinstance(outcome, Appended):
-                log.error("%s takes no marker: %s", name, outcome)
-                return False
-            self._flusher.dirty(partition)
-            waits.append((partition, outcome.end_offset))
+            if isinstance(outcome, Appended):
+                self._flusher.dirty(partition)
+                waits.append((partition, outcome.end_offset))
+            else:
+                log.error("%s takes no marker: %s", name, outcome.message)
         for partition, end_offset in waits:
             try:
                 await partition.purgatory.committed(end_offset)
+            except StorageError:
+                continue
             except NotLeaderError:
                 pass  # deleted meanwhile
-            except StorageError:
-                return False
-        await self._runtime.decide_on(loaded, lambda shard, now: piece.written(shard))
-        return True
+            done.add(partition.name)
+        if done or not piece.markers:
+            await self._runtime.decide_on(loaded, lambda shard, now: piece.written(shard, done))
+        return done == piece.markers.keys()

@@ -1,6 +1,6 @@
 """What each coordinator's outstanding markers mean for the marker sender."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from fencelog.broker.marker_sender import MarkerWork
 from fencelog.coordination.shard import Decision
@@ -9,7 +9,7 @@ from fencelog.coordination.versioned.answers import MarkerGroup
 from fencelog.coordination.versioned.shard import VersionedShard
 from fencelog.log.values import MarkerToWrite
 from fencelog.ports import WallClock
-from fencelog.types import Offset
+from fencelog.types import Offset, TopicPartition
 
 
 def transaction_work(
@@ -18,12 +18,12 @@ def transaction_work(
     """One piece of work per decided transaction: its marker on each partition."""
 
     def work_of(task: MarkerTask) -> MarkerWork[TransactionShard]:
-        def written(owner: TransactionShard) -> Decision[None]:
+        def written(owner: TransactionShard, done: Collection[TopicPartition]) -> Decision[None]:
             return owner.markers_written(
                 task.transactional_id,
                 task.producer_id,
                 task.producer_epoch,
-                task.partitions,
+                done,
                 wall_ms=clock.now_ms(),
             )
 
@@ -44,8 +44,8 @@ def versioned_work(
     """One piece of work per partition: the markers of all its producers, in one append (V6)."""
 
     def work_of(group: MarkerGroup) -> MarkerWork[VersionedShard]:
-        def written(owner: VersionedShard) -> Decision[None]:
-            return owner.markers_written(group.app, group.incarnation, {group.partition})
+        def written(owner: VersionedShard, done: Collection[TopicPartition]) -> Decision[None]:
+            return owner.markers_written(group.app, group.incarnation, done)
 
         markers = tuple(
             MarkerToWrite(

@@ -300,3 +300,36 @@ def test_producer_ids_are_never_reused_after_a_crash(world: World) -> None:  # E
         assert len(set(taken)) == len(taken), taken
 
     asyncio.run(scenario())
+
+
+def test_a_partition_out_of_service_holds_up_no_other_and_is_not_marked_twice(
+    world: World,
+) -> None:  # D2, E17
+    async def scenario() -> None:
+        async with world.node(crash=True) as node, Peer.of(node) as peer:
+            await peer.create_topic("t", partitions=2)
+            producer = Producer(peer)
+            await producer.init()
+            await producer.add("t", 0, 1)
+            await producer.produce("t", "a")
+            producer.sequence = 0
+            await producer.produce("t", "b", partition=1)
+            world.disk.failing_syncs = 1
+            assert (await peer.produce("t", batch("x"))).error is ErrorCode.KAFKA_STORAGE_ERROR
+            assert await producer.end(commit=True) is ErrorCode.NONE
+            await settled(node, "t", 1)
+            healthy = node.broker.logs.get("t", 1)
+            assert healthy is not None
+            marked = healthy.log.log_end_offset
+            sender = node._senders[0]
+            for _ in range(3):  # rounds of the sender
+                for loaded in node.broker.transactions.loaded():
+                    sender.kick(loaded)
+                await asyncio.sleep(0.01)
+            assert healthy.log.log_end_offset == marked
+            world.disk = world.disk.power_loss(Loss.NONE)
+        async with world.node() as node, Peer.of(node) as peer:
+            assert [v for _, v in visible(await peer.fetch("t"))][:1] == ["a"]
+            assert [v for _, v in visible(await peer.fetch("t", partition=1))] == ["b"]
+
+    asyncio.run(scenario())
