@@ -1,16 +1,21 @@
-"""Spark's daemon of Python workers, with one difference: it writes down how each worker ended.
+"""Spark's daemon of Python workers, with two differences; ``spark.python.daemon.module`` names it.
 
-Spark's own lets the kernel forget its dead workers, and the report names the exit status of every
-process that was killed. Named to Spark by ``spark.python.daemon.module``.
+It writes down how each worker ended: Spark's own lets the kernel forget its dead, and the report
+names the exit status of every process that was killed. And it imports before it forks what every
+worker of the pipeline needs, for a driver that lives twenty seconds pays an import dearly.
 """
 
+import importlib
 import os
 import signal
+import sys
 from pathlib import Path
 from types import FrameType
 
 from fencelog.demo.events import write_event
 from fencelog.demo.settings import STAGE_FOLDER
+
+WORKERS = "pyspark.worker"
 
 
 def _reap(number: int, frame: FrameType | None) -> None:
@@ -25,10 +30,18 @@ def _reap(number: int, frame: FrameType | None) -> None:
         write_event(Path(os.environ[STAGE_FOLDER]), "exited", role="worker", pid=pid, status=code)
 
 
+def preload() -> None:
+    """Import the workers' modules once. None of them starts a thread, which a fork would lose."""
+    for name in ("pyspark.worker", "pandas", "fencelog.client.arrow", "fencelog.demo.sink"):
+        importlib.import_module(name)
+
+
 def main() -> None:
     """Run Spark's daemon with our handler in place of its "ignore"."""
     from pyspark import daemon
 
+    if WORKERS in sys.argv:
+        preload()
     real = signal.signal
 
     def install(number: int, handler: object) -> object:

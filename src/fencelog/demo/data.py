@@ -45,11 +45,13 @@ def open_source(name: str, folder: Path | None = None) -> IO[bytes]:
     return (folder / name).open("rb")
 
 
-def airlines(folder: Path | None = None) -> list[tuple[str, str]]:
-    """Carrier code and airline name, one pair for each airline."""
+def airlines(folder: Path | None = None) -> pa.Table:
+    """One row for each airline: ``carrier`` and ``airline``, its name."""
     with open_source("airlines.csv", folder) as file:
         table = csv.read_csv(file)
-    return list(zip(table["carrier"].to_pylist(), table["name"].to_pylist(), strict=True))
+    return cast(
+        "pa.Table", table.select(["carrier", "name"]).rename_columns(["carrier", "airline"])
+    )
 
 
 def flights(every: int = 1, folder: Path | None = None) -> pa.Table:

@@ -67,10 +67,7 @@ class Killer:
     def _carry_out(self, strike: Strike, reached: Reached, ticket: str) -> None:
         targets = self._targets(strike, reached)
         number = signal.SIGSTOP if strike.freeze else signal.SIGKILL
-        hit = send(number, targets)
-        for process in hit:
-            if not strike.freeze:
-                gone(process.pid, SETTLE_S)
+        # Told before it is done: whoever sees a corpse finds the reason already in the log.
         write_event(
             self._folder,
             "struck",
@@ -81,8 +78,12 @@ class Killer:
             batch=reached.batch,
             point=reached.point,
             killer=os.getpid(),
-            pids={str(process.pid): process.name for process in hit},
+            pids={str(process.pid): process.name for process in targets},
         )
+        hit = send(number, targets)
+        for process in hit:
+            if not strike.freeze:
+                gone(process.pid, SETTLE_S)
         if strike.freeze:
             self._frozen, self._frozen_batch = hit, reached.batch
             self._frozen_ticket = ticket

@@ -1,0 +1,144 @@
+"""The killer against real processes that only pretend to be a pipeline."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fencelog.demo.announce import ANSWERS, announce
+from fencelog.demo.events import Event, Follower, write_event
+from fencelog.demo.killer import Killer
+from fencelog.demo.processes import describe, gone, processes, send, tree
+
+SLEEPER = (
+    "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
+)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[], "subprocess.Popen[bytes]"]]:
+    """Starts processes with a child each; all are gone afterwards."""
+    running: list[subprocess.Popen[bytes]] = []
+
+    def go() -> "subprocess.Popen[bytes]":
+        process = subprocess.Popen([sys.executable, "-c", SLEEPER])
+        running.append(process)
+        until(lambda: len(tree(process.pid)) == 2)
+        return process
+
+    yield go
+    for process in running:
+        send(signal.SIGKILL, tree(process.pid))
+        process.wait(10)
+
+
+def until(fact: Callable[[], bool]) -> None:
+    """Wait for a fact, ten seconds at most."""
+    deadline = time.monotonic() + 10
+    while not fact():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def state_of(pid: int) -> str:
+    """The kernel's letter for a process's state."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def reached(point: str, batch: int, pid: int, ticket: str) -> Event:
+    facts = {"point": point, "batch": batch, "tally": 5, "pid": pid, "ticket": ticket}
+    return Event(time.time(), "reached", facts)
+
+
+def started(role: str, process: "subprocess.Popen[bytes]") -> Event:
+    return Event(time.time(), "started", {"role": role, "pid": process.pid})
+
+
+def killer_after(folder: Path, strikes: int) -> Killer:
+    """A killer that has carried out this many strikes of the plan, on processes long gone."""
+    killer = Killer(folder)
+    points = ["task-written", "task-writing", "before-commit", "after-commit"]
+    gone_process = subprocess.Popen([sys.executable, "-c", ""])
+    gone_process.wait(10)
+    for role in ("broker", "driver"):
+        killer.hear(started(role, gone_process))
+    for batch in range(strikes):
+        killer.hear(reached(points[batch], batch, gone_process.pid, f"old-{batch}"))
+    return killer
+
+
+def test_a_worker_is_killed_alone_and_the_log_names_it(tmp_path: Path, start) -> None:
+    worker = start()
+    Killer(tmp_path).hear(reached("task-written", 0, worker.pid, "t1"))
+    assert worker.wait(10) == -signal.SIGKILL
+    (struck,) = [event for event in Follower(tmp_path).new() if event.kind == "struck"]
+    assert (struck.text("role"), struck.text("signal")) == ("worker", "SIGKILL")
+    assert list(struck.facts["pids"]) == [str(worker.pid)]
+    assert (tmp_path / ANSWERS / "t1").exists()
+
+
+def test_a_driver_dies_with_its_whole_tree(tmp_path: Path, start) -> None:
+    driver = start()
+    family = [process.pid for process in tree(driver.pid)]
+    killer = killer_after(tmp_path, 2)
+    killer.hear(started("driver", driver))
+    killer.hear(reached("before-commit", 9, 1, "t1"))
+    assert driver.wait(10) == -signal.SIGKILL
+    assert all(gone(pid, 5) for pid in family)
+
+
+def test_the_frozen_driver_wakes_when_its_successor_has_done_its_batch(tmp_path, start) -> None:
+    zombie, successor = start(), start()
+    killer = killer_after(tmp_path, 4)
+    killer.hear(started("driver", zombie))
+    killer.hear(reached("before-commit", 7, zombie.pid, "frozen"))
+    until(lambda: state_of(zombie.pid) == "T")
+    assert not (tmp_path / ANSWERS / "frozen").exists()
+    killer.hear(started("driver", successor))
+    killer.hear(reached("after-commit", 6, successor.pid, "t6"))
+    assert state_of(zombie.pid) == "T"
+    killer.hear(reached("after-commit", 7, successor.pid, "t7"))
+    until(lambda: state_of(zombie.pid) == "S")
+    assert (tmp_path / ANSWERS / "frozen").exists()
+    assert state_of(successor.pid) == "S"
+
+
+def test_who_is_not_meant_goes_on_at_once(tmp_path: Path) -> None:
+    Killer(tmp_path).hear(reached("before-commit", 0, os.getpid(), "t1"))
+    assert (tmp_path / ANSWERS / "t1").exists()
+    assert not list(Follower(tmp_path).new())
+
+
+def test_the_killer_follows_the_log_as_a_process_of_its_own(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fencelog.demo.killer", "--folder", str(tmp_path)]
+    with subprocess.Popen(command) as killer:
+        announce(tmp_path, "before-commit", batch=0, tally=1)
+        assert list((tmp_path / ANSWERS).iterdir())
+        write_event(tmp_path, "over")
+        assert killer.wait(10) == 0
+
+
+def test_half_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
+    log = tmp_path / "events.jsonl"
+    follower = Follower(tmp_path)
+    log.write_text('{"at": 1, "kind": "one"}\n{"at": 2, ')
+    assert [event.kind for event in follower.new()] == ["one"]
+    log.write_text('{"at": 1, "kind": "one"}\n{"at": 2, "kind": "two"}\n')
+    assert [event.kind for event in follower.new()] == ["two"]
+
+
+def test_this_process_is_seen_with_its_parent() -> None:
+    (me,) = [process for process in processes() if process.pid == os.getpid()]
+    assert me.parent == os.getppid()
+
+
+@pytest.mark.parametrize(
+    ("status", "words"), [(0, "0"), (3, "3"), (-9, "-9 (SIGKILL)"), (None, "-")]
+)
+def test_an_exit_status_is_told_with_its_signal(status: int | None, words: str) -> None:
+    assert describe(status) == words

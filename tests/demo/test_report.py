@@ -1,0 +1,79 @@
+"""What a stage's log tells, and the report that is made of it."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from fencelog.demo import chart, report
+from fencelog.demo.outcome import Outcome, outcome
+from fencelog.demo.run import shortcomings
+from tests.demo.synthetic import events_of
+
+ROWS = 33_678
+PASSED = {
+    "rows_in": ROWS,
+    "rows_out": ROWS,
+    "lost": 0,
+    "duplicated": 0,
+    "passed": True,
+    "verdict": f"audit: {ROWS} in, {ROWS} out, 0 lost, 0 duplicated",
+}
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> list[Outcome]:
+    """Both runs, audited."""
+    exact = outcome("exactly-once", "exactly-once", ROWS, events_of(ROWS, 1))
+    plain = outcome("at-least-once", "at-least-once", ROWS, events_of(ROWS, 2))
+    doubled = plain.visible[-1][1] - ROWS
+    faults = {**PASSED, "rows_out": ROWS + doubled, "duplicated": doubled, "passed": False}
+    return [replace(exact, audit=PASSED), replace(plain, audit=faults)]
+
+
+def test_exactly_once_rows_become_visible_with_commits_and_end_at_the_source(outcomes) -> None:
+    assert outcomes[0].visible[-1][1] == ROWS
+
+
+def test_at_least_once_rows_become_visible_with_every_attempt(outcomes) -> None:
+    assert outcomes[1].visible[-1][1] > ROWS
+
+
+def test_each_blow_is_told_with_pids_exit_statuses_and_recovery(outcomes) -> None:
+    blows = outcomes[0].blows
+    assert [blow.strike for blow in blows] == [
+        "worker", "broker", "before-commit", "after-commit", "zombie",
+    ]  # fmt: skip
+    assert all(hit.status == -9 for blow in blows[:4] for hit in blow.hits)
+    assert all(blow.recovered_s is not None for blow in blows)
+    assert blows[4].woken_s is not None
+
+
+def test_the_fenced_zombie_is_recognised(outcomes) -> None:
+    assert outcomes[0].fenced
+
+
+def test_a_run_that_showed_no_danger_falls_short(outcomes) -> None:
+    exact, plain = outcomes
+    assert shortcomings([exact, plain]) == []
+    harmless = replace(plain, audit={**plain.audit, "duplicated": 0})
+    assert shortcomings([exact, harmless]) != []
+    assert shortcomings([replace(exact, fenced=False), plain]) != []
+
+
+def test_the_chart_is_a_png(outcomes) -> None:
+    assert chart.draw(outcomes).startswith(b"\x89PNG\r\n")
+
+
+def test_the_page_needs_nothing_beside_it_and_names_pids_and_statuses(outcomes) -> None:
+    page = report.page(outcomes, b"\x89PNG", total_s=99.0, quick=True)
+    assert not re.findall(r'(?:src|href)="(?!data:)', page)
+    assert "data:image/png;base64," in page
+    assert "java 1300: -9 (SIGKILL)" in page
+    assert PASSED["verdict"] in page
+
+
+def test_the_table_sets_both_modes_side_by_side(outcomes, capsys: pytest.CaptureFixture) -> None:
+    report.print_table(outcomes, total_s=99.0)
+    printed = capsys.readouterr().out
+    assert re.search(r"duplicated\s+│\s+0 │\s+[1-9]", printed)
