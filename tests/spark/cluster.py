@@ -18,7 +18,7 @@ from fencelog.spark.session import prepare_environment
 from tests.support.waiting import wait_until
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
-START_S = 90.0
+START_S = 180.0
 
 
 class StandaloneCluster:

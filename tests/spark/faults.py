@@ -22,7 +22,7 @@ from fencelog.spark.source import FencelogDataSource
 from tests.support.waiting import wait_until
 
 FORMAT = "fencelog-with-faults"
-WAIT_S = 120.0
+WAIT_S = 240.0
 HELD_S = 600.0
 """A held process is released or killed long before; this is for the one that a test forgot."""
 

@@ -16,7 +16,7 @@ from tests.spark.conftest import ROOT, Log
 from tests.spark.faults import Announced, Fault, plan
 
 RECORDS = [f"{number:04}" for number in range(400)]
-END_S = 120.0
+END_S = 240.0
 EXECUTORS = {
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
@@ -112,7 +112,7 @@ def doubled(values: list[str]) -> dict[str, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_no_death_of_a_driver_or_task_loses_or_doubles_a_record(
     log: Log, topics: tuple[str, str], start: Start, announced: Announced
 ) -> None:  # S2, S3, S4, S5
@@ -154,7 +154,7 @@ def test_no_death_of_a_driver_or_task_loses_or_doubles_a_record(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_killed_executor_changes_nothing(
     log: Log, topics: tuple[str, str], start: Start, announced: Announced
 ) -> None:  # S4, S7, trap 13
@@ -172,7 +172,7 @@ def test_a_killed_executor_changes_nothing(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_speculated_copy_of_a_task_doubles_nothing(
     log: Log, topics: tuple[str, str], start: Start, announced: Announced, tmp_path: Path
 ) -> None:  # S4, S7, trap 13

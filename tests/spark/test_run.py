@@ -30,7 +30,7 @@ def spaced_python(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_example_runs_until_ctrl_c_and_ends_after_its_batch(
     log: Log, spaced_python: Path, tmp_path: Path
 ) -> None:  # S1, trap 9, trap 10
@@ -57,7 +57,7 @@ def test_the_example_runs_until_ctrl_c_and_ends_after_its_batch(
     try:
         wait_until(
             lambda: "rows in" in stderr.read_text() or process.poll() is not None,
-            deadline_s=120,
+            deadline_s=240,
             what="progress",
         )
         # A terminal sends SIGINT to every process of the group.
