@@ -5,13 +5,17 @@ must know from the request whether the response is flexible.
 """
 
 from struct import Struct
+from struct import error as struct_error
 from typing import NamedTuple
 
+from fencelog.errors import WireError
 from fencelog.types import Buffer
 from fencelog.wire.api_versions import ApiKey, is_flexible
 from fencelog.wire.primitives import Reader, write_string
 
 _REQUEST = Struct(">hhi")
+_REQUEST_AND_LENGTH = Struct(">hhih")
+"""With the length of the client id, which is not compact even in flexible versions."""
 _CORRELATION_ID = Struct(">i")
 
 
@@ -30,14 +34,30 @@ def read_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
     Raises WireError when the header is malformed. For an API key that is not known here the body
     begins right after the client id.
     """
-    reader = Reader(frame)
-    api_key, api_version, correlation_id = reader.unpack(_REQUEST)
-    # Not compact even in flexible versions, so that any broker can read it.
-    client_id = reader.nullable_string(flexible=False)
+    data = frame if type(frame) is memoryview else memoryview(frame)
+    try:
+        api_key, api_version, correlation_id, length = _REQUEST_AND_LENGTH.unpack_from(data)
+    except struct_error:
+        raise WireError(f"{len(data)} bytes are no request") from None
+    position = _REQUEST_AND_LENGTH.size
+    client_id = None
+    if length != -1:
+        end = position + length
+        if not position <= end <= len(data):
+            raise WireError(f"client id of {length} bytes in a request of {len(data)}")
+        try:
+            client_id = str(data[position:end], "utf-8")
+        except UnicodeDecodeError:
+            raise WireError("a client id that is not UTF-8") from None
+        position = end
     if is_flexible(api_key, api_version):
-        reader.skip_tags()
-    header = RequestHeader(api_key, api_version, correlation_id, client_id)
-    return header, reader.data[reader.position :]
+        if position < len(data) and data[position] == 0:
+            position += 1
+        else:
+            reader = Reader(data, position)
+            reader.skip_tags()
+            position = reader.position
+    return RequestHeader(api_key, api_version, correlation_id, client_id), data[position:]
 
 
 def request_header(header: RequestHeader) -> bytes:

@@ -216,14 +216,16 @@ class Reader:
         """Return how many items follow, -1 for null; no more than the remaining bytes can hold."""
         length = self._length(flexible, _INT32)
         if length * item_bytes_min > self.end - self.position:
-            raise WireError(f"array of {length} items, {self.remaining} bytes remain")
+            raise self._too_many(length)
         return length
 
     def array_length(self, flexible: bool, item_bytes_min: int = 1) -> int:
         """Return how many items follow; null is refused."""
-        length = self.nullable_array_length(flexible, item_bytes_min)
+        length = self._length(flexible, _INT32)
         if length < 0:
             raise self._null()
+        if length * item_bytes_min > self.end - self.position:
+            raise self._too_many(length)
         return length
 
     def skip_tags(self) -> None:
@@ -240,6 +242,9 @@ class Reader:
         for _ in range(self.uvarint()):
             tag = self.uvarint()
             yield tag, Reader(self.view(self.uvarint()))
+
+    def _too_many(self, items: int) -> WireError:
+        return WireError(f"array of {items} items, {self.remaining} bytes remain")
 
     def _short(self, wanted: int) -> WireError:
         return WireError(f"{wanted} bytes wanted at byte {self.position}, {self.remaining} remain")

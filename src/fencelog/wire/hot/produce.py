@@ -93,16 +93,21 @@ def write_produce_response(
 
 
 def _write_result(out: bytearray, result: PartitionResult, version: int) -> None:
+    partition, error, base_offset, append_time_ms, start_offset, error_message = result
     if version >= 5:
-        out += _RESULT_V5.pack(*result[:5])
+        out += _RESULT_V5.pack(partition, error, base_offset, append_time_ms, start_offset)
     elif version >= 2:
-        out += _RESULT_V2.pack(*result[:4])
+        out += _RESULT_V2.pack(partition, error, base_offset, append_time_ms)
     else:
-        out += _RESULT.pack(*result[:3])
+        out += _RESULT.pack(partition, error, base_offset)
     if version >= 8:
+        # No record errors: batches are judged whole (F4).
         flexible = version >= FLEXIBLE_FROM
-        write_length(out, (), flexible)  # record errors: batches are judged whole (F4)
-        write_string(out, result.error_message, flexible)
+        if flexible and error_message is None:
+            out += b"\x01\x00\x00"  # an empty array, null, no tags
+            return
+        write_length(out, (), flexible)
+        write_string(out, error_message, flexible)
         if flexible:
             out.append(0)
 
