@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from fencelog.spark.options import source_options
-from fencelog.spark.stream_reader import StreamReader
+from fencelog.client.blocking import Client
 from fencelog.types import TopicPartition
+from tests.spark.conftest import Log
 from tests.spark.faults import FORMAT, Fault, FaultySource, plan
 from tests.support.waiting import wait_until
 
@@ -107,25 +106,6 @@ def test_a_running_stream_takes_what_comes_and_rests_between(
         assert len(batches_of(tmp_path / "checkpoint")) == made >= 2, seen
     finally:
         query.stop()
-
-
-def test_latest_loses_nothing_between_spark_s_two_questions(log, topic) -> None:  # trap 1
-    log.topic(topic, 1)
-    log.produce(topic, ["before"])
-    options = source_options(
-        {"kafka.bootstrap.servers": log.servers, "subscribe": topic}, {}, streaming=True
-    )
-    reader = StreamReader(options, _schema("value"))
-    first = reader.initialOffset()
-    log.produce(topic, ["between"])
-    # Spark asks again for the start of batch 0, and writes only its end into its log.
-    second = reader.initialOffset()
-    end = reader.latestOffset(first, ReadAllAvailable())
-    assert end == {topic: {"0": 1}} != first
-    assert reader.partitions(second, end) == []
-    next_end = reader.latestOffset(end, ReadAllAvailable())
-    (work,) = reader.partitions(end, next_end)
-    assert (work.offsets.start, work.offsets.end) == (1, 2)
 
 
 def test_latest_pins_its_start_in_an_empty_first_batch(
@@ -301,10 +281,38 @@ def test_what_a_failed_batch_wrote_counts_only_at_least_once(
     assert log.values(sink) == sorted(numbered(3) * copies)
 
 
-def _schema(*columns: str):
-    from pyspark.sql.types import BinaryType, StructField, StructType
-
-    return StructType([StructField(name, BinaryType()) for name in columns])
+def test_a_killed_broker_is_waited_for_and_nothing_is_lost_or_doubled(
+    spark, broker, tmp_path
+) -> None:  # S2
+    with Client(broker.address) as client:
+        log = Log(client, broker.address)
+        log.topic("in")
+        log.topic("out")
+        log.produce("in", numbered(300))
+        query = (
+            spark.readStream.format("fencelog")
+            .option("kafka.bootstrap.servers", broker.address)
+            .option("subscribe", "in")
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", "30")
+            .load()
+            .select("value")
+            .writeStream.format("fencelog")
+            .option("kafka.bootstrap.servers", broker.address)
+            .option("topic", "out")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        for batches in (2, 5):
+            wait_until(
+                lambda wanted=batches: len(batches_of(tmp_path / "checkpoint")) >= wanted,
+                deadline_s=60,
+                what="batches",
+            )
+            broker.restart()
+        query.awaitTermination()
+        assert log.values("out") == numbered(300)
 
 
 def _created(log, topic: str) -> bool:
