@@ -1,5 +1,8 @@
 """Brokers in processes of their own, and what they cost: CPU time and memory from ``/proc``."""
 
+import os
+import re
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -22,6 +25,12 @@ class Rig(BrokerProcess):
         """The command line that ``start`` runs."""
         listen = f"{self.host}:{self.port}"
         return [sys.executable, "-m", "bench._rigs", self._kind, str(self.data_dir), listen]
+
+    def syncs(self) -> int:
+        """How many files the ``counting`` broker has synced until now."""
+        lines = self.stderr.count("\n")
+        os.kill(self.pid, signal.SIGUSR1)
+        return int(self.wait_for_line(re.compile(r"^syncs (\d+)"), since=lines)[1])
 
 
 @contextmanager

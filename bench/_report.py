@@ -72,7 +72,9 @@ class Report:
         widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
         print(f"\n{self.name}: {self.question}")
         for row in rows:
-            print("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)))
+            print(
+                "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            )
         for note in self.notes:
             print(f"\n{note}")
         if is_quick():

@@ -1,7 +1,7 @@
 """Brokers for ceilings, run as ``python -m bench._rigs KIND DIRECTORY HOST:PORT``.
 
 ``discard``: our node on a disk that forgets what is written to segment files.
-``counting``: our node in fsync mode on the real disk; at SIGTERM it says how many syncs it made.
+``counting``: our node in fsync mode on the real disk; at SIGUSR1 it says how many syncs it made.
 ``receiver``: no broker at all. It takes frames in as ours does and answers produce requests with
 success, unread and unstored: what the network, the event loop and the client allow.
 """
@@ -107,9 +107,10 @@ async def serve_node(disk: FileDisk, config: BrokerConfig, stop: asyncio.Event) 
     )
     await node.start()
     say("listening on {}:{}".format(*node.address))
-    await stop.wait()
     if isinstance(disk, CountingDisk):
-        say(f"syncs {disk.syncs}")
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR1, lambda: say(f"syncs {disk.syncs}"))
+    await stop.wait()
     await node.stop()
 
 

@@ -49,7 +49,12 @@ async def profiled(kind: str, data_dir: Path) -> str:
         await asyncio.to_thread(create_topic, address)
         profiler.enable()
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "bench.profile", *sys.argv[1:], f"--load={kind}@{address}", cwd=ROOT
+            sys.executable,
+            "-m",
+            "bench.profile",
+            *sys.argv[1:],
+            f"--load={kind}@{address}",
+            cwd=ROOT,
         )
         status = await process.wait()
         profiler.disable()
