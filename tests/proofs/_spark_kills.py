@@ -1,0 +1,397 @@
+"""A Spark query whose tasks, executors, driver and broker are killed; its output stays exact.
+
+One query copies a topic to another by versioned transactions, over one checkpoint, through a row of
+drivers. At most kills it stands still at a chosen point, so what must be visible is known exactly:
+the input up to the end that the checkpoint has for the last decided batch, each record once.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.proofs._judge import read_all
+from tests.spark.faults import Announced, Fault, plan
+from tests.support.broker import BrokerProcess
+from tests.support.waiting import wait_until
+
+ROOT = Path(__file__).parent.parent.parent
+SOURCE, SINK = "source", "sink"
+PARTITIONS = 2
+BATCH_RECORDS = 100
+STEP_S = 300.0
+POINTS = ("writing", "written", "committing", "committed")
+"""Where a query can be stopped; the first two are in its tasks, the others in its driver."""
+LOCAL, CLUSTER = "local[2,4]", "local-cluster[2,1,1024]"
+CLUSTER_SETTINGS = {
+    "spark.executor.memory": "512m",
+    "spark.executorEnv.PYTHONPATH": str(ROOT),
+}
+
+
+@dataclass(frozen=True)
+class Kill:
+    """Who dies where; ``random`` is any moment of a batch."""
+
+    target: str
+    point: str
+
+    def __str__(self) -> str:
+        """As reports name it."""
+        return f"{self.target} at {self.point}"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The kills of one driver; a stage that ends with the driver's death is followed by another."""
+
+    master: str
+    kills: tuple[Kill, ...]
+
+
+CHOSEN = (
+    *(Kill(target, point) for target in ("worker", "broker") for point in POINTS[:2]),
+    *(Kill("broker", point) for point in POINTS[2:]),
+    *(Kill("driver", point) for point in POINTS),
+    Kill("driver", "start"),
+    *(Kill("executor", point) for point in POINTS[:2]),
+)
+"""Each kind of death at each of its points."""
+SLICE = (Kill("worker", "written"), Kill("broker", "committing"), Kill("driver", "committed"))
+"""What the test suite runs."""
+
+
+def stages(kills: Sequence[Kill]) -> list[Stage]:
+    """Put kills into as few drivers as they need; the last driver goes to the end."""
+    on_cluster = [each for each in kills if each.target == "executor"]
+    elsewhere = [each for each in kills if each.target not in ("executor", "driver")]
+    deaths = [each for each in kills if each.target == "driver"]
+    shares = max(len(deaths), 1)
+    result = [
+        Stage(LOCAL, (*elsewhere[index::shares], *deaths[index : index + 1]))
+        for index in range(shares)
+    ]
+    return [*result, Stage(CLUSTER if on_cluster else LOCAL, tuple(on_cluster))]
+
+
+def choose(kills: int, chance: random.Random) -> list[Kill]:
+    """Every chosen kill first, then random ones."""
+    drawn = list(CHOSEN[:kills])
+    while len(drawn) < kills:
+        target = chance.choice(("worker", "broker", "broker", "driver", "driver", "executor"))
+        points = POINTS[:2] if target in ("worker", "executor") else ("random",)
+        drawn.append(Kill(target, chance.choice(points)))
+    return drawn
+
+
+@dataclass
+class Verdict:
+    """What was killed, and what was wrong."""
+
+    seed: int
+    kills: list[str] = field(default_factory=list)
+    drivers: int = 0
+    seconds: float = 0.0
+    sent: int = 0
+    read: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+class Driver:
+    """A Spark driver in a process group of its own."""
+
+    def __init__(self, job: Mapping[str, object], stderr: Path) -> None:
+        """Start it."""
+        self._stderr = stderr
+        with stderr.open("wb") as file:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.spark.driver", json.dumps(job)],
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=file,
+                start_new_session=True,
+            )
+
+    @property
+    def status(self) -> int | None:
+        """Its exit status, None while it runs."""
+        return self._process.poll()
+
+    @property
+    def stderr(self) -> str:
+        """The end of what it wrote."""
+        return self._stderr.read_text(errors="replace")[-3_000:]
+
+    def kill(self) -> None:
+        """SIGKILL its Python and its JVM at once; its Python workers become orphans."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def end(self) -> int:
+        """Wait until it ends by itself and return its status."""
+        return self._process.wait(STEP_S)
+
+
+class Run:
+    """One query over one checkpoint, and the knowledge of what its output must be."""
+
+    def __init__(
+        self, folder: Path, broker: BrokerProcess, chance: random.Random, verdict: Verdict
+    ) -> None:
+        """Nothing runs yet."""
+        self._folder = folder
+        self._broker = broker
+        self._chance = chance
+        self._verdict = verdict
+        self._checkpoint = folder / "checkpoint"
+        self._announced = Announced(folder / "faults")
+        self._announced.folder.mkdir(parents=True)
+        self._sent = 0
+        self._driver: Driver | None = None
+
+    # -- the query -----------------------------------------------------------------------------
+
+    def run_stage(self, stage: Stage, progress: Callable[[], None]) -> None:
+        """Start a driver, do its kills, and let it end unless it was killed."""
+        first = self._last("commits") + 1
+        # The batch that an earlier driver left is repeated as it was: the faults come after it.
+        planned = [(first + 1 + index, kill) for index, kill in enumerate(stage.kills)]
+        self._send((len(planned) + 3) * BATCH_RECORDS)
+        faults = [fault for batch, kill in planned if (fault := _fault(batch, kill)) is not None]
+        driver = self._driver = self._start(stage.master, faults)
+        try:
+            for batch, kill in planned:
+                self._kill(kill, batch, driver)
+                self._verdict.kills.append(f"{kill}, batch {batch}")
+                progress()
+            if driver.status is None and driver.end() != 0:
+                self._wrong(f"the driver ended with status {driver.status}: {driver.stderr}")
+        finally:
+            driver.kill()
+
+    def _start(self, master: str, faults: Sequence[Fault]) -> Driver:
+        self._verdict.drivers += 1
+        job = {
+            "master": master,
+            "settings": CLUSTER_SETTINGS if master == CLUSTER else {},
+            "servers": self._broker.address,
+            "source": SOURCE,
+            "sink": SINK,
+            "checkpoint": str(self._checkpoint),
+            "folder": str(self._announced.folder),
+            "faults": plan(*faults),
+            "reader": {"maxOffsetsPerTrigger": str(BATCH_RECORDS)},
+        }
+        return Driver(job, self._folder / f"driver-{self._verdict.drivers}.stderr")
+
+    def _send(self, count: int) -> None:
+        """Numbered records, in turn to each partition: offsets of the source count them."""
+        from confluent_kafka import Producer
+
+        producer = Producer(
+            {
+                "bootstrap.servers": self._broker.address,
+                "enable.idempotence": True,
+                "log_level": 0,
+            }
+        )
+        for number in range(self._sent, self._sent + count):
+            partition = number % PARTITIONS
+            value = b"%d/%d" % (partition, number // PARTITIONS)
+            producer.produce(SOURCE, value, key=value, partition=partition)
+        assert producer.flush(STEP_S) == 0, "the input could not be written"
+        self._sent += count
+        self._verdict.sent = self._sent
+
+    # -- killing -------------------------------------------------------------------------------
+
+    def _kill(self, kill: Kill, batch: int, driver: Driver) -> None:
+        if kill.point == "start":
+            threading.Event().wait(self._chance.uniform(0.5, 8.0))
+            driver.kill()
+            self._expect_any(f"{kill}")
+        elif kill.point == "random":
+            self._wait(driver, lambda: self._last("offsets") >= batch, f"batch {batch} planned")
+            threading.Event().wait(self._chance.uniform(0.0, 1.0))
+            self._kill_now(kill, driver, {})
+            self._expect_any(f"{kill}, batch {batch}")
+        elif kill.target in ("worker", "executor"):
+            facts = self._reached(driver, batch, kill)
+            self._kill_now(kill, driver, facts)
+            self._announced.release(_name(batch, kill))
+            self._wait(driver, lambda: self._last("commits") >= batch, f"batch {batch} committed")
+            self._expect_any(f"{kill}, batch {batch}")
+        else:
+            facts = self._reached(driver, batch, kill)
+            self._kill_now(kill, driver, facts)
+            decided = batch if kill.point == "committed" else batch - 1
+            self._expect([decided], f"{kill}, batch {batch}")
+            self._announced.release(_name(batch, kill))
+
+    def _reached(self, driver: Driver, batch: int, kill: Kill) -> Mapping[str, int]:
+        file = self._announced.folder / f"{_name(batch, kill)}.reached"
+        self._wait(driver, file.exists, f"{kill} reached in batch {batch}")
+        return json.loads(file.read_text())
+
+    def _kill_now(self, kill: Kill, driver: Driver, facts: Mapping[str, int]) -> None:
+        match kill.target:
+            case "driver":
+                driver.kill()
+            case "broker":
+                self._broker.restart()
+            case "executor":
+                # The worker's parent is the daemon, and that one's is the executor's JVM.
+                os.kill(_parent(facts["parent"]), signal.SIGKILL)
+            case _:
+                assert kill.target == "worker", kill  # it has killed itself
+
+    def _wait(self, driver: Driver, condition: Callable[[], bool], what: str) -> None:
+        def reached() -> bool:
+            done = condition()
+            assert done or driver.status is None, f"{what}: driver ended early: {driver.stderr}"
+            return done
+
+        wait_until(reached, deadline_s=STEP_S, what=what)
+
+    # -- judging -------------------------------------------------------------------------------
+
+    def _last(self, log: str) -> int:
+        """The last batch in a log of the checkpoint, -1 without one."""
+        folder = self._checkpoint / log
+        names = os.listdir(folder) if folder.is_dir() else []
+        return max((int(name) for name in names if name.isdigit()), default=-1)
+
+    def _ends(self, batch: int) -> tuple[int, ...]:
+        """How much of each source partition the batches up to this one hold."""
+        if batch < 0:
+            return (0,) * PARTITIONS
+        lines = (self._checkpoint / "offsets" / str(batch)).read_text().splitlines()
+        ends = json.loads(lines[-1])[SOURCE]
+        return tuple(ends[str(index)] for index in range(PARTITIONS))
+
+    def _expect_any(self, when: str) -> None:
+        """The output is exact for some batch: the last that Spark noted, or the one it was at."""
+        deadline = time.monotonic() + STEP_S
+        while True:
+            # A running query moves on between two looks; a wrong output stays wrong.
+            before = self._last("commits")
+            found = self._read()
+            batches = range(max(before, -1), self._last("offsets") + 1)
+            if self._problem(found, batches) is None or time.monotonic() > deadline:
+                break
+            if _is_beyond_repair(found) or (self._driver and self._driver.status is not None):
+                break
+        self._judge(found, batches, when)
+
+    def _expect(self, batches: Sequence[int], when: str) -> None:
+        self._judge(self._read(), batches, when)
+
+    def expect_all(self) -> None:
+        """The whole input is in the output, each record once."""
+        found = self._read()
+        self._verdict.read = found.total()
+        wanted = Counter(
+            (number % PARTITIONS, number // PARTITIONS) for number in range(self._sent)
+        )
+        if found != wanted:
+            lost, more = wanted - found, found - wanted
+            self._wrong(
+                f"in the end {lost.total()} records are lost, {more.total()} are too many: "
+                f"{sorted(lost)[:5]} {sorted(more)[:5]}"
+            )
+
+    def _read(self) -> Counter[tuple[int, int]]:
+        found: Counter[tuple[int, int]] = Counter()
+        for records in read_all(self._broker.address, SINK, PARTITIONS).values():
+            for _, value in records:
+                partition, number = value.split(b"/")
+                found[int(partition), int(number)] += 1
+        return found
+
+    def _problem(self, found: Counter[tuple[int, int]], batches: Sequence[int]) -> str | None:
+        """Why the output is not exactly what the input up to one of these batches gives."""
+        doubled = sorted(each for each, count in found.items() if count > 1)
+        if doubled:
+            return f"{len(doubled)} records are doubled, {doubled[:3]} among them"
+        highest = tuple(sum(1 for each in found if each[0] == index) for index in range(PARTITIONS))
+        gaps = [each for each in found if each[1] >= highest[each[0]]]
+        if gaps:
+            return f"{len(gaps)} records are there without all that precede them"
+        allowed = [self._ends(batch) for batch in batches]
+        return None if highest in allowed else f"{highest} records, one of {allowed} expected"
+
+    def _judge(self, found: Counter[tuple[int, int]], batches: Sequence[int], when: str) -> None:
+        problem = self._problem(found, batches)
+        if problem is not None:
+            self._wrong(f"after {when}: {problem}")
+
+    def _wrong(self, problem: str) -> None:
+        self._verdict.problems.append(problem)
+
+
+def _is_beyond_repair(found: Counter[tuple[int, int]]) -> bool:
+    return any(count > 1 for count in found.values())
+
+
+def _name(batch: int, kill: Kill) -> str:
+    return f"{batch}-{kill.target}-{kill.point}"
+
+
+def _fault(batch: int, kill: Kill) -> Fault | None:
+    if kill.point in ("random", "start"):
+        return None
+    return Fault(
+        name=_name(batch, kill),
+        point=kill.point,
+        batch=batch,
+        action="kill-worker" if kill.target == "worker" else "hold",
+        partition=0 if kill.point in POINTS[:2] else None,
+        attempt=0 if kill.point in POINTS[:2] else None,
+    )
+
+
+def _parent(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    (line,) = (each for each in status.splitlines() if each.startswith("PPid:"))
+    return int(line.split()[1])
+
+
+def run(
+    folder: Path,
+    *,
+    kills: Sequence[Kill],
+    seed: int,
+    environment: Mapping[str, str] | None = None,
+    progress: Callable[[], None] = lambda: None,
+    durability: str = "os",
+) -> Verdict:
+    """Do the kills in as few drivers as they need, judge after each one and in the end."""
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    began = time.monotonic()
+    verdict = Verdict(seed=seed)
+    with BrokerProcess(folder / "data", durability=durability, environment=environment) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
+        topics = [NewTopic(name, PARTITIONS, 1) for name in (SOURCE, SINK)]
+        for created in admin.create_topics(topics).values():
+            created.result(STEP_S)
+        query = Run(folder, broker, random.Random(seed), verdict)
+        try:
+            for stage in stages(kills):
+                query.run_stage(stage, progress)
+            query.expect_all()
+        except (AssertionError, TimeoutError, subprocess.TimeoutExpired) as error:
+            verdict.problems.append(f"the query got stuck: {error}")
+    verdict.seconds = time.monotonic() - began
+    return verdict
