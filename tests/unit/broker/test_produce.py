@@ -106,7 +106,9 @@ def test_a_failed_sync_ends_one_partition_and_leaves_the_others(world: World) ->
             world.disk.failing_syncs = 1
             assert (await peer.produce("t", batch("x"))).error is ErrorCode.KAFKA_STORAGE_ERROR
             # The disk is well again; what it has of the partition is still not known.
-            assert (await peer.produce("t", batch("y"))).error is ErrorCode.KAFKA_STORAGE_ERROR
+            for acks in (-1, 1):
+                refused = await peer.produce("t", batch("y"), acks=acks)
+                assert refused.error is ErrorCode.KAFKA_STORAGE_ERROR
             assert (await peer.produce("t", batch("z"), partition=1)).error is ErrorCode.NONE
             assert visible(await peer.fetch("t")) == [(0, "kept")]
         async with world.node() as node, Peer.of(node) as peer:

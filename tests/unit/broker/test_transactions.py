@@ -7,6 +7,8 @@ import pytest
 
 from fencelog.errors import ErrorCode
 from fencelog.node import Node
+from fencelog.wire.batch import iterate
+from fencelog.wire.control import read_marker
 from fencelog.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -331,5 +333,54 @@ def test_a_partition_out_of_service_holds_up_no_other_and_is_not_marked_twice(
         async with world.node() as node, Peer.of(node) as peer:
             assert [v for _, v in visible(await peer.fetch("t"))][:1] == ["a"]
             assert [v for _, v in visible(await peer.fetch("t", partition=1))] == ["b"]
+
+    asyncio.run(scenario())
+
+
+def test_markers_carry_a_coordinator_epoch_that_grows_with_every_start(world: World) -> None:
+    async def scenario() -> None:  # E17
+        for _ in range(3):
+            async with world.node(crash=True) as node, Peer.of(node) as peer:
+                if node.broker.catalog.get("t") is None:
+                    await peer.create_topic("t")
+                producer = Producer(peer)
+                await producer.init()
+                await producer.add("t", 0)
+                await producer.produce("t", "a")
+                assert await producer.end(commit=True) is ErrorCode.NONE
+                await settled(node, "t")
+                found = await peer.fetch("t")
+                world.disk = world.disk.power_loss(Loss.NONE)
+        epochs = [
+            read_marker(one).coordinator_epoch
+            for records in found.records
+            for header, one in iterate(records)
+            if header.is_control
+        ]
+        assert len(epochs) == 3
+        assert epochs == sorted(set(epochs))
+
+    asyncio.run(scenario())
+
+
+def test_a_decision_that_is_not_durable_is_not_carried_out(world: World) -> None:  # E16
+    async def scenario() -> None:
+        async with world.node() as node, Peer.of(node) as peer, Peer.of(node) as other:
+            await peer.create_topic("t", partitions=2)
+            first = Producer(peer)
+            await first.init()
+            await first.add("t", 0)
+            await first.produce("t", "a")
+            world.disk.hold("__transaction_state")
+            ending = asyncio.ensure_future(first.end(commit=True))
+            await until(lambda: world.disk.waiting > 0, "the decision's sync waits")
+            # Another round of the sender must not take up what is appended and not committed.
+            for loaded in node.broker.transactions.loaded():
+                node._senders[0].kick(loaded)
+                assert node._senders[0]._rounds == {}
+            assert visible(await other.fetch("t")) == []
+            world.disk.release()
+            assert await ending is ErrorCode.NONE
+            await settled(node, "t")
 
     asyncio.run(scenario())
