@@ -6,6 +6,11 @@ from pyspark.sql.streaming import DataStreamWriter
 
 def pipeline(spark: SparkSession) -> DataStreamWriter:
     """One streaming query, exactly once from end to end."""
-    quiet = spark.readStream.format("fencelog").option("subscribe", "quiet").load()
-    louder = quiet.selectExpr("key", "encode(upper(decode(value, 'UTF-8')), 'UTF-8') AS value")
+    quiet = (
+        spark.readStream.format("fencelog")
+        .option("subscribe", "quiet")
+        .option("startingOffsets", "earliest")
+        .load()
+    )
+    louder = quiet.selectExpr("key", "upper(string(value)) AS value")
     return louder.writeStream.format("fencelog").option("topic", "loud")

@@ -6,17 +6,20 @@ A test that stays green proves nothing about its rule, and the proof fails. ``--
 """
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.proofs._planted import PLANTED, RULES, SEEN, Planted
 
 ROOT = Path(__file__).parent.parent.parent
 RULES_PAGE = ROOT / "docs/internals/rules.md"
+REPORT = ROOT / "docs/internals/proofs/ablation.md"
 TEST_DEADLINE_S = 240
 TESTS_FAILED = 1  # pytest's exit status; any other one means that no test ran to its end
 

@@ -31,7 +31,8 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
 def spark() -> "Iterator[SparkSession]":
     """A session whose tasks may fail three times (trap 13)."""
     # Workers import the tests' own data source by its name.
-    os.environ["PYTHONPATH"] = str(ROOT)
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([before, str(ROOT)] if before else [str(ROOT)])
     session = build_session(
         name="tests", master="local[2,4]", settings={"spark.sql.shuffle.partitions": "2"}
     )
