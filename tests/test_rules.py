@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.proofs.ablation import RULES_PAGE, is_seen, plant, rules_page
 from tests.proofs._planted import PLANTED, RULES, SEEN, Planted
+from tests.proofs.ablation import RULES_PAGE, is_seen, plant, rules_page
 
 ROOT = Path(__file__).parent.parent
 IN_FORCE = (

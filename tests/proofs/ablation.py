@@ -102,19 +102,29 @@ def main(arguments: list[str]) -> int:
         if not arguments:
             return 0
     wanted = [each for each in PLANTED if not arguments or each.rule in arguments]
-    blind = 0
+    lines, blind = [], 0
     began = time.monotonic()
     for fault in wanted:
         seen, output = is_seen(fault)
-        print(
-            f"{fault.rule:4} {'red ' if seen else 'BLIND'} {fault.file}  {fault.test}", flush=True
-        )
+        lines.append(f"{fault.rule:4} {'red  ' if seen else 'BLIND'} {fault.file}  {fault.test}")
+        print(lines[-1], flush=True)
         if not seen:
             blind += 1
             print(output)
     verdict = f"{len(wanted)} faults planted, {len(wanted) - blind} seen, {blind} not"
-    print(f"ablation: {verdict}, in {time.monotonic() - began:.0f} s")
+    lines.append(f"ablation: {verdict}, in {time.monotonic() - began:.0f} s")
+    print(lines[-1])
+    if wanted == PLANTED and not blind:
+        write_report(lines)
     return 1 if blind or not wanted else 0
+
+
+def write_report(lines: list[str]) -> None:
+    """Keep the last whole run that succeeded, with its date and Python."""
+    today = datetime.now(tz=UTC).date().isoformat()
+    head = f"# Ablation, {today}\n\n`./dev prove ablation`, CPython {platform.python_version()}"
+    REPORT.parent.mkdir(parents=True, exist_ok=True)
+    REPORT.write_text("\n".join([head, "", "```", *lines, "```", ""]), encoding="utf-8")
 
 
 if __name__ == "__main__":
