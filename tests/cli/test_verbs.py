@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -217,3 +218,21 @@ def test_a_reader_that_has_seen_enough_ends_consume_quietly(
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_consume_follows_what_comes_on_every_partition(
+    cli: Cli, topic: str, shared_broker: BrokerProcess
+) -> None:
+    cli.out("topic", "create", topic, "-p", "2")
+    following = subprocess.Popen(
+        [sys.executable, "-m", "fencelog", "topic", "consume", topic, "-f", r"%p:%v\n"],
+        stdout=subprocess.PIPE,
+        env=cli.environment,
+    )
+    with following:
+        assert following.stdout is not None
+        for sent in (ToSend(b"a", partition=0), ToSend(b"b", partition=1), ToSend(b"c")):
+            Confluent().write(shared_broker.address, topic, [sent])
+            assert following.stdout.readline() == b"%d:%s\n" % (sent.partition, sent.value)
+        following.send_signal(signal.SIGINT)
+        assert following.wait(DEADLINE_S) == 130

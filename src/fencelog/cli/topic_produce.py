@@ -107,11 +107,19 @@ def _records(files: Sequence[str], form: InputForm) -> Iterator[InputRecord]:
 
 @contextmanager
 def _opened(name: str) -> Iterator[BinaryIO]:
+    """A file, with a bar on stderr where somebody watches; stdin as it is."""
     if name == "-":
         yield sys.stdin.buffer
-        return
-    with open(name, "rb") as source:
-        yield source
+    elif sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import open as open_with_bar
+
+        console = Console(stderr=True)
+        with open_with_bar(name, "rb", description=name, console=console, transient=True) as source:
+            yield source
+    else:
+        with open(name, "rb") as source:
+            yield source
 
 
 def _finish(producer: "Producer", transactional_id: str | None) -> "list[Delivery]":
