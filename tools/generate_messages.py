@@ -1,8 +1,8 @@
 """Writes ``src/fencelog/wire/messages``: typed classes with straight-line code for each message.
 
 Sources are Kafka's own message definitions, as the kafka-python package ships them, and
-``src/fencelog/wire/definitions`` in the same form: fencelog's own requests, and the records of the
-internal topics. Run it after a change to either, and commit what it writes::
+``src/fencelog/wire/definitions`` in the same form: fencelog's own requests. Run it after a change
+to either, and commit what it writes::
 
     .venv/bin/python -m tools.generate_messages
 
@@ -22,7 +22,6 @@ from tools.message_definitions import (
     Definition,
     Field,
     definitions,
-    is_request,
     kafka_definitions,
     load,
     snake,
@@ -36,26 +35,21 @@ KAFKA_MESSAGES = [
     "AddPartitionsToTxn",
     "ApiVersions",
     "CreateTopics",
-    "DeleteGroups",
     "DeleteTopics",
     "DescribeCluster",
     "DescribeConfigs",
-    "DescribeGroups",
     "DescribeProducers",
     "DescribeTransactions",
     "EndTxn",
-    "Fetch",
     "FindCoordinator",
     "InitProducerId",
-    "ListGroups",
     "ListOffsets",
     "ListTransactions",
     "Metadata",
     "OffsetCommit",
     "OffsetFetch",
-    "OffsetForLeaderEpoch",
-    "Produce",
 ]
+"""All that are spoken here but Produce and Fetch, which ``fencelog.wire.hot`` has by hand."""
 
 NEVER_FLEXIBLE = 0x7FFF
 
@@ -397,22 +391,23 @@ def imports(module: str, names: list[str], code: str) -> list[str]:
     return [f"from {module} import (", *(f"    {name}," for name in used), ")"]
 
 
+def kafka_module(name: str) -> str:
+    """Return the text of the module of one of Kafka's requests."""
+    folder = kafka_definitions()
+    sources = [load(folder / f"{name}{part}.json") for part in ("Request", "Response")]
+    return module_text(f"{name}, Kafka's request {sources[0]['apiKey']}.", sources)
+
+
 def generate() -> dict[str, str]:
     """Return the text of every generated module by its file name."""
-    texts = {}
-    resources = kafka_definitions()
-    for name in KAFKA_MESSAGES:
-        sources = [load(resources / f"{name}{part}.json") for part in ("Request", "Response")]
-        title = f"{name}, Kafka's request {sources[0]['apiKey']}."
-        texts[snake(name) + ".py"] = module_text(title, sources)
+    texts = {snake(name) + ".py": kafka_module(name) for name in KAFKA_MESSAGES}
     own: dict[str, list[dict[str, Any]]] = {}
     for path in sorted(OWN_DEFINITIONS.glob("*.json")):
         source = load(path)
         own.setdefault(source["module"], []).append(source)
     for module, sources in own.items():
         names = " and ".join(source["name"] for source in sources)
-        sort = "fencelog's own" if is_request(sources[0]) else "records of an internal topic"
-        texts[module + ".py"] = module_text(f"{names}, {sort}.", sources)
+        texts[module + ".py"] = module_text(f"{names}, fencelog's own.", sources)
     return texts
 
 

@@ -68,11 +68,8 @@ SCALARS = {
     "bool": Scalar("bool", "False", "boolean", 1, "", "?"),
     "int8": Scalar("int", "0", "int8", 1, "pack_int8", "b"),
     "int16": Scalar("int", "0", "int16", 2, "pack_int16", "h"),
-    "uint16": Scalar("int", "0", "uint16", 2, "pack_uint16", "H"),
     "int32": Scalar("int", "0", "int32", 4, "pack_int32", "i"),
-    "uint32": Scalar("int", "0", "uint32", 4, "pack_uint32", "I"),
     "int64": Scalar("int", "0", "int64", 8, "pack_int64", "q"),
-    "float64": Scalar("float", "0.0", "float64", 8, "pack_float64", "d"),
     "uuid": Scalar("bytes", "NO_TOPIC_ID", "uuid", 16),
     "string": Scalar("str", '""', "string", 1),
     "bytes": Scalar("bytes", 'b""', "required_bytes", 1),
@@ -195,13 +192,8 @@ def definitions(source: dict[str, Any]) -> list[Definition]:
         done[name] = made
 
     structure(source["name"], f"Body of {source['name']}.", source["fields"], valid)
-    done[source["name"]].api_key = source.get("apiKey", -1) if is_request(source) else -1
+    done[source["name"]].api_key = source["apiKey"]
     return list(done.values())
-
-
-def is_request(source: dict[str, Any]) -> bool:
-    """Whether the definition belongs to a request, and not to an internal topic's records."""
-    return source["type"] in ("request", "response")
 
 
 def parse_field(described: dict[str, Any], within: Versions) -> Field:

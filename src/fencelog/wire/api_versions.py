@@ -10,11 +10,9 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
-FIRST_OWN_KEY = 10000
-
 
 class ApiKey(IntEnum):
-    """Numbers of the requests that this package knows by name."""
+    """Numbers of the requests; fencelog's own begin at 10000."""
 
     PRODUCE = 0
     FETCH = 1
@@ -23,17 +21,13 @@ class ApiKey(IntEnum):
     OFFSET_COMMIT = 8
     OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
-    DESCRIBE_GROUPS = 15
-    LIST_GROUPS = 16
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
     INIT_PRODUCER_ID = 22
-    OFFSET_FOR_LEADER_EPOCH = 23
     ADD_PARTITIONS_TO_TXN = 24
     END_TXN = 26
     DESCRIBE_CONFIGS = 32
-    DELETE_GROUPS = 42
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
@@ -97,17 +91,13 @@ FLEXIBLE_FROM = MappingProxyType(
         ApiKey.OFFSET_COMMIT: 8,
         ApiKey.OFFSET_FETCH: 6,
         ApiKey.FIND_COORDINATOR: 3,
-        ApiKey.DESCRIBE_GROUPS: 5,
-        ApiKey.LIST_GROUPS: 3,
         ApiKey.API_VERSIONS: 3,
         ApiKey.CREATE_TOPICS: 5,
         ApiKey.DELETE_TOPICS: 4,
         ApiKey.INIT_PRODUCER_ID: 2,
-        ApiKey.OFFSET_FOR_LEADER_EPOCH: 4,
         ApiKey.ADD_PARTITIONS_TO_TXN: 3,
         ApiKey.END_TXN: 3,
         ApiKey.DESCRIBE_CONFIGS: 4,
-        ApiKey.DELETE_GROUPS: 2,
         ApiKey.DESCRIBE_CLUSTER: 0,
         ApiKey.DESCRIBE_PRODUCERS: 0,
         ApiKey.DESCRIBE_TRANSACTIONS: 0,

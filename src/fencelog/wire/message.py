@@ -4,7 +4,6 @@ The classes themselves stand in ``fencelog.wire.messages``, one module per reque
 ``tools/generate_messages.py``.
 """
 
-from struct import Struct
 from typing import Any, ClassVar, Self
 
 from fencelog.errors import WireError
@@ -13,11 +12,6 @@ from fencelog.wire.primitives import Reader
 
 EMPTY: list[Any] = []
 """Default of array parameters; a message that gets it makes a list of its own."""
-
-NEVER_FLEXIBLE = 0x7FFF
-"""``FLEXIBLE_FROM`` of a message that has no flexible version."""
-
-_VERSION = Struct(">h")
 
 
 class Structure:
@@ -49,12 +43,12 @@ class Structure:
 
 
 class Message(Structure):
-    """A whole body of a request, a response, or a record of an internal topic."""
+    """A whole body of a request or a response."""
 
     __slots__ = ()
 
     API_KEY: ClassVar[int]
-    """Number of the request; -1 for records of internal topics."""
+    """Number of the request, in its response too."""
     MIN_VERSION: ClassVar[int]
     MAX_VERSION: ClassVar[int]
     FLEXIBLE_FROM: ClassVar[int]
@@ -78,16 +72,3 @@ class Message(Structure):
             raise WireError(f"{cls.__name__} has no version {version}")
         reader = Reader(data)
         return cls.read_from(reader, version)
-
-    def write_record(self, version: int) -> bytes:
-        """Return the bytes as a key or value of an internal topic: the version stands before."""
-        return _VERSION.pack(version) + self.write(version)
-
-    @classmethod
-    def read_record(cls, data: Buffer) -> Self:
-        """Return the message of a key or value that ``write_record`` made.
-
-        Raises WireError as ``read`` does.
-        """
-        version = Reader(data).int16()
-        return cls.read(memoryview(data)[_VERSION.size :], version)

@@ -16,19 +16,13 @@ STRING_BYTES_MAX = 0x7FFF
 
 _INT8 = Struct(">b")
 _INT16 = Struct(">h")
-_UINT16 = Struct(">H")
 _INT32 = Struct(">i")
-_UINT32 = Struct(">I")
 _INT64 = Struct(">q")
-_FLOAT64 = Struct(">d")
 
 pack_int8 = _INT8.pack
 pack_int16 = _INT16.pack
-pack_uint16 = _UINT16.pack
 pack_int32 = _INT32.pack
-pack_uint32 = _UINT32.pack
 pack_int64 = _INT64.pack
-pack_float64 = _FLOAT64.pack
 
 
 class Reader:
@@ -79,25 +73,13 @@ class Reader:
         """Return a signed 16-bit number."""
         return self._number(_INT16)
 
-    def uint16(self) -> int:
-        """Return an unsigned 16-bit number."""
-        return self._number(_UINT16)
-
     def int32(self) -> int:
         """Return a signed 32-bit number."""
         return self._number(_INT32)
 
-    def uint32(self) -> int:
-        """Return an unsigned 32-bit number."""
-        return self._number(_UINT32)
-
     def int64(self) -> int:
         """Return a signed 64-bit number."""
         return self._number(_INT64)
-
-    def float64(self) -> float:
-        """Return a double."""
-        return self._number(_FLOAT64)
 
     def boolean(self) -> bool:
         """Return a byte as a truth value: everything but 0 is true, as in Kafka."""

@@ -1,16 +1,23 @@
-"""Arbitrary messages made from the definitions, and their likenesses in kafka-python."""
+"""Arbitrary messages made from the definitions, and their likenesses in kafka-python.
+
+Produce and Fetch, which the product has by hand, are generated here to hold the hands against.
+"""
 
 import importlib
 import random
 import uuid
 import warnings
+from types import ModuleType
 from typing import Any
 
 from fencelog.wire.message import Message, Structure
-from tools.generate_messages import KAFKA_MESSAGES, OWN_DEFINITIONS
+from tools.generate_messages import KAFKA_MESSAGES, OWN_DEFINITIONS, kafka_module
 from tools.message_definitions import Definition, Field, definitions, kafka_definitions, load, snake
 
-KAFKA_NAMES = [name + part for name in KAFKA_MESSAGES for part in ("Request", "Response")]
+BY_HAND = ("Fetch", "Produce")
+KAFKA_NAMES = [
+    name + part for name in (*KAFKA_MESSAGES, *BY_HAND) for part in ("Request", "Response")
+]
 OWN_NAMES = sorted(path.stem for path in OWN_DEFINITIONS.glob("*.json"))
 
 _BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
@@ -23,6 +30,16 @@ _SETS_OF_BITS = {
 _BYTES = (b"", b"\0", bytes(range(256)))
 
 
+def _generated(name: str) -> ModuleType:
+    module = ModuleType(f"generated_{snake(name)}")
+    exec(compile(kafka_module(name), module.__name__, "exec"), module.__dict__)
+    return module
+
+
+generated = {name: _generated(name) for name in BY_HAND}
+"""The messages of a request that no module of the product has, by the request's name."""
+
+
 class Kind:
     """One message: its definitions, our class, and arbitrary instances of it."""
 
@@ -31,7 +48,11 @@ class Kind:
         source = load(own if own.exists() else kafka_definitions() / f"{name}.json")
         stem = name.removesuffix("Request").removesuffix("Response")
         module = source.get("module", snake(stem))
-        self._module = importlib.import_module(f"fencelog.wire.messages.{module}")
+        self._module = (
+            generated[stem]
+            if stem in generated
+            else importlib.import_module(f"fencelog.wire.messages.{module}")
+        )
         self._parts: dict[str, Definition] = {part.name: part for part in definitions(source)}
         self.name = name
         self.message: type[Message] = getattr(self._module, name)

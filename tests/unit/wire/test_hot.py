@@ -29,13 +29,10 @@ from fencelog.wire.hot import (
     write_produce_request,
     write_produce_response,
 )
-from fencelog.wire.messages import fetch as fetch_messages
-from fencelog.wire.messages import produce as produce_messages
-from fencelog.wire.messages.fetch import FetchRequest as FetchRequestMessage
-from fencelog.wire.messages.fetch import FetchResponse as FetchResponseMessage
-from fencelog.wire.messages.produce import ProduceRequest as ProduceRequestMessage
-from fencelog.wire.messages.produce import ProduceResponse as ProduceResponseMessage
-from tests.unit.wire.message_values import Kind
+from tests.unit.wire.message_values import Kind, generated
+
+fetch_messages = generated["Fetch"]
+produce_messages = generated["Produce"]
 
 PRODUCE_VERSIONS = pytest.mark.parametrize("version", range(3, 13))
 FETCH_VERSIONS = pytest.mark.parametrize("version", range(4, 17))
@@ -50,7 +47,7 @@ def joined(buffers: Sequence[Buffer]) -> bytes:
 @PRODUCE_VERSIONS
 def test_a_produce_request_is_read_as_the_generated_message_reads_it(version: int) -> None:
     for example in Kind("ProduceRequest").examples(version, EXAMPLES):
-        assert isinstance(example, ProduceRequestMessage)
+        assert isinstance(example, produce_messages.ProduceRequest)
         read = read_produce_request(example.write(version), version)
         assert read.transactional_id == example.transactional_id
         assert (read.acks, read.timeout_ms) == (example.acks, example.timeout_ms)
@@ -62,7 +59,7 @@ def test_a_produce_request_is_read_as_the_generated_message_reads_it(version: in
 
 @PRODUCE_VERSIONS
 def test_a_produce_request_is_written_as_the_generated_message_writes_it(version: int) -> None:
-    message = ProduceRequestMessage(
+    message = produce_messages.ProduceRequest(
         transactional_id="id",
         acks=-1,
         timeout_ms=30000,
@@ -111,7 +108,7 @@ def test_a_produce_response_is_read_back(version: int) -> None:
 
 @PRODUCE_VERSIONS
 def test_a_produce_response_is_written_as_the_generated_message_writes_it(version: int) -> None:
-    message = ProduceResponseMessage(
+    message = produce_messages.ProduceResponse(
         throttle_time_ms=9,
         responses=[
             produce_messages.TopicProduceResponse(
@@ -137,7 +134,7 @@ def test_a_produce_response_is_written_as_the_generated_message_writes_it(versio
 @PRODUCE_VERSIONS
 def test_any_produce_response_is_read(version: int) -> None:
     for example in Kind("ProduceResponse").examples(version, EXAMPLES):
-        assert isinstance(example, ProduceResponseMessage)
+        assert isinstance(example, produce_messages.ProduceResponse)
         topics, throttle_time_ms = read_produce_response(example.write(version), version)
         assert throttle_time_ms == example.throttle_time_ms
         assert [
@@ -159,7 +156,7 @@ def test_any_produce_response_is_read(version: int) -> None:
 def test_a_fetch_request_is_read_as_the_generated_message_reads_it(version: int) -> None:
     by_id = version >= fetch.TOPIC_IDS_FROM
     for example in Kind("FetchRequest").examples(version, EXAMPLES):
-        assert isinstance(example, FetchRequestMessage)
+        assert isinstance(example, fetch_messages.FetchRequest)
         replica = example.replica_state if version >= 15 else example
         assert read_fetch_request(example.write(version), version) == FetchRequest(
             replica.replica_id,
@@ -194,7 +191,7 @@ def test_a_fetch_request_is_written_as_the_generated_message_writes_it(version: 
     asked = fetch_messages.FetchPartition(
         partition=2, current_leader_epoch=3, fetch_offset=40, partition_max_bytes=1000
     )
-    message = FetchRequestMessage(
+    message = fetch_messages.FetchRequest(
         max_wait_ms=500,
         min_bytes=1,
         max_bytes=1 << 20,
@@ -214,7 +211,7 @@ RECORDS = (b"first batch", memoryview(b"second batch"))
 
 @FETCH_VERSIONS
 def test_a_fetch_response_is_written_as_the_generated_message_writes_it(version: int) -> None:
-    message = FetchResponseMessage(
+    message = fetch_messages.FetchResponse(
         throttle_time_ms=9,
         error_code=ErrorCode.NONE,
         session_id=77,
@@ -255,7 +252,7 @@ def test_a_fetch_response_is_written_as_the_generated_message_writes_it(version:
 @FETCH_VERSIONS
 def test_any_fetch_response_is_read(version: int) -> None:
     for example in Kind("FetchResponse").examples(version, EXAMPLES):
-        assert isinstance(example, FetchResponseMessage)
+        assert isinstance(example, fetch_messages.FetchResponse)
         read = read_fetch_response(example.write(version), version)
         assert read.session_id == example.session_id
         assert [
@@ -303,7 +300,7 @@ def test_a_partition_without_records_is_answered_with_empty_records_not_with_nul
 ) -> None:
     topic = FetchedTopic("t", TOPIC_ID, [FetchedPartition(0, ErrorCode.NONE)])
     written = joined(write_fetch_response(version, ErrorCode.NONE, 0, [topic]))
-    message = FetchResponseMessage.read(written, version)
+    message = fetch_messages.FetchResponse.read(written, version)
     assert message.responses[0].partitions[0].records == b""
 
 

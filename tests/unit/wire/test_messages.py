@@ -6,15 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from fencelog.errors import WireError
-from fencelog.types import NO_TOPIC_ID
 from fencelog.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from fencelog.wire.messages.metadata import MetadataRequest
-from fencelog.wire.messages.offset_commit_record import OffsetCommitKey, OffsetCommitValue
-from fencelog.wire.messages.transaction_log import (
-    PartitionsSchema,
-    TransactionLogKey,
-    TransactionLogValue,
-)
 from tests.unit.wire.message_values import KAFKA_NAMES, OWN_NAMES, Kind
 
 EXAMPLES = 8
@@ -139,57 +132,3 @@ def test_two_messages_never_share_a_default_list() -> None:
 
 def test_messages_of_two_classes_are_never_equal() -> None:
     assert CreateTopicsRequest() != MetadataRequest()
-
-
-# The bytes of the internal topics' records were worked out by hand from Kafka's schemas.
-
-
-def test_a_transaction_log_record_is_spelled_as_kafka_spells_it() -> None:
-    value = TransactionLogValue(
-        producer_id=7,
-        producer_epoch=1,
-        transaction_timeout_ms=60000,
-        transaction_status=1,
-        transaction_partitions=[PartitionsSchema(topic="t", partition_ids=[2])],
-        transaction_last_update_timestamp_ms=5,
-        transaction_start_timestamp_ms=4,
-    )
-    assert TransactionLogKey(transactional_id="id").write_record(0).hex() == "000000026964"
-    assert value.write_record(0).hex() == (
-        "0000" "0000000000000007" "0001" "0000ea60" "01"
-        "00000001" "0001" "74" "00000001" "00000002"
-        "0000000000000005" "0000000000000004"
-    )  # fmt: skip
-    assert TransactionLogValue.read_record(value.write_record(0)) == value
-
-
-def test_a_transaction_log_record_of_the_flexible_version_is_read() -> None:
-    value = TransactionLogValue(
-        producer_id=7,
-        previous_producer_id=6,
-        next_producer_id=8,
-        transaction_partitions=None,
-        client_transaction_version=2,
-    )
-    assert TransactionLogValue.read_record(value.write_record(1)) == value
-
-
-def test_a_committed_offset_is_spelled_as_kafka_spells_it() -> None:
-    key = OffsetCommitKey(group="g", topic="t", partition=3)
-    value = OffsetCommitValue(offset=9, leader_epoch=2, metadata="m", commit_timestamp=5)
-    assert key.write_record(1).hex() == "000100016700017400000003"
-    assert value.write_record(3).hex() == (
-        "0003" "0000000000000009" "00000002" "0001" "6d" "0000000000000005"
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("version", range(5))
-def test_a_committed_offset_of_any_version_is_read(version: int) -> None:
-    value = OffsetCommitValue(offset=9, metadata="m", commit_timestamp=5, topic_id=NO_TOPIC_ID)
-    assert OffsetCommitValue.read_record(value.write_record(version)) == value
-
-
-@pytest.mark.parametrize("data", [b"", b"\0", b"\0\x63", b"\0\0", b"\xff\xff\0\0"])
-def test_a_record_of_no_known_version_is_a_wire_error(data: bytes) -> None:
-    with pytest.raises(WireError):
-        TransactionLogKey.read_record(data)

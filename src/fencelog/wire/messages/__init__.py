@@ -1,4 +1,4 @@
-"""Every message but the hot paths of Produce and Fetch, one module per request.
+"""Every message but Produce and Fetch (see ``fencelog.wire.hot``), one module per request.
 
 Generated from Kafka's own definitions and from ``fencelog/wire/definitions`` by
 ``tools/generate_messages.py``; import the module that you need. A field that a version lacks is
