@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.proofs._spark_kills import Kill
+
 SOURCE = Path(__file__).parent.parent.parent / "src"
 
 
@@ -29,6 +31,13 @@ class BrokerBreak(Break):
 
     durability: str
     kills: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparkBreak(Break):
+    """A break that kills of Spark must bring to light."""
+
+    kills: tuple[Kill, ...]
 
 
 def plant(broken: Break, folder: Path) -> Mapping[str, str]:
@@ -107,18 +116,20 @@ BROKER_BREAKS = (
     MARKERS_OVERLOOKED,
 )
 
-EVERY_ATTEMPT_COMMITS = Break(
+EVERY_ATTEMPT_COMMITS = SparkBreak(
     name="a commit takes in every attempt",
     rule="V1, S4",
     file="coordination/versioned/shard.py",
     sound="commit=each.producer_id in app.committing,",
     broken="commit=True,",
+    kills=(Kill("worker", "written"),),
 )
-VERSIONS_FORGOTTEN = Break(
+VERSIONS_FORGOTTEN = SparkBreak(
     name="a committed version is written again",
     rule="V3, S3",
     file="coordination/versioned/shard.py",
     sound="        if app.query_id != caller.query_id:\n",
     broken="        if True:\n",
+    kills=(Kill("driver", "committed"),),
 )
 SPARK_BREAKS = (EVERY_ATTEMPT_COMMITS, VERSIONS_FORGOTTEN)

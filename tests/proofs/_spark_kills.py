@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 from tests.proofs._judge import read_all
 from tests.spark.faults import Announced, Fault, plan
@@ -24,6 +25,8 @@ from tests.support.broker import BrokerProcess
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parent.parent.parent
+PYTHONPATH = f"{ROOT}:{ROOT / 'src'}"
+"""The tests' data source and this checkout's product, for workers too."""
 SOURCE, SINK = "source", "sink"
 PARTITIONS = 2
 BATCH_RECORDS = 100
@@ -33,7 +36,7 @@ POINTS = ("writing", "written", "committing", "committed")
 LOCAL, CLUSTER = "local[2,4]", "local-cluster[2,1,1024]"
 CLUSTER_SETTINGS = {
     "spark.executor.memory": "512m",
-    "spark.executorEnv.PYTHONPATH": str(ROOT),
+    "spark.executorEnv.PYTHONPATH": PYTHONPATH,
 }
 
 
@@ -92,6 +95,10 @@ def choose(kills: int, chance: random.Random) -> list[Kill]:
     return drawn
 
 
+Output: TypeAlias = "Counter[tuple[int, int]]"
+"""How often each record is in the output, by source partition and number there."""
+
+
 @dataclass
 class Verdict:
     """What was killed, and what was wrong."""
@@ -115,7 +122,7 @@ class Driver:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.spark.driver", json.dumps(job)],
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env={**os.environ, "PYTHONPATH": PYTHONPATH},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=file,
@@ -311,36 +318,39 @@ class Run:
                 f"{sorted(lost)[:5]} {sorted(more)[:5]}"
             )
 
-    def _read(self) -> Counter[tuple[int, int]]:
-        found: Counter[tuple[int, int]] = Counter()
+    def _read(self) -> Output:
+        found: Output = Counter()
         for records in read_all(self._broker.address, SINK, PARTITIONS).values():
             for _, value in records:
                 partition, number = value.split(b"/")
                 found[int(partition), int(number)] += 1
         return found
 
-    def _problem(self, found: Counter[tuple[int, int]], batches: Sequence[int]) -> str | None:
-        """Why the output is not exactly what the input up to one of these batches gives."""
-        doubled = sorted(each for each, count in found.items() if count > 1)
-        if doubled:
-            return f"{len(doubled)} records are doubled, {doubled[:3]} among them"
-        highest = tuple(sum(1 for each in found if each[0] == index) for index in range(PARTITIONS))
-        gaps = [each for each in found if each[1] >= highest[each[0]]]
-        if gaps:
-            return f"{len(gaps)} records are there without all that precede them"
-        allowed = [self._ends(batch) for batch in batches]
-        return None if highest in allowed else f"{highest} records, one of {allowed} expected"
+    def _problem(self, found: Output, batches: Sequence[int]) -> str | None:
+        return problem(found, [self._ends(batch) for batch in batches])
 
-    def _judge(self, found: Counter[tuple[int, int]], batches: Sequence[int], when: str) -> None:
-        problem = self._problem(found, batches)
-        if problem is not None:
-            self._wrong(f"after {when}: {problem}")
+    def _judge(self, found: Output, batches: Sequence[int], when: str) -> None:
+        wrong = self._problem(found, batches)
+        if wrong is not None:
+            self._wrong(f"after {when}: {wrong}")
 
     def _wrong(self, problem: str) -> None:
         self._verdict.problems.append(problem)
 
 
-def _is_beyond_repair(found: Counter[tuple[int, int]]) -> bool:
+def problem(found: Output, allowed: Sequence[tuple[int, ...]]) -> str | None:
+    """Why the output is not the input up to one of these ends, each record once; None if it is."""
+    doubled = sorted(each for each, count in found.items() if count > 1)
+    if doubled:
+        return f"{len(doubled)} records are doubled, {doubled[:3]} among them"
+    counts = tuple(sum(1 for each in found if each[0] == index) for index in range(PARTITIONS))
+    beyond = [each for each in found if each[1] >= counts[each[0]]]
+    if beyond:
+        return f"{len(beyond)} records are there without all that precede them"
+    return None if counts in allowed else f"{counts} records, one of {allowed} expected"
+
+
+def _is_beyond_repair(found: Output) -> bool:
     return any(count > 1 for count in found.values())
 
 

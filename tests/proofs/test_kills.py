@@ -1,0 +1,107 @@
+"""A slice of ``./dev prove kills``, and that its judges see what they are there to see."""
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.proofs import _broker_kills as broker_part
+from tests.proofs import _spark_kills as spark_part
+from tests.proofs._breaks import ABORT_COMMITS
+from tests.proofs._judge import Told, judge_plain, judge_transactions
+from tests.proofs.kills import find_break
+
+
+@pytest.mark.slow
+@pytest.mark.conformance
+@pytest.mark.parametrize(("durability", "kills"), [("os", 3), ("fsync", 2)])
+def test_a_broker_killed_again_and_again_loses_doubles_and_moves_nothing(
+    durability: str, kills: int, tmp_path: Path
+) -> None:  # D1, E4, E13, E15
+    seed = random.randrange(10**6)
+    verdict = broker_part.run(tmp_path / "data", kills=kills, seed=seed, durability=durability)
+    assert verdict.problems == (), verdict
+    assert verdict.kills == kills
+    assert verdict.acknowledged > 0
+    assert verdict.committed > 0
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_the_output_of_spark_stays_exact_when_task_broker_and_driver_are_killed(
+    tmp_path: Path,
+) -> None:  # S2, S3, S4, S5
+    seed = random.randrange(10**6)
+    verdict = spark_part.run(tmp_path, kills=spark_part.SLICE, seed=seed)
+    assert verdict.problems == [], verdict
+    assert len(verdict.kills) == len(spark_part.SLICE)
+    assert verdict.read == verdict.sent > 0
+
+
+@pytest.mark.slow
+@pytest.mark.conformance
+def test_the_proof_finds_a_planted_break(tmp_path: Path) -> None:
+    found = find_break(ABORT_COMMITS, tmp_path, seed=1)
+    assert any("was aborted and is visible" in each for each in found.problems)
+
+
+Records = Mapping[int, list[tuple[int, bytes]]]
+SOUND: Records = {0: [(0, b"0"), (1, b"2")], 1: [(0, b"1")]}
+ACKNOWLEDGED = {0: (0, 0), 1: (1, 0), 2: (0, 1)}
+
+
+@pytest.mark.parametrize(
+    ("found", "problem"),
+    [
+        ({0: [(0, b"0"), (1, b"2")]}, "is lost"),
+        ({**SOUND, 1: [(0, b"1"), (1, b"1")]}, "is there twice"),
+        ({**SOUND, 0: [(0, b"2"), (1, b"0")]}, "out of order"),
+        ({**SOUND, 1: [(1, b"1")]}, "was acknowledged at"),
+        ({**SOUND, 2: [(0, b"77")]}, "was never sent"),
+    ],
+)
+def test_a_planted_fault_among_plain_records_is_named(found: Records, problem: str) -> None:
+    told = Told(plain=ACKNOWLEDGED, sent_plain=3)
+    assert judge_plain(told, SOUND) == []
+    assert any(problem in each for each in judge_plain(told, found))
+
+
+def of_transaction(number: int, *indexes: int) -> list[tuple[int, bytes]]:
+    return [(index, b'{"txn": %d, "index": %d}' % (number, index)) for index in indexes]
+
+
+@pytest.mark.parametrize(
+    ("found", "problem"),
+    [
+        ({0: of_transaction(1, 0)}, "is torn"),
+        ({0: of_transaction(1, 0, 1), 1: of_transaction(1, 1)}, "or doubled"),
+        ({0: of_transaction(1, 0, 1), 1: of_transaction(2, 0, 1)}, "was aborted and is visible"),
+        ({}, "was committed and is lost"),
+        ({0: of_transaction(1, 0, 1), 1: of_transaction(9, 0, 1)}, "was never sent"),
+        ({0: of_transaction(1, 1, 0)}, "out of order"),
+    ],
+)
+def test_a_planted_fault_among_transactions_is_named(found: Records, problem: str) -> None:
+    told = Told(committed={1}, aborted={2}, unknown={3})
+    sound = {0: of_transaction(1, 0, 1), 1: of_transaction(3, 0, 1)}
+    assert judge_transactions(told, sound, 2) == ([], 1)
+    assert any(problem in each for each in judge_transactions(told, found, 2)[0])
+
+
+@pytest.mark.parametrize(
+    ("found", "wrong"),
+    [
+        ({(0, 0): 2, (1, 0): 1}, "1 records are doubled"),
+        ({(0, 1): 1, (1, 0): 1}, "1 records are there without"),
+        ({(0, 0): 1, (0, 1): 1, (1, 0): 1}, "(2, 1) records"),
+        ({}, "(0, 0) records"),
+    ],
+)
+def test_an_output_that_is_not_exactly_a_prefix_of_the_input_is_named(
+    found: dict[tuple[int, int], int], wrong: str
+) -> None:
+    assert spark_part.problem(Counter({(0, 0): 1, (1, 0): 1}), [(1, 1)]) is None
+    assert (spark_part.problem(Counter(found), [(1, 1)]) or "").startswith(wrong)
