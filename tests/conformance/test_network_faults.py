@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.proxy import Fate, FrameProxy, Request
-from tests.support.stock import Confluent, Fenced, ToSend
+from tests.support.stock import Confluent, Fenced, StockClient, ToSend
 from tests.support.waiting import wait_until
 
 PRODUCE, END_TXN = 0, 26
@@ -29,12 +29,11 @@ class Nth:
         return self.fate if self.count in self.numbers else Fate.FORWARD
 
 
-def test_a_lost_acknowledgement_and_its_retry_leave_one_copy(
-    proxied: StartProxy,
-) -> None:  # E4, E13
+def test_a_lost_acknowledgement_and_its_retry_leave_one_copy(  # E4, E13
+    client: StockClient, proxied: StartProxy
+) -> None:
     rule = Nth(PRODUCE, {1, 3, 4}, Fate.LOSE_ANSWER)
     proxy = proxied(rule)
-    client = Confluent()
     sent = [b"%d" % number for number in range(5)]
     for value in sent:
         client.write(proxy.address, "once", [ToSend(value)], idempotent=True)
@@ -65,12 +64,11 @@ def test_batches_in_flight_keep_their_order_over_a_lost_acknowledgement(  # E3, 
     assert [seen.value for seen in Confluent().read(proxy.address, "ordered")] == sent
 
 
-def test_a_lost_answer_to_a_commit_is_asked_again_and_commits_once(
-    proxied: StartProxy,
-) -> None:  # E14
+def test_a_lost_answer_to_a_commit_is_asked_again_and_commits_once(  # E14
+    client: StockClient, proxied: StartProxy
+) -> None:
     rule = Nth(END_TXN, {1}, Fate.LOSE_ANSWER)
     proxy = proxied(rule)
-    client = Confluent()
     writer = client.transactional(proxy.address, "id")
     for value in (b"1", b"2"):
         writer.begin()
