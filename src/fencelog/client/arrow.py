@@ -11,10 +11,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fencelog.client import kernel
-from fencelog.client.batches import RECORD_BYTES_MIN, VisibleBatch, payload
+from fencelog.client.batches import VisibleBatch, payload
 from fencelog.errors import WireError
 from fencelog.types import TopicPartition
 from fencelog.wire.batch import TimestampType
+from fencelog.wire.records import RECORD_BYTES_MIN
 
 Bytes = npt.NDArray[np.uint8]
 Int64s = npt.NDArray[np.int64]

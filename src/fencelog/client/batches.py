@@ -5,25 +5,28 @@ The records inside stay bytes here; ``arrow`` or ``reader`` unpack them.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from struct import Struct
-
-from crc32c import crc32c
 
 from fencelog.errors import WireError
-from fencelog.types import Buffer, TopicPartition
-from fencelog.wire.batch import HEADER_BYTES, LENGTH_END, MAGIC, BatchHeader, check_crc, iterate
-from fencelog.wire.compression import decompress
+from fencelog.types import (
+    Buffer,
+    ProducerEpoch,
+    ProducerId,
+    TimestampMs,
+    TopicPartition,
+)
+from fencelog.types import Sequence as SequenceNumber
+from fencelog.wire.batch import (
+    HEADER_BYTES,
+    PLAIN_HEADER,
+    BatchHeader,
+    Compression,
+    attributes,
+    check_crc,
+    iterate,
+    seal_in_place,
+)
+from fencelog.wire.compression import DECOMPRESSED_BYTES_MAX, decompress
 from fencelog.wire.control import read_marker
-
-RECORD_BYTES_MIN = 7
-"""Length, attributes, timestamp, offset, key length, value length, header count: a byte each."""
-DECOMPRESSED_BYTES_MAX = 256 << 20
-
-_TRANSACTIONAL = 0x10
-_HEADER = Struct(">qiibIhiqqqhii")
-_UINT32 = Struct(">I")
-_CRC_AT = 17
-_CRC_FROM = 21
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,7 @@ class EncodedBatch:
     partition: TopicPartition
     buffer: memoryview
     count: int
-    compression: int
+    compression: Compression
     base_timestamp: int
     max_timestamp: int
 
@@ -108,24 +111,17 @@ class EncodedBatch:
         self, producer_id: int, producer_epoch: int, base_sequence: int, *, transactional: bool
     ) -> None:
         """Write the header, in place."""
-        _HEADER.pack_into(
-            self.buffer,
-            0,
-            0,
-            len(self.buffer) - LENGTH_END,
-            -1,
-            MAGIC,
-            0,
-            self.compression | (_TRANSACTIONAL if transactional else 0),
-            self.count - 1,
-            self.base_timestamp,
-            self.max_timestamp,
-            producer_id,
-            producer_epoch,
-            base_sequence,
-            self.count,
+        header = PLAIN_HEADER._replace(
+            attributes=attributes(compression=self.compression, transactional=transactional),
+            last_offset_delta=self.count - 1,
+            base_timestamp=TimestampMs(self.base_timestamp),
+            max_timestamp=TimestampMs(self.max_timestamp),
+            producer_id=ProducerId(producer_id),
+            producer_epoch=ProducerEpoch(producer_epoch),
+            base_sequence=SequenceNumber(base_sequence),
+            record_count=self.count,
         )
-        _UINT32.pack_into(self.buffer, _CRC_AT, crc32c(self.buffer[_CRC_FROM:]))
+        seal_in_place(header, self.buffer)
 
 
 def with_room(records: Buffer) -> memoryview:

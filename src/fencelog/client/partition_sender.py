@@ -13,11 +13,11 @@ from fencelog.client.retry import RETRIABLE, STALE_ROUTE, Backoff, Deadline, aga
 from fencelog.errors import ErrorCode, RequestError, WireError
 from fencelog.types import NO_SEQUENCE, TopicPartition
 from fencelog.wire.api_versions import ApiKey
+from fencelog.wire.batch import SEQUENCE_MODULUS
 from fencelog.wire.hot import PartitionResult, read_produce_response, write_produce_request
 
 IN_FLIGHT_MAX = 5
 """A broker remembers the last five batches of a producer: no more can be told from new ones."""
-SEQUENCE_MODULUS = 1 << 31
 PRODUCE_VERSION_MAX = 11
 PRODUCE_VERSION_MIN = 3
 

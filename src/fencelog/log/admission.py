@@ -6,13 +6,17 @@ Functions of what is known; nothing here changes anything.
 from fencelog.errors import ErrorCode
 from fencelog.log.config import LogConfig
 from fencelog.log.producers import ProducerState, StoredBatch, judge, last_sequence
-from fencelog.log.state import CONTROL, TRANSACTIONAL
 from fencelog.log.values import Duplicate, MarkerToWrite, Rejected
 from fencelog.log.verification import Guards, VerificationGuard
 from fencelog.types import Offset
-from fencelog.wire.batch import LENGTH_END, BatchHeader
+from fencelog.wire.batch import (
+    CONTROL,
+    LENGTH_END,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+    BatchHeader,
+)
 
-_LOG_APPEND_TIME = 0x08
 _WHAT_IS_WRONG = {
     ErrorCode.INVALID_PRODUCER_EPOCH: "is fenced by a newer epoch",
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: "has another sequence to send first",
@@ -33,7 +37,7 @@ def refuse_form(config: LogConfig, header: BatchHeader, now_ms: int) -> Rejected
         return Rejected(ErrorCode.INVALID_RECORD, "control batches are the broker's to write")
     if config.message_timestamp_type == "LogAppendTime":
         return None
-    if attributes & _LOG_APPEND_TIME:
+    if attributes & LOG_APPEND_TIME:
         return Rejected(ErrorCode.INVALID_TIMESTAMP, "log append time in a topic of create time")
     return _refuse_timestamps(config, header, now_ms)
 

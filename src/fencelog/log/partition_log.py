@@ -32,7 +32,7 @@ from fencelog.log.config import InvalidConfigError, LogConfig
 from fencelog.log.retention import retained_from
 from fencelog.log.segment import Segment
 from fencelog.log.snapshot import encode_snapshot
-from fencelog.log.state import TRANSACTIONAL, LogState
+from fencelog.log.state import LogState
 from fencelog.log.tail import Tail
 from fencelog.log.values import (
     AbortedTransaction,
@@ -56,7 +56,7 @@ from fencelog.types import (
     Sequence,
     TimestampMs,
 )
-from fencelog.wire.batch import LENGTH_END, BatchHeader, assign, read_header
+from fencelog.wire.batch import LENGTH_END, TRANSACTIONAL, BatchHeader, assign, read_header
 from fencelog.wire.control import Marker, marker_batch
 
 __all__ = [

@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from fencelog.errors import ErrorCode
 from fencelog.types import CoordinatorEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs
+from fencelog.wire.batch import SEQUENCE_MODULUS
 
 WINDOW_BATCHES = 5
 """Batches that a client may have in flight, and so the batches it may retry."""
-_SEQUENCE_MASK = (1 << 31) - 1
+_SEQUENCE_MASK = SEQUENCE_MODULUS - 1
 UNKNOWN_SEQUENCE = -1
 NO_COORDINATOR_EPOCH = CoordinatorEpoch(-1)
 NO_OFFSET = Offset(-1)

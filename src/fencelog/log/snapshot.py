@@ -23,6 +23,7 @@ from fencelog.types import (
     ProducerId,
     TimestampMs,
 )
+from fencelog.wire.batch import SEQUENCE_MODULUS
 
 _VERSION = 1
 _HEAD = Struct(">hI")
@@ -101,7 +102,7 @@ def _decode_entries(data: bytes, position: int) -> tuple[Producers, int]:
         state.coordinator_epoch = CoordinatorEpoch(coordinator)
         state.open_offset = Offset(open_at)
         if last_sequence >= 0:
-            first_sequence = (last_sequence - delta) % (1 << 31)
+            first_sequence = (last_sequence - delta) % SEQUENCE_MODULUS
             state.store(
                 StoredBatch(
                     first_sequence,

@@ -27,11 +27,9 @@ from fencelog.types import (
     ProducerId,
     TimestampMs,
 )
-from fencelog.wire.batch import LENGTH_END, BatchHeader
+from fencelog.wire.batch import CONTROL, LENGTH_END, TRANSACTIONAL, BatchHeader
 from fencelog.wire.control import Marker
 
-TRANSACTIONAL = 0x10
-CONTROL = 0x20
 _base_offset = attrgetter("base_offset")
 
 

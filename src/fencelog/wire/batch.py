@@ -48,10 +48,11 @@ _CRC_FROM = 21
 _ATTRIBUTES_AT = 21
 _MAX_TIMESTAMP_AT = 35
 
+# The attributes: the codec in the lowest three bits, then these.
 _COMPRESSION_MASK = 0x07
-_LOG_APPEND_TIME = 0x08
-_TRANSACTIONAL = 0x10
-_CONTROL = 0x20
+LOG_APPEND_TIME = 0x08
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
 
 
 class Compression(IntEnum):
@@ -113,12 +114,12 @@ class BatchHeader(NamedTuple):
     @property
     def is_transactional(self) -> bool:
         """Whether the records belong to a transaction."""
-        return bool(self.attributes & _TRANSACTIONAL)
+        return bool(self.attributes & TRANSACTIONAL)
 
     @property
     def is_control(self) -> bool:
         """Whether the records are for brokers (markers) and not for consumers."""
-        return bool(self.attributes & _CONTROL)
+        return bool(self.attributes & CONTROL)
 
     @property
     def compression(self) -> Compression:
@@ -128,7 +129,7 @@ class BatchHeader(NamedTuple):
     @property
     def timestamp_type(self) -> TimestampType:
         """Meaning of the timestamps."""
-        return TimestampType(self.attributes & _LOG_APPEND_TIME != 0)
+        return TimestampType(self.attributes & LOG_APPEND_TIME != 0)
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
@@ -174,7 +175,7 @@ def assign(
     if max_timestamp is None:
         return
     (attributes,) = _INT16.unpack_from(batch, _ATTRIBUTES_AT)
-    _INT16.pack_into(batch, _ATTRIBUTES_AT, attributes | _LOG_APPEND_TIME)
+    _INT16.pack_into(batch, _ATTRIBUTES_AT, attributes | LOG_APPEND_TIME)
     _INT64.pack_into(batch, _MAX_TIMESTAMP_AT, max_timestamp)
     _UINT32.pack_into(batch, _CRC_AT, crc32c(batch[_CRC_FROM:]))
 
@@ -252,7 +253,7 @@ def attributes(
     control: bool = False,
 ) -> int:
     """Return the attributes field of a batch with create time."""
-    return compression | (_TRANSACTIONAL if transactional else 0) | (_CONTROL if control else 0)
+    return compression | (TRANSACTIONAL if transactional else 0) | (CONTROL if control else 0)
 
 
 def seal(header: BatchHeader, records: Buffer) -> bytearray:
@@ -260,8 +261,15 @@ def seal(header: BatchHeader, records: Buffer) -> bytearray:
 
     Length and CRC are computed; what the header says of them is not looked at.
     """
-    header = header._replace(length=HEADER_BYTES - LENGTH_END + len(records), crc=0)
-    batch = bytearray(_HEADER.pack(*header))
+    batch = bytearray(HEADER_BYTES)
     batch += records
-    _UINT32.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[_CRC_FROM:]))
+    with memoryview(batch) as view:
+        seal_in_place(header, view)
     return batch
+
+
+def seal_in_place(header: BatchHeader, batch: memoryview) -> None:
+    """Write a header as ``seal`` does, into the 61 bytes of room before its records."""
+    header = header._replace(length=len(batch) - LENGTH_END, crc=0)
+    _HEADER.pack_into(batch, 0, *header)
+    _UINT32.pack_into(batch, _CRC_AT, crc32c(batch[_CRC_FROM:]))

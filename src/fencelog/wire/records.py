@@ -37,6 +37,7 @@ from fencelog.wire.compression import DECOMPRESSED_BYTES_MAX, compress, decompre
 from fencelog.wire.primitives import Reader, write_varint
 
 RECORD_BYTES_MIN = 7
+"""Length, attributes, timestamp, offset, key length, value length, header count: a byte each."""
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
