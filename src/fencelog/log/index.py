@@ -45,6 +45,8 @@ class OffsetIndex:
     def encode(self, start: int = 0) -> bytes:
         """Return the file bytes of the entries from number ``start``."""
         count = len(self._offsets) - start
+        if not count:
+            return b""
         entries = array("i", bytes(OFFSET_ENTRY_BYTES * count))
         entries[0::2] = self._offsets[start:]
         entries[1::2] = self._positions[start:]
@@ -97,6 +99,8 @@ class TimeIndex:
 
     def encode(self, start: int = 0) -> bytes:
         """Return the file bytes of the entries from number ``start``."""
+        if start == len(self._offsets):
+            return b""
         pairs = zip(self._timestamps[start:], self._offsets[start:], strict=True)
         return b"".join(_TIME_ENTRY.pack(timestamp, offset) for timestamp, offset in pairs)
 

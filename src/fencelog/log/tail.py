@@ -53,7 +53,6 @@ class Tail:
         "_time_taken",
         "_writes",
         "durable",
-        "size",
         "written_mark",
     )
 
@@ -63,7 +62,6 @@ class Tail:
         self._writes: list[_Write] = []
         self._open: _Write | None = None
         self._marks: deque[Mark] = deque()
-        self.size = 0
         active = state.active
         self.durable = Mark(state.log_end, active.base_offset, active.size)
         self.written_mark = self.durable
@@ -84,7 +82,6 @@ class Tail:
         write.buffers.append(batch)
         write.size += size
         write.end_offset = end_offset
-        self.size += size
 
     def roll(self, segment: Segment, snapshot: bytes) -> None:
         """What follows goes to this new segment; the one before gets its last index entries."""
@@ -106,7 +103,7 @@ class Tail:
 
     def take(self) -> list[TailWrite]:
         """Hand out every write since the last take."""
-        writes, self._writes, self._open, self.size = self._writes, [], None, 0
+        writes, self._writes, self._open = self._writes, [], None
         if not writes:
             return []
         taken = [self._finish(write) for write in writes]
@@ -125,10 +122,7 @@ class Tail:
         time_index = segment.time_index.encode(self._time_taken)
         self._index_taken = len(segment.index)
         self._time_taken = len(segment.time_index)
-        aborted = self._state.transactions.aborted
-        start = bisect_left(aborted, self._taken_until, key=_last_offset)
-        stop = bisect_left(aborted, write.end_offset, lo=start, key=_last_offset)
-        self._taken_until = write.end_offset
+        txn_index = self._take_aborted(write.end_offset)
         self._marks.append(Mark(write.end_offset, segment.base_offset, write.position + write.size))
         return TailWrite(
             segment_base_offset=segment.base_offset,
@@ -141,9 +135,19 @@ class Tail:
             end_offset=write.end_offset,
             index=index,
             time_index=time_index,
-            txn_index=encode_aborted(aborted[start:stop]),
+            txn_index=txn_index,
             leader_epochs=None,
         )
+
+    def _take_aborted(self, end_offset: Offset) -> bytes:
+        """Encode the transactions whose abort is in what is taken now."""
+        aborted = self._state.transactions.aborted
+        taken_until, self._taken_until = self._taken_until, end_offset
+        if not aborted or aborted[-1].last_offset < taken_until:
+            return b""
+        start = bisect_left(aborted, taken_until, key=_last_offset)
+        stop = bisect_left(aborted, end_offset, lo=start, key=_last_offset)
+        return encode_aborted(aborted[start:stop])
 
     def written(self, end_offset: Offset) -> None:
         """The files have everything up to an offset that a take ended with."""

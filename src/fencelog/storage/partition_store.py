@@ -250,7 +250,8 @@ class PartitionStore:
             segment.is_dirty = True
             await file.append(write.buffers)
             self._written_end = write.end_offset
-        segment.extend_side_files((write.index, write.time_index, write.txn_index))
+        if write.index or write.time_index or write.txn_index:
+            segment.extend_side_files((write.index, write.time_index, write.txn_index))
         if write.leader_epochs is not None:
             path = f"{self._directory}/{layout.LEADER_EPOCH_CHECKPOINT}"
             content = write.leader_epochs.encode("ascii")
