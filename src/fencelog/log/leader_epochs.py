@@ -1,4 +1,4 @@
-"""Where each leadership of the partition began (F7): the cache behind OffsetForLeaderEpoch."""
+"""Where each leadership of the partition began (F7), as Kafka's checkpoint has it."""
 
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -8,9 +8,8 @@ from fencelog.log.values import EpochStart
 from fencelog.types import LeaderEpoch, Offset
 
 NO_EPOCH = LeaderEpoch(-1)
-NO_OFFSET = Offset(-1)
 
-_epoch_of = attrgetter("epoch")
+_offset_of = attrgetter("offset")
 
 
 class LeaderEpochs:
@@ -34,22 +33,9 @@ class LeaderEpochs:
         self._entries.append(EpochStart(epoch, offset))
         self.latest = epoch
 
-    def end_of(self, epoch: LeaderEpoch, log_end: Offset) -> EpochStart:
-        """Return the largest known epoch up to this one, and the offset at which it ends.
-
-        The latest epoch ends at the log's end; an epoch newer than any is answered (-1, -1).
-        """
-        if epoch == self.latest and self._entries:
-            return EpochStart(epoch, log_end)
-        after = bisect_right(self._entries, epoch, key=_epoch_of)
-        if epoch < 0 or after == len(self._entries):
-            return EpochStart(NO_EPOCH, NO_OFFSET)
-        known = self._entries[after - 1].epoch if after else epoch
-        return EpochStart(known, self._entries[after].offset)
-
     def truncate_start(self, log_start: Offset) -> None:
         """Forget epochs that end at or before the log's new start."""
-        keep = max(bisect_right(self._entries, log_start, key=attrgetter("offset")) - 1, 0)
+        keep = max(bisect_right(self._entries, log_start, key=_offset_of) - 1, 0)
         if keep or (self._entries and self._entries[0].offset < log_start):
             first = self._entries[keep]
             start = max(first.offset, log_start)

@@ -28,7 +28,7 @@ from fencelog.log.admission import (
     refuse_form,
     refuse_marker,
 )
-from fencelog.log.config import InvalidConfigError, LogConfig
+from fencelog.log.config import LogConfig
 from fencelog.log.retention import retained_from
 from fencelog.log.segment import Segment
 from fencelog.log.snapshot import encode_snapshot
@@ -38,7 +38,6 @@ from fencelog.log.values import (
     AbortedTransaction,
     Appended,
     Duplicate,
-    EpochStart,
     Isolation,
     MarkerToWrite,
     OpenTransaction,
@@ -58,24 +57,6 @@ from fencelog.types import (
 )
 from fencelog.wire.batch import LENGTH_END, TRANSACTIONAL, BatchHeader, assign, read_header
 from fencelog.wire.control import Marker, marker_batch
-
-__all__ = [
-    "AbortedTransaction",
-    "Appended",
-    "Duplicate",
-    "EpochStart",
-    "InvalidConfigError",
-    "Isolation",
-    "LogConfig",
-    "MarkerToWrite",
-    "OpenTransaction",
-    "PartitionLog",
-    "ProducerView",
-    "ReadPlan",
-    "Rejected",
-    "TailWrite",
-    "VerificationGuard",
-]
 
 _FIRST_OFFSET = Offset(0)
 _FIRST_EPOCH = LeaderEpoch(0)
@@ -111,17 +92,11 @@ class PartitionLog:
         self._move_last_stable_offset()
 
     @classmethod
-    def create(
-        cls,
-        config: LogConfig,
-        *,
-        log_start: Offset = _FIRST_OFFSET,
-        leader_epoch: LeaderEpoch = _FIRST_EPOCH,
-    ) -> "PartitionLog":
+    def create(cls, config: LogConfig) -> "PartitionLog":
         """Return an empty log with its first, empty segment."""
-        state = LogState(config, log_start)
-        state.add_segment(Segment(log_start))
-        return cls(state, leader_epoch)
+        state = LogState(config, _FIRST_OFFSET)
+        state.add_segment(Segment(_FIRST_OFFSET))
+        return cls(state, _FIRST_EPOCH)
 
     # Offsets
 
@@ -134,21 +109,6 @@ class PartitionLog:
     def log_end_offset(self) -> Offset:
         """Offset of the next record."""
         return self._state.log_end
-
-    @property
-    def is_failed(self) -> bool:
-        """Whether a write or sync failed: no appends until a restart has recovered it (D2)."""
-        return self._failed
-
-    @property
-    def tail_bytes(self) -> int:
-        """Bytes that were appended and not yet taken."""
-        return self._tail.size
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all segments, the tail included."""
-        return sum(segment.size for segment in self._state.segments)
 
     @property
     def segment_base_offsets(self) -> list[Offset]:
@@ -383,11 +343,6 @@ class PartitionLog:
         """A write or a sync failed: nothing is appended or acknowledged any more (D2)."""
         self._failed = True
 
-    def lead(self, leader_epoch: LeaderEpoch) -> None:
-        """Lead under this epoch from now on: it is written into each batch."""
-        assert leader_epoch >= max(self.leader_epoch, self._state.epochs.latest)
-        self.leader_epoch = leader_epoch
-
     @staticmethod
     def _out_of_service() -> Rejected:
         return Rejected(ErrorCode.KAFKA_STORAGE_ERROR, "a write to this partition has failed")
@@ -440,10 +395,6 @@ class PartitionLog:
                 assert isinstance(plan, ReadPlan), plan
                 return None if plan.is_empty else plan
         return None
-
-    def end_of_epoch(self, epoch: LeaderEpoch) -> EpochStart:
-        """Return what OffsetForLeaderEpoch answers: the epoch that is known, and its end."""
-        return self._state.epochs.end_of(epoch, self._state.log_end)
 
     # Retention
 

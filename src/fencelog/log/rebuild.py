@@ -132,14 +132,13 @@ class LogBuilder:
         """Return the producer snapshot as of ``log_end``."""
         return encode_snapshot(self._state.producers, self._state.highest_producer_id)
 
-    def finish(self, *, leader_epoch: LeaderEpoch | None = None) -> PartitionLog:
+    def finish(self) -> PartitionLog:
         """Return the log; everything that was fed must be durable by now (D2).
 
-        Its high watermark is its end. It leads under the latest epoch found unless told otherwise.
+        Its high watermark is its end, and it leads under the latest epoch found.
         """
         state = self._state
         if not state.segments:
             state.add_segment(Segment(state.log_start))
         state.advance_start(min(state.log_start, state.log_end))
-        latest = max(state.epochs.latest, LeaderEpoch(0))
-        return PartitionLog(state, latest if leader_epoch is None else leader_epoch)
+        return PartitionLog(state, max(state.epochs.latest, LeaderEpoch(0)))

@@ -72,8 +72,6 @@ class Transactions:
                 break
         return found
 
-    def truncate_start(self, log_start: Offset) -> int:
-        """Forget aborted transactions that end before the log's start; return how many."""
-        count = bisect_left(self.aborted, log_start, key=_last_offset)
-        del self.aborted[:count]
-        return count
+    def truncate_start(self, log_start: Offset) -> None:
+        """Forget aborted transactions that end before the log's start."""
+        del self.aborted[: bisect_left(self.aborted, log_start, key=_last_offset)]

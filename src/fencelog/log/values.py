@@ -142,7 +142,7 @@ class ProducerView(NamedTuple):
 
 
 class EpochStart(NamedTuple):
-    """The offset at which a leader epoch begins (or, in an answer, where it ends)."""
+    """The offset at which a leader epoch begins."""
 
     epoch: int
     offset: Offset

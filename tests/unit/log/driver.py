@@ -2,18 +2,11 @@
 
 from dataclasses import dataclass, field
 
-from fencelog.log.partition_log import (
-    Appended,
-    Duplicate,
-    Isolation,
-    LogConfig,
-    MarkerToWrite,
-    PartitionLog,
-    ReadPlan,
-    Rejected,
-    VerificationGuard,
-)
+from fencelog.log.config import LogConfig
+from fencelog.log.partition_log import PartitionLog
 from fencelog.log.rebuild import LogBuilder
+from fencelog.log.values import Appended, Duplicate, Isolation, MarkerToWrite, ReadPlan, Rejected
+from fencelog.log.verification import VerificationGuard
 from fencelog.wire.batch import (
     PLAIN_HEADER,
     BatchHeader,

@@ -186,26 +186,6 @@ def test_a_damaged_transaction_index_is_refused(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "answer"),
-    [
-        (-1, (-1, -1)),
-        (0, (0, 5)),  # older than any known: it ended where the first known begins
-        (1, (1, 9)),
-        (2, (1, 9)),  # unknown: what is known below it
-        (3, (3, 20)),
-        (4, (-1, -1)),
-    ],
-)
-def test_an_epoch_ends_where_the_next_known_begins(asked: int, answer: tuple[int, int]) -> None:
-    epochs = LeaderEpochs([EpochStart(1, 5), EpochStart(3, 9)])
-    assert epochs.end_of(asked, 20) == answer
-
-
-def test_without_batches_no_epoch_is_known() -> None:
-    assert LeaderEpochs().end_of(0, 0) == (-1, -1)
-
-
-@pytest.mark.parametrize(
     ("start", "entries"),
     [
         (5, [(1, 5), (3, 9)]),

@@ -13,7 +13,7 @@ from hypothesis.stateful import (
 )
 
 from fencelog.errors import ErrorCode
-from fencelog.log.partition_log import Appended, Duplicate, Isolation, Rejected
+from fencelog.log.values import Appended, Duplicate, Isolation, Rejected
 from tests.unit.log.driver import Driver, make_batch, marker, state_of
 
 PRODUCERS = st.integers(1, 3)

