@@ -49,6 +49,8 @@ class Verdict:
     unknown_seen: int
     read: int
     problems: tuple[str, ...]
+    replaced: tuple[str, ...] = ()
+    """Why transactional producers were given up; harmless, and good to know."""
 
 
 def _write_plain(address: str, told: Told, stop: threading.Event) -> None:
@@ -104,9 +106,10 @@ def _write_transactions(address: str, told: Told, stop: threading.Event) -> None
                 producer = _transactional(address)
             number += 1
             _one_transaction(producer, number, told)
-        except KafkaException:
+        except KafkaException as error:
             if number not in told.committed | told.aborted:
                 told.unknown.add(number)
+            told.replaced.append(f"in transaction {number}: {error}")
             producer = None
     try:
         # The last transaction may have been left open: a next producer ends it, as in real life.
@@ -274,4 +277,5 @@ def run(
         unknown_seen=unknown_seen,
         read=sum(len(records) for found in (plain, transactions) for records in found.values()),
         problems=(*problems, *of_transactions),
+        replaced=tuple(told.replaced),
     )

@@ -23,6 +23,8 @@ class Told:
     aborted: set[int] = field(default_factory=set)
     unknown: set[int] = field(default_factory=set)
     """Transactions whose end was asked for, or never came to that, and was not answered."""
+    replaced: list[str] = field(default_factory=list)
+    """Why a transactional producer was given up and another one opened."""
     failures: list[str] = field(default_factory=list)
 
 

@@ -127,6 +127,7 @@ def _broker_lines(verdicts: list[BrokerVerdict]) -> list[str]:
         ("transactions aborted", [each.aborted for each in verdicts]),
         ("transactions of unknown end", [each.unknown for each in verdicts]),
         ("of them visible, whole", [each.unknown_seen for each in verdicts]),
+        ("transactional producers given up", [len(each.replaced) for each in verdicts]),
         ("records read at `read_committed`", [f"{each.read:,}" for each in verdicts]),
         ("problems", [len(each.problems) for each in verdicts]),
         ("seconds", [f"{each.seconds:.0f}" for each in verdicts]),
