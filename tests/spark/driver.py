@@ -12,9 +12,7 @@ from tests.spark.faults import FORMAT, FaultySource
 def main() -> None:
     """Run what the JSON on the command line describes; exit status 1 where the query failed."""
     job = json.loads(sys.argv[1])
-    spark = build_session(
-        name="copy", master=job["master"], settings=job.get("settings"), shield_from_terminal=False
-    )
+    spark = build_session(name="copy", master=job["master"], settings=job.get("settings"))
     spark.dataSource.register(FaultySource)
     rows = (
         spark.readStream.format("fencelog")

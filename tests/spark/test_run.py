@@ -70,6 +70,7 @@ def test_the_example_runs_until_ctrl_c_and_ends_after_its_batch(
     assert status == 130, text
     assert "orders: batch 0, 20 rows in, 10 out" in text, text
     assert "lag 0" in text
+    assert "WARN" not in text, "Spark's own log goes to a file"
     totals = {record.key: json.loads(record.value) for record in log.records("paid-orders")}
     assert totals == {
         str(order["id"]).encode(): {"id": order["id"], "total": 3.0}

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from threading import Event
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
+    from fencelog.spark.pipeline import RunSettings
     from fencelog.spark.progress import QueryTotals
 
 
@@ -58,36 +60,51 @@ def run(
     -X sets a Spark property, as in -X spark.sql.shuffle.partitions=8.
     """
     with reported_errors():
-        from fencelog.spark import pipeline as runner
+        from fencelog.spark.pipeline import RunSettings
 
-        settings = runner.RunSettings(
+        with NamedTemporaryFile(
+            prefix=f"fencelog-{pipeline.stem}-", suffix=".log", delete=False
+        ) as log:
+            log_file = Path(log.name)
+        settings = RunSettings(
             file=pipeline,
             master=master,
             checkpoint=checkpoint or "",
             bootstrap_servers=bootstrap,
             available_now=available_now,
             settings=key_values(properties or (), "-X"),
+            log_file=log_file,
         )
-        say(f"starting {pipeline} on {master}, checkpoints in {settings.checkpoint_root}")
-        stop, hurry = Event(), Event()
-        running = runner.start(settings)
-        with _interrupts(stop, hurry), _display() as show:
-            totals = runner.watch(running, stop, show)
-            if stop.is_set():
-                say("stopping after the running batch; Ctrl-C again stops at once")
-            failed = running.failed
-            totals = runner.finish(running, totals, hurry, show)
-        for each in totals.values():
-            say(each.line())
-        running.spark.stop()
-        if failed is not None:
-            fail(
-                ExitStatus.FAILED,
-                failed,
-                "nothing is lost: the same command goes on from the checkpoint",
-            )
+        _run(settings)
+
+
+def _run(settings: "RunSettings") -> None:
+    """Start, watch, stop, sum up; leaves with the status that tells how it ended."""
+    from fencelog.spark.pipeline import finish, start, watch
+
+    say(
+        f"starting {settings.file} on {settings.master}, checkpoints in {settings.checkpoint_root},"
+        f" Spark's own log in {settings.log_file}"
+    )
+    stop, hurry = Event(), Event()
+    running = start(settings)
+    with _interrupts(stop, hurry), _display() as show:
+        totals = watch(running, stop, show)
         if stop.is_set():
-            raise SystemExit(int(ExitStatus.INTERRUPTED))
+            say("stopping after the running batch; Ctrl-C again stops at once")
+        failed = running.failed
+        totals = finish(running, totals, hurry, show)
+    for each in totals.values():
+        say(each.line())
+    running.spark.stop()
+    if failed is not None:
+        fail(
+            ExitStatus.FAILED,
+            failed,
+            "nothing is lost: the same command goes on from the checkpoint",
+        )
+    if stop.is_set():
+        raise SystemExit(int(ExitStatus.INTERRUPTED))
 
 
 @contextmanager

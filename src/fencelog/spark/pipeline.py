@@ -45,6 +45,7 @@ class RunSettings:
     bootstrap_servers: str | None = None
     available_now: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
+    log_file: Path | None = None
 
     @property
     def checkpoint_root(self) -> str:
@@ -110,7 +111,7 @@ def start(settings: RunSettings) -> Running:
         name=settings.file.stem,
         master=settings.master,
         settings=settings.settings,
-        shield_from_terminal=True,
+        log_file=settings.log_file,
     )
     queries: dict[str, StreamingQuery] = {}
     try:

@@ -55,12 +55,12 @@ def build_session(
     name: str,
     master: str = DEFAULT_MASTER,
     settings: Mapping[str, str] | None = None,
-    shield_from_terminal: bool = False,
+    log_file: Path | None = None,
 ) -> "SparkSession":
     """A session in this process; ``settings`` go before the defaults here.
 
-    ``shield_from_terminal`` gives Spark's processes a session of their own, so that Ctrl-C reaches
-    this process alone and a running batch can be finished.
+    With a ``log_file`` Spark's processes leave the terminal: their log goes to that file, and
+    Ctrl-C reaches this process alone, so that a running batch can be finished.
     """
     prepare_environment(os.environ, local=is_local(master))
     from pyspark import SparkConf, SparkContext
@@ -68,9 +68,11 @@ def build_session(
 
     wanted = {**DEFAULTS, **(LOCAL_DEFAULTS if is_local(master) else {}), **(settings or {})}
     conf = SparkConf().setMaster(master).setAppName(name).setAll(list(wanted.items()))
-    if shield_from_terminal and SparkContext._gateway is None:  # noqa: SLF001
+    if log_file is not None and SparkContext._gateway is None:  # noqa: SLF001
         from pyspark.java_gateway import launch_gateway
 
-        gateway = launch_gateway(conf, popen_kwargs={"start_new_session": True})
+        with log_file.open("ab") as stderr:
+            aside = {"start_new_session": True, "stderr": stderr}
+            gateway = launch_gateway(conf, popen_kwargs=aside)
         SparkContext._ensure_initialized(gateway=gateway, conf=conf)  # noqa: SLF001
     return SparkSession.builder.config(conf=conf).getOrCreate()
