@@ -99,3 +99,15 @@ def test_the_lock_pins_every_package_by_hash_and_names_no_registry() -> None:
     unpinned = [block.splitlines()[0] for block in blocks if "--hash=sha256:" not in block]
     assert not unpinned
     assert len(blocks) > 20
+
+
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name)
+def test_every_link_of_a_document_leads_somewhere(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    targets = re.findall(r"\]\((?!https?://)([^)#\s]+)", text)
+    missing = [target for target in targets if not (path.parent / target).exists()]
+    assert not missing
+    assert text.startswith("# "), "a document begins with its title"
