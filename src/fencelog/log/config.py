@@ -98,6 +98,12 @@ def _cleanup_policy(text: str) -> frozenset[str]:
     return policies
 
 
+def _in_sync_replicas(text: str) -> int:
+    if int(text) != 1:
+        raise ValueError("a single broker holds one replica of each partition")
+    return 1
+
+
 def _fraction(text: str) -> float:
     value = float(text)
     if not 0 <= value <= 1:
@@ -125,7 +131,7 @@ _KEYS: dict[str, tuple[str | None, _Parse]] = {
     "retention.ms": ("retention_ms", _integer(-1, INT64_MAX)),
     "retention.bytes": ("retention_bytes", _integer(-1, INT64_MAX)),
     "cleanup.policy": ("cleanup_policy", _cleanup_policy),
-    "min.insync.replicas": ("min_insync_replicas", _integer(1, INT32_MAX)),
+    "min.insync.replicas": ("min_insync_replicas", _in_sync_replicas),
     # The broker never opens a batch, so it never changes a codec.
     "compression.type": (None, _one_of("producer")),
     "delete.retention.ms": (None, _LONG),

@@ -20,7 +20,7 @@ def test_nothing_set_means_kafkas_defaults() -> None:
         ("message.timestamp.type", "LogAppendTime", "message_timestamp_type", "LogAppendTime"),
         ("retention.ms", "-1", "retention_ms", -1),
         ("cleanup.policy", "compact,delete", "cleanup_policy", frozenset({"compact", "delete"})),
-        ("min.insync.replicas", "2", "min_insync_replicas", 2),
+        ("min.insync.replicas", "1", "min_insync_replicas", 1),
     ],
 )
 def test_a_key_sets_its_field(key: str, text: str, field: str, value: object) -> None:
@@ -46,6 +46,7 @@ def test_what_is_in_force_reads_back_as_the_same_settings() -> None:
         ("compression.type", "zstd"),
         ("min.cleanable.dirty.ratio", "1.5"),
         ("min.insync.replicas", "0"),
+        ("min.insync.replicas", "2"),
         ("retention.ms", ""),
     ],
 )
