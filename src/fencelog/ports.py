@@ -30,10 +30,6 @@ class DiskFile(Protocol):
         """Return up to ``size`` bytes from ``position``; fewer only at the end of the file."""
         ...
 
-    async def truncate(self, size: int) -> None:
-        """Cut the file to ``size`` bytes."""
-        ...
-
     async def sync(self) -> None:
         """Return when everything written is on stable storage.
 

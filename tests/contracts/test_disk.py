@@ -90,19 +90,6 @@ def test_a_missing_file_is_not_found_unless_it_is_to_be_made(on_disk) -> None:
     on_disk(scenario)
 
 
-def test_truncate_cuts_and_appends_continue_at_the_cut(on_disk) -> None:
-    async def scenario(disk: Disk) -> None:
-        file = await disk.open("a", create=True)
-        await file.append([b"abcdef"])
-        await file.truncate(2)
-        await file.append([b"X"])
-        assert file.size == 3
-        assert await file.read(0, 10) == b"abX"
-        await file.close()
-
-    on_disk(scenario)
-
-
 def test_two_openings_of_one_file_see_the_same_bytes(on_disk) -> None:
     async def scenario(disk: Disk) -> None:
         writer = await disk.open("a", create=True)

@@ -80,13 +80,6 @@ class MemoryFile:
         assert not self._closed, self._path
         return bytes(self._inode.data[position : position + size])
 
-    async def truncate(self, size: int) -> None:
-        """Cut the file."""
-        self._usable()
-        assert 0 <= size <= self.size, (size, self.size)
-        self._disk.happens("truncate", self._path)
-        del self._inode.data[size:]
-
     async def sync(self) -> None:
         """Make the bytes stable, or fail and forget which pages were dirty."""
         self._usable()

@@ -76,16 +76,6 @@ class FileDiskFile:
         except OSError as error:
             raise _storage_error("read", self._path, error) from error
 
-    async def truncate(self, size: int) -> None:
-        """Cut the file to ``size`` bytes."""
-        self._check_usable()
-        assert 0 <= size <= self._size, (size, self._size)
-        try:
-            os.ftruncate(self._descriptor, size)
-        except OSError as error:
-            raise self._fail("truncate", error) from error
-        self._size = size
-
     async def sync(self) -> None:
         """Return when everything written is on stable storage; never retried once it failed."""
         self._check_usable()
@@ -141,11 +131,6 @@ class FileDisk:
                 _sync_directory(path.parent)
         except OSError as error:
             raise _storage_error("make directory", self._root, error) from error
-
-    @property
-    def root(self) -> Path:
-        """The directory itself."""
-        return self._root
 
     async def open(self, path: str, *, create: bool = False) -> FileDiskFile:
         """Open for reading and appending; ``create`` makes an empty file where none is."""

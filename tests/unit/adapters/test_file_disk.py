@@ -14,15 +14,22 @@ from fencelog.errors import StorageError
 
 
 @pytest.fixture
-def disk(tmp_path: Path):
-    disk = FileDisk(tmp_path / "data")
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def disk(root: Path):
+    disk = FileDisk(root)
     yield disk
     disk.close()
 
 
-def test_a_full_device_is_a_storage_error_and_ends_the_file(disk: FileDisk) -> None:  # D2
+def test_a_full_device_is_a_storage_error_and_ends_the_file(  # D2
+    disk: FileDisk, root: Path
+) -> None:
     async def scenario() -> None:
-        (disk.root / "full").symlink_to("/dev/full")
+        (root / "full").symlink_to("/dev/full")
         file = await disk.open("full")
         with pytest.raises(StorageError, match="full: No space left on device"):
             await file.append([b"abc"])
