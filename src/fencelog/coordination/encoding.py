@@ -1,28 +1,32 @@
-"""Reading and writing of the coordinators' record keys and values.
+"""Record keys and values of the coordinators, field by field, in Kafka's encoding.
 
-What is read here was stored by us, so bytes that make no sense are damage: CorruptionError.
+What is read here was stored by us, so bytes that make no sense are damage: ``stored`` makes of the
+wire's complaint a CorruptionError.
 """
 
-import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import groupby
 from typing import TypeVar
 
-from fencelog.errors import CorruptionError
+from fencelog.errors import CorruptionError, WireError
 from fencelog.types import TopicPartition
+from fencelog.wire import primitives
 
 T = TypeVar("T")
 
-_INT8 = struct.Struct(">b")
-_INT16 = struct.Struct(">h")
-_INT32 = struct.Struct(">i")
-_INT64 = struct.Struct(">q")
 
-_VARINT_BYTES_MAX = 5
+@contextmanager
+def stored() -> Iterator[None]:
+    """Around the reading of a key or value: what is no such thing is a CorruptionError."""
+    try:
+        yield
+    except WireError as error:
+        raise CorruptionError(f"coordinator record: {error}") from error
 
 
 class Writer:
-    """Appends fields to a buffer, in Kafka's encoding."""
+    """Appends fields to a buffer."""
 
     def __init__(self) -> None:
         """Start empty."""
@@ -34,59 +38,47 @@ class Writer:
 
     def int8(self, value: int) -> "Writer":
         """Append a signed byte."""
-        self._buffer += _INT8.pack(value)
+        self._buffer += primitives.pack_int8(value)
         return self
 
     def int16(self, value: int) -> "Writer":
         """Append two bytes, signed."""
-        self._buffer += _INT16.pack(value)
+        self._buffer += primitives.pack_int16(value)
         return self
 
     def int32(self, value: int) -> "Writer":
         """Append four bytes, signed."""
-        self._buffer += _INT32.pack(value)
+        self._buffer += primitives.pack_int32(value)
         return self
 
     def int64(self, value: int) -> "Writer":
         """Append eight bytes, signed."""
-        self._buffer += _INT64.pack(value)
+        self._buffer += primitives.pack_int64(value)
         return self
 
-    def string(self, value: str) -> "Writer":
+    def uvarint(self, value: int) -> "Writer":
+        """Append an unsigned varint."""
+        primitives.write_uvarint(self._buffer, value)
+        return self
+
+    def text(self, value: str) -> "Writer":
         """Append a 16-bit length and UTF-8."""
-        data = value.encode()
-        self.int16(len(data))
-        self._buffer += data
+        primitives.write_string(self._buffer, value, flexible=False)
+        return self
+
+    def compact_text(self, value: str) -> "Writer":
+        """Append a varint of length + 1 and UTF-8."""
+        primitives.write_string(self._buffer, value, flexible=True)
         return self
 
     def blob(self, value: bytes) -> "Writer":
         """Append a 32-bit length and the bytes."""
-        self.int32(len(value))
-        self._buffer += value
-        return self
-
-    def varint(self, value: int) -> "Writer":
-        """Append an unsigned varint."""
-        assert value >= 0, value
-        while value > 0x7F:
-            self._buffer.append(value & 0x7F | 0x80)
-            value >>= 7
-        self._buffer.append(value)
-        return self
-
-    def compact_string(self, value: str) -> "Writer":
-        """Append a varint of length + 1 and UTF-8."""
-        data = value.encode()
-        self.varint(len(data) + 1)
-        self._buffer += data
+        primitives.write_bytes(self._buffer, value, flexible=False)
         return self
 
     def tagged(self, fields: dict[int, bytes]) -> "Writer":
         """Append the tagged fields of a flexible version, by rising tag."""
-        self.varint(len(fields))
-        for tag in sorted(fields):
-            self.varint(tag).varint(len(fields[tag]))
-            self._buffer += fields[tag]
+        primitives.write_tags(self._buffer, sorted(fields.items()))
         return self
 
     def partitions(self, partitions: Iterable[TopicPartition]) -> "Writer":
@@ -94,103 +86,46 @@ class Writer:
         topics = by_topic(partitions)
         self.int32(len(topics))
         for topic, numbers in topics:
-            self.string(topic).int32(len(numbers))
+            self.text(topic).int32(len(numbers))
             for number in numbers:
                 self.int32(number)
         return self
 
 
-class Reader:
-    """Takes fields from a stored key or value, in Kafka's encoding."""
+class Reader(primitives.Reader):
+    """The wire's reader, with the types that only stored records have; to be used in ``stored``."""
 
-    def __init__(self, data: bytes) -> None:
-        """Begin at the first byte."""
-        self._data = data
-        self._position = 0
+    __slots__ = ()
 
-    def _take(self, size: int) -> bytes:
-        end = self._position + size
-        if size < 0 or end > len(self._data):
-            raise CorruptionError(
-                f"coordinator record: {size} bytes wanted at {self._position} of {len(self._data)}"
-            )
-        taken = self._data[self._position : end]
-        self._position = end
-        return taken
+    def text(self) -> str:
+        """Return what ``Writer.text`` wrote."""
+        return self.string(flexible=False)
 
-    def finish(self) -> None:
-        """Raise CorruptionError when bytes are left."""
-        if self._position != len(self._data):
-            raise CorruptionError(
-                f"coordinator record: {len(self._data) - self._position} bytes left over"
-            )
-
-    def int8(self) -> int:
-        """Take a signed byte."""
-        return int(_INT8.unpack(self._take(1))[0])
-
-    def int16(self) -> int:
-        """Take two bytes, signed."""
-        return int(_INT16.unpack(self._take(2))[0])
-
-    def int32(self) -> int:
-        """Take four bytes, signed."""
-        return int(_INT32.unpack(self._take(4))[0])
-
-    def int64(self) -> int:
-        """Take eight bytes, signed."""
-        return int(_INT64.unpack(self._take(8))[0])
-
-    def _text(self, data: bytes) -> str:
-        try:
-            return data.decode()
-        except UnicodeDecodeError as error:
-            raise CorruptionError(f"coordinator record: {error}") from error
-
-    def string(self) -> str:
-        """Take a 16-bit length and UTF-8."""
-        return self._text(self._take(self.int16()))
+    def compact_text(self) -> str:
+        """Return what ``Writer.compact_text`` wrote."""
+        return self.string(flexible=True)
 
     def blob(self) -> bytes:
-        """Take a 32-bit length and that number of bytes."""
-        return self._take(self.int32())
-
-    def varint(self) -> int:
-        """Take an unsigned varint of at most five bytes."""
-        value = 0
-        for index in range(_VARINT_BYTES_MAX):
-            byte = self._take(1)[0]
-            value |= (byte & 0x7F) << 7 * index
-            if byte < 0x80:
-                return value
-        raise CorruptionError("coordinator record: varint of more than five bytes")
-
-    def compact_string(self) -> str:
-        """Take a varint of length + 1 and UTF-8."""
-        return self._text(self._take(self.varint() - 1))
+        """Return what ``Writer.blob`` wrote."""
+        return self.required_bytes(flexible=False)
 
     def tagged(self) -> dict[int, bytes]:
-        """Take the tagged fields of a flexible version."""
-        return {
-            self.varint(): self._take(self.varint()) for _ in range(self._count(self.varint(), 2))
-        }
-
-    def _count(self, count: int, element_bytes_min: int) -> int:
-        if count * element_bytes_min > len(self._data) - self._position:
-            raise CorruptionError(f"coordinator record: array of {count} elements")
-        return max(count, 0)
+        """Return what ``Writer.tagged`` wrote."""
+        return {tag: bytes(field.data) for tag, field in self.tags()}
 
     def array(self, element: "Callable[[Reader], T]", element_bytes_min: int) -> list[T]:
-        """Take a 32-bit count (-1 for none) and that number of elements."""
-        return [element(self) for _ in range(self._count(self.int32(), element_bytes_min))]
+        """Return that number of elements which a 32-bit count says (-1 for none)."""
+        count = self.nullable_array_length(flexible=False, item_bytes_min=element_bytes_min)
+        return [element(self) for _ in range(count)]
 
     def compact_array(self, element: "Callable[[Reader], T]", element_bytes_min: int) -> list[T]:
-        """Take a varint of count + 1 (0 for none) and that number of elements."""
-        return [element(self) for _ in range(self._count(self.varint() - 1, element_bytes_min))]
+        """Return that number of elements which a varint of count + 1 says (0 for none)."""
+        count = self.nullable_array_length(flexible=True, item_bytes_min=element_bytes_min)
+        return [element(self) for _ in range(count)]
 
     def partitions(self) -> frozenset[TopicPartition]:
-        """Take an array of (topic, array of partition numbers)."""
-        topics = self.array(lambda it: (it.string(), it.array(Reader.int32, 4)), 6)
+        """Return what ``Writer.partitions`` wrote."""
+        topics = self.array(lambda it: (it.text(), it.array(Reader.int32, 4)), 6)
         return frozenset(TopicPartition(topic, number) for topic, ns in topics for number in ns)
 
 

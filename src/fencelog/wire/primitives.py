@@ -4,7 +4,7 @@
 varint of length + 1) and tagged fields.
 """
 
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable, Sequence, Sized
 from struct import Struct
 from struct import error as struct_error
 from typing import Any
@@ -276,7 +276,7 @@ def write_length(out: bytearray, value: Sized | None, flexible: bool) -> None:
         out += pack_int32(-1 if value is None else len(value))
 
 
-def write_tags(out: bytearray, fields: list[tuple[int, bytearray]]) -> None:
+def write_tags(out: bytearray, fields: Sequence[tuple[int, Buffer]]) -> None:
     """Append a section of tagged fields, which must come in the order of their numbers."""
     write_uvarint(out, len(fields))
     for tag, data in fields:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fencelog.coordination.encoding import Reader, Writer
+from fencelog.coordination.encoding import Reader, Writer, stored
 from fencelog.coordination.shard import LogRecord
 from fencelog.errors import CorruptionError
 from fencelog.types import LeaderEpoch, Offset, TimestampMs, TopicPartition
@@ -27,7 +27,7 @@ class CommittedOffset:
 def write_offset(group: str, partition: TopicPartition, committed: CommittedOffset) -> LogRecord:
     """Return the record that says how far the group has come on this partition."""
     value = Writer().int16(_VALUE_VERSION).int64(committed.offset).int32(committed.leader_epoch)
-    value.string(committed.metadata).int64(committed.commit_ms)
+    value.text(committed.metadata).int64(committed.commit_ms)
     return LogRecord(write_key(group, partition), value.done())
 
 
@@ -38,10 +38,11 @@ def forget_offset(group: str, partition: TopicPartition) -> LogRecord:
 
 def write_key(group: str, partition: TopicPartition) -> bytes:
     """Return the key of a group's offset on this partition."""
-    writer = Writer().int16(_KEY_VERSION).string(group).string(partition.topic)
+    writer = Writer().int16(_KEY_VERSION).text(group).text(partition.topic)
     return writer.int32(partition.partition).done()
 
 
+@stored()
 def read_key(key: bytes) -> tuple[str, TopicPartition] | None:
     """Return group and partition; None for a key of another kind, such as a group's members.
 
@@ -50,12 +51,13 @@ def read_key(key: bytes) -> tuple[str, TopicPartition] | None:
     reader = Reader(key)
     if reader.int16() not in _KEY_VERSIONS_OF_OFFSETS:
         return None
-    group, topic = reader.string(), reader.string()
+    group, topic = reader.text(), reader.text()
     partition = TopicPartition(topic, reader.int32())
-    reader.finish()
+    reader.expect_end()
     return group, partition
 
 
+@stored()
 def read_value(value: bytes) -> CommittedOffset:
     """Return the offset. Raises CorruptionError on anything but Kafka's versions 0 to 3."""
     reader = Reader(value)
@@ -64,9 +66,9 @@ def read_value(value: bytes) -> CommittedOffset:
         raise CorruptionError(f"offset commit value of version {version}")
     offset = Offset(reader.int64())
     leader_epoch = LeaderEpoch(reader.int32()) if version == 3 else NO_LEADER_EPOCH
-    metadata = reader.string()
+    metadata = reader.text()
     commit_ms = TimestampMs(reader.int64())
     if version == 1:
         reader.int64()  # An expiry of its own, which Kafka gave up with version 2.
-    reader.finish()
+    reader.expect_end()
     return CommittedOffset(offset, leader_epoch, metadata, commit_ms)

@@ -9,7 +9,7 @@ merely repeats a request.
 import struct
 from collections.abc import Iterable
 
-from fencelog.coordination.encoding import Reader, Writer, by_topic
+from fencelog.coordination.encoding import Reader, Writer, by_topic, stored
 from fencelog.coordination.shard import LogRecord
 from fencelog.coordination.transaction.state import Identity, Transaction, TxnState
 from fencelog.errors import CorruptionError
@@ -30,7 +30,7 @@ def write_transaction(transaction: Transaction) -> LogRecord:
 
 def write_key(transactional_id: str) -> bytes:
     """Return the key of this transactional id."""
-    return Writer().int16(_KEY_VERSION).string(transactional_id).done()
+    return Writer().int16(_KEY_VERSION).text(transactional_id).done()
 
 
 def _write_value_0(transaction: Transaction) -> bytes:
@@ -47,7 +47,7 @@ def _write_value_1(transaction: Transaction, previous: Identity) -> bytes:
     writer = Writer().int16(1)
     _write_head(writer, transaction)
     if transaction.state is TxnState.EMPTY:
-        writer.varint(0)
+        writer.uvarint(0)
     else:
         _write_compact_partitions(writer, transaction.partitions)
     tags = {
@@ -64,25 +64,27 @@ def _write_head(writer: Writer, transaction: Transaction) -> None:
 
 def _write_compact_partitions(writer: Writer, partitions: Iterable[TopicPartition]) -> None:
     topics = by_topic(partitions)
-    writer.varint(len(topics) + 1)
+    writer.uvarint(len(topics) + 1)
     for topic, numbers in topics:
-        writer.compact_string(topic).varint(len(numbers) + 1)
+        writer.compact_text(topic).uvarint(len(numbers) + 1)
         for number in numbers:
             writer.int32(number)
         writer.tagged({})
 
 
+@stored()
 def read_key(key: bytes) -> str:
     """Return the transactional id. Raises CorruptionError on anything but Kafka's key."""
     reader = Reader(key)
     version = reader.int16()
     if version != _KEY_VERSION:
         raise CorruptionError(f"transaction log key of version {version}")
-    transactional_id = reader.string()
-    reader.finish()
+    transactional_id = reader.text()
+    reader.expect_end()
     return transactional_id
 
 
+@stored()
 def read_value(transactional_id: str, value: bytes) -> Transaction:
     """Return what the value says. Raises CorruptionError on anything but versions 0 and 1."""
     reader = Reader(value)
@@ -95,7 +97,7 @@ def read_value(transactional_id: str, value: bytes) -> Transaction:
     partitions = reader.partitions() if version == 0 else _compact_partitions(reader)
     updated_ms, started_ms = TimestampMs(reader.int64()), TimestampMs(reader.int64())
     previous = _previous(reader.tagged()) if version == 1 else None
-    reader.finish()
+    reader.expect_end()
     return Transaction(
         transactional_id=transactional_id,
         producer=producer,
@@ -117,7 +119,7 @@ def _state(number: int) -> TxnState:
 
 def _compact_partitions(reader: Reader) -> frozenset[TopicPartition]:
     def topic(it: Reader) -> list[TopicPartition]:
-        name = it.compact_string()
+        name = it.compact_text()
         numbers = it.compact_array(Reader.int32, 4)
         it.tagged()
         return [TopicPartition(name, number) for number in numbers]

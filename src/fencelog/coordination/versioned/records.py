@@ -7,7 +7,7 @@ compacted.
 
 from dataclasses import dataclass
 
-from fencelog.coordination.encoding import Reader, Writer
+from fencelog.coordination.encoding import Reader, Writer, stored
 from fencelog.coordination.shard import LogRecord
 from fencelog.coordination.versioned.state import App, Joined, Phase
 from fencelog.errors import CorruptionError
@@ -49,27 +49,28 @@ def write_key(key: Key) -> bytes:
     """Return the key's bytes."""
     match key:
         case AppKey(app):
-            return Writer().int16(_APP_KEY).string(app).done()
+            return Writer().int16(_APP_KEY).text(app).done()
         case RunKey(app, query_id, run_id):
-            return Writer().int16(_RUN_KEY).string(app).string(query_id).string(run_id).done()
+            return Writer().int16(_RUN_KEY).text(app).text(query_id).text(run_id).done()
         case ProducerKey(producer_id):
             return Writer().int16(_PRODUCER_KEY).int64(producer_id).done()
 
 
+@stored()
 def read_key(data: bytes) -> Key:
     """Return the key. Raises CorruptionError on anything but the three kinds."""
     reader = Reader(data)
     kind = reader.int16()
     key: Key
     if kind == _APP_KEY:
-        key = AppKey(reader.string())
+        key = AppKey(reader.text())
     elif kind == _RUN_KEY:
-        key = RunKey(reader.string(), reader.string(), reader.string())
+        key = RunKey(reader.text(), reader.text(), reader.text())
     elif kind == _PRODUCER_KEY:
         key = ProducerKey(ProducerId(reader.int64()))
     else:
         raise CorruptionError(f"versioned log key of kind {kind}")
-    reader.finish()
+    reader.expect_end()
     return key
 
 
@@ -80,7 +81,7 @@ def forget(key: Key) -> LogRecord:
 
 def write_app(app: App) -> LogRecord:
     """Return the record that says all of this app."""
-    writer = Writer().int16(_VALUE_VERSION).string(app.query_id).string(app.run_id)
+    writer = Writer().int16(_VALUE_VERSION).text(app.query_id).text(app.run_id)
     writer.int64(app.last_version).blob(app.fingerprint).int64(app.incarnation)
     writer.int8(app.phase).int64(app.version).int32(app.timeout_ms)
     writer.int32(len(app.committing))
@@ -90,13 +91,14 @@ def write_app(app: App) -> LogRecord:
     return LogRecord(write_key(AppKey(app.app)), writer.done())
 
 
+@stored()
 def read_app(app: str, value: bytes) -> App:
     """Return what the value says of the app. Raises CorruptionError on any other value."""
     reader = _versioned(value)
     read = App(
         app=app,
-        query_id=reader.string(),
-        run_id=reader.string(),
+        query_id=reader.text(),
+        run_id=reader.text(),
         last_version=reader.int64(),
         fingerprint=reader.blob(),
         incarnation=reader.int64(),
@@ -107,7 +109,7 @@ def read_app(app: str, value: bytes) -> App:
         written=reader.partitions(),
         updated_ms=TimestampMs(reader.int64()),
     )
-    reader.finish()
+    reader.expect_end()
     return read
 
 
@@ -116,32 +118,34 @@ def write_run(key: RunKey, ordinal: int) -> LogRecord:
     return LogRecord(write_key(key), Writer().int16(_VALUE_VERSION).int64(ordinal).done())
 
 
+@stored()
 def read_run(value: bytes) -> int:
     """Return the run's ordinal. Raises CorruptionError on any other value."""
     reader = _versioned(value)
     ordinal = reader.int64()
-    reader.finish()
+    reader.expect_end()
     return ordinal
 
 
 def write_producer(joined: Joined) -> LogRecord:
     """Return the record that says all of this producer."""
-    writer = Writer().int16(_VALUE_VERSION).string(joined.app).int64(joined.incarnation)
+    writer = Writer().int16(_VALUE_VERSION).text(joined.app).int64(joined.incarnation)
     writer.int16(joined.producer_epoch).partitions(joined.partitions)
     return LogRecord(write_key(ProducerKey(joined.producer_id)), writer.done())
 
 
+@stored()
 def read_producer(producer_id: ProducerId, value: bytes) -> Joined:
     """Return what the value says of the producer. Raises CorruptionError on any other value."""
     reader = _versioned(value)
     read = Joined(
         producer_id=producer_id,
-        app=reader.string(),
+        app=reader.text(),
         incarnation=reader.int64(),
         producer_epoch=ProducerEpoch(reader.int16()),
         partitions=reader.partitions(),
     )
-    reader.finish()
+    reader.expect_end()
     return read
 
 
