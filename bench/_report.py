@@ -4,6 +4,7 @@ import os
 import platform
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,7 +17,7 @@ HEADINGS = ("figure", "measured", "ceiling", "of ceiling", "goal", "met")
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One line of the table. A figure without a goal informs; one without a ceiling stands alone."""
+    """One line of the table. Without a goal it informs; without a ceiling it stands alone."""
 
     name: str
     value: float
@@ -123,7 +124,9 @@ def commit() -> str:
 
 
 def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     return done.stdout.strip() or ("unknown" if done.returncode else "")
 
 
@@ -136,7 +139,9 @@ def machine() -> str:
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemTotal"):
             memory = f"{int(line.split()[1]) / 2**20:.0f} GiB"
+    optimised = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
     return (
         f"{os.cpu_count()} cores of {cpu}, {memory}, Linux {platform.release()}, "
-        f"Python {platform.python_version()}"
+        f"Python {platform.python_version()} built {'with' if optimised else 'without'} "
+        "profile-guided optimisation"
     )

@@ -93,7 +93,7 @@ class CountingDisk(FileDisk):
 
     syncs = 0
 
-    def submit(self, function, argument):  # noqa: ANN201
+    def submit(self, function, argument):
         """Run a slow call in the pool, and count it if it is a sync."""
         self.syncs += function is os.fdatasync
         return super().submit(function, argument)

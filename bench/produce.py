@@ -4,10 +4,11 @@ import time
 from contextlib import ExitStack
 from statistics import median
 
+from crc32c import crc32c
+
 from bench._processes import Rig, cpu_s, scratch
 from bench._report import Figure, Report, sized
 from bench._stock import Load, Sent, create_topic
-from crc32c import crc32c
 from tests.support.broker import BrokerProcess
 
 RECORD = bytes(range(256)) * 4

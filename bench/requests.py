@@ -11,7 +11,7 @@ from tests.support.broker import BrokerProcess
 
 VALUE = b"0123456789" * 5
 DEPTHS = (64, 5)
-"""Unanswered requests on the connection: enough to keep the broker busy, and what librdkafka has."""
+"""Requests without an answer yet: enough to keep the broker busy, and as many as librdkafka has."""
 STOCK = {"linger.ms": 0, "batch.num.messages": 1, "max.in.flight": 5}
 METHOD = (
     "Produce requests of one idempotent record (50 bytes, acks=all, `os` durability) on one "
