@@ -8,14 +8,12 @@ from fencelog.coordination.group.records import (
     CommittedOffset,
     read_key,
     read_value,
-    write_key,
     write_offset,
 )
 from fencelog.coordination.group.shard import GroupLimits, GroupShard
-from fencelog.coordination.shard import Decision, LogRecord
+from fencelog.coordination.shard import LogRecord
 from fencelog.errors import CorruptionError, ErrorCode
 from fencelog.types import (
-    CoordinatorEpoch,
     Instant,
     LeaderEpoch,
     Offset,
@@ -88,7 +86,7 @@ def test_records_of_members_are_left_alone(runtime: Runtime[GroupShard]) -> None
     key_of_members = b"\x00\x02\x00\x01g"
     assert read_key(key_of_members) is None
     runtime.shard.replay(LogRecord(key_of_members, b"?"), Offset(0), Instant(0))
-    assert runtime.shard.groups() == ()
+    assert runtime.shard.fetch("g") == {}
 
 
 def test_what_is_committed_is_fetched_and_stamped(runtime: Runtime[GroupShard]) -> None:
@@ -97,7 +95,6 @@ def test_what_is_committed_is_fetched_and_stamped(runtime: Runtime[GroupShard]) 
     assert runtime.shard.fetch("g") == {A0: stored, A1: stored}
     assert runtime.shard.fetch("g", [A1, B0]) == {A1: stored}
     assert runtime.shard.fetch("nobody") == {}
-    assert runtime.shard.groups() == ("g",)
 
 
 def test_a_commit_in_the_name_of_a_member_is_refused(runtime: Runtime[GroupShard]) -> None:
@@ -115,13 +112,6 @@ def test_beyond_a_bound_nothing_is_stored(runtime: Runtime[GroupShard]) -> None:
     assert commit(runtime, "g", A1) == {A1: ErrorCode.NONE}
 
 
-def test_a_deleted_group_is_forgotten(runtime: Runtime[GroupShard]) -> None:
-    commit(runtime, "g", A0, A1)
-    assert runtime.append(runtime.shard.delete_group("g")) is ErrorCode.NONE
-    assert runtime.shard.groups() == ()
-    assert runtime.shard.delete_group("g") == Decision((), ErrorCode.GROUP_ID_NOT_FOUND)
-
-
 def test_the_offsets_on_a_deleted_topic_are_forgotten(runtime: Runtime[GroupShard]) -> None:
     commit(runtime, "g", A0, A1)
     runtime.append(runtime.shard.partition_deleted(A0))
@@ -129,38 +119,32 @@ def test_the_offsets_on_a_deleted_topic_are_forgotten(runtime: Runtime[GroupShar
     assert runtime.shard.partition_deleted(B0).records == ()
 
 
-names = st.sampled_from(["g", "h"])
+names = ("g", "h")
 partitions = st.sampled_from([A0, A1, B0])
-commits = st.tuples(names, st.dictionaries(partitions, st.integers(0, 9), max_size=3))
-deletions = st.tuples(names, st.none())
+offsets = st.dictionaries(partitions, st.integers(0, 9), max_size=3)
+commits = st.tuples(st.sampled_from(names), offsets)
 
 
-@given(st.lists(st.one_of(commits, deletions, st.none()), max_size=12))
+@given(st.lists(st.one_of(commits, partitions, st.none()), max_size=12))
 def test_the_shard_is_a_dictionary_that_survives_crashes(
-    steps: list[tuple[str, dict[TopicPartition, int] | None] | None],
+    steps: list[tuple[str, dict[TopicPartition, int]] | TopicPartition | None],
 ) -> None:  # E15
     runtime = Runtime(GroupShard)
-    model: dict[str, dict[TopicPartition, int]] = {}
+    model: dict[str, dict[TopicPartition, int]] = {name: {} for name in names}
     for step in steps:
         if step is None:
             runtime.crash()
-        elif step[1] is None:
-            runtime.append(runtime.shard.delete_group(step[0]))
-            model.pop(step[0], None)
+        elif isinstance(step, TopicPartition):
+            runtime.append(runtime.shard.partition_deleted(step))
+            for known in model.values():
+                known.pop(step, None)
         else:
-            offsets = {at: CommittedOffset(Offset(offset)) for at, offset in step[1].items()}
-            runtime.append(runtime.shard.commit(step[0], offsets, wall_ms=runtime.wall_ms))
-            model.setdefault(step[0], {}).update(step[1])
-        fetched = {group: runtime.shard.fetch(group) for group in runtime.shard.groups()}
+            group, asked = step
+            committed = {at: CommittedOffset(Offset(offset)) for at, offset in asked.items()}
+            runtime.append(runtime.shard.commit(group, committed, wall_ms=runtime.wall_ms))
+            model[group].update(asked)
+        fetched = {group: runtime.shard.fetch(group) for group in names}
         assert {
-            group: {at: committed.offset for at, committed in offsets.items()}
-            for group, offsets in fetched.items()
-        } == {group: offsets for group, offsets in model.items() if offsets}
-
-
-def test_a_key_is_read_back() -> None:
-    assert read_key(write_key("g", A1)) == ("g", A1)
-
-
-def test_the_coordinator_epoch_is_the_loads() -> None:  # E17
-    assert GroupShard(CoordinatorEpoch(4)).coordinator_epoch == 4
+            group: {at: committed.offset for at, committed in found.items()}
+            for group, found in fetched.items()
+        } == model

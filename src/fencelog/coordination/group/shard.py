@@ -113,17 +113,6 @@ class GroupShard:
         wanted = known if partitions is None else partitions
         return {partition: known[partition] for partition in wanted if partition in known}
 
-    def groups(self) -> tuple[str, ...]:
-        """The groups that have an offset; answered as ``fetch`` is."""
-        return tuple(self._offsets)
-
-    def delete_group(self, group: str) -> Decision[ErrorCode]:
-        """Forget the group's offsets. GROUP_ID_NOT_FOUND when it has none."""
-        if group not in self._offsets:
-            return Decision((), ErrorCode.GROUP_ID_NOT_FOUND)
-        records = tuple(forget_offset(group, partition) for partition in self._offsets[group])
-        return Decision(records, ErrorCode.NONE)
-
     def partition_deleted(self, partition: TopicPartition) -> Decision[None]:
         """Forget every group's offset on a partition whose topic was deleted."""
         records = [
