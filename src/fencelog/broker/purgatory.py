@@ -61,9 +61,11 @@ class Purgatory:
         await future
 
     def add_reader(self, waiter: "asyncio.Future[None]") -> None:
-        """Resolve ``waiter`` at the next change of an end offset, or at failure."""
-        if self._failure is not None and not waiter.done():
-            waiter.set_result(None)
+        """Resolve ``waiter`` at the next change of an end offset, or at failure.
+
+        After a failure nothing changes any more: who asks then waits for its deadline, and does
+        not ask again and again.
+        """
         self._readers.add(waiter)
 
     def remove_reader(self, waiter: "asyncio.Future[None]") -> None:
