@@ -1,7 +1,7 @@
 """An event log as a stage with five strikes writes it, made by hand for the tests of the report."""
 
 from fencelog.demo.events import Event
-from fencelog.demo.plan import PLAN
+from fencelog.demo.plan import PIPELINES, PLAN, Strike
 
 DOWN_S = {"worker": 1.5, "broker": 2.0, "before-commit": 9.0, "after-commit": 9.0, "zombie": 10.0}
 
@@ -17,12 +17,14 @@ class Log:
         self.events.append(Event(self.at, kind, facts))
 
     def reached(self, point: str, batch: int, tally: int) -> None:
-        self.add("reached", point=point, batch=batch, tally=tally, pid=700, ticket="t")
+        for pipeline in PIPELINES:
+            facts = {"pipeline": pipeline, "point": point, "batch": batch, "tally": tally}
+            self.add("reached", pid=700, ticket="t", **facts)
 
 
-def events_of(rows: int, seed: int) -> list[Event]:
+def events_of(rows: int) -> list[Event]:
     """A run over ten batches; strike n falls in batch 2n - 1 and costs its usual time."""
-    log = Log(1_000_000.0 + seed)
+    log = Log(1_000_000.0)
     size = rows // 10
     log.add("started", role="broker", label="broker 1", pid=100)
     log.at += 0.6
@@ -31,7 +33,7 @@ def events_of(rows: int, seed: int) -> list[Event]:
     log.add("started", role="driver", label="driver 1", pid=300)
     drivers, brokers = 1, 1
     for batch in range(10):
-        log.at += 8.0 if batch == 0 else 1.2 + seed / 5
+        log.at += 8.0 if batch == 0 else 1.4
         tally = size if batch < 9 else rows - 9 * size
         sent = min(rows, (batch + 3) * rows // 10)
         log.add("produced", rows=sent, aborted=sent // 6)
@@ -47,19 +49,21 @@ def events_of(rows: int, seed: int) -> list[Event]:
         log.at += 0.1
         log.reached("after-commit", batch, tally)
         if strike and strike.freeze:
-            log.add("woken", signal="SIGCONT", batch=batch, pids={"303": "python"})
+            log.add("woken", signal="SIGCONT", pids={"302": "python"})
             log.at += 0.7
             log.add("zombie-ended", label="driver 3", status=1, fenced=True)
-            log.add("exited", role="driver", label="driver 3", pid=302, status=3)
+            log.add("exited", role="driver", label="driver 3", pid=302, status=1)
     log.add("all-produced", rows=rows, aborted=rows // 6)
     log.add("exited", role="producer", label="producer 1", pid=200, status=0)
     log.at += 1.0
-    log.add("exited", role="driver", label="driver 4", pid=303, status=0)
-    log.add("over", delivered=rows, totals=rows)
+    log.add("exited", role="driver", label="driver 4", pid=303, status=130)
+    log.add("over", delivered=rows)
     return log.events
 
 
-def strike_down(log: Log, strike, batch: int, drivers: int, brokers: int) -> tuple[int, int]:
+def strike_down(
+    log: Log, strike: Strike, batch: int, drivers: int, brokers: int
+) -> tuple[int, int]:
     """Hit, end and start again what this strike is meant for."""
     signal = "SIGSTOP" if strike.freeze else "SIGKILL"
     pid = {"worker": 900, "broker": 99 + brokers, "driver": 299 + drivers}[strike.role]
@@ -67,7 +71,8 @@ def strike_down(log: Log, strike, batch: int, drivers: int, brokers: int) -> tup
     if strike.role == "driver":
         pids = {str(pid + 1000): "java", **pids, str(pid + 2000): "python3"}
     facts = {"strike": strike.name, "title": strike.title, "role": strike.role, "signal": signal}
-    log.add("struck", batch=batch, point=strike.point, killer=50, pids=pids, **facts)
+    batches = dict.fromkeys(PIPELINES, batch)
+    log.add("struck", batches=batches, point=strike.point, killer=50, pids=pids, **facts)
     log.at += 0.05
     if not strike.freeze:
         for hit in pids:

@@ -13,6 +13,7 @@ import pytest
 from fencelog.demo.announce import ANSWERS, announce
 from fencelog.demo.events import Event, Follower, write_event
 from fencelog.demo.killer import Killer
+from fencelog.demo.plan import PIPELINES
 from fencelog.demo.processes import describe, gone, processes, send, tree
 
 SLEEPER = (
@@ -50,13 +51,24 @@ def state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def reached(point: str, batch: int, pid: int, ticket: str) -> Event:
+def reached(point: str, batch: int, pid: int, ticket: str, pipeline: str) -> Event:
     facts = {"point": point, "batch": batch, "tally": 5, "pid": pid, "ticket": ticket}
-    return Event(time.time(), "reached", facts)
+    return Event(time.time(), "reached", {**facts, "pipeline": pipeline})
+
+
+def both_reach(killer: Killer, point: str, batch: int, pids: list[int], ticket: str) -> None:
+    """Both pipelines come to a point, each in a process."""
+    for pid, pipeline in zip(pids, PIPELINES, strict=True):
+        killer.hear(reached(point, batch, pid, f"{ticket}-{pipeline}", pipeline))
 
 
 def started(role: str, process: "subprocess.Popen[bytes]") -> Event:
     return Event(time.time(), "started", {"role": role, "pid": process.pid})
+
+
+def answered(folder: Path, ticket: str) -> list[bool]:
+    """Whether each pipeline was let go on."""
+    return [(folder / ANSWERS / f"{ticket}-{pipeline}").exists() for pipeline in PIPELINES]
 
 
 def killer_after(folder: Path, strikes: int) -> Killer:
@@ -68,18 +80,24 @@ def killer_after(folder: Path, strikes: int) -> Killer:
     for role in ("broker", "driver"):
         killer.hear(started(role, gone_process))
     for batch in range(strikes):
-        killer.hear(reached(points[batch], batch, gone_process.pid, f"old-{batch}"))
+        both_reach(killer, points[batch], batch, [gone_process.pid] * 2, f"old-{batch}")
     return killer
 
 
-def test_a_worker_is_killed_alone_and_the_log_names_it(tmp_path: Path, start) -> None:
-    worker = start()
-    Killer(tmp_path).hear(reached("task-written", 0, worker.pid, "t1"))
-    assert worker.wait(10) == -signal.SIGKILL
+def test_workers_are_killed_alone_and_the_log_names_them(tmp_path: Path, start) -> None:
+    workers = [start(), start()]
+    both_reach(Killer(tmp_path), "task-written", 0, [each.pid for each in workers], "t")
+    assert [worker.wait(10) for worker in workers] == [-signal.SIGKILL] * 2
     (struck,) = [event for event in Follower(tmp_path).new() if event.kind == "struck"]
     assert (struck.text("role"), struck.text("signal")) == ("worker", "SIGKILL")
-    assert list(struck.facts["pids"]) == [str(worker.pid)]
-    assert (tmp_path / ANSWERS / "t1").exists()
+    assert list(struck.facts["pids"]) == [str(worker.pid) for worker in workers]
+    assert answered(tmp_path, "t") == [True, True]
+
+
+def test_who_waits_for_the_other_pipeline_is_not_answered_yet(tmp_path: Path, start) -> None:
+    killer = Killer(tmp_path)
+    killer.hear(reached("task-written", 0, start().pid, f"t-{PIPELINES[0]}", PIPELINES[0]))
+    assert answered(tmp_path, "t") == [False, False]
 
 
 def test_a_driver_dies_with_its_whole_tree(tmp_path: Path, start) -> None:
@@ -87,37 +105,37 @@ def test_a_driver_dies_with_its_whole_tree(tmp_path: Path, start) -> None:
     family = [process.pid for process in tree(driver.pid)]
     killer = killer_after(tmp_path, 2)
     killer.hear(started("driver", driver))
-    killer.hear(reached("before-commit", 9, 1, "t1"))
+    both_reach(killer, "before-commit", 9, [1, 1], "t")
     assert driver.wait(10) == -signal.SIGKILL
     assert all(gone(pid, 5) for pid in family)
 
 
-def test_the_frozen_driver_wakes_when_its_successor_has_done_its_batch(tmp_path, start) -> None:
+def test_the_frozen_driver_wakes_when_its_successor_has_done_its_batches(tmp_path, start) -> None:
     zombie, successor = start(), start()
     killer = killer_after(tmp_path, 4)
     killer.hear(started("driver", zombie))
-    killer.hear(reached("before-commit", 7, zombie.pid, "frozen"))
+    both_reach(killer, "before-commit", 7, [zombie.pid] * 2, "frozen")
     until(lambda: state_of(zombie.pid) == "T")
-    assert not (tmp_path / ANSWERS / "frozen").exists()
+    assert answered(tmp_path, "frozen") == [False, False]
     killer.hear(started("driver", successor))
-    killer.hear(reached("after-commit", 6, successor.pid, "t6"))
-    assert state_of(zombie.pid) == "T"
-    killer.hear(reached("after-commit", 7, successor.pid, "t7"))
-    until(lambda: state_of(zombie.pid) == "S")
-    assert (tmp_path / ANSWERS / "frozen").exists()
+    both_reach(killer, "after-commit", 6, [successor.pid] * 2, "t6")
+    assert answered(tmp_path, "frozen") == [False, False]
+    both_reach(killer, "after-commit", 7, [successor.pid] * 2, "t7")
+    until(lambda: (killer.look(), state_of(zombie.pid))[1] == "S")
+    assert answered(tmp_path, "frozen") == [True, True]
     assert state_of(successor.pid) == "S"
 
 
 def test_who_is_not_meant_goes_on_at_once(tmp_path: Path) -> None:
-    Killer(tmp_path).hear(reached("before-commit", 0, os.getpid(), "t1"))
-    assert (tmp_path / ANSWERS / "t1").exists()
+    both_reach(Killer(tmp_path), "before-commit", 0, [os.getpid()] * 2, "t")
+    assert answered(tmp_path, "t") == [True, True]
     assert not list(Follower(tmp_path).new())
 
 
 def test_the_killer_follows_the_log_as_a_process_of_its_own(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fencelog.demo.killer", "--folder", str(tmp_path)]
     with subprocess.Popen(command) as killer:
-        announce(tmp_path, "before-commit", batch=0, tally=1)
+        announce(tmp_path, "before-commit", batch=0, tally=1, pipeline=PIPELINES[0])
         assert list((tmp_path / ANSWERS).iterdir())
         write_event(tmp_path, "over")
         assert killer.wait(10) == 0

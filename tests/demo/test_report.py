@@ -7,6 +7,7 @@ import pytest
 
 from fencelog.demo import chart, report
 from fencelog.demo.outcome import Outcome, outcome
+from fencelog.demo.plan import PIPELINES
 from fencelog.demo.run import shortcomings
 from tests.demo.synthetic import events_of
 
@@ -24,8 +25,7 @@ PASSED = {
 @pytest.fixture(scope="module")
 def outcomes() -> list[Outcome]:
     """Both runs, audited."""
-    exact = outcome("exactly-once", "exactly-once", ROWS, events_of(ROWS, 1))
-    plain = outcome("at-least-once", "at-least-once", ROWS, events_of(ROWS, 2))
+    exact, plain = [outcome(name, ROWS, events_of(ROWS)) for name in PIPELINES]
     doubled = plain.visible[-1][1] - ROWS
     faults = {**PASSED, "rows_out": ROWS + doubled, "duplicated": doubled, "passed": False}
     return [replace(exact, audit=PASSED), replace(plain, audit=faults)]
@@ -45,7 +45,7 @@ def test_each_blow_is_told_with_pids_exit_statuses_and_recovery(outcomes) -> Non
         "worker", "broker", "before-commit", "after-commit", "zombie",
     ]  # fmt: skip
     assert all(hit.status == -9 for blow in blows[:4] for hit in blow.hits)
-    assert all(blow.recovered_s is not None for blow in blows)
+    assert all(set(blow.recovered_s) == set(PIPELINES) for blow in blows)
     assert blows[4].woken_s is not None
 
 
@@ -59,6 +59,8 @@ def test_a_run_that_showed_no_danger_falls_short(outcomes) -> None:
     harmless = replace(plain, audit={**plain.audit, "duplicated": 0})
     assert shortcomings([exact, harmless]) != []
     assert shortcomings([replace(exact, fenced=False), plain]) != []
+    dead = replace(exact, blows=(replace(exact.blows[0], recovered_s={}),))
+    assert shortcomings([dead, plain]) != []
 
 
 def test_the_chart_is_a_png(outcomes) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from fencelog.demo.events import write_event
 
 ANSWERS = "answers"
-WAIT_S = 15.0
+WAIT_S = 25.0
 PAUSE_S = 0.005
 
 _numbers = itertools.count(1)

@@ -253,6 +253,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--bootstrap-server", required=True)
     parser.add_argument("--topic", default="delays")
     parser.add_argument("--totals-topic", default="delays-monthly")
+    parser.add_argument("--without-totals", action="store_true", help="leave the totals out")
     parser.add_argument(
         "--every", type=int, default=1, help="take each N-th flight of the source file only"
     )
@@ -261,7 +262,9 @@ def main(arguments: list[str] | None = None) -> int:
 
     source = read_source(data_folder(), options.every)
     events = (value for _, value in read_topic(options.bootstrap_server, options.topic))
-    totals = read_topic(options.bootstrap_server, options.totals_topic)
+    totals = None
+    if not options.without_totals:
+        totals = read_topic(options.bootstrap_server, options.totals_topic)
     findings = audit(source, events, totals)
 
     for fault, examples in findings.examples.items():

@@ -4,7 +4,7 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from fencelog.demo.outcome import Blow, Life, Outcome, Point
+from fencelog.demo.outcome import Blow, Life, Outcome, Point, recovery
 from fencelog.demo.theme import COLORS
 
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH_IN = 13.0
-HEIGHT_IN = 10.8
+HEIGHT_IN = 9.2
 DPI = 150
 LANES = ("driver", "producer", "broker")
 
@@ -33,31 +33,31 @@ def draw(outcomes: Sequence[Outcome]) -> bytes:
     }
     with mpl.rc_context(style):
         figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN), dpi=DPI, facecolor=COLORS["paper"])
-        rows, upper, lower = figure.subplots(
-            3, 1, sharex=True, gridspec_kw={"height_ratios": [3.0, 1.35, 1.35], "hspace": 0.28}
+        rows, lower = figure.subplots(
+            2, 1, sharex=True, gridspec_kw={"height_ratios": [2.6, 1.2], "hspace": 0.16}
         )
-        figure.subplots_adjust(left=0.085, right=0.97, top=0.905, bottom=0.115)
+        figure.subplots_adjust(left=0.085, right=0.97, top=0.90, bottom=0.135)
         draw_key(figure, exact)
         figure.text(
             0.085,
-            0.955,
+            0.948,
             f"{exact.rows:,} flights, five strikes, two commit modes",
             size=17,
             weight="bold",
         )
         figure.text(
             0.085,
-            0.927,
+            0.918,
             "What a read_committed consumer of the topic delays can see, second by second; "
-            "below, the processes of each run",
+            "below, the processes that lived and died",
             color=COLORS["quiet"],
             size=10.5,
         )
         draw_rows(rows, exact, plain)
-        draw_lives(upper, exact, COLORS["exact"])
-        draw_lives(lower, plain, COLORS["plain"])
+        draw_lives(lower, exact, COLORS["driver"])
         lower.set_xlabel("seconds since the start")
-        rows.set_xlim(0, 1.03 * max(exact.seconds, plain.seconds))
+        ends = [life.end_s for life in exact.lives if life.end_s is not None]
+        rows.set_xlim(0, 1.03 * max([exact.seconds, plain.seconds, *ends]))
         file = io.BytesIO()
         figure.savefig(file, format="png", facecolor=figure.get_facecolor())
     return file.getvalue()
@@ -67,11 +67,11 @@ def draw_key(figure: "Figure", exact: Outcome) -> None:
     """What the numbers stand for, in two columns at the foot."""
     for place, blow in enumerate(exact.blows):
         column, row = divmod(place, 3)
-        x, y = 0.097 + 0.42 * column, 0.055 - 0.019 * row
+        x, y = 0.097 + 0.42 * column, 0.062 - 0.022 * row
         look = {"boxstyle": "circle,pad=0.25", "facecolor": COLORS["kill"], "edgecolor": "none"}
         white = COLORS["paper"]
         figure.text(x - 0.012, y, str(blow.number), size=7.5, color=white, weight="bold", bbox=look)
-        again = f"{blow.recovered_s - blow.at_s:.1f} s" if blow.recovered_s is not None else "never"
+        again = recovery(blow)
         text = f"{blow.signal} to {blow.title}; next commit after {again}"
         figure.text(x + 0.006, y, text, size=9, color=COLORS["quiet"])
 
@@ -152,8 +152,8 @@ def draw_rows(axes: "Axes", exact: Outcome, plain: Outcome) -> None:
         weight="bold",
     )
     for blow in exact.blows:
-        axes.axvline(blow.at_s, color=COLORS["exact"], linewidth=0.9, alpha=0.55, linestyle=":")
-        number_mark(axes, blow, 1.13 * top, COLORS["exact"])
+        axes.axvline(blow.at_s, color=COLORS["kill"], linewidth=0.9, alpha=0.45, linestyle=":")
+        number_mark(axes, blow, 1.13 * top, COLORS["kill"])
     axes.legend(loc="upper left", frameon=False, bbox_to_anchor=(0.0, 0.92), labelspacing=0.6)
 
 
@@ -176,13 +176,6 @@ def number_mark(axes: "Axes", blow: Blow, height: float, color: str) -> None:
 def draw_lives(axes: "Axes", outcome: Outcome, color: str) -> None:
     """Who lived when, one lane for each role, a second one for a driver beside a driver."""
     plain_axes(axes)
-    axes.set_title(
-        f"{outcome.name}: {outcome.seconds:.0f} s, {outcome.batches} batches",
-        loc="left",
-        size=10.5,
-        weight="bold",
-        color=color,
-    )
     lanes = ["broker", "producer", "driver", "its successor"]
     axes.set_yticks(range(len(lanes)), lanes)
     axes.set_ylim(len(lanes) - 0.4, -0.9)
@@ -192,7 +185,7 @@ def draw_lives(axes: "Axes", outcome: Outcome, color: str) -> None:
             draw_life(axes, life, outcome, frozen, color)
     for blow in outcome.blows:
         lane = {"broker": 0.0, "driver": 2.0, "worker": 2.0}[blow.role]
-        axes.axvline(blow.at_s, color=color, linewidth=0.9, alpha=0.55, linestyle=":")
+        axes.axvline(blow.at_s, color=COLORS["kill"], linewidth=0.9, alpha=0.45, linestyle=":")
         number_mark(axes, blow, lane, COLORS["kill"])
 
 

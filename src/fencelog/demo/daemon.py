@@ -5,6 +5,7 @@ names the exit status of every process that was killed. And it imports before it
 worker of the pipeline needs, for a driver that lives twenty seconds pays an import dearly.
 """
 
+import gc
 import importlib
 import os
 import signal
@@ -31,9 +32,13 @@ def _reap(number: int, frame: FrameType | None) -> None:
 
 
 def preload() -> None:
-    """Import the workers' modules once. None of them starts a thread, which a fork would lose."""
-    for name in ("pyspark.worker", "pandas", "fencelog.client.arrow", "fencelog.demo.sink"):
+    """Import the workers' modules once. None of them starts a thread, which a fork would lose.
+
+    A worker collects garbage after every task; what was imported here is never garbage.
+    """
+    for name in ("pyspark.worker", "pandas", "fencelog.client.arrow_encode", "fencelog.demo.sink"):
         importlib.import_module(name)
+    gc.freeze()
 
 
 def main() -> None:

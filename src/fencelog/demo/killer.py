@@ -1,4 +1,4 @@
-"""The killer: a process of its own that follows a stage's event log and carries out the kill plan.
+"""The killer: a process of its own that follows the event log and carries out the kill plan.
 
 It knows whom it may hit from ``started`` events, and answers everybody who waits at a point:
 with a signal where the plan says so, and always with leave to go on.
@@ -13,11 +13,13 @@ from pathlib import Path
 
 from fencelog.demo.announce import answer
 from fencelog.demo.events import Event, Follower, write_event
-from fencelog.demo.plan import Course, Reached, Strike
+from fencelog.demo.plan import Blow, Course, Reached
 from fencelog.demo.processes import Process, gone, send, tree
 
 PAUSE_S = 0.005
 SETTLE_S = 2.0
+OVERSLEEP_S = 1.0
+"""How much longer the frozen driver sleeps; its successor has closed the batch for Spark then."""
 
 
 class Killer:
@@ -29,8 +31,8 @@ class Killer:
         self._course = Course()
         self._pids: dict[str, int] = {}
         self._frozen: list[Process] = []
-        self._frozen_batch = -1
-        self._frozen_ticket = ""
+        self._frozen_at: dict[str, Reached] = {}
+        self._thaw_at = 0.0
 
     def hear(self, event: Event) -> bool:
         """Act on one event; False once the stage is over."""
@@ -46,26 +48,42 @@ class Killer:
                 pass
         return True
 
+    def look(self) -> None:
+        """Strike if it is time to, wake if it is time to."""
+        now = time.monotonic()
+        blow = self._course.due(now)
+        if blow is not None:
+            self._carry_out(blow)
+        if self._frozen and not self._frozen_at and now >= self._thaw_at:
+            self.thaw()
+
     def _reached(self, event: Event) -> None:
         reached = Reached(
+            pipeline=event.text("pipeline"),
             point=event.text("point"),
             batch=event.number("batch"),
             tally=event.number("tally"),
             pid=event.number("pid"),
+            ticket=event.text("ticket"),
         )
-        frozen = {process.pid for process in self._frozen}
-        strike = None if reached.pid in frozen else self._course.strike(reached)
-        if strike is not None:
-            self._carry_out(strike, reached, event.text("ticket"))
-        else:
-            answer(self._folder, event.text("ticket"))
-        # The successor has done the frozen driver's batch again: now the dead man wakes.
-        successor = self._frozen and reached.pid not in frozen
-        if successor and reached.point == "after-commit" and reached.batch >= self._frozen_batch:
-            self.thaw()
+        if not self._course.holds(reached, time.monotonic()):
+            answer(self._folder, reached.ticket)
+        self.look()
+        if self._frozen_at and reached.point == "after-commit":
+            self._done_again(reached)
 
-    def _carry_out(self, strike: Strike, reached: Reached, ticket: str) -> None:
-        targets = self._targets(strike, reached)
+    def _done_again(self, reached: Reached) -> None:
+        """Wake the frozen driver when its successor has done all its batches again."""
+        frozen = self._frozen_at.get(reached.pipeline)
+        if frozen is not None and reached.batch >= frozen.batch:
+            del self._frozen_at[reached.pipeline]
+            answer(self._folder, frozen.ticket)
+        if not self._frozen_at:
+            self._thaw_at = time.monotonic() + OVERSLEEP_S
+
+    def _carry_out(self, blow: Blow) -> None:
+        strike = blow.strike
+        targets = self._targets(blow)
         number = signal.SIGSTOP if strike.freeze else signal.SIGKILL
         # Told before it is done: whoever sees a corpse finds the reason already in the log.
         write_event(
@@ -75,26 +93,26 @@ class Killer:
             title=strike.title,
             role=strike.role,
             signal=number.name,
-            batch=reached.batch,
-            point=reached.point,
+            batches={name: each.batch for name, each in blow.where.items()},
+            point=strike.point,
             killer=os.getpid(),
             pids={str(process.pid): process.name for process in targets},
         )
         hit = send(number, targets)
-        for process in hit:
-            if not strike.freeze:
-                gone(process.pid, SETTLE_S)
         if strike.freeze:
-            self._frozen, self._frozen_batch = hit, reached.batch
-            self._frozen_ticket = ticket
-        else:
-            answer(self._folder, ticket)
+            self._frozen, self._frozen_at = hit, dict(blow.where)
+            return
+        for process in hit:
+            gone(process.pid, SETTLE_S)
+        for reached in blow.where.values():
+            answer(self._folder, reached.ticket)
 
-    def _targets(self, strike: Strike, reached: Reached) -> list[Process]:
-        if strike.role == "worker":
-            return [process for process in tree(reached.pid) if process.pid == reached.pid]
-        found = tree(self._pids[strike.role])
-        if strike.role == "broker":
+    def _targets(self, blow: Blow) -> list[Process]:
+        role = blow.strike.role
+        if role == "worker":
+            return [process for each in blow.where.values() for process in tree(each.pid)[:1]]
+        found = tree(self._pids[role])
+        if role == "broker":
             return found[:1]
         # The driver is a Java process; its Python half and its workers must not outlive it here.
         return sorted(found, key=lambda process: process.name != "java")
@@ -103,10 +121,11 @@ class Killer:
         """Wake whom we froze, and let it go on."""
         if not self._frozen:
             return
-        answer(self._folder, self._frozen_ticket)
+        for reached in self._frozen_at.values():
+            answer(self._folder, reached.ticket)
         hit = send(signal.SIGCONT, self._frozen)
         pids = {str(process.pid): process.name for process in hit}
-        write_event(self._folder, "woken", signal="SIGCONT", batch=self._frozen_batch, pids=pids)
+        write_event(self._folder, "woken", signal="SIGCONT", pids=pids)
         self._frozen = []
 
 
@@ -125,6 +144,7 @@ def main(arguments: list[str] | None = None) -> int:
         for event in follower.new():
             if not killer.hear(event):
                 return 0
+        killer.look()
         time.sleep(PAUSE_S)
     killer.thaw()
     return 1

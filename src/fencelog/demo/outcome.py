@@ -1,9 +1,10 @@
-"""What a stage's event log tells: lives of processes, blows and recoveries, rows over time."""
+"""What the event log tells: lives of processes, blows and recoveries, rows over time."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fencelog.demo.events import Event
+from fencelog.demo.plan import EXACTLY_ONCE, PIPELINES
 
 Point = tuple[float, int]
 """Seconds since the stage began, and rows by then."""
@@ -41,21 +42,28 @@ class Blow:
     title: str
     role: str
     signal: str
-    batch: int
+    batches: Mapping[str, int]
+    """The batch that was hit, by pipeline."""
     at_s: float
     killer: int
     hits: tuple[Hit, ...]
     woken_s: float | None
-    recovered_s: float | None
-    """When the next batch was committed after the blow; None: never."""
+    recovered_s: Mapping[str, float]
+    """When each pipeline committed its next batch after the blow; a pipeline that never did is
+    not in it."""
+
+
+def recovery(blow: Blow, pipeline: str = EXACTLY_ONCE) -> str:
+    """How long until the pipeline committed its next batch."""
+    at_s = blow.recovered_s.get(pipeline)
+    return "never" if at_s is None else f"{at_s - blow.at_s:.1f} s"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """A stage as the report shows it."""
+    """One pipeline of the stage as the report shows it."""
 
     name: str
-    delivery: str
     rows: int
     seconds: float
     produced: tuple[Point, ...]
@@ -80,47 +88,44 @@ class Outcome:
         return self.rows / self.seconds if self.seconds else 0.0
 
 
-def outcome(name: str, delivery: str, rows: int, events: Sequence[Event]) -> Outcome:
-    """Read the log of a stage."""
+def outcome(name: str, rows: int, events: Sequence[Event]) -> Outcome:
+    """Read the log for one pipeline."""
     begin = events[0].at
-    end = next((event.at for event in events if event.kind == "over"), events[-1].at)
-    committed = [event for event in events if is_commit(event)]
+    committed = [event for event in events if is_commit(event, name)]
+    end = committed[-1].at if committed else events[-1].at
+    produced = [event for event in events if event.kind == "produced"]
     return Outcome(
         name=name,
-        delivery=delivery,
         rows=rows,
         seconds=end - begin,
-        produced=tuple(
-            (event.at - begin, event.number("rows")) for event in events if event.kind == "produced"
-        ),
-        visible=visible(events, begin, delivery),
+        produced=tuple((event.at - begin, event.number("rows")) for event in produced),
+        visible=visible(events, begin, name),
         lives=lives(events, begin),
         blows=blows(events, begin),
-        aborted_rows=max(
-            (each.number("aborted") for each in events if each.kind == "produced"), default=0
-        ),
+        aborted_rows=max((event.number("aborted") for event in produced), default=0),
         batches=len({event.number("batch") for event in committed}),
         unplanned=sum(event.kind == "unplanned-restart" for event in events),
-        fenced=any(event.kind == "zombie-ended" and event.facts.get("fenced") for event in events),
+        fenced=any(event.kind == "zombie-ended" and event.facts["fenced"] for event in events),
     )
 
 
-def is_commit(event: Event) -> bool:
-    """Whether this says that a batch of ``delays`` is committed."""
-    return event.kind == "reached" and event.text("point") == "after-commit"
+def is_commit(event: Event, pipeline: str) -> bool:
+    """Whether this says that a batch of this pipeline is committed."""
+    at_commit = event.kind == "reached" and event.text("point") == "after-commit"
+    return at_commit and event.text("pipeline") == pipeline
 
 
-def visible(events: Sequence[Event], begin: float, delivery: str) -> tuple[Point, ...]:
+def visible(events: Sequence[Event], begin: float, pipeline: str) -> tuple[Point, ...]:
     """Rows that a consumer can see over time: with each commit, or with each task that wrote."""
     points: list[Point] = [(0.0, 0)]
     seen: set[int] = set()
     total = 0
     for event in events:
-        if event.kind != "reached":
+        if event.kind != "reached" or event.text("pipeline") != pipeline:
             continue
-        if delivery == "exactly-once":
+        if pipeline == EXACTLY_ONCE:
             batch = event.number("batch")
-            if not is_commit(event) or batch in seen:
+            if not is_commit(event, pipeline) or batch in seen:
                 continue
             seen.add(batch)
         elif event.text("point") != "task-written":
@@ -166,7 +171,7 @@ def blows(events: Sequence[Event], begin: float) -> tuple[Blow, ...]:
     """The strikes that fell, each with the fate of those it hit."""
     ended = exits(events)
     woken = [event.at for event in events if event.kind == "woken"]
-    commits = [event.at for event in events if is_commit(event)]
+    commits = {name: [event.at for event in events if is_commit(event, name)] for name in PIPELINES}
     found: list[Blow] = []
     for event in events:
         if event.kind != "struck":
@@ -177,7 +182,9 @@ def blows(events: Sequence[Event], begin: float) -> tuple[Blow, ...]:
             Hit(pid=int(pid), name=name, status=ended.get(int(pid), (0.0, None))[1])
             for pid, name in pids.items()
         ]
-        after = [at - begin for at in commits if at > event.at]
+        batches = event.facts["batches"]
+        assert isinstance(batches, dict)
+        after = {name: [at for at in commits[name] if at > event.at] for name in batches}
         wake = [at - begin for at in woken if at > event.at]
         found.append(
             Blow(
@@ -186,12 +193,12 @@ def blows(events: Sequence[Event], begin: float) -> tuple[Blow, ...]:
                 title=event.text("title"),
                 role=event.text("role"),
                 signal=event.text("signal"),
-                batch=event.number("batch"),
+                batches=batches,
                 at_s=event.at - begin,
                 killer=event.number("killer"),
                 hits=tuple(hits),
                 woken_s=wake[0] if wake and event.text("signal") == "SIGSTOP" else None,
-                recovered_s=after[0] if after else None,
+                recovered_s={name: ats[0] - begin for name, ats in after.items() if ats},
             )
         )
     return tuple(found)

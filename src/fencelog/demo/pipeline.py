@@ -1,6 +1,7 @@
 """The pipeline: every flight once on ``delays``, running totals on ``delays-monthly``.
 
 A plain Spark program for ``fencelog run``: its frames know nothing of kills or of exactly-once.
+Beside it, in the same driver and under the same kills, runs the query that it is compared with.
 """
 
 import os
@@ -11,7 +12,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from fencelog.demo import sink
 from fencelog.demo.data import airlines
-from fencelog.demo.settings import DELIVERY, MAX_OFFSETS, STAGE_FOLDER
+from fencelog.demo.plan import AT_LEAST_ONCE, EXACTLY_ONCE
+from fencelog.demo.settings import COMPARED, MAX_OFFSETS, STAGE_FOLDER
 
 FLIGHT_FIELDS = (
     "year INT, month INT, day INT, carrier STRING, flight INT, origin STRING, dest STRING, "
@@ -80,24 +82,28 @@ def source(spark: SparkSession) -> DataFrame:
     return flights_of(records)
 
 
-def sink_of(frame: DataFrame, topic: str, mode: str) -> DataStreamWriter:
+def sink_of(frame: DataFrame, topic: str, mode: str, delivery: str) -> DataStreamWriter:
     """A writer of keys and values to a topic, by the product's sink, announced."""
     return (
         frame.writeStream.format(sink.FORMAT)
         .outputMode(mode)
         .option("topic", topic)
-        .option("delivery", os.environ[DELIVERY])
+        .option("delivery", delivery)
         .option("announceTo", os.environ[STAGE_FOLDER])
     )
 
 
 def pipeline(spark: SparkSession) -> dict[str, DataStreamWriter]:
-    """Both queries, for ``fencelog run``."""
+    """The queries, for ``fencelog run``; the third differs from the first in its delivery only.
+
+    There is no second query of totals: their newest record counts, so none could be doubled.
+    """
     spark.dataSource.register(sink.AnnouncedSource)
     # From Arrow it is a local relation, planned into each batch without a job of its own.
     names = spark.createDataFrame(airlines())
-    totals = sink_of(monthly(source(spark)), "delays-monthly", "complete")
+    totals = sink_of(monthly(source(spark)), "delays-monthly", "complete", EXACTLY_ONCE)
     return {
-        "delays": sink_of(delays(source(spark), names), "delays", "append"),
+        "delays": sink_of(delays(source(spark), names), "delays", "append", EXACTLY_ONCE),
         "delays-monthly": totals.option("tallyField", "flights"),
+        COMPARED: sink_of(delays(source(spark), names), COMPARED, "append", AT_LEAST_ONCE),
     }

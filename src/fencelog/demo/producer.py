@@ -17,9 +17,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from fencelog.demo.data import flights
 from fencelog.demo.events import write_event
+from fencelog.demo.settings import FLIGHTS, PARTITIONS
 
-TOPIC = "flights"
-TOPICS = {TOPIC: 4, "delays": 4, "delays-monthly": 1}
 TRANSACTIONS = 60
 ABORT_EACH = 6
 WAIT_S = 30.0
@@ -53,7 +52,8 @@ def create_topics(bootstrap_server: str) -> None:
     """Create the demo's topics; fails if one is there, for nothing of an earlier run is read."""
     admin = AdminClient({"bootstrap.servers": bootstrap_server})
     wanted = [
-        NewTopic(name, num_partitions=count, replication_factor=1) for name, count in TOPICS.items()
+        NewTopic(name, num_partitions=count, replication_factor=1)
+        for name, count in PARTITIONS.items()
     ]
     for created in admin.create_topics(wanted, request_timeout=WAIT_S).values():
         created.result(timeout=WAIT_S)
@@ -114,7 +114,7 @@ class Loader:
         for row in chunk:
             while True:
                 try:
-                    self._producer.produce(TOPIC, key=row[0], value=row[value])
+                    self._producer.produce(FLIGHTS, key=row[0], value=row[value])
                     break
                 except BufferError:
                     self._producer.poll(0.1)
@@ -164,7 +164,7 @@ def chunks(everything: Sequence[Row]) -> Iterator[Sequence[Row]]:
 def run(settings: Settings) -> None:
     """Create the topics, load everything at the asked pace, tell the event log."""
     create_topics(settings.bootstrap_server)
-    write_event(settings.folder, "topics-created", topics=TOPICS)
+    write_event(settings.folder, "topics-created", topics=PARTITIONS)
     everything = rows(settings.every)
     loader = Loader(settings)
     begun = time.monotonic()

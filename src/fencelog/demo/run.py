@@ -15,12 +15,14 @@ from pathlib import Path
 
 from fencelog.demo import chart, data, report
 from fencelog.demo.outcome import Outcome, outcome
+from fencelog.demo.plan import AT_LEAST_ONCE, EXACTLY_ONCE, PIPELINES
 from fencelog.demo.processes import adopt_orphans, send, tree
 from fencelog.demo.screen import Screen
+from fencelog.demo.settings import COMPARED
 from fencelog.demo.stage import Setup, Stage, StageError
 
 PAUSE_S = 0.03
-STAGES_S = 600.0
+STAGE_S = 600.0
 AUDIT_S = 180.0
 QUICK_EVERY = 10
 PRODUCE_S = 24.0
@@ -61,9 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked.output.mkdir(parents=True, exist_ok=True)
     adopt_orphans()
     work = Path(tempfile.mkdtemp(prefix="fencelog-demo-"))
-    stages: list[Stage] = []
     try:
-        status = run(asked, work, stages)
+        status = run(asked, work)
     except StageError as problem:
         sys.stderr.write(f"demo: {problem}\n")
         show_logs(work)
@@ -82,21 +83,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def run(asked: Choice, work: Path, stages: list[Stage]) -> int:
-    """Both stages, both audits, the report; prints the table and, last, the audit's line."""
+def run(asked: Choice, work: Path) -> int:
+    """The stage, both audits, the report; prints the table and, last, the audit's line."""
     begun = time.time()
     rows = -(-data.flights().num_rows // asked.every)
-    stages.extend(start_stages(asked, work, rows))
-    with Screen(stages) as screen:
-        screen.say(f"{rows} flights, twice: exactly-once, and at-least-once under the same kills")
-        follow(stages, screen, begun)
-        screen.say("audit: reading with kafka-python at read_committed …")
-        audits = run_audits(stages, asked.every)
-    for stage in stages:
-        stage.stop_broker()
+    produce_s = QUICK_PRODUCE_S if asked.quick else PRODUCE_S
+    setup = Setup(every=asked.every, rows=rows, folder=work / "stage", produce_s=produce_s)
+    stage = Stage(setup)
+    with Screen(rows) as screen:
+        screen.say(f"{rows} flights, exactly-once and at-least-once under the same strikes")
+        follow(stage, screen, begun)
+        screen.say(f"{time.time() - begun:6.1f} s  audit: reading with kafka-python")
+        audits = run_audits(stage)
+    stage.stop_broker()
     outcomes = [
-        replace(outcome(stage.setup.name, stage.setup.delivery, rows, stage.events), audit=found)
-        for stage, (found, _) in zip(stages, audits, strict=True)
+        replace(outcome(name, rows, stage.events), audit=audits[name][0]) for name in PIPELINES
     ]
     total_s = time.time() - begun
     png = chart.draw(outcomes)
@@ -108,62 +109,41 @@ def run(asked: Choice, work: Path, stages: list[Stage]) -> int:
     problems = shortcomings(outcomes)
     for problem in problems:
         sys.stderr.write(f"demo: {problem}\n")
-    _, audit_status = audits[0]
     sys.stdout.write(f"{outcomes[0].audit['verdict']}\n")
     sys.stdout.flush()
-    return audit_status or (1 if problems else 0)
+    return audits[EXACTLY_ONCE][1] or (1 if problems else 0)
 
 
-def start_stages(asked: Choice, work: Path, rows: int) -> list[Stage]:
-    """Start both stages; they differ in the sink's commit mode and in nothing else."""
-    produce_s = QUICK_PRODUCE_S if asked.quick else PRODUCE_S
-    return [
-        Stage(
-            Setup(
-                name=delivery,
-                delivery=delivery,
-                every=asked.every,
-                rows=rows,
-                folder=work / delivery,
-                produce_s=produce_s,
-            )
-        )
-        for delivery in ("exactly-once", "at-least-once")
-    ]
-
-
-def follow(stages: Sequence[Stage], screen: Screen, begun: float) -> None:
-    """Step through all stages until the last one is done. Raises StageError."""
-    deadline = time.monotonic() + STAGES_S
-    while not all(stage.done for stage in stages):
-        for stage in stages:
-            screen.show(stage, stage.step(), begun)
+def follow(stage: Stage, screen: Screen, begun: float) -> None:
+    """Step until the stage is done. Raises StageError."""
+    deadline = time.monotonic() + STAGE_S
+    while not stage.done:
+        screen.show(stage, stage.step(), begun)
         if time.monotonic() > deadline:
-            raise StageError(f"the pipelines were not done in {STAGES_S:.0f} s")
+            raise StageError(f"the pipelines were not done in {STAGE_S:.0f} s")
         time.sleep(PAUSE_S)
 
 
-def run_audits(stages: Sequence[Stage], every: int) -> list[tuple[dict[str, object], int]]:
-    """Audit all stages at once, each in a process; return findings and exit status of each."""
-    running = []
-    for stage in stages:
-        findings = stage.setup.folder / "audit.json"
-        command = [sys.executable, "-m", "fencelog.demo.audit", "--every", str(every)]
-        command += ["--bootstrap-server", stage.address, "--json", str(findings)]
-        log = stage.setup.folder / "audit.log"
-        with log.open("wb") as output:
-            running.append(
-                (findings, subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT))
-            )
-    results = []
-    for findings, process in running:
+def run_audits(stage: Stage) -> dict[str, tuple[dict[str, object], int]]:
+    """Audit both pipelines at once, each in a process; findings and exit status of each."""
+    topics = {EXACTLY_ONCE: ["delays"], AT_LEAST_ONCE: [COMPARED, "--without-totals"]}
+    running = {}
+    for name, topic in topics.items():
+        findings = stage.setup.folder / f"audit-{name}.json"
+        command = [sys.executable, "-m", "fencelog.demo.audit", "--every", str(stage.setup.every)]
+        command += ["--bootstrap-server", stage.address, "--json", str(findings), "--topic", *topic]
+        with (stage.setup.folder / f"audit-{name}.log").open("wb") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        running[name] = (findings, process)
+    results = {}
+    for name, (findings, process) in running.items():
         try:
             status = process.wait(AUDIT_S)
         except subprocess.TimeoutExpired:
             raise StageError(f"the audit did not end in {AUDIT_S:.0f} s") from None
         if not findings.exists():
-            raise StageError(f"the audit broke off with {status}")
-        results.append((json.loads(findings.read_text(encoding="utf-8")), status))
+            raise StageError(f"the audit of {name} broke off with {status}")
+        results[name] = (json.loads(findings.read_text(encoding="utf-8")), status)
     return results
 
 
@@ -179,7 +159,7 @@ def shortcomings(outcomes: Sequence[Outcome]) -> list[str]:
         f"{each.name}: never recovered from the strike on {blow.title}"
         for each in outcomes
         for blow in each.blows
-        if blow.recovered_s is None
+        if each.name in blow.batches and each.name not in blow.recovered_s
     )
     return found
 
@@ -193,10 +173,10 @@ def show_logs(work: Path) -> None:
 
 
 def keep_logs(work: Path, output: Path) -> None:
-    """Copy event logs and process logs of the stages beside the report."""
-    for folder in work.iterdir():
-        target = output / "logs" / folder.name
-        shutil.rmtree(target, ignore_errors=True)
-        target.mkdir(parents=True)
-        for file in (*folder.glob("*.log"), *folder.glob("*.jsonl"), *folder.glob("*.json")):
+    """Copy the event log and the processes' logs beside the report."""
+    target = output / "logs"
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    for pattern in ("*.log", "*.jsonl", "*.json"):
+        for file in (work / "stage").glob(pattern):
             shutil.copy(file, target)

@@ -16,17 +16,19 @@ from rich.progress import (
 )
 
 from fencelog.demo.events import Event
-from fencelog.demo.plan import PLAN
+from fencelog.demo.plan import PIPELINES, PLAN
 from fencelog.demo.processes import describe
 from fencelog.demo.stage import Stage
 
+SENT = "sent"
+
 
 class Screen:
-    """Progress of the stages. A context manager."""
+    """Progress of the stage. A context manager."""
 
-    def __init__(self, stages: Sequence[Stage]) -> None:
-        """Lay out two bars for each stage."""
-        self._console = Console(stderr=True, highlight=False)
+    def __init__(self, rows: int) -> None:
+        """Lay out a bar for the producer and one for each pipeline."""
+        self._console = Console(stderr=True, highlight=False, soft_wrap=True)
         self._progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -37,13 +39,10 @@ class Screen:
             console=self._console,
             disable=not self._console.is_terminal,
         )
-        self._bars: dict[str, tuple[TaskID, TaskID]] = {}
-        for stage in stages:
-            rows = stage.setup.rows
-            self._bars[stage.setup.name] = (
-                self._progress.add_task(f"{stage.setup.name}: sent", total=rows, note=""),
-                self._progress.add_task(f"{stage.setup.name}: delivered", total=rows, note=""),
-            )
+        names = {SENT: "sent", **{name: f"delivered {name}" for name in PIPELINES}}
+        self._bars: dict[str, TaskID] = {
+            name: self._progress.add_task(text, total=rows, note="") for name, text in names.items()
+        }
 
     def __enter__(self) -> Self:
         """Show the bars."""
@@ -64,16 +63,16 @@ class Screen:
         self._console.print(text, markup=False)
 
     def show(self, stage: Stage, new: Sequence[Event], begun: float) -> None:
-        """Move the bars of a stage, and tell of each blow and each end."""
-        sent, delivered = self._bars[stage.setup.name]
+        """Move the bars, and tell of each blow and each end."""
         tally = stage.tally
-        self._progress.update(sent, completed=tally.produced)
+        self._progress.update(self._bars[SENT], completed=tally.produced)
         note = f"{tally.strikes}/{len(PLAN)} strikes"
-        self._progress.update(delivered, completed=tally.delivered, note=note)
+        for name in PIPELINES:
+            self._progress.update(self._bars[name], completed=tally.delivered(name), note=note)
         for event in new:
             line = told(event)
             if line:
-                self.say(f"{event.at - begun:6.1f} s  {stage.setup.name}: {line}")
+                self.say(f"{event.at - begun:6.1f} s  {line}")
 
 
 def told(event: Event) -> str:
@@ -107,5 +106,4 @@ def struck(event: Event) -> str:
     assert isinstance(pids, dict)
     ids = ", ".join(f"{name} {pid}" for pid, name in list(pids.items())[:2])
     more = f" and {len(pids) - 2} more" if len(pids) > 2 else ""
-    title, batch = event.text("title"), event.number("batch")
-    return f"{event.text('signal')} to {title} (batch {batch}: {ids}{more})"
+    return f"{event.text('signal')} to {event.text('title')} ({ids}{more})"

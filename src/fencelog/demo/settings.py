@@ -1,5 +1,9 @@
-"""Environment variables by which a stage tells its pipeline where it runs and how."""
+"""What a stage and its processes agree on: environment variables and topics."""
 
 STAGE_FOLDER = "FENCELOG_DEMO_STAGE_FOLDER"
-DELIVERY = "FENCELOG_DEMO_DELIVERY"
 MAX_OFFSETS = "FENCELOG_DEMO_MAX_OFFSETS"
+
+FLIGHTS = "flights"
+COMPARED = "delays-at-least-once"
+PARTITIONS = {FLIGHTS: 3, "delays": 3, "delays-monthly": 1, COMPARED: 3}
+"""The demo's topics. Three tasks to a batch are several, and two cores are soon through them."""

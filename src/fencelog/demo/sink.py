@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from fencelog.demo.announce import announce
 from fencelog.demo.events import write_event
+from fencelog.demo.plan import EXACTLY_ONCE
 from pyspark_fencelog import DefaultSource
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class AnnouncedWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
 
     inner: DataSourceStreamArrowWriter
     folder: str
+    pipeline: str
     tally_field: str | None
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
@@ -91,7 +93,7 @@ class AnnouncedWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
 
     def _say(self, point: str, **facts: object) -> None:
         if self.tally_field is None:
-            announce(Path(self.folder), point, **facts)
+            announce(Path(self.folder), point, pipeline=self.pipeline, **facts)
         elif point == "after-commit":
             write_event(Path(self.folder), "totals-committed", **facts)
 
@@ -107,6 +109,7 @@ class AnnouncedSource(DefaultSource):
         given = {name.lower(): value for name, value in options.items()}
         self._folder = given.pop("announceto")
         self._tally_field = given.pop("tallyfield", None)
+        self._pipeline = given.get("delivery", EXACTLY_ONCE)
         super().__init__(given)
 
     @classmethod
@@ -119,4 +122,4 @@ class AnnouncedSource(DefaultSource):
     ) -> DataSourceStreamArrowWriter:
         """Wrap the product's writer."""
         inner = super().streamWriter(schema, overwrite)
-        return AnnouncedWriter(inner, self._folder, self._tally_field)
+        return AnnouncedWriter(inner, self._folder, self._pipeline, self._tally_field)

@@ -1,8 +1,9 @@
-"""One stage: broker, producer, killer and drivers, run as an operator would who restarts what died.
+"""The stage: broker, producer, killer and drivers, run as an operator would who restarts what died.
 
 Nothing here blocks. ``step`` looks at what happened and does what follows; it is called often.
 """
 
+import importlib.util
 import os
 import re
 import signal
@@ -15,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fencelog.demo.events import Event, Follower, write_event
-from fencelog.demo.plan import PLAN
+from fencelog.demo.plan import EXACTLY_ONCE, PIPELINES, PLAN
 from fencelog.demo.processes import exit_status, send, tree
-from fencelog.demo.settings import DELIVERY, MAX_OFFSETS, STAGE_FOLDER
+from fencelog.demo.settings import MAX_OFFSETS, STAGE_FOLDER
 
 LISTENING = re.compile(r"listening on (\S+:\d+)")
 BROKER_START_S = 20.0
@@ -25,7 +26,7 @@ SILENCE_S = 90.0
 STOP_S = 30.0
 ZOMBIE_S = 15.0
 UNPLANNED_RESTARTS_MAX = 3
-BATCHES = 10
+BATCHES = 7
 """Micro-batches that the whole share makes at least: each strike needs one of its own."""
 
 FENCE = "a newer run of this query has taken over"
@@ -45,10 +46,8 @@ class StageError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What a stage is made of. Two stages of one demo differ in name and delivery only."""
+    """What a stage is made of."""
 
-    name: str
-    delivery: str
     every: int
     rows: int
     folder: Path
@@ -74,14 +73,15 @@ class Tally:
 
     produced: int = 0
     all_produced: bool = False
-    batches: dict[int, int] = field(default_factory=dict)
+    batches: dict[str, dict[int, int]] = field(
+        default_factory=lambda: {name: {} for name in PIPELINES}
+    )
     totals: int = 0
     strikes: int = 0
 
-    @property
-    def delivered(self) -> int:
-        """Flights in batches of ``delays`` that were committed, each batch once."""
-        return sum(self.batches.values())
+    def delivered(self, pipeline: str) -> int:
+        """Flights in committed batches of a pipeline, each batch once."""
+        return sum(self.batches[pipeline].values())
 
     def count(self, event: Event) -> None:
         """Take one event into account."""
@@ -95,14 +95,28 @@ class Tally:
             case "struck":
                 self.strikes += 1
             case "reached" if event.text("point") == "after-commit":
-                batch = event.number("batch")
-                self.batches[batch] = max(self.batches.get(batch, 0), event.number("tally"))
+                batches, batch = self.batches[event.text("pipeline")], event.number("batch")
+                batches[batch] = max(batches.get(batch, 0), event.number("tally"))
             case _:
                 pass
 
 
+def lay_out_spark(home: Path) -> None:
+    """A Spark home of links to the installed one, without its zipped copy of PySpark.
+
+    Each of Spark's Python processes would prefer the zip and compile PySpark out of it anew, half
+    a second each, a dozen for every driver; without it they take the installed package.
+    """
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise StageError("PySpark is not installed: ./dev setup brings it")
+    home.mkdir()
+    for name in ("bin", "jars"):
+        (home / name).symlink_to(Path(spec.origin).parent / name)
+
+
 class Stage:
-    """Runs one stage from an empty data directory to the last committed batch."""
+    """Runs everything from an empty data directory to the last committed batch."""
 
     def __init__(self, setup: Setup) -> None:
         """Start the broker in a folder that must be new."""
@@ -111,6 +125,7 @@ class Stage:
         self.events: list[Event] = []
         self.address = ""
         setup.folder.mkdir(parents=True)
+        lay_out_spark(setup.folder / "spark-home")
         self._follower = Follower(setup.folder)
         self._children: list[Child] = []
         self._labels: Counter[str] = Counter()
@@ -143,8 +158,6 @@ class Stage:
 
     def _act(self, event: Event) -> None:
         match event.kind:
-            case "topics-created":
-                self._driver = self._start_driver()
             case "struck":
                 self._orphans.update(dict.fromkeys(map(int, self._pids(event)), event.text("role")))
                 self._mark_struck(event)
@@ -178,6 +191,8 @@ class Stage:
             folder = ["--folder", str(self.setup.folder)]
             self._start("killer", [sys.executable, "-m", "fencelog.demo.killer", *folder])
             self._start_producer(folder)
+            # Spark takes seconds to start; the topics are there by then.
+            self._driver = self._start_driver()
         elif time.monotonic() - self._begun > BROKER_START_S:
             raise StageError(f"the broker did not start; its log is {self._broker.log}")
 
@@ -251,7 +266,8 @@ class Stage:
 
     def _complete(self) -> bool:
         rows, tally = self.setup.rows, self.tally
-        return tally.all_produced and tally.delivered >= rows and tally.totals >= rows
+        done = all(tally.delivered(name) >= rows for name in PIPELINES)
+        return tally.all_produced and done and tally.totals >= rows
 
     def _look_at_stop(self, since: float) -> None:
         driver = self._driver
@@ -260,7 +276,7 @@ class Stage:
             raise StageError(f"the driver did not stop; its log is {driver.log}")
         producers = [child for child in self._children if child.role == "producer"]
         if driver.status is not None and all(child.status is not None for child in producers):
-            self._tell("over", delivered=self.tally.delivered, totals=self.tally.totals)
+            self._tell("over", delivered=self.tally.delivered(EXACTLY_ONCE))
             self.done = True
 
     # --- starting and ending
@@ -286,8 +302,8 @@ class Stage:
         for name, value in settings.items():
             command += ["-X", f"{name}={value}"]
         environment = {
+            "SPARK_HOME": str(setup.folder / "spark-home"),
             STAGE_FOLDER: str(setup.folder),
-            DELIVERY: setup.delivery,
             MAX_OFFSETS: str(-(-setup.rows // BATCHES)),
         }
         return self._start("driver", command, environment)

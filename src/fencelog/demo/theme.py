@@ -8,6 +8,7 @@ COLORS = {
     "grid": "#e7e5df",
     "exact": "#0f766e",
     "plain": "#c2570c",
+    "driver": "#3f6ea8",
     "sent": "#94a3b8",
     "broker": "#475569",
     "kill": "#b91c1c",
