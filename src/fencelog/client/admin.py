@@ -1,6 +1,6 @@
 """Questions and orders about topics, offsets, groups, transactions and the cluster."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 from fencelog.client.cluster import GROUP, TRANSACTION, Cluster, ClusterView
@@ -14,16 +14,18 @@ from fencelog.client.model import (
     TransactionDescription,
     TransactionListing,
 )
-from fencelog.client.retry import Deadline, error_code, failure, retrying
+from fencelog.client.retry import Deadline, failure, retrying
 from fencelog.errors import ErrorCode, RequestError
 from fencelog.types import TopicPartition
 from fencelog.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
+    CreatableTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
 from fencelog.wire.messages.delete_topics import (
+    DeletableTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DeleteTopicState,
@@ -54,6 +56,7 @@ from fencelog.wire.messages.offset_commit import (
     OffsetCommitResponse,
 )
 from fencelog.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
+from fencelog.wire.primitives import error_code
 
 EARLIEST = -2
 LATEST = -1
@@ -63,8 +66,8 @@ BROKER_RESOURCE = 4
 LIST_OFFSETS_VERSION_MAX = 7
 OFFSET_COMMIT_VERSION_MAX = 8
 OFFSET_FETCH_VERSION_MAX = 7
-OFFSET_FETCH_ALL_FROM = 2
-DELETE_BY_STATE_FROM = 6
+
+_Result = CreatableTopicResult | DeletableTopicResult
 
 
 class Admin:
@@ -105,28 +108,13 @@ class Admin:
             ],
             timeout_ms=int(self._cluster.options.request_timeout_s * 1000),
         )
-        deadline = self._cluster.deadline()
-        lost = False
 
-        async def attempt() -> None:
-            nonlocal lost
-            connection = await self._controller(deadline)
-            try:
-                answer = await self._cluster.ask(
-                    connection, request, CreateTopicsResponse, deadline
-                )
-            except RequestError:
-                lost = True
-                raise
-            for result in answer.topics:
-                code = error_code(result.error_code)
-                # The answer to the first try was lost: the topic that exists now may be ours.
-                if code is ErrorCode.TOPIC_ALREADY_EXISTS and lost:
-                    continue
-                if code:
-                    raise failure(code, f"creation of topic {name}", result.error_message)
+        async def send(connection: Connection, deadline: Deadline) -> Sequence[_Result]:
+            ask = self._cluster.ask(connection, request, CreateTopicsResponse, deadline)
+            return (await ask).topics
 
-        await retrying(attempt, deadline)
+        what = f"creation of topic {name}"
+        await self._carry_out(what, send, done=ErrorCode.TOPIC_ALREADY_EXISTS)
         self._cluster.forget(name)
 
     async def delete_topic(self, name: str) -> None:
@@ -135,6 +123,26 @@ class Admin:
         request = DeleteTopicsRequest(
             topics=[DeleteTopicState(name=name)], topic_names=[name], timeout_ms=timeout_ms
         )
+
+        async def send(connection: Connection, deadline: Deadline) -> Sequence[_Result]:
+            ask = self._cluster.ask(connection, request, DeleteTopicsResponse, deadline)
+            return (await ask).responses
+
+        what = f"deletion of topic {name}"
+        await self._carry_out(what, send, done=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        self._cluster.forget(name)
+
+    async def _carry_out(
+        self,
+        what: str,
+        send: Callable[[Connection, Deadline], Awaitable[Sequence[_Result]]],
+        *,
+        done: ErrorCode,
+    ) -> None:
+        """Send an order to the controller until it is carried out.
+
+        Where the answer to a try was lost, ``done`` says that this very order was the cause.
+        """
         deadline = self._cluster.deadline()
         lost = False
 
@@ -142,21 +150,16 @@ class Admin:
             nonlocal lost
             connection = await self._controller(deadline)
             try:
-                answer = await self._cluster.ask(
-                    connection, request, DeleteTopicsResponse, deadline
-                )
+                results = await send(connection, deadline)
             except RequestError:
                 lost = True
                 raise
-            for result in answer.responses:
+            for result in results:
                 code = error_code(result.error_code)
-                if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and lost:
-                    continue
-                if code:
-                    raise failure(code, f"deletion of topic {name}", result.error_message)
+                if code and not (lost and code is done):
+                    raise failure(code, what, result.error_message)
 
         await retrying(attempt, deadline)
-        self._cluster.forget(name)
 
     async def describe_topic(self, name: str) -> TopicDescription:
         """Return a topic with its configs."""

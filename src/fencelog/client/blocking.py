@@ -271,7 +271,7 @@ class Client:
         sender = loop.run(open_sender(self._cluster, options))
         return ArrowWriter(loop, self._cluster, sender, topic=topic, batch_bytes=batch_bytes)
 
-    # --- versioned transactions (SPARK.md)
+    # --- versioned transactions
 
     def join_transaction(
         self,

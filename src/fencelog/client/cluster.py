@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 
 from fencelog.client.connection import Connection, connect
 from fencelog.client.model import BrokerDescription, PartitionDescription, TopicDescription
-from fencelog.client.retry import Deadline, error_code, failure, retrying
+from fencelog.client.retry import Deadline, failure, retrying
 from fencelog.errors import ErrorCode, RequestError, WireError
 from fencelog.types import TopicPartition
 from fencelog.wire.message import Message
@@ -22,6 +22,7 @@ from fencelog.wire.messages.metadata import (
     MetadataResponse,
     MetadataResponseTopic,
 )
+from fencelog.wire.primitives import error_code
 
 R = TypeVar("R", bound=Message)
 

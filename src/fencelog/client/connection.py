@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from struct import Struct
 
+from fencelog import __version__
 from fencelog.client.retry import Deadline, failure
 from fencelog.errors import ErrorCode, RequestError, WireError
 from fencelog.types import Buffer
@@ -203,7 +204,9 @@ async def connect(host: str, port: int, client_id: str, deadline: Deadline) -> C
 
 
 async def _versions(connection: Connection, deadline: Deadline) -> dict[int, tuple[int, int]]:
-    request = ApiVersionsRequest(client_software_name="fencelog", client_software_version="0.1.0")
+    request = ApiVersionsRequest(
+        client_software_name="fencelog", client_software_version=__version__
+    )
     body = await connection.call(
         ApiKey.API_VERSIONS, API_VERSIONS_VERSION, [request.write(API_VERSIONS_VERSION)], deadline
     )

@@ -35,10 +35,6 @@ class DataLossError(FencelogError):
     """Records that were asked for are gone: retention passed them, or the log ends before them."""
 
 
-class DeliveryError(FencelogError):
-    """A producer failed before; it accepts nothing more, the cause is the first failure."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Record:
     """One record as the CLI shows it. ``timestamp_type``: 0 create time, 1 log append time."""
@@ -105,7 +101,7 @@ class TopicDescription:
 
 @dataclass(frozen=True, kw_only=True)
 class Joined:
-    """One attempt's place in a versioned transaction: what it must write with (SPARK.md)."""
+    """One attempt's place in a versioned transaction: what it must write with."""
 
     app: str
     query_id: str

@@ -14,7 +14,7 @@ from fencelog.client.batches import EncodedBatch
 from fencelog.client.cluster import TRANSACTION, Cluster
 from fencelog.client.model import Compression, Delivery, Joined
 from fencelog.client.partition_sender import Identity, PartitionSender
-from fencelog.client.retry import RETRIABLE, again, error_code, failure, retrying
+from fencelog.client.retry import RETRIABLE, again, failure, retrying
 from fencelog.client.transactions import Transactions
 from fencelog.errors import ErrorCode, FencelogError, RequestError
 from fencelog.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
@@ -28,8 +28,10 @@ from fencelog.wire.messages.init_producer_id import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
+from fencelog.wire.primitives import error_code
 
 WAITING_BYTES_MAX = 32 << 20
+"""Bytes queued and not acknowledged; a writer that has more waits."""
 # Above these a version begins whose rules (KIP-890) this producer does not follow.
 INIT_VERSION_MAX = 4
 ADD_PARTITIONS_VERSION_MAX = 3
@@ -53,7 +55,6 @@ class ProducerOptions:
     transaction_timeout_ms: int = 60_000
     compression: Compression = "none"
     joined: Joined | None = None
-    waiting_bytes_max: int = WAITING_BYTES_MAX
 
 
 async def open_sender(cluster: Cluster, options: ProducerOptions) -> "Sender":
@@ -114,7 +115,7 @@ class Sender:
         if batches and self._options.transactional_id is not None and not self._in_transaction:
             raise FencelogError("a transactional producer writes inside a transaction; call begin")
         for batch in batches:
-            while self._waiting_bytes > self._options.waiting_bytes_max and not self._failure:
+            while self._waiting_bytes > WAITING_BYTES_MAX and not self._failure:
                 await self._changed.wait()
             self._check()
             self._waiting_bytes += len(batch.buffer)
@@ -321,10 +322,8 @@ class Sender:
             raise
 
     def _stale_coordinator(self) -> None:
-        if self._identity.transactional_id or self._options.transactional_id:
-            self._cluster.forget_coordinator(
-                TRANSACTION, self._options.transactional_id or self._identity.transactional_id or ""
-            )
+        if self._options.transactional_id is not None:
+            self._cluster.forget_coordinator(TRANSACTION, self._options.transactional_id)
 
     async def _renew(self, joined: Joined) -> None:
         """Renew the versioned transaction at a third of its timeout (V7)."""

@@ -81,8 +81,7 @@ class PartitionReader:
         end: int | None,
         *,
         isolation: Isolation,
-        max_bytes: int = FETCH_BYTES_MAX,
-        wait_ms: int = WAIT_MS,
+        max_bytes: int,
     ) -> None:
         """Nothing is sent before the first chunk is asked for."""
         self._cluster = cluster
@@ -91,7 +90,6 @@ class PartitionReader:
         self._end = end
         self._isolation: Isolation = isolation
         self._max_bytes = max_bytes
-        self._wait_ms = wait_ms
 
     async def next_chunk(self) -> Chunk | None:
         """Return the next fetched bytes; None once ``end`` is reached.
@@ -112,11 +110,8 @@ class PartitionReader:
                 )
         return None
 
-    async def poll(self) -> Chunk | None:
-        """Return fetched bytes, or None where nothing came within the wait."""
-        return await self._poll(self._cluster.deadline())
-
     async def _poll(self, deadline: Deadline) -> Chunk | None:
+        """Return fetched bytes, or None where nothing came within the wait."""
         partition = self._partition
 
         async def attempt() -> FetchedPartition:
@@ -158,7 +153,7 @@ class PartitionReader:
         asked = FetchPartition(self._partition.partition, -1, self._position, -1, self._max_bytes)
         request = FetchRequest(
             CONSUMER,
-            self._wait_ms,
+            WAIT_MS,
             1,
             self._max_bytes,
             WIRE_ISOLATION[self._isolation],

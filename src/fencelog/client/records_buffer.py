@@ -7,12 +7,10 @@ from fencelog.client.model import COMPRESSION_CODES, Compression
 from fencelog.types import TopicPartition
 from fencelog.wire.batch import Compression as Codec
 from fencelog.wire.batch import read_header
-from fencelog.wire.records import RecordToWrite, build_batch
+from fencelog.wire.records import Headers, RecordToWrite, build_batch
 
 MASK = 0xFFFFFFFF
 RECORD_OVERHEAD = 24
-
-Headers = tuple[tuple[str, bytes | None], ...]
 
 
 def murmur2(key: bytes) -> int:
@@ -64,7 +62,8 @@ class RecordsBuffer:
         """Gather a record. Raises ValueError where the topic has no such partition."""
         if partition is None:
             # Without a key one partition gets a whole batch, the next one the next.
-            chosen = (self._turn if key is None else murmur2(key) & 0x7FFFFFFF) % partition_count
+            without_key = self._turn % partition_count
+            chosen = without_key if key is None else partition_of(key, partition_count)
         elif 0 <= partition < partition_count:
             chosen = partition
         else:

@@ -75,14 +75,6 @@ ADVICE = {
 }
 
 
-def error_code(number: int) -> ErrorCode:
-    """Return the code; one that a newer broker invented counts as UNKNOWN_SERVER_ERROR."""
-    try:
-        return ErrorCode(number)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR
-
-
 def failure(code: ErrorCode, what: str, detail: str | None = None) -> RequestError:
     """Word a refusal: what was asked of whom, what the broker said, what to do."""
     parts = [what]

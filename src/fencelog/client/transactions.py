@@ -1,4 +1,4 @@
-"""Versioned transactions (SPARK.md): one server-side transaction of many writers.
+"""Versioned transactions: one server-side transaction of many writers.
 
 All requests go to the coordinator of the app. Each may be repeated after a lost answer: a second
 join is one more attempt that no commit names, a second commit or abort does nothing (V3).
@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from fencelog.client.cluster import TRANSACTION, Cluster
 from fencelog.client.model import AlreadyCommitted, AppDescription, Joined, OpenProducer
-from fencelog.client.retry import error_code, failure, retrying
+from fencelog.client.retry import failure, retrying
 from fencelog.errors import ErrorCode
 from fencelog.types import TopicPartition
 from fencelog.wire.message import Message
@@ -30,7 +30,8 @@ from fencelog.wire.messages.renew_transaction import (
     RenewTransactionRequest,
     RenewTransactionResponse,
 )
-from fencelog.wire.own import app_key, transactional_id
+from fencelog.wire.own import transactional_id
+from fencelog.wire.primitives import error_code
 
 R = TypeVar(
     "R",
@@ -160,7 +161,7 @@ class Transactions:
     ) -> R:
         """Ask the app's coordinator until it answers NONE or the accepted code."""
         cluster = self._cluster
-        key = app_key(app)
+        key = transactional_id(app)
         deadline = cluster.deadline()
 
         async def attempt() -> R:
