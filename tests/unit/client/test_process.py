@@ -116,7 +116,7 @@ def test_the_facade_loads_neither_arrow_nor_the_compiler() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("private_folder", [True, False])
-def test_the_kernel_compiles_where_nothing_beside_it_can_be_written(  # trap 14
+def test_the_kernel_compiles_where_nothing_beside_it_can_be_written(
     tmp_path: Path, private_folder: bool
 ) -> None:
     shutil.copytree(
