@@ -284,7 +284,10 @@ class Connection(asyncio.BufferedProtocol):
                 self._broke()
                 return
             self._follow(slot, answer)
-        self._send()
+        if self._out:
+            self._send()
+        else:
+            self._update_reading()
 
     def _follow(self, slot: _Slot, answer: Answer) -> None:
         if answer is None or isinstance(answer, (list, tuple)):
@@ -336,14 +339,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def _send(self) -> None:
         """Write what is ready."""
-        if self._out:
-            out, size = self._out, self._out_bytes
-            self._out, self._out_bytes = [], 0
-            if self._transport is not None and not self._closing:
-                if size <= JOINED_BYTES_MAX:
-                    self._transport.write(b"".join(out))
-                else:
-                    self._transport.writelines(out)
+        out, size = self._out, self._out_bytes
+        self._out, self._out_bytes = [], 0
+        if out and self._transport is not None and not self._closing:
+            if size <= JOINED_BYTES_MAX:
+                self._transport.write(b"".join(out))
+            else:
+                self._transport.writelines(out)
         self._update_reading()
 
     def _update_reading(self) -> None:
