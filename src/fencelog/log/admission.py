@@ -74,34 +74,18 @@ def judge_producer(
     elif state.open_offset >= 0:
         is_open = True
         if epoch != state.epoch or not attributes & TRANSACTIONAL:
-            return _inside_open_transaction(state, header)
+            # A plain write would be seen though the transaction is aborted, and a newer incarnation
+            # must not end up inside the older one's transaction (E7, E14).
+            return Rejected(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {producer_id}: its transaction of epoch {state.epoch} is open here",
+            )
     if attributes & TRANSACTIONAL and not (is_open or guards.permits(guard, producer_id, epoch)):
         return Rejected(  # E14, V5
             ErrorCode.INVALID_TXN_STATE,
             f"producer {producer_id}: no transaction of epoch {epoch} is known to be open",
         )
     return None
-
-
-def judge_coordinated(state: ProducerState | None, header: BatchHeader) -> Rejected | None:
-    """Hold a batch that a coordinator writes in a producer's transaction: it has no sequence."""
-    if state is None:
-        return None
-    epoch = header[10]
-    if epoch < state.epoch:
-        return _rejected(ErrorCode.INVALID_PRODUCER_EPOCH, header, state)
-    if state.open_offset >= 0 and (epoch != state.epoch or not header[5] & TRANSACTIONAL):
-        return _inside_open_transaction(state, header)
-    return None
-
-
-def _inside_open_transaction(state: ProducerState, header: BatchHeader) -> Rejected:
-    # A plain write would be seen though the transaction is aborted, and a newer incarnation must
-    # not end up inside the older one's transaction (E7, E14).
-    return Rejected(
-        ErrorCode.INVALID_TXN_STATE,
-        f"producer {header[9]}: its transaction of epoch {state.epoch} is open here",
-    )
 
 
 def _rejected(error: ErrorCode, header: BatchHeader, state: ProducerState | None) -> Rejected:

@@ -23,7 +23,6 @@ from collections.abc import Sequence as Sequence_
 from fencelog.errors import ErrorCode
 from fencelog.log.admission import (
     changes_something,
-    judge_coordinated,
     judge_producer,
     refuse_form,
     refuse_marker,
@@ -135,14 +134,12 @@ class PartitionLog:
         now_ms: int,
         guard: VerificationGuard | None = None,
         internal: bool = False,
-        coordinator: bool = False,
     ) -> Appended | Duplicate | Rejected:
         """Judge one batch, whose form and CRC are checked, and store it at the log's end.
 
         ``batch`` must be writable and is kept until the tail is written. ``guard`` is what
         ``begin_verification`` gave. ``internal``: written by the broker itself, not held to the
-        limits for clients. ``coordinator``: in a producer's transaction that the coordinator
-        vouches for, without a sequence. A refusal writes nothing.
+        limits for clients. A refusal writes nothing.
         """
         state = self._state
         if self._failed:
@@ -155,11 +152,7 @@ class PartitionLog:
                 return rejected
         if producer_id >= 0:
             producer = state.producers.get(producer_id)
-            verdict = (
-                judge_coordinated(producer, header)
-                if coordinator
-                else judge_producer(producer, header, self._guards, guard)
-            )
+            verdict = judge_producer(producer, header, self._guards, guard)
             if verdict is not None:
                 return verdict
         base_offset = state.log_end

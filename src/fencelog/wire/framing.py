@@ -8,13 +8,11 @@ from fencelog.errors import WireError
 from fencelog.types import Buffer
 
 SIZE_BYTES = 4
-FRAME_BYTES_MAX = 100 * 1024 * 1024
-"""Kafka's default of ``socket.request.max.bytes``."""
 
 _SIZE = Struct(">i")
 
 
-def frame_size(prefix: Buffer, frame_bytes_max: int = FRAME_BYTES_MAX) -> int:
+def frame_size(prefix: Buffer, frame_bytes_max: int) -> int:
     """Return how many bytes follow the prefix.
 
     Raises WireError when the size is negative or above the limit: the stream cannot be read on.

@@ -105,15 +105,9 @@ class Driver:
         guard: VerificationGuard | None = None,
         *,
         internal: bool = False,
-        coordinator: bool = False,
     ) -> Outcome:
         return self.log.append(
-            batch,
-            read_header(batch),
-            now_ms=self.now_ms,
-            guard=guard,
-            internal=internal,
-            coordinator=coordinator,
+            batch, read_header(batch), now_ms=self.now_ms, guard=guard, internal=internal
         )
 
     def produce(self, *args: int, guard: VerificationGuard | None = None, **more: int) -> Outcome:

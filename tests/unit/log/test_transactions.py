@@ -281,32 +281,6 @@ def test_recovery_drops_what_the_marker_dropped() -> None:  # V5, E15
     assert again.highest_producer_id == 8
 
 
-def test_a_coordinators_batch_joins_the_transaction_without_sequence_or_question() -> None:
-    partition = Driver()
-    batch = make_batch(7, 0, -1, 2, transactional=True)
-    assert partition.append(batch, internal=True, coordinator=True) == Appended(0, 2)
-    assert [entry.producer_id for entry in partition.log.open_transactions()] == [7]
-    partition.mark(abort(7, epoch=1))
-    late = partition.append(make_batch(7, 0, -1, 1, transactional=True), coordinator=True)
-    assert error_of(late) is ErrorCode.INVALID_PRODUCER_EPOCH
-
-
-def test_a_coordinators_batch_may_follow_the_producers_own() -> None:
-    partition = Driver()
-    partition.produce_in_transaction(7)
-    batch = make_batch(7, 0, -1, transactional=True)
-    assert partition.append(batch, coordinator=True) == Appended(1, 2)
-    assert isinstance(partition.produce_in_transaction(7, sequence=1), Appended)
-
-
-def test_a_coordinators_batch_of_another_epoch_stays_out_of_an_open_transaction() -> None:  # E7
-    partition = Driver()
-    partition.append(make_batch(7, 0, -1, transactional=True), coordinator=True)
-    newer = partition.append(make_batch(7, 1, -1, transactional=True), coordinator=True)
-    plain = partition.append(make_batch(7, 0, -1), coordinator=True)
-    assert error_of(newer) is error_of(plain) is ErrorCode.INVALID_TXN_STATE
-
-
 def test_a_failed_log_takes_no_markers() -> None:  # D2
     partition = Driver()
     partition.produce_in_transaction(7)
