@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from fencelog.client import kernel, kernel_encode
 from fencelog.client.batches import EncodedBatch, with_room
-from fencelog.client.model import COMPRESSION_CODES, Compression
+from fencelog.client.model import Compression
 from fencelog.types import TopicPartition
 from fencelog.wire.batch import HEADER_BYTES
 from fencelog.wire.batch import Compression as Codec
@@ -61,7 +61,7 @@ class Encoder:
             raise ValueError(f"batch_bytes is {batch_bytes}, at least 1 is needed")
         self._topic = topic
         self._batch_bytes = batch_bytes
-        self._codec = Codec(COMPRESSION_CODES[compression])
+        self._codec = Codec[compression.upper()]
         # Tasks that start at different places do not all write keyless rows to one partition.
         self._turn = os.getpid()
 

@@ -146,8 +146,8 @@ class Producer(_Writer):
     ) -> None:
         """Take one record; it is sent when a batch is full, at ``flush`` and at ``commit``."""
         self._check()
-        counts = self._loop_counts(topic)
-        self._buffer.add(topic, counts, key, value, partition, headers, timestamp_ms)
+        count = self._partition_count(topic)
+        self._buffer.add(topic, count, key, value, partition, headers, timestamp_ms)
         if self._buffer.full:
             self._loop.run(self._sender.enqueue(self._buffer.take()))
 
@@ -193,7 +193,7 @@ class Producer(_Writer):
         finally:
             self.close()
 
-    def _loop_counts(self, topic: str) -> int:
+    def _partition_count(self, topic: str) -> int:
         count = self._cluster.known_partition_count(topic)
         if count is None:
             count = self._loop.run(self._cluster.partition_counts([topic]))[topic]

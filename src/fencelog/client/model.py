@@ -22,13 +22,6 @@ OffsetSpec = Literal["earliest", "latest"] | int
 """Which offset is asked for; a number is a timestamp in milliseconds."""
 
 WIRE_ISOLATION: Mapping[Isolation, int] = {"replicated": 0, "transactional": 1, "tail": 2}
-COMPRESSION_CODES: Mapping[Compression, int] = {
-    "none": 0,
-    "gzip": 1,
-    "snappy": 2,
-    "lz4": 3,
-    "zstd": 4,
-}
 
 
 class DataLossError(FencelogError):

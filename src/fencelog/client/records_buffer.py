@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from fencelog.client.batches import EncodedBatch
-from fencelog.client.model import COMPRESSION_CODES, Compression
+from fencelog.client.model import Compression
 from fencelog.types import TopicPartition
 from fencelog.wire.batch import Compression as Codec
 from fencelog.wire.batch import read_header
@@ -39,7 +39,7 @@ class RecordsBuffer:
     def __init__(self, *, batch_bytes: int, compression: Compression) -> None:
         """``batch_bytes`` is counted before compression."""
         self._batch_bytes = batch_bytes
-        self._codec = Codec(COMPRESSION_CODES[compression])
+        self._codec = Codec[compression.upper()]
         self._records: dict[TopicPartition, list[RecordToWrite]] = {}
         self._bytes = 0
         self._turn = 0

@@ -35,6 +35,7 @@ LENGTH_END = 12
 """Where the length field ends; the length counts from here."""
 MAGIC = 2
 SEQUENCE_MODULUS = 1 << 31
+"""Sequences wrap from 2^31 - 1 to 0 (E1)."""
 
 _HEADER = Struct(">qiibIhiqqqhii")
 _BASE_OFFSET = Struct(">q")
@@ -103,13 +104,6 @@ class BatchHeader(NamedTuple):
     def next_offset(self) -> Offset:
         """Offset that follows this batch."""
         return Offset(self.base_offset + self.last_offset_delta + 1)
-
-    @property
-    def last_sequence(self) -> Sequence:
-        """Sequence of the last record: wraps from 2^31 - 1 to 0; -1 without a sequence (E1)."""
-        if self.base_sequence < 0:
-            return NO_SEQUENCE
-        return Sequence((self.base_sequence + self.last_offset_delta) % SEQUENCE_MODULUS)
 
     @property
     def is_transactional(self) -> bool:

@@ -328,7 +328,7 @@ class Versions(RuleBasedStateMachine):
         self.send_markers(2, True)
         assert list(self.runtime.shard.outstanding_markers(self.runtime.committed)) == []
         assert self.runtime.shard._table.producers == {}
-        assert all(app.phase is Phase.IDLE for app in self.runtime.shard.apps())
+        assert all(app.phase is Phase.IDLE for app in self.runtime.shard._table.apps.values())
         for partition in self.partitions.values():
             assert all(write.outcome is not None for write in partition.writes)
         self.only_named_producers_commit_and_all_of_them_do()

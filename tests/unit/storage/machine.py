@@ -113,7 +113,7 @@ def check_state(world: World, stored: bytes) -> None:
             if first is not None and not read_marker(batch).commit:
                 aborted.append((producer_id, first, header.base_offset))
         elif producer_id >= 0:
-            last_sequences[producer_id] = header.last_sequence
+            last_sequences[producer_id] = header.base_sequence + header.last_offset_delta
             first_offsets.setdefault(producer_id, header.base_offset)
     log = world.log
     assert {p.producer_id: p.last_sequence for p in log.producers()} == last_sequences

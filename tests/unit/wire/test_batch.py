@@ -10,7 +10,6 @@ from fencelog.errors import ErrorCode, WireError
 from fencelog.types import LeaderEpoch, Offset, TimestampMs
 from fencelog.wire.batch import (
     HEADER_BYTES,
-    PLAIN_HEADER,
     BatchHeader,
     Compression,
     TimestampType,
@@ -72,19 +71,6 @@ def test_a_length_shorter_than_the_header_is_a_wire_error(length: int) -> None:
     broken[8:12] = length.to_bytes(4, "big", signed=True)
     with pytest.raises(WireError, match="shorter"):
         read_header(broken)
-
-
-@pytest.mark.parametrize(
-    ("base", "count", "last"),
-    [(0, 1, 0), (5, 3, 7), ((1 << 31) - 1, 1, (1 << 31) - 1), ((1 << 31) - 2, 4, 1)],
-)
-def test_sequences_wrap_to_zero_behind_the_largest_number(base: int, count: int, last: int) -> None:
-    header = PLAIN_HEADER._replace(base_sequence=base, last_offset_delta=count - 1)
-    assert header.last_sequence == last  # E1
-
-
-def test_a_batch_without_a_sequence_has_no_last_sequence() -> None:
-    assert PLAIN_HEADER._replace(last_offset_delta=3).last_sequence == -1
 
 
 @settings(deadline=None)

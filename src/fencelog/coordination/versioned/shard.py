@@ -382,10 +382,6 @@ class VersionedShard:
             open_producers=tuple(self._table.members(app)) if is_open else (),
         )
 
-    def apps(self) -> tuple[App, ...]:
-        """Every app, in no particular order; answered as ``describe`` is."""
-        return tuple(self._table.apps.values())
-
     def highest_producer_id(self) -> ProducerId:
         """The highest producer id that this shard knows, or -1 (rule E7: ids are never reused)."""
         return max(self._table.producers, default=NO_PRODUCER_ID)

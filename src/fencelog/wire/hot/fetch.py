@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from fencelog.errors import ErrorCode
 from fencelog.types import NO_TOPIC_ID, Buffer
+from fencelog.wire import api_versions
+from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.primitives import (
     Reader,
     error_code,
@@ -15,7 +17,7 @@ from fencelog.wire.primitives import (
     write_uvarint,
 )
 
-FLEXIBLE_FROM = 12
+FLEXIBLE_FROM = api_versions.FLEXIBLE_FROM[ApiKey.FETCH]
 TOPIC_IDS_FROM = 13
 """From here on Fetch names topics by id instead of by name (KIP-516)."""
 

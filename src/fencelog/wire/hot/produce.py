@@ -9,9 +9,11 @@ from typing import NamedTuple
 
 from fencelog.errors import ErrorCode
 from fencelog.types import Buffer
+from fencelog.wire import api_versions
+from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.primitives import Reader, error_code, pack_int32, write_length, write_string
 
-FLEXIBLE_FROM = 9
+FLEXIBLE_FROM = api_versions.FLEXIBLE_FROM[ApiKey.PRODUCE]
 
 
 class ProduceRequest(NamedTuple):
