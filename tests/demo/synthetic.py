@@ -1,7 +1,7 @@
 """An event log as a stage with five strikes writes it, made by hand for the tests of the report."""
 
 from fencelog.demo.events import Event
-from fencelog.demo.plan import PIPELINES, PLAN, Strike
+from fencelog.demo.plan import EXACTLY_ONCE, PIPELINES, PLAN, Strike
 
 DOWN_S = {"worker": 1.5, "broker": 2.0, "before-commit": 9.0, "after-commit": 9.0, "zombie": 10.0}
 
@@ -51,7 +51,7 @@ def events_of(rows: int) -> list[Event]:
         if strike and strike.freeze:
             log.add("woken", signal="SIGCONT", pids={"302": "python"})
             log.at += 0.7
-            log.add("zombie-ended", label="driver 3", status=1, fenced=True)
+            log.add("fenced", pipeline=EXACTLY_ONCE, batch=batch, pid=302, reason="newer run")
             log.add("exited", role="driver", label="driver 3", pid=302, status=1)
     log.add("all-produced", rows=rows, aborted=rows // 6)
     log.add("exited", role="producer", label="producer 1", pid=200, status=0)

@@ -105,8 +105,19 @@ def outcome(name: str, rows: int, events: Sequence[Event]) -> Outcome:
         aborted_rows=max((event.number("aborted") for event in produced), default=0),
         batches=len({event.number("batch") for event in committed}),
         unplanned=sum(event.kind == "unplanned-restart" for event in events),
-        fenced=any(event.kind == "zombie-ended" and event.facts["fenced"] for event in events),
+        fenced=fenced_at(events, name) is not None,
     )
+
+
+def fenced_at(events: Sequence[Event], pipeline: str) -> float | None:
+    """When the broker refused the woken zombie, if it did."""
+    woken = next((event.at for event in events if event.kind == "woken"), None)
+    refusals = [
+        event.at
+        for event in events
+        if event.kind == "fenced" and event.text("pipeline") == pipeline
+    ]
+    return next((at for at in refusals if woken is not None and at >= woken), None)
 
 
 def is_commit(event: Event, pipeline: str) -> bool:

@@ -42,7 +42,7 @@ def comparison(exact: Outcome, plain: Outcome) -> list[Line]:
         ("monthly totals wrong", *each(*(totals(it) for it in both))),
         ("kills, and drivers woken as zombies", *each(strikes, strikes)),
         ("strikes survived", *each(*(f"{n} of {len(exact.blows)}" for n in survived))),
-        ("the zombie was fenced by the broker", *each(yes_or_no(exact.fenced), "no fence")),
+        ("the zombie was fenced by the broker", *each(*(yes_or_no(it.fenced) for it in both))),
         ("micro-batches", *each(*(it.batches for it in both))),
         ("seconds to the last commit", *each(*(f"{it.seconds:.1f}" for it in both))),
         ("flights per second, outages included", *each(*(f"{it.rows_per_s:,.0f}" for it in both))),

@@ -89,8 +89,8 @@ def told(event: Event) -> str:
             line = f"{label} ended: {describe(event.number('status'))}"
         case "started" if watched:
             line = f"{label} starts, pid {event.number('pid')}"
-        case "zombie-ended":
-            line = f"{label}, the zombie, was {'' if event.facts['fenced'] else 'not '}fenced"
+        case "fenced":
+            line = f"the broker fences the zombie off {event.text('pipeline')}"
         case "unplanned-restart":
             line = f"{label} failed by itself and is started again"
         case "all-produced":

@@ -5,7 +5,9 @@ switch for its own death.
 """
 
 import json
+import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +18,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from fencelog.demo.announce import announce
 from fencelog.demo.events import write_event
 from fencelog.demo.plan import EXACTLY_ONCE
+from fencelog.errors import FencedError
 from pyspark_fencelog import DefaultSource
 
 if TYPE_CHECKING:
@@ -58,7 +61,8 @@ class AnnouncedWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
             "attempt": context.attemptNumber(),
         }
         counted = [0]
-        message = self.inner.write(self._counted(iterator, counted, where))
+        with self._fence_told(where["batch"]):
+            message = self.inner.write(self._counted(iterator, counted, where))
         self._say("task-written", tally=counted[0], **where)
         return AnnouncedMessage(message, counted[0])
 
@@ -83,13 +87,24 @@ class AnnouncedWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         assert len(told) == len(messages), "Spark commits with a message of every task"
         tally = sum(message.tally for message in told)
         self._say("before-commit", batch=batchId, tally=tally)
-        self.inner.commit([message.inner for message in told], batchId)
+        with self._fence_told(batchId):
+            self.inner.commit([message.inner for message in told], batchId)
         self._say("after-commit", batch=batchId, tally=tally)
 
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803 - Spark's name
         """Abort through; a task that Spark knows no result of stays None."""
         inner = [each.inner if isinstance(each, AnnouncedMessage) else None for each in messages]
         self.inner.abort(inner, batchId)
+
+    @contextmanager
+    def _fence_told(self, batch: int) -> Iterator[None]:
+        """Write down that the broker refused this run because of a newer one, and pass it on."""
+        try:
+            yield
+        except FencedError as error:
+            facts = {"batch": batch, "pid": os.getpid(), "reason": str(error)}
+            write_event(Path(self.folder), "fenced", pipeline=self.pipeline, **facts)
+            raise
 
     def _say(self, point: str, **facts: object) -> None:
         if self.tally_field is None:

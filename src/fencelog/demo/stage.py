@@ -29,9 +29,6 @@ UNPLANNED_RESTARTS_MAX = 3
 BATCHES = 7
 """Micro-batches that the whole share makes at least: each strike needs one of its own."""
 
-FENCE = "a newer run of this query has taken over"
-"""What a fenced driver's last words hold."""
-
 SPARK = {
     "spark.sql.shuffle.partitions": "2",
     "spark.python.daemon.module": "fencelog.demo.daemon",
@@ -222,9 +219,6 @@ class Stage:
             if self._unplanned > UNPLANNED_RESTARTS_MAX:
                 raise StageError(f"the driver failed again and again; its log is {child.log}")
             self._driver = self._start_driver()
-        elif child is self._zombie:
-            words = child.log.read_text(encoding="utf-8", errors="replace")
-            self._tell("zombie-ended", label=child.label, status=status, fenced=FENCE in words)
         elif child.role in {"producer", "killer"} and status != 0:
             raise StageError(f"the {child.role} ended with {status}; its log is {child.log}")
 
@@ -302,6 +296,7 @@ class Stage:
         for name, value in settings.items():
             command += ["-X", f"{name}={value}"]
         environment = {
+            "TMPDIR": str(setup.folder),
             "SPARK_HOME": str(setup.folder / "spark-home"),
             STAGE_FOLDER: str(setup.folder),
             MAX_OFFSETS: str(-(-setup.rows // BATCHES)),
