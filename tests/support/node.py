@@ -74,6 +74,7 @@ class HeldDisk(MemoryDisk):
 
     async def open(self, path: str, *, create: bool = False) -> MemoryFile:
         file = await super().open(path, create=create)
+        await file.close()
         return HeldFile(self, path, file._inode)
 
     def power_loss(self, loss: Loss, random: object = None) -> "HeldDisk":

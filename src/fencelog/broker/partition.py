@@ -37,8 +37,9 @@ class Partition:
 
     def fail(self, error: StorageError) -> None:
         """A write or sync failed: nothing is acknowledged from here again (D2)."""
-        if self.failure is None:
-            log.error("%s is out of service for writes: %s", self.name, error)
+        if self.failure is not None:
+            return  # of a deleted partition, say, whose files are closed
+        log.error("%s is out of service for writes: %s", self.name, error)
         self.failure = error
         self.log.failed()
         self.purgatory.fail(error)

@@ -68,6 +68,8 @@ class PartitionStore:
         self._syncing: dict[Offset, asyncio.Task[None]] = {}
         """Syncs of full segments that nobody waits for; by the segment's base offset."""
         self._sync_turn = asyncio.Lock()
+        self._write_turn = asyncio.Lock()
+        self._closed = False
         self._failure: str | None = None
 
     @classmethod
@@ -150,10 +152,11 @@ class PartitionStore:
 
         Raises StorageError; the store then takes no more writes or syncs (D2).
         """
-        self._check_usable()
-        with self._gives_up():
-            for write in tail:
-                await self._write_one(write)
+        async with self._write_turn:
+            self._check_usable()
+            with self._gives_up():
+                for write in tail:
+                    await self._write_one(write)
 
     async def sync(self) -> None:
         """Return when everything written before the call is on stable storage, its name included.
@@ -209,21 +212,22 @@ class PartitionStore:
         ``offset`` must be stored by ``DataDirectory.checkpoint`` as the log start before: recovery
         takes a missing segment above it for damage. Raises StorageError.
         """
-        base_offsets = sorted(self._segments)
-        for base_offset, end in pairwise(base_offsets):
-            if end > offset:
-                break
-            await self._retire(self._segments.pop(base_offset))
-            for suffix in (*layout.SEGMENT_SUFFIXES, layout.SNAPSHOT):
-                await self._disk.remove(self._path(base_offset, suffix))
-        await self._disk.sync_directory(self._directory)
+        async with self._sync_turn:
+            self._check_usable()
+            for base_offset, end in pairwise(sorted(self._segments)):
+                if end > offset:
+                    break
+                await self._retire(self._segments.pop(base_offset))
+                for suffix in (*layout.SEGMENT_SUFFIXES, layout.SNAPSHOT):
+                    await self._disk.remove(self._path(base_offset, suffix))
+            await self._disk.sync_directory(self._directory)
 
     async def close(self, *, clean: bool) -> None:
         """Close the files. ``clean``: sync everything, side files too, so that they may be trusted.
 
-        The tail must have been written before. Raises StorageError where this store failed or
-        fails now: the partition must then not be counted as cleanly closed. A second close does
-        nothing.
+        The tail must have been written before, or is given up: a write or sync under way ends
+        first, and a later one is refused. Raises StorageError where this store failed or fails now:
+        the partition must then not be counted as cleanly closed. A second close does nothing.
         """
         try:
             if clean and self._segments:
@@ -231,11 +235,13 @@ class PartitionStore:
                 with self._gives_up():
                     await self._sync_side_files()
         finally:
-            for task in list(self._syncing.values()):
-                await asyncio.wait([task])
-            segments, self._segments = self._segments, {}
-            for segment in segments.values():
-                await self._retire(segment)
+            self._closed = True
+            async with self._write_turn, self._sync_turn:
+                for task in list(self._syncing.values()):
+                    await asyncio.wait([task])
+                segments, self._segments = self._segments, {}
+                for segment in segments.values():
+                    await self._retire(segment)
 
     # Writing
 
@@ -371,6 +377,8 @@ class PartitionStore:
     # Failing
 
     def _check_usable(self) -> None:
+        if self._closed:
+            raise StorageError(f"{self._directory} is closed")
         if self._failure is not None:
             raise StorageError(f"{self._directory} takes no more writes: {self._failure}")
 

@@ -8,7 +8,8 @@ import pytest
 from fencelog.errors import ErrorCode
 from fencelog.node import Node
 from fencelog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from tests.support.node import Peer, World, batch, visible
+from tests.support.node import Peer, World, batch, until, visible
+from tests.unit.broker.test_upkeep import delete
 
 
 @pytest.fixture
@@ -20,6 +21,11 @@ async def is_served(node: Node) -> bool:
     async with asyncio.timeout(2), Peer.of(node) as peer:
         answer = await peer.ask(ApiVersionsRequest(), 3, ApiVersionsResponse)
         return answer.error_code == 0
+
+
+def end_of(node: Node, topic: str) -> int:
+    partition = node.broker.logs.get(topic, 0)
+    return partition.log.log_end_offset if partition else 0
 
 
 def test_a_reader_of_a_failed_partition_waits_and_holds_up_nobody(world: World) -> None:  # D2
@@ -35,5 +41,33 @@ def test_a_reader_of_a_failed_partition_waits_and_holds_up_nobody(world: World) 
             assert await is_served(node)
             assert asyncio.get_running_loop().time() - begun < 0.9
             assert visible(await waiting) == []
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("durability", ["fsync", "os"])
+def test_a_deletion_amid_writes_and_syncs_ends_nothing_else(world: World, durability: str) -> None:
+    async def scenario() -> None:
+        async with world.node(durability=durability) as node:
+            async with Peer.of(node) as peer, Peer.of(node) as other:
+                await peer.create_topic("kept")
+                for held in ("t-0/", "t-0/00000000000000000000", "t-0/00000000000000000001"):
+                    await peer.create_topic("t", segment_bytes="1024")
+                    world.disk.hold(held)
+                    for _ in range(6):
+                        other.send_produce("t", batch("x" * 700))
+                    await until(lambda: end_of(node, "t") == 6, "they are appended")
+                    checkpoint = asyncio.create_task(node.broker.logs.checkpoint())
+                    await asyncio.sleep(0.02)
+                    deleting = asyncio.create_task(delete(peer, "t"))
+                    await asyncio.sleep(0.02)
+                    world.disk.release()
+                    assert await deleting is ErrorCode.NONE
+                    for _ in range(6):
+                        await other.produced()
+                    await checkpoint
+                    assert node.failure() is None
+                    assert (await peer.produce("kept", batch("a"))).error is ErrorCode.NONE
+            assert world.disk.open_files == 1
 
     asyncio.run(scenario())
