@@ -66,6 +66,7 @@ class Node:
         self._ports = ports
         self._flusher = LogFlusher(sync=config.durability == "fsync")
         self._tasks: list[asyncio.Task[None]] = []
+        self._stopping = asyncio.Event()
         self.address: tuple[str, int] = (config.host, config.port)
 
     async def start(self) -> None:
@@ -115,7 +116,8 @@ class Node:
         )
         self._server = Server(config, Dispatcher(self.broker, handlers()))
         self.address = self.broker.address = await self._server.start()
-        self._tasks.append(loop.create_task(self._keep_up()))
+        self._upkeep = loop.create_task(self._keep_up())
+        self._tasks.append(self._upkeep)
 
     async def stop(self) -> None:
         """Answer what was begun, flush, and close so that the next start trusts the files."""
@@ -126,6 +128,9 @@ class Node:
         for stopping in (self._transactions, self._versioned, self._groups):
             await stopping.stop()
         await self._flusher.drained()
+        # Not cancelled: a sync that is cut short ends its partition's clean stop.
+        self._stopping.set()
+        await asyncio.wait([self._upkeep])
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)  # noqa: TID251 - all are cancelled
@@ -206,8 +211,12 @@ class Node:
         """What is due at intervals. A disk that fails here fails the writers, not this task."""
         rounds = 0
         while True:
-            await asyncio.sleep(CHECKPOINT_INTERVAL_S)
-            rounds += 1
+            try:
+                async with asyncio.timeout(CHECKPOINT_INTERVAL_S):
+                    await self._stopping.wait()
+                return
+            except TimeoutError:
+                rounds += 1
             try:
                 await self._logs.checkpoint()
                 if rounds % UPKEEP_ROUNDS == 0:

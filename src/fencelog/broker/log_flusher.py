@@ -21,29 +21,38 @@ class LogFlusher:
         self._dirty: dict[Partition, None] = {}
         self._syncing: set[Partition] = set()
         self._wake = asyncio.Event()
+        self._writing = False
+        self._ended = False
         self._idle = asyncio.Event()
         self._idle.set()
 
     def dirty(self, partition: Partition) -> None:
         """Something was appended to this partition."""
         self._dirty[partition] = None
-        self._idle.clear()
+        if not self._ended:
+            self._idle.clear()
         if partition not in self._syncing:
             self._wake.set()
 
     async def run(self) -> None:
         """Flush for as long as the broker serves."""
-        async with asyncio.TaskGroup() as syncs:
-            while True:
-                await self._wake.wait()
-                self._wake.clear()
-                for partition in [p for p in self._dirty if p not in self._syncing]:
-                    del self._dirty[partition]
-                    await self._flush(partition, syncs)
-                self._update_idle()
+        try:
+            async with asyncio.TaskGroup() as syncs:
+                while True:
+                    await self._wake.wait()
+                    self._wake.clear()
+                    self._writing = True
+                    for partition in [p for p in self._dirty if p not in self._syncing]:
+                        del self._dirty[partition]
+                        await self._flush(partition, syncs)
+                    self._writing = False
+                    self._update_idle()
+        finally:
+            self._ended = True
+            self._idle.set()
 
     async def drained(self) -> None:
-        """Return when nothing is left to flush."""
+        """Return when nothing is left to flush, or nobody is left to do it."""
         await self._idle.wait()
 
     async def _flush(self, partition: Partition, syncs: asyncio.TaskGroup) -> None:
@@ -80,5 +89,5 @@ class LogFlusher:
         self._update_idle()
 
     def _update_idle(self) -> None:
-        if not self._dirty and not self._syncing:
+        if not self._dirty and not self._syncing and not self._writing:
             self._idle.set()

@@ -1,11 +1,14 @@
 """What comes at the wrong moment: deletions, cancellations and failures in the middle of things."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
 
+from fencelog import node as node_module
 from fencelog.errors import ErrorCode
+from fencelog.log import layout
 from fencelog.node import Node
 from fencelog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tests.support.node import Peer, World, batch, until, visible
@@ -69,5 +72,78 @@ def test_a_deletion_amid_writes_and_syncs_ends_nothing_else(world: World, durabi
                     assert node.failure() is None
                     assert (await peer.produce("kept", batch("a"))).error is ErrorCode.NONE
             assert world.disk.open_files == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_amid_a_checkpoint_is_a_clean_stop(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:  # D1
+    monkeypatch.setattr(node_module, "CHECKPOINT_INTERVAL_S", 0.01)
+
+    async def scenario() -> None:
+        async with world.node(durability="os") as node, Peer.of(node) as peer:
+            await peer.create_topic("t")
+            world.disk.hold("t-0/")
+            await peer.produce("t", batch("a"))
+            await until(lambda: world.disk.waiting > 0, "the checkpoint syncs")
+            asyncio.get_running_loop().call_later(0.05, world.disk.release)
+        marker = json.loads(world.disk.contents(layout.CLEAN_SHUTDOWN))
+        assert marker["unclean"] == []
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_waits_for_the_write_that_is_under_way(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:  # D1
+    async def scenario() -> None:
+        async with world.node() as node, Peer.of(node) as peer:
+            for topic in ("t", "full"):
+                await peer.create_topic(topic, segment_bytes="1024")
+                await peer.produce(topic, batch("x" * 100))
+            synced, partition = node.broker.logs.get("t", 0), node.broker.logs.get("full", 0)
+            assert synced is not None
+            assert partition is not None
+            go_on, sync = asyncio.Event(), synced.store.sync
+
+            async def slow_sync() -> None:
+                await go_on.wait()
+                await sync()
+
+            monkeypatch.setattr(synced.store, "sync", slow_sync)
+            await peer.produce("t", batch("a"), acks=1)
+            await until(lambda: synced in node._flusher._syncing, "its sync has begun")
+            world.disk.hold("full-0/")
+            # Both are in one tail, so that the second finds the first one's segment unsynced.
+            for _ in range(2):
+                peer.send_produce("full", batch("x" * 700), acks=1)
+            await until(lambda: world.disk.waiting > 0, "the full segment is synced amid a write")
+            drained = asyncio.create_task(node._flusher.drained())
+            go_on.set()
+            await until(lambda: synced.log.high_watermark == 2, "the other sync has ended")
+            await asyncio.sleep(0)
+            assert not drained.done()
+            world.disk.release()
+            await drained
+            assert partition.log.high_watermark == 3
+
+    asyncio.run(scenario())
+
+
+def test_a_broker_whose_flusher_ends_still_stops(world: World) -> None:
+    async def scenario() -> None:
+        async with asyncio.timeout(20), world.node() as node, Peer.of(node) as peer:
+            await peer.create_topic("t")
+
+            def before(verb: str, path: str) -> None:
+                if path.startswith("t-0/"):
+                    raise RuntimeError("a mistake of ours")
+
+            world.disk.before = before
+            peer.send_produce("t", batch("a"))
+            await node.wait_failed()
+            world.disk.before = lambda verb, path: None
+            assert node.failure() is not None
 
     asyncio.run(scenario())
