@@ -65,7 +65,7 @@ TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4
 LIST_OFFSETS_VERSION_MAX = 7
 OFFSET_COMMIT_VERSION_MAX = 8
-OFFSET_FETCH_VERSION_MAX = 7
+OFFSET_FETCH_VERSION_MAX = 7  # above it a request has a list of groups (KIP-709)
 
 _Result = CreatableTopicResult | DeletableTopicResult
 

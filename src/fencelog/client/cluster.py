@@ -33,7 +33,7 @@ Address = tuple[str, int]
 Lane = Literal["requests", "fetches"]
 """A broker answers a connection in order: a fetch that waits for records must hold up nothing."""
 CONNECT_TIMEOUT_S = 5.0
-FIND_COORDINATOR_VERSION_MAX = 3
+FIND_COORDINATOR_VERSION_MAX = 3  # above it a request has a list of keys (KIP-699)
 METADATA_VERSION_MAX = 12
 
 

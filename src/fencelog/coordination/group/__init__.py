@@ -1,1 +1,1 @@
-"""Consumer groups: for now the committed offsets of groups that have no members."""
+"""Consumer groups: the committed offsets of groups that have no members."""
