@@ -155,7 +155,8 @@ class LogManager:
 
     async def _create(self, name: str, partitions: int, settings: Mapping[str, str]) -> Topic:
         total = self._catalog.partition_total() + partitions
-        if total > self._config.partitions_max:
+        # Not held against the internal ones: without them nobody could commit.
+        if total > self._config.partitions_max and name not in INTERNAL_TOPICS:
             raise RequestError(
                 ErrorCode.POLICY_VIOLATION,
                 f"{name} with {partitions} partitions would make {total} in all; "

@@ -11,8 +11,15 @@ from fencelog.errors import ErrorCode
 from fencelog.log import layout
 from fencelog.node import Node
 from fencelog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from fencelog.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
 from tests.support.node import Peer, World, batch, until, visible
-from tests.unit.broker.test_upkeep import delete
+from tests.unit.broker.test_transactions import Producer
+from tests.unit.broker.test_upkeep import delete, metadata
 
 
 @pytest.fixture
@@ -44,6 +51,27 @@ def test_a_reader_of_a_failed_partition_waits_and_holds_up_nobody(world: World) 
             assert await is_served(node)
             assert asyncio.get_running_loop().time() - begun < 0.9
             assert visible(await waiting) == []
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("topic", ["__consumer_offsets", "__transaction_state"])
+def test_no_client_shapes_an_internal_topic(world: World, topic: str) -> None:  # E9
+    async def scenario() -> None:
+        async with world.node(crash=True) as node, Peer.of(node) as peer:
+            assert await metadata(peer, topic, create=True) is not ErrorCode.NONE
+            asked = CreatableTopic(
+                name=topic,
+                num_partitions=1,
+                replication_factor=1,
+                configs=[CreatableTopicConfig(name="cleanup.policy", value="delete")],
+            )
+            answer = await peer.ask(CreateTopicsRequest(topics=[asked]), 7, CreateTopicsResponse)
+            assert answer.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+            assert node.broker.catalog.get(topic) is None
+            await Producer(peer).init()
+        async with world.node() as node, Peer.of(node) as peer:
+            assert await Producer(peer).init() is ErrorCode.NONE
 
     asyncio.run(scenario())
 
@@ -145,5 +173,15 @@ def test_a_broker_whose_flusher_ends_still_stops(world: World) -> None:
             await node.wait_failed()
             world.disk.before = lambda verb, path: None
             assert node.failure() is not None
+
+    asyncio.run(scenario())
+
+
+def test_topics_that_fill_the_limit_leave_room_for_the_coordinators(world: World) -> None:  # E9
+    async def scenario() -> None:
+        async with world.node(partitions_max=4) as node, Peer.of(node) as peer:
+            await peer.create_topic("t", partitions=4)
+            async with asyncio.timeout(5):
+                assert await Producer(peer).init() is ErrorCode.NONE
 
     asyncio.run(scenario())

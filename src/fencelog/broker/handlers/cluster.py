@@ -1,6 +1,6 @@
 """What the cluster is: ApiVersions, Metadata, FindCoordinator, DescribeCluster."""
 
-from fencelog.broker.catalog import Topic, name_problem
+from fencelog.broker.catalog import INTERNAL_TOPICS, Topic, name_problem
 from fencelog.broker.connection import Answer, Connection, Request
 from fencelog.broker.context import Broker
 from fencelog.broker.dispatch import respond
@@ -109,7 +109,7 @@ async def _by_name(broker: Broker, name: str, *, creating: bool) -> MetadataResp
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if name_problem(name) is not None:
             error = ErrorCode.INVALID_TOPIC_EXCEPTION
-        elif creating:
+        elif creating and name not in INTERNAL_TOPICS:
             try:
                 topic = await broker.logs.create_topic(name, broker.config.num_partitions, {})
             except RequestError as refused:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from fencelog.broker.catalog import Topic, name_problem
+from fencelog.broker.catalog import INTERNAL_TOPICS, Topic, name_problem
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.connection import Request
 from fencelog.broker.context import Broker
@@ -65,6 +65,8 @@ def _check_name(name: str, *, times: int) -> None:
     if times > 1:
         raise RequestError(ErrorCode.INVALID_REQUEST, f"topic {name} is named more than once")
     problem = name_problem(name)
+    if name in INTERNAL_TOPICS:
+        problem = f"topic {name} is internal: the broker makes it when it is needed"
     if problem is not None:
         raise RequestError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
 
