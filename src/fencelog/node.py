@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -80,10 +80,10 @@ class Node:
         self._tasks.append(loop.create_task(self._flusher.run()))
         limits = TransactionLimits(timeout_ms_max=config.transaction_timeout_ms_max)
         self._transactions = self._runtime(
-            "__transaction_state", lambda epoch: TransactionShard(epoch, limits)
+            catalog, "__transaction_state", lambda epoch: TransactionShard(epoch, limits)
         )
-        self._versioned = self._runtime("__fencelog_versioned", VersionedShard)
-        self._groups = self._runtime("__consumer_offsets", GroupShard)
+        self._versioned = self._runtime(catalog, "__fencelog_versioned", VersionedShard)
+        self._groups = self._runtime(catalog, "__consumer_offsets", GroupShard)
         self._senders: tuple[MarkerSender[TransactionShard], MarkerSender[VersionedShard]] = (
             MarkerSender(
                 self._transactions,
@@ -160,11 +160,13 @@ class Node:
         return (self._transactions, self._versioned, self._groups)
 
     def _runtime(
-        self, topic: str, new_shard: Callable[[CoordinatorEpoch], S]
+        self, catalog: Catalog, topic: str, new_shard: Callable[[CoordinatorEpoch], S]
     ) -> CoordinatorRuntime[S]:
+        # What a key is stored under must be found again, whatever the setting says by now.
+        existing = catalog.get(topic)
         return CoordinatorRuntime(
             topic,
-            self._config.internal_partitions,
+            existing.partitions if existing else self._config.internal_partitions,
             new_shard,
             open_partition=self._logs.open_internal,
             next_epoch=self._next_coordinator_epoch,
@@ -211,12 +213,12 @@ class Node:
         """What is due at intervals. A disk that fails here fails the writers, not this task."""
         rounds = 0
         while True:
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(CHECKPOINT_INTERVAL_S):
                     await self._stopping.wait()
+            if self._stopping.is_set():
                 return
-            except TimeoutError:
-                rounds += 1
+            rounds += 1
             try:
                 await self._logs.checkpoint()
                 if rounds % UPKEEP_ROUNDS == 0:

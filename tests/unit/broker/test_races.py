@@ -76,6 +76,19 @@ def test_no_client_shapes_an_internal_topic(world: World, topic: str) -> None:  
     asyncio.run(scenario())
 
 
+def test_a_shard_s_place_does_not_move_with_the_settings(world: World) -> None:  # E7
+    async def scenario() -> None:
+        async with world.node(internal_partitions=16) as node, Peer.of(node) as peer:
+            first = Producer(peer)
+            await first.init()
+        async with world.node(internal_partitions=50) as node, Peer.of(node) as peer:
+            second = Producer(peer)
+            await second.init()
+            assert (second.producer_id, second.epoch) == (first.producer_id, first.epoch + 1)
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("durability", ["fsync", "os"])
 def test_a_deletion_amid_writes_and_syncs_ends_nothing_else(world: World, durability: str) -> None:
     async def scenario() -> None:
