@@ -42,6 +42,20 @@ def scratch() -> Iterator[Path]:
         yield Path(directory)
 
 
+def touch_memory(place: Path, size: int) -> None:
+    """Let the next ``size`` bytes of page cache be memory that this machine really has.
+
+    A virtual machine may have given free memory back to its host; the first touch of each page then
+    costs more than all that a broker does with it, and whoever writes first would pay.
+    """
+    path = place / "touched"
+    with path.open("wb", buffering=0) as file:
+        block = bytes(1 << 20)
+        for _ in range(size >> 20):
+            file.write(block)
+    path.unlink()
+
+
 def cpu_s(pid: int) -> float:
     """CPU seconds of all threads that a process has now."""
     total_ns = 0

@@ -9,7 +9,7 @@ from statistics import median
 
 from confluent_kafka import Producer
 
-from bench._processes import Rig, scratch
+from bench._processes import Rig, scratch, touch_memory
 from bench._report import Figure, Report, sized
 from bench._rigs import TOPIC
 from bench._stock import DEADLINE_S, create_topic
@@ -81,10 +81,13 @@ def main() -> None:
             write(producers[name], CHUNK)  # connections, producer ids
         for _ in range(rounds):
             before = synced.syncs()
-            speeds["fsync"].append(write(producers["fsync"], count))
-            sizes.append(PRODUCERS * count * len(RECORD) / (synced.syncs() - before))
-            speeds["os"].append(write(producers["os"], count))
             total = PRODUCERS * count * len(RECORD)
+            touch_memory(place, 3 * total)
+            speeds["fsync"].append(write(producers["fsync"], count))
+            sizes.append(total / (synced.syncs() - before))
+            touch_memory(place, 3 * total)
+            speeds["os"].append(write(producers["os"], count))
+            touch_memory(place, 3 * total)
             speeds["dd"].append(dd(place, int(median(sizes)), total))
     fsync, os_mode, plain = (median(speeds[name]) for name in ("fsync", "os", "dd"))
     lesser = min(os_mode, plain)
