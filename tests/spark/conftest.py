@@ -25,6 +25,9 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.spark)
             item.add_marker(pytest.mark.filterwarnings("default"))
+            # Seconds on an idle machine; a busy one makes them minutes, and that is no failure.
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(600))
 
 
 @pytest.fixture(scope="session")

@@ -174,10 +174,13 @@ def test_update_mode_is_refused_by_spark(log, topics, read_stream, write_stream)
         write_stream(counts, sink, mode="update")
 
 
-def test_continuous_mode_is_refused_by_spark(log, topics, read_stream, write_stream) -> None:
-    source, sink = topics  # trap 15
-    with pytest.raises(PySparkException, match=r"(?i)continuous"):
-        write_stream(read_stream(source), sink, trigger={"continuous": "1 second"})
+@pytest.mark.parametrize("trigger", [{"continuous": "1 second"}, {"realTime": "5 minutes"}])
+def test_continuous_and_real_time_modes_are_refused_by_spark(
+    log, topics, read_stream, write_stream, trigger: dict[str, str]
+) -> None:  # trap 15
+    source, sink = topics
+    with pytest.raises(PySparkException, match=r"(?i)continuous|real"):
+        write_stream(read_stream(source).select("value"), sink, trigger=trigger)
 
 
 def test_asynchronous_progress_is_refused(

@@ -81,6 +81,8 @@ def load(file: Path) -> "Callable[[SparkSession], object]":
     """The file's ``pipeline`` function. Raises PipelineError, which names what is wrong."""
     if not file.is_file():
         raise PipelineError(f"there is no file {file}")
+    if importlib.util.find_spec("pyspark") is None:
+        raise PipelineError("Spark is not installed here; run: pip install 'fencelog[spark]'")
     spec = importlib.util.spec_from_file_location(f"pipeline_{file.stem}", file)
     if spec is None or spec.loader is None:
         raise PipelineError(f"{file} is no Python file: its name must end in .py")
