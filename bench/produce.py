@@ -25,12 +25,10 @@ METHOD = (
 )
 
 
-def main() -> None:
-    """Measure in turns."""
-    report = Report("produce", "a stock client's 1 MB batches", METHOD)
-    rounds, count = sized(7, 1), sized(100_000, 20_000)
-    speeds: dict[str, list[float]] = {"ours": [], "discard": [], "receiver": []}
-    costs: dict[str, list[float]] = {"ours": [], "discard": [], "receiver": []}
+def measure(rounds: int, count: int) -> tuple[dict[str, float], dict[str, float]]:
+    """Produce in turns; return MB/s, and CPU µs a request, of each broker."""
+    speeds: dict[str, list[float]] = {}
+    costs: dict[str, list[float]] = {}
     with scratch() as place, ExitStack() as stack:
         brokers = {
             "ours": stack.enter_context(BrokerProcess(place / "ours")),
@@ -48,28 +46,34 @@ def main() -> None:
                 touch_memory(place, 2 * count * len(RECORD))
                 before = cpu_s(broker.pid)
                 sent = loads[name].send(RECORD, count)
-                costs[name].append(1e6 * (cpu_s(broker.pid) - before) / sent.requests)
-                speeds[name].append(sent.mb_per_s(len(RECORD)))
+                spent = cpu_s(broker.pid) - before
+                costs.setdefault(name, []).append(1e6 * spent / sent.requests)
+                speeds.setdefault(name, []).append(sent.mb_per_s(len(RECORD)))
                 _check_batches(sent)
-    ours, discard, receiver = (median(speeds[name]) for name in ("ours", "discard", "receiver"))
-    report.add(
-        Figure(
-            name="throughput",
-            value=ours,
-            unit="MB/s",
-            ceiling=discard,
-            ceiling_name="our broker, discarding",
-            goal=">= 60 %",
-            met=ours >= 0.6 * discard,
-        )
+    return (
+        {name: median(values) for name, values in speeds.items()},
+        {name: median(values) for name, values in costs.items()},
     )
-    report.add(
-        Figure(
-            name="throughput", value=ours, unit="MB/s", ceiling=receiver, ceiling_name="receiver"
+
+
+def main() -> None:
+    """Measure, and hold it against the goals."""
+    report = Report("produce", "a stock client's 1 MB batches", METHOD)
+    speeds, us = measure(sized(7, 1), sized(100_000, 20_000))
+    for ceiling, name in (("discard", "our broker, discarding"), ("receiver", "receiver")):
+        is_goal = ceiling == "discard"
+        report.add(
+            Figure(
+                name="throughput",
+                value=speeds["ours"],
+                unit="MB/s",
+                ceiling=speeds[ceiling],
+                ceiling_name=name,
+                goal=">= 60 %" if is_goal else "",
+                met=speeds["ours"] >= 0.6 * speeds["discard"] if is_goal else None,
+            )
         )
-    )
     checksum = _checksum_us()
-    us = {name: min(values) for name, values in costs.items()}
     own = us["discard"] - us["receiver"] - checksum
     report.add(
         Figure(
