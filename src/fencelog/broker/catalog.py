@@ -127,10 +127,11 @@ class Catalog:
         await self._store.put(
             DELETED_PREFIX + topic.topic_id.hex(), topic.name.encode(), expected_version=0
         )
-        await self._drop(topic.name, topic.topic_id)
+        # From here on it is gone, whatever becomes of the rest: the next start would delete it.
         self._topics.pop(topic.name, None)
         self._names.pop(topic.topic_id, None)
         self.generation += 1
+        await self._drop(topic.name, topic.topic_id)
 
     async def end_deletion(self, topic_id: TopicId) -> None:
         """The files are gone: drop the note."""

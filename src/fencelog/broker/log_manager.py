@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
 
 from fencelog.broker.catalog import INTERNAL_TOPICS, Catalog, Topic
 from fencelog.broker.config import BrokerConfig
@@ -11,10 +12,12 @@ from fencelog.errors import CorruptionError, ErrorCode, NotLeaderError, RequestE
 from fencelog.log.config import InvalidConfigError, LogConfig
 from fencelog.ports import Disk, Random
 from fencelog.storage.directory import DataDirectory
-from fencelog.storage.partition_store import PartitionStore
+from fencelog.storage.partition_store import PartitionStore, read_topic_id
 from fencelog.types import Offset, ProducerId, TimestampMs, TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class LogManager:
@@ -35,6 +38,8 @@ class LogManager:
         self._config = config
         self._random = random
         self._changes = asyncio.Lock()  # one creation or deletion at a time: names are reused
+        self._changing: set[asyncio.Task[object]] = set()
+        self._stopped = False
         self._partitions: dict[TopicPartition, Partition] = {}
         self._offline: dict[TopicPartition, Exception] = {}
 
@@ -43,7 +48,7 @@ class LogManager:
         present = set(await self._directory.partitions())
         for doomed, topic_id in await self._catalog.load():
             for name in sorted(present):
-                if name.topic == doomed:
+                if name.topic == doomed and await self._is_of(name, topic_id):
                     await self._directory.remove_partition(name, topic_id)
                     present.discard(name)
             await self._catalog.end_deletion(topic_id)
@@ -57,9 +62,14 @@ class LogManager:
 
     async def stop(self) -> None:
         """Close everything and mark the directory as cleanly stopped."""
+        async with self._changes:
+            self._stopped = True
+            await self._close()
+
+    async def _close(self) -> None:
         await self.checkpoint()
         closed: dict[TopicPartition, Offset] = {}
-        for name, partition in self._partitions.items():
+        for name, partition in list(self._partitions.items()):
             try:
                 await partition.store.close(clean=partition.failure is None)
             except StorageError as error:
@@ -148,10 +158,34 @@ class LogManager:
 
     # -- creating and deleting -----------------------------------------------------------------
 
+    async def _whole(self, change: Callable[[], Awaitable[T]]) -> T:
+        """Make a change to its end, in its turn, even if who asked for it has hung up meanwhile.
+
+        Raises RequestError where the disk does not let it.
+        """
+
+        async def run() -> T:
+            async with self._changes:
+                if self._stopped:
+                    raise RequestError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker is stopping")
+                try:
+                    return await change()
+                except StorageError as error:
+                    raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+
+        task = asyncio.get_running_loop().create_task(run())
+        self._changing.add(task)
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
+
+    def _ended(self, task: "asyncio.Task[T]") -> None:
+        self._changing.discard(task)
+        if not task.cancelled():
+            task.exception()  # told to who asked, if anybody still listens
+
     async def create_topic(self, name: str, partitions: int, settings: Mapping[str, str]) -> Topic:
         """Create a topic durably, then its partitions. Raises RequestError."""
-        async with self._changes:
-            return await self._create(name, partitions, settings)
+        return await self._whole(lambda: self._create(name, partitions, settings))
 
     async def _create(self, name: str, partitions: int, settings: Mapping[str, str]) -> Topic:
         total = self._catalog.partition_total() + partitions
@@ -172,12 +206,34 @@ class LogManager:
             topic.log_config(self._config.topic_defaults)
         except InvalidConfigError as error:
             raise RequestError(ErrorCode.INVALID_CONFIG, str(error)) from error
+        if self._catalog.get(name) is not None:
+            raise RequestError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists already")
+        made = [] if topic.internal else [TopicPartition(name, i) for i in range(partitions)]
+        await self._check_room(made)
         if not await self._catalog.create(topic):
             raise RequestError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists already")
-        if not topic.internal:
-            for index in range(partitions):
-                await self._open(topic, TopicPartition(name, index), exists=False)
+        for each in made:
+            await self._open(topic, each, exists=False)
+            if each in self._offline:
+                problem = str(self._offline[each])
+                await self._delete(topic)
+                raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, problem)
         return topic
+
+    async def _check_room(self, names: list[TopicPartition]) -> None:
+        """Refuse to make partitions where others, of no topic, have left something (D3)."""
+        present = set(await self._directory.partitions())
+        for name in names:
+            if name in present:
+                raise RequestError(
+                    ErrorCode.KAFKA_STORAGE_ERROR,
+                    f"the directory {self._directory.path_of(name)} belongs to no topic: "
+                    "move it away to make one of its name",
+                )
+            try:
+                self._directory.check_new(name)
+            except CorruptionError as error:
+                raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
     async def open_internal(self, topic_name: str, index: int) -> Partition:
         """The partition of an internal topic; makes topic and partition on first use."""
@@ -203,9 +259,11 @@ class LogManager:
         return partition
 
     async def delete_topic(self, topic: Topic) -> None:
-        """Delete durably: noted first, files after, so that a crash leaves no half topic."""
-        async with self._changes:
-            await self._delete(topic)
+        """Delete durably: noted first, files after, so that a crash leaves no half topic.
+
+        Raises RequestError where the disk does not let it; the next start goes on with it.
+        """
+        await self._whole(lambda: self._delete(topic))
 
     async def _delete(self, topic: Topic) -> None:
         if self._catalog.by_id(topic.topic_id) is None:
@@ -220,6 +278,14 @@ class LogManager:
                 await partition.store.close(clean=False)
             await self._directory.remove_partition(name, topic.topic_id)
         await self._catalog.end_deletion(topic.topic_id)
+
+    async def _is_of(self, name: TopicPartition, topic_id: TopicId) -> bool:
+        """Whether a directory is this topic's, and not of a later one of the same name."""
+        try:
+            stored = await read_topic_id(self._disk, self._directory.path_of(name))
+        except CorruptionError:
+            return False
+        return stored is None or stored == topic_id
 
     async def _open(self, topic: Topic, name: TopicPartition, *, exists: bool) -> None:
         config: LogConfig = topic.log_config(self._config.topic_defaults)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fencelog import node as node_module
-from fencelog.errors import ErrorCode
+from fencelog.errors import ErrorCode, StorageError
 from fencelog.log import layout
 from fencelog.node import Node
 from fencelog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -85,6 +85,129 @@ def test_a_shard_s_place_does_not_move_with_the_settings(world: World) -> None: 
             second = Producer(peer)
             await second.init()
             assert (second.producer_id, second.epoch) == (first.producer_id, first.epoch + 1)
+
+    asyncio.run(scenario())
+
+
+def test_a_topic_is_made_whole_though_its_client_hangs_up(world: World) -> None:
+    async def scenario() -> None:
+        async with world.node() as node, Peer.of(node) as peer:
+            for steps in range(30):
+                name = f"t{steps}"
+                task = asyncio.create_task(node.broker.logs.create_topic(name, 2, {}))
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait([task])
+                assert await metadata(peer, name, create=True) is ErrorCode.NONE
+                for partition in (0, 1):
+                    if node.broker.catalog.get(name).partitions > partition:
+                        done = await peer.produce(name, batch("a"), partition=partition)
+                        assert done.error is ErrorCode.NONE, (steps, partition, done)
+
+    asyncio.run(scenario())
+
+
+def test_a_topic_is_deleted_whole_though_its_client_hangs_up(world: World) -> None:
+    async def scenario(step: int) -> bool:
+        async with world.node() as node, Peer.of(node) as peer:
+            await peer.create_topic("t")
+            topic = node.broker.catalog.get("t")
+            assert topic is not None
+            deleting = asyncio.create_task(node.broker.logs.delete_topic(topic))
+            left = step
+
+            def before(verb: str, path: str) -> None:
+                nonlocal left
+                left -= 1
+                if left == 0:
+                    deleting.cancel()
+
+            world.disk.before = before
+            await asyncio.wait([deleting])
+            world.disk.before = lambda verb, path: None
+            await peer.create_topic("t", partitions=3)
+            for partition in range(3):
+                done = await peer.produce("t", batch("new"), partition=partition)
+                assert done.error is ErrorCode.NONE, (step, partition, done)
+        async with world.node() as node, Peer.of(node) as peer:
+            for partition in range(3):
+                found = await peer.fetch("t", partition=partition)
+                assert visible(found) == [(0, "new")], step
+            await delete(peer, "t")
+        return left <= 0
+
+    step = 1
+    while asyncio.run(scenario(step)):
+        step += 1
+    assert step > 2
+
+
+def test_a_deletion_that_failed_takes_nothing_of_the_next_topic(world: World) -> None:
+    async def scenario() -> None:
+        async with world.node() as node, Peer.of(node) as peer:
+            await peer.create_topic("t")
+
+            def before(verb: str, path: str) -> None:
+                if verb == "rename" and "-delete" in path:
+                    raise StorageError("rename failed: Input/output error")
+
+            world.disk.before = before
+            assert await delete(peer, "t") is ErrorCode.KAFKA_STORAGE_ERROR
+            world.disk.before = lambda verb, path: None
+            topics = [CreatableTopic(name="t", num_partitions=2, replication_factor=1)]
+            answer = await peer.ask(CreateTopicsRequest(topics=topics), 7, CreateTopicsResponse)
+            assert answer.topics[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        async with world.node() as node, Peer.of(node) as peer:
+            await peer.create_topic("t", partitions=2)
+            for partition in (0, 1):
+                done = await peer.produce("t", batch("a"), partition=partition)
+                assert done.error is ErrorCode.NONE
+
+    asyncio.run(scenario())
+
+
+def test_a_deletion_noted_and_not_ended_spares_the_next_topic_of_its_name(world: World) -> None:
+    async def scenario() -> None:
+        async with world.node() as node, Peer.of(node) as peer:
+            await peer.create_topic("t")
+
+            def before(verb: str, path: str) -> None:
+                if verb == "remove" and path.endswith("-delete"):
+                    raise StorageError("remove failed: Input/output error")
+
+            world.disk.before = before
+            assert await delete(peer, "t") is ErrorCode.KAFKA_STORAGE_ERROR
+            world.disk.before = lambda verb, path: None
+            await peer.create_topic("t")
+            assert (await peer.produce("t", batch("new"))).error is ErrorCode.NONE
+        async with world.node() as node, Peer.of(node) as peer:
+            assert visible(await peer.fetch("t")) == [(0, "new")]
+
+    asyncio.run(scenario())
+
+
+def test_a_topic_that_cannot_be_made_is_refused_and_can_be_made_later(world: World) -> None:  # D2
+    async def scenario() -> None:
+        async with world.node() as node, Peer.of(node) as peer:
+            await peer.create_topic("kept")
+
+            def before(verb: str, path: str) -> None:
+                if path.startswith("t-1/partition.metadata"):
+                    raise StorageError("write failed: No space left on device")
+
+            world.disk.before = before
+            topics = [CreatableTopic(name="t", num_partitions=2, replication_factor=1)]
+            request = CreateTopicsRequest(topics=topics)
+            answer = await peer.ask(request, 7, CreateTopicsResponse)
+            assert answer.topics[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            assert await metadata(peer, "t", create=True) is ErrorCode.NONE
+            await delete(peer, "t")
+            world.disk.before = lambda verb, path: None
+            await peer.create_topic("t", partitions=2)
+            assert (await peer.produce("t", batch("a"), partition=1)).error is ErrorCode.NONE
+        async with world.node() as node, Peer.of(node) as peer:
+            assert visible(await peer.fetch("t", partition=1)) == [(0, "a")]
 
     asyncio.run(scenario())
 

@@ -150,8 +150,7 @@ async def delete_topics(
         if topic is not None and topic.internal:
             error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif topic is not None:
-            await broker.logs.delete_topic(topic)
-            error = ErrorCode.NONE
+            error = await _delete(broker, topic)
         results.append(
             DeletableTopicResult(
                 name=topic.name if topic else name,
@@ -161,6 +160,14 @@ async def delete_topics(
             )
         )
     return DeleteTopicsResponse(responses=results)
+
+
+async def _delete(broker: Broker, topic: Topic) -> ErrorCode:
+    try:
+        await broker.logs.delete_topic(topic)
+    except RequestError as error:
+        return error.code
+    return ErrorCode.NONE
 
 
 async def describe_configs(
