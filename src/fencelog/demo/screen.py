@@ -29,6 +29,7 @@ class Screen:
     def __init__(self, rows: int) -> None:
         """Lay out a bar for the producer and one for each pipeline."""
         self._console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._last = ""
         self._progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -71,8 +72,10 @@ class Screen:
             self._progress.update(self._bars[name], completed=tally.delivered(name), note=note)
         for event in new:
             line = told(event)
-            if line:
+            # A task that is refused is tried again, and refused again.
+            if line and line != self._last:
                 self.say(f"{event.at - begun:6.1f} s  {line}")
+                self._last = line
 
 
 def told(event: Event) -> str:
