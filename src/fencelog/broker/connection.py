@@ -137,12 +137,18 @@ class Connection(asyncio.BufferedProtocol):
         self.local: tuple[str, int] = ("127.0.0.1", 0)
         self.last_heard = Instant(loop.time())
         self.frame_begun: Instant | None = None
+        self.stalled_since: Instant | None = None
         self.client_id: str | None = None
 
     @property
     def busy(self) -> bool:
         """Whether a request is begun or waiting."""
         return bool(self._slots or self._waiting)
+
+    @property
+    def closing(self) -> bool:
+        """Whether it was closed; it is forgotten once the peer has taken what was sent."""
+        return self._closing
 
     # -- transport callbacks -------------------------------------------------------------------
 
@@ -215,11 +221,13 @@ class Connection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """The client reads too slowly: stop taking its requests."""
         self._write_paused = True
+        self.stalled_since = Instant(self._loop.time())
         self._update_reading()
 
     def resume_writing(self) -> None:
         """The client has caught up."""
         self._write_paused = False
+        self.stalled_since = None
         self._advance()
 
     # -- frames --------------------------------------------------------------------------------

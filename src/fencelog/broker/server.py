@@ -115,11 +115,15 @@ class Server:
         self._sweeper = loop.call_later(SWEEP_INTERVAL_S, self._sweep, loop)
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Close connections that are idle for too long or dribble a frame (slow loris)."""
+        """Close connections that are idle, dribble a frame (slow loris) or do not read answers."""
         now = Instant(loop.time())
         for connection in list(self._connections):
-            begun = connection.frame_begun
-            if begun is not None and now - begun > self._config.frame_timeout_s:
+            begun, stalled = connection.frame_begun, connection.stalled_since
+            if connection.closing:
+                connection.abort()  # closed at an earlier sweep, and its peer took nothing since
+            elif stalled is not None and now - stalled > self._config.idle_timeout_s:
+                connection.fail(f"answers were not read for {now - stalled:.0f} s")
+            elif begun is not None and now - begun > self._config.frame_timeout_s:
                 connection.fail(f"a frame was not whole after {now - begun:.0f} s")
             elif not connection.busy and now - connection.last_heard > self._config.idle_timeout_s:
                 connection.close()

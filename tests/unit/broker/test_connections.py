@@ -8,6 +8,7 @@ import pytest
 
 from fencelog.broker import server as server_module
 from fencelog.node import Node
+from fencelog.wire import hot
 from fencelog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tests.support.node import Peer, World, batch, until, visible
 
@@ -159,5 +160,30 @@ def test_a_budget_that_others_use_up_stops_nobody_for_good(world: World) -> None
             world.disk.release()
             for _ in range(30):
                 assert (await peer.produced()).error == 0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("answers", [1, 6])
+def test_a_client_that_reads_no_answers_is_given_up(
+    world: World, monkeypatch: pytest.MonkeyPatch, answers: int
+) -> None:
+    monkeypatch.setattr(server_module, "SWEEP_INTERVAL_S", 0.02)
+
+    async def scenario() -> None:
+        async with world.node(idle_timeout_s=0.5) as node:
+            async with Peer.of(node) as peer:
+                await peer.create_topic("t", max_message_bytes="9000000")
+                await peer.produce("t", batch("x" * 8_000_000))
+            await until(lambda: node._server.connection_count == 0, "the writer is gone")
+            async with Peer.of(node) as peer:
+                asked = hot.FetchPartition(0, -1, 0, -1, 1 << 24)
+                request = hot.FetchRequest(
+                    -1, 0, 1, 1 << 24, 0, 0, -1, [hot.FetchTopic("t", None, [asked])]
+                )
+                for _ in range(answers):
+                    peer.send(1, 11, hot.write_fetch_request(11, request))
+                await until(lambda: node._server.connection_count == 1, "it is here")
+                await until(lambda: node._server.connection_count == 0, "it is given up")
 
     asyncio.run(scenario())
