@@ -2,6 +2,7 @@
 
 import asyncio
 
+from fencelog.errors import NotLeaderError, StorageError
 from fencelog.ports import MetadataStore
 from fencelog.types import ProducerId
 
@@ -27,10 +28,13 @@ class ProducerIds:
             await self._reserve(minimum=highest_seen + 1)
 
     async def take(self) -> ProducerId:
-        """Return an id that nobody had."""
+        """Return an id that nobody had. Raises NotLeaderError while none can be reserved."""
         async with self._lock:
             if self._next == self._end:
-                await self._reserve(minimum=0)
+                try:
+                    await self._reserve(minimum=0)
+                except StorageError as error:
+                    raise NotLeaderError(f"no producer id can be reserved: {error}") from error
             taken = self._next
             self._next += 1
             return ProducerId(taken)

@@ -4,7 +4,7 @@ from fencelog.broker.connection import Request
 from fencelog.broker.context import Broker
 from fencelog.broker.handlers.fetch import epoch_error
 from fencelog.broker.partition import Partition
-from fencelog.errors import CorruptionError, ErrorCode, StorageError
+from fencelog.errors import CorruptionError, ErrorCode, StorageError, WireError
 from fencelog.log.partition_log import PartitionLog
 from fencelog.log.values import Isolation
 from fencelog.types import Offset, TimestampMs
@@ -55,6 +55,11 @@ async def _one(
     except (CorruptionError, StorageError):
         return ListOffsetsPartitionResponse(
             partition_index=index, error_code=ErrorCode.KAFKA_STORAGE_ERROR
+        )
+    except WireError:
+        # Batches are stored unopened: what one holds is its producer's mistake, not this client's.
+        return ListOffsetsPartitionResponse(
+            partition_index=index, error_code=ErrorCode.CORRUPT_MESSAGE
         )
     if found is None:
         return ListOffsetsPartitionResponse(partition_index=index)

@@ -56,15 +56,15 @@ async def init_producer_id(
 
 async def _init(broker: Broker, message: InitProducerIdRequest) -> InitResult:
     transactional_id = message.transactional_id
-    if transactional_id is None:
-        # An idempotent producer that gives its old identity gets a new one as well: its state on
-        # the partitions would judge the sequences that it starts again (KIP-360).
-        return InitResult(ErrorCode.NONE, await broker.producer_ids.take(), ProducerEpoch(0))
-    if app_of(transactional_id) is not None:
+    if transactional_id is not None and app_of(transactional_id) is not None:
         return InitResult(ErrorCode.INVALID_REQUEST)
-    fresh = await broker.producer_ids.take()
-    wall_ms = broker.clock.now_ms()
     try:
+        fresh = await broker.producer_ids.take()
+        if transactional_id is None:
+            # An idempotent producer that gives its old identity gets a new one as well: its state
+            # on the partitions would judge the sequences that it starts again (KIP-360).
+            return InitResult(ErrorCode.NONE, fresh, ProducerEpoch(0))
+        wall_ms = broker.clock.now_ms()
         return await broker.transactions.decide(
             transactional_id,
             lambda shard, now: shard.init_producer_id(

@@ -65,9 +65,9 @@ async def join(
         version=message.version,
         takeover=message.takeover,
     )
-    fresh = await broker.producer_ids.take()
-    wall_ms = broker.clock.now_ms()
     try:
+        fresh = await broker.producer_ids.take()
+        wall_ms = broker.clock.now_ms()
         result = await broker.versioned.decide(
             app_key(message.app),
             lambda shard, now: shard.join(

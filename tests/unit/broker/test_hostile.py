@@ -1,0 +1,66 @@
+"""Requests that no good client sends: each gets a typed error or is closed, and hurts nobody."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from fencelog.errors import ErrorCode, StorageError
+from fencelog.types import TimestampMs
+from fencelog.wire.batch import PLAIN_HEADER, Compression, attributes, seal
+from fencelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from fencelog.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from tests.support.node import Peer, World, batch
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+@pytest.mark.parametrize("codec", Compression)
+def test_records_that_make_no_sense_are_an_error_of_their_partition(
+    world: World, codec: Compression
+) -> None:
+    async def scenario() -> None:
+        async with world.node() as node, Peer.of(node) as peer:
+            await peer.create_topic("t")
+            header = PLAIN_HEADER._replace(
+                attributes=attributes(compression=codec), max_timestamp=TimestampMs(1000)
+            )
+            sent = await peer.produce("t", seal(header, b"\xff" * 50))
+            assert sent.error is ErrorCode.NONE
+            asked = ListOffsetsPartition(partition_index=0, timestamp=500)
+            request = ListOffsetsRequest(
+                replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=[asked])]
+            )
+            answer = await peer.ask(request, 7, ListOffsetsResponse)
+            assert answer.topics[0].partitions[0].error_code == ErrorCode.CORRUPT_MESSAGE
+            assert (await peer.produce("t", batch("a"))).error is ErrorCode.NONE
+
+    asyncio.run(scenario())
+
+
+def test_a_producer_id_that_cannot_be_reserved_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:  # E7
+    async def scenario() -> None:
+        async with world.node() as node, Peer.of(node) as peer:
+
+            async def put(key: str, value: bytes, *, expected_version: int) -> int | None:
+                raise StorageError("metadata.sqlite: database or disk is full")
+
+            monkeypatch.setattr(node._ports.metadata, "put", put)
+            request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
+            answer = await peer.ask(request, 4, InitProducerIdResponse)
+            assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+            monkeypatch.undo()
+            answer = await peer.ask(request, 4, InitProducerIdResponse)
+            assert answer.error_code == ErrorCode.NONE
+
+    asyncio.run(scenario())
