@@ -21,7 +21,7 @@ def flights(spark: "SparkSession") -> "DataFrame":
     """The flights as the producer sends them, read as the pipeline reads them."""
     from fencelog.demo.pipeline import flights_of
 
-    sent = [(bytearray(key), bytearray(value)) for key, value, _ in rows(EVERY)]
+    sent = [(bytearray(key), bytearray(value)) for key, value in rows(EVERY)]
     return flights_of(spark.createDataFrame(sent, "key BINARY, value BINARY"))
 
 

@@ -24,8 +24,11 @@ ABORT_EACH = 6
 WAIT_S = 30.0
 TRIES_MAX = 30
 
-Row = tuple[bytes, bytes, bytes]
-"""Key, value to commit, value to abort."""
+Row = tuple[bytes, bytes]
+"""Key and value, as they are to be committed."""
+
+COMMIT, ABORT = b'"fate": "commit"', b'"fate": "abort"'
+"""The mark in a value: what its transaction is going to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +46,8 @@ def rows(every: int) -> list[Row]:
     table = flights(every).drop_columns(["time_hour"])
     result = []
     for flight in table.to_pylist():
-        values = [json.dumps({**flight, "fate": fate}).encode() for fate in ("commit", "abort")]
-        result.append((flight["carrier"].encode(), values[0], values[1]))
+        value = json.dumps({**flight, "fate": "commit"}).encode()
+        result.append((flight["carrier"].encode(), value))
     return result
 
 
@@ -91,7 +94,7 @@ class Loader:
         """Commit these rows in one transaction, however often it takes."""
         for _ in range(TRIES_MAX):
             try:
-                self._send(chunk, value=1)
+                self._send(chunk)
                 self._persist(self._producer.commit_transaction)
             except KafkaException as problem:
                 self._recover(problem)
@@ -102,19 +105,19 @@ class Loader:
     def doom(self, chunk: Sequence[Row]) -> None:
         """Send these rows, marked, in a transaction that is then aborted on purpose."""
         try:
-            self._send(chunk, value=2)
+            self._send([(key, value.replace(COMMIT, ABORT)) for key, value in chunk])
             self._producer.flush(WAIT_S)
             self._persist(self._producer.abort_transaction)
             self.aborted_rows += len(chunk)
         except KafkaException as problem:
             self._recover(problem)
 
-    def _send(self, chunk: Sequence[Row], *, value: int) -> None:
+    def _send(self, chunk: Sequence[Row]) -> None:
         self._producer.begin_transaction()
-        for row in chunk:
+        for key, value in chunk:
             while True:
                 try:
-                    self._producer.produce(FLIGHTS, key=row[0], value=row[value])
+                    self._producer.produce(FLIGHTS, key=key, value=value)
                     break
                 except BufferError:
                     self._producer.poll(0.1)

@@ -88,7 +88,7 @@ def print_table(outcomes: Sequence[Outcome], *, total_s: float) -> None:
             f"{blow.at_s:.1f} s",
             blow.title,
             blow.signal,
-            ", ".join(hit_text(hit) for hit in shown(blow)),
+            ", ".join(hit_text(hit) for hit in shown(blow, HITS_NAMED)),
             recovery(blow),
         )
     console.print(strikes)
@@ -99,9 +99,12 @@ def hit_text(hit: Hit) -> str:
     return f"{hit.name} {hit.pid}: {describe(hit.status)}"
 
 
-def shown(blow: Blow) -> Sequence[Hit]:
-    """The processes worth a name where a whole tree was hit: Java and the first others."""
-    return blow.hits[:HITS_NAMED]
+def shown(blow: Blow, most: int) -> Sequence[Hit]:
+    """The processes worth a line where a whole tree was hit: those whose end is known, Java first.
+
+    How a worker ended is known to its daemon only, and the daemon dies with it.
+    """
+    return [hit for hit in blow.hits if hit.status is not None][:most]
 
 
 def page(outcomes: Sequence[Outcome], png: bytes, *, total_s: float, quick: bool) -> str:
@@ -199,9 +202,9 @@ def blows_table(it: Outcome) -> str:
     rows = []
     for blow in it.blows:
         hits = [
-            f"<span class=mono>{escape(hit_text(hit))}</span>" for hit in blow.hits[:HITS_SHOWN]
+            f"<span class=mono>{escape(hit_text(hit))}</span>" for hit in shown(blow, HITS_SHOWN)
         ]
-        more = len(blow.hits) - HITS_SHOWN
+        more = len(blow.hits) - len(hits)
         if more > 0:
             hits.append(f"<span class=quiet>and {more} more of its workers</span>")
         woken = ""

@@ -95,7 +95,7 @@ def run(asked: Choice, work: Path) -> int:
         follow(stage, screen, begun)
         screen.say(f"{time.time() - begun:6.1f} s  audit: reading with kafka-python")
         audits = run_audits(stage)
-    stage.stop_broker()
+    stage.close()
     outcomes = [
         replace(outcome(name, rows, stage.events), audit=audits[name][0]) for name in PIPELINES
     ]

@@ -209,6 +209,8 @@ class Stage:
     def _replace(self, child: Child, status: int) -> None:
         """Start again what died; anything else that should not have ended ends the stage."""
         if child is self._broker:
+            if self.done:
+                return
             if not child.struck:
                 raise StageError(f"the broker ended with {status}; its log is {child.log}")
             self._broker = self._start_broker()
@@ -327,10 +329,11 @@ class Stage:
     def _tell(self, kind: str, **facts: object) -> None:
         write_event(self.setup.folder, kind, **facts)
 
-    def stop_broker(self) -> int:
-        """End the broker as an operator does, with SIGTERM; return its exit status."""
+    def close(self) -> None:
+        """End the broker as an operator does, with SIGTERM, and wait for whoever is left."""
         self._broker.process.terminate()
-        status = self._broker.process.wait(STOP_S)
-        self._tell("exited", role="broker", label=self._broker.label, status=status)
+        for child in self._children:
+            if child.status is None:
+                child.process.wait(STOP_S)
+        self._look_at_children()
         self.events.extend(self._follower.new())
-        return status
