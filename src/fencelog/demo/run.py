@@ -62,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = choice(arguments)
     asked.output.mkdir(parents=True, exist_ok=True)
     adopt_orphans()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a clean end too
     work = Path(tempfile.mkdtemp(prefix="fencelog-demo-"))
     try:
         status = run(asked, work)
