@@ -7,13 +7,8 @@ transactional id. A client's own ``transactional.id`` must not begin with the pr
 VERSIONED_PREFIX = "__fencelog.versioned/"
 
 
-def app_key(app: str) -> str:
-    """Return the name by which the coordinator of an app is found."""
-    return VERSIONED_PREFIX + app
-
-
 def transactional_id(app: str) -> str:
-    """Return the transactional id that an app's producers write under."""
+    """Return the id that an app's producers write under, and that its coordinator is found by."""
     return VERSIONED_PREFIX + app
 
 

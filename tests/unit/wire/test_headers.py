@@ -15,7 +15,7 @@ from fencelog.wire.headers import (
     response_header,
     response_is_flexible,
 )
-from fencelog.wire.own import app_key, app_of, transactional_id
+from fencelog.wire.own import app_of, transactional_id
 from tests.unit.wire.message_values import oracle_class
 
 
@@ -105,7 +105,6 @@ def test_a_frame_may_be_as_large_as_the_limit() -> None:
 
 def test_the_transactional_id_of_an_app_names_the_app() -> None:
     assert app_of(transactional_id("etl/daily")) == "etl/daily"
-    assert app_key("etl") == transactional_id("etl")
 
 
 @pytest.mark.parametrize("name", [None, "", "etl", "fencelog.versioned/etl"])

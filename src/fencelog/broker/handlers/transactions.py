@@ -4,10 +4,9 @@ Version notes: PRODUCER_FENCED exists from InitProducerId 4 and from version 2 o
 older versions get INVALID_PRODUCER_EPOCH (E2).
 """
 
-from collections.abc import Iterable
-
 from fencelog.broker.connection import Request
 from fencelog.broker.context import Broker
+from fencelog.coordination.encoding import by_topic
 from fencelog.coordination.transaction.shard import InitResult, for_client
 from fencelog.coordination.transaction.state import Transaction, TxnState
 from fencelog.errors import ErrorCode, NotLeaderError
@@ -247,17 +246,9 @@ async def _describe(broker: Broker, transactional_id: str) -> DescribedTransacti
         producer_epoch=found.producer.producer_epoch,
         topics=[
             TopicData(topic=topic, partitions=indexes)
-            for topic, indexes in by_topic(found.partitions).items()
+            for topic, indexes in by_topic(found.partitions)
         ],
     )
-
-
-def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Partition numbers under their topic, both sorted."""
-    topics: dict[str, list[int]] = {}
-    for name in sorted(partitions):
-        topics.setdefault(name.topic, []).append(name.partition)
-    return topics
 
 
 async def describe_producers(

@@ -1,9 +1,13 @@
 """Versioned transactions: many writers, one durable decision per (app, version) (V1 to V8)."""
 
+from collections.abc import Callable
+
 from fencelog.broker.connection import Request
 from fencelog.broker.context import Broker
-from fencelog.broker.handlers.transactions import by_topic
+from fencelog.coordination.encoding import by_topic
+from fencelog.coordination.shard import Decision
 from fencelog.coordination.versioned.answers import JoinResult
+from fencelog.coordination.versioned.shard import VersionedShard
 from fencelog.coordination.versioned.state import Caller
 from fencelog.errors import ErrorCode, NotLeaderError
 from fencelog.types import ProducerId
@@ -26,7 +30,7 @@ from fencelog.wire.messages.renew_transaction import (
     RenewTransactionRequest,
     RenewTransactionResponse,
 )
-from fencelog.wire.own import app_key, transactional_id
+from fencelog.wire.own import transactional_id
 
 _EXPLAINED = {
     ErrorCode.RUN_FENCED: "a newer run of the query drives app {app}: this one must stop",
@@ -53,23 +57,34 @@ def explain(error: ErrorCode, app: str, version: int = -1) -> str | None:
     return text.format(app=app, version=version, error=error.name)
 
 
+def _caller(
+    message: JoinTransactionRequest
+    | CommitTransactionRequest
+    | AbortTransactionRequest
+    | RenewTransactionRequest,
+    *,
+    takeover: bool = False,
+) -> Caller:
+    return Caller(
+        app=message.app,
+        query_id=message.query_id,
+        run_id=message.run_id,
+        version=message.version,
+        takeover=takeover,
+    )
+
+
 async def join(
     broker: Broker, message: JoinTransactionRequest, request: Request
 ) -> JoinTransactionResponse:
     """Open or join (app, version); the answer has a fresh producer for this attempt."""
     del request
-    caller = Caller(
-        app=message.app,
-        query_id=message.query_id,
-        run_id=message.run_id,
-        version=message.version,
-        takeover=message.takeover,
-    )
+    caller = _caller(message, takeover=message.takeover)
+    fresh = await broker.producer_ids.take()
+    wall_ms = broker.clock.now_ms()
     try:
-        fresh = await broker.producer_ids.take()
-        wall_ms = broker.clock.now_ms()
         result = await broker.versioned.decide(
-            app_key(message.app),
+            transactional_id(message.app),
             lambda shard, now: shard.join(
                 caller, timeout_ms=message.timeout_ms, new_producer_id=fresh, wall_ms=wall_ms
             ),
@@ -86,32 +101,33 @@ async def join(
     )
 
 
+async def _decide(
+    broker: Broker, caller: Caller, rule: Callable[[VersionedShard], Decision[ErrorCode]]
+) -> tuple[ErrorCode, str | None]:
+    """The error that the app's coordinator decides on, and its explanation."""
+    try:
+        error = await broker.versioned.decide(
+            transactional_id(caller.app), lambda shard, now: rule(shard)
+        )
+    except NotLeaderError:
+        error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return error, explain(error, caller.app, caller.version)
+
+
 async def commit(
     broker: Broker, message: CommitTransactionRequest, request: Request
 ) -> CommitTransactionResponse:
     """Decide (app, version) for the named producers; answered once the decision is committed."""
     del request
-    caller = Caller(
-        app=message.app,
-        query_id=message.query_id,
-        run_id=message.run_id,
-        version=message.version,
-        takeover=message.takeover,
-    )
+    caller = _caller(message, takeover=message.takeover)
     producer_ids = [ProducerId(each) for each in message.producer_ids]
-    wall_ms = broker.clock.now_ms()
-    try:
-        error = await broker.versioned.decide(
-            app_key(message.app),
-            lambda shard, now: shard.commit(
-                caller, bytes(message.fingerprint), producer_ids, wall_ms=wall_ms
-            ),
-        )
-    except NotLeaderError:
-        error = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    return CommitTransactionResponse(
-        error_code=error, error_message=explain(error, message.app, message.version)
+    fingerprint, wall_ms = bytes(message.fingerprint), broker.clock.now_ms()
+    error, text = await _decide(
+        broker,
+        caller,
+        lambda shard: shard.commit(caller, fingerprint, producer_ids, wall_ms=wall_ms),
     )
+    return CommitTransactionResponse(error_code=error, error_message=text)
 
 
 async def abort(
@@ -119,22 +135,10 @@ async def abort(
 ) -> AbortTransactionResponse:
     """End the open incarnation of (app, version); no effect once it is committed."""
     del request
-    caller = Caller(
-        app=message.app,
-        query_id=message.query_id,
-        run_id=message.run_id,
-        version=message.version,
-    )
+    caller = _caller(message)
     wall_ms = broker.clock.now_ms()
-    try:
-        error = await broker.versioned.decide(
-            app_key(message.app), lambda shard, now: shard.abort(caller, wall_ms=wall_ms)
-        )
-    except NotLeaderError:
-        error = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    return AbortTransactionResponse(
-        error_code=error, error_message=explain(error, message.app, message.version)
-    )
+    error, text = await _decide(broker, caller, lambda shard: shard.abort(caller, wall_ms=wall_ms))
+    return AbortTransactionResponse(error_code=error, error_message=text)
 
 
 async def renew(
@@ -142,21 +146,9 @@ async def renew(
 ) -> RenewTransactionResponse:
     """Restart the timeout of the open incarnation (V7)."""
     del request
-    caller = Caller(
-        app=message.app,
-        query_id=message.query_id,
-        run_id=message.run_id,
-        version=message.version,
-    )
-    try:
-        error = await broker.versioned.decide(
-            app_key(message.app), lambda shard, now: shard.renew(caller)
-        )
-    except NotLeaderError:
-        error = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    return RenewTransactionResponse(
-        error_code=error, error_message=explain(error, message.app, message.version)
-    )
+    caller = _caller(message)
+    error, text = await _decide(broker, caller, lambda shard: shard.renew(caller))
+    return RenewTransactionResponse(error_code=error, error_message=text)
 
 
 async def describe(
@@ -166,7 +158,7 @@ async def describe(
     del request
     try:
         found = await broker.versioned.read(
-            app_key(message.app), lambda shard: shard.describe(message.app)
+            transactional_id(message.app), lambda shard: shard.describe(message.app)
         )
     except NotLeaderError:
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -185,7 +177,7 @@ async def describe(
                 producer_epoch=each.producer_epoch,
                 partitions=[
                     OpenProducerTopic(topic=topic, partitions=indexes)
-                    for topic, indexes in by_topic(each.partitions).items()
+                    for topic, indexes in by_topic(each.partitions)
                 ],
             )
             for each in found.open_producers
