@@ -1,7 +1,8 @@
 """From a frame to its handler: header, version check, decoding, and the answer's encoding."""
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Protocol, TypeVar
 
 from fencelog.broker.connection import Answer, Connection, Reply, Request
@@ -32,8 +33,19 @@ class ResponseMessage(Protocol):
 
 
 Q = TypeVar("Q")
-PLAIN_FRAME_BYTES_MAX = 8 * 1024 * 1024
+T = TypeVar("T")
+PLAIN_FRAME_BYTES_MAX = 1024 * 1024
+"""For messages without records: tens of thousands of partitions by name."""
+ITEMS_PER_TURN = 200
 RawHandler = Callable[[Broker, Request], Answer]
+
+
+async def each(items: Iterable[T]) -> AsyncIterator[T]:
+    """Go through what one request names, and let other connections have their turns meanwhile."""
+    for number, item in enumerate(items, 1):
+        yield item
+        if number % ITEMS_PER_TURN == 0:
+            await asyncio.sleep(0)
 
 
 def respond(request: Request, *body: Buffer) -> list[Buffer]:

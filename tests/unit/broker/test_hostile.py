@@ -7,7 +7,9 @@ import pytest
 
 from fencelog.errors import ErrorCode, StorageError
 from fencelog.types import TimestampMs
+from fencelog.wire import hot
 from fencelog.wire.batch import PLAIN_HEADER, Compression, attributes, seal
+from fencelog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from fencelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from fencelog.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -15,7 +17,7 @@ from fencelog.wire.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from tests.support.node import Peer, World, batch
+from tests.support.node import Peer, World, batch, until
 
 
 @pytest.fixture
@@ -64,3 +66,30 @@ def test_a_producer_id_that_cannot_be_reserved_is_refused(
             assert answer.error_code == ErrorCode.NONE
 
     asyncio.run(scenario())
+
+
+def test_a_request_that_names_thousands_lets_others_have_their_turn(world: World) -> None:
+    async def scenario() -> None:
+        async with world.node() as node, Peer.of(node) as greedy, Peer.of(node) as modest:
+            await modest.create_topic("t")
+            asked = hot.FetchTopic("t", None, [hot.FetchPartition(0, -1, 0, -1, 1)] * 20_000)
+            fetch = hot.FetchRequest(-1, 0, 0, 1, 0, 0, -1, [asked])
+            greedy.send(1, 11, hot.write_fetch_request(11, fetch))
+            answered = asyncio.create_task(greedy.answer(1, 11))
+            await until(lambda: any(c.busy for c in node._server._connections), "it has begun")
+            await modest.ask(ApiVersionsRequest(), 3, ApiVersionsResponse)
+            assert not answered.done()
+            await answered
+
+    asyncio.run(scenario())
+
+
+def test_only_records_make_a_frame_large(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with world.node() as node, Peer.of(node) as peer:
+            peer.send(3, 9, bytes(2 * 1024 * 1024))
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                await peer.answer(3, 9)
+
+    asyncio.run(scenario())
+    assert "METADATA of 2097" in caplog.text

@@ -3,7 +3,7 @@
 from fencelog.broker.catalog import INTERNAL_TOPICS, Topic, name_problem
 from fencelog.broker.connection import Answer, Connection, Request
 from fencelog.broker.context import Broker
-from fencelog.broker.dispatch import respond
+from fencelog.broker.dispatch import each, respond
 from fencelog.errors import ErrorCode, RequestError
 from fencelog.types import NO_TOPIC_ID, TopicId
 from fencelog.wire.api_versions import SUPPORTED, ApiKey
@@ -74,16 +74,18 @@ async def metadata(broker: Broker, message: MetadataRequest, request: Request) -
     version = request.header.api_version
     topics: list[MetadataResponseTopic] = []
     if message.topics is None or (version == 0 and not message.topics):
-        topics = [_described(broker, topic) for topic in broker.catalog.topics()]
+        topics = [_described(broker, topic) async for topic in each(broker.catalog.topics())]
     else:
         creating = broker.config.auto_create_topics and (
             version < 4 or message.allow_auto_topic_creation
         )
-        for asked in message.topics:
-            if asked.name is None:
-                topics.append(_by_id(broker, asked.topic_id))
+        # Each once, however often it is named.
+        named = {(asked.name, asked.topic_id) for asked in message.topics}
+        async for name, topic_id in each(sorted(named, key=lambda one: (one[0] or "", one[1]))):
+            if name is None:
+                topics.append(_by_id(broker, topic_id))
             else:
-                topics.append(await _by_name(broker, asked.name, creating=creating))
+                topics.append(await _by_name(broker, name, creating=creating))
     host, port = advertised(broker, request.connection)
     return MetadataResponse(
         brokers=[MetadataResponseBroker(node_id=broker.config.node_id, host=host, port=port)],

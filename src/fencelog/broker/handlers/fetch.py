@@ -9,7 +9,7 @@ import asyncio
 
 from fencelog.broker.connection import Answer, Reply, Request
 from fencelog.broker.context import Broker
-from fencelog.broker.dispatch import respond
+from fencelog.broker.dispatch import each, respond
 from fencelog.broker.partition import Partition
 from fencelog.errors import CorruptionError, ErrorCode, StorageError
 from fencelog.log.values import Isolation, ReadPlan
@@ -23,8 +23,8 @@ from fencelog.wire.hot import (
     read_fetch_request,
     write_fetch_response,
 )
+from fencelog.wire.hot.fetch import TOPIC_IDS_FROM
 
-TOPIC_IDS_FROM = 13
 ZSTD_VERSION_MIN = 10
 
 
@@ -92,7 +92,7 @@ async def _read_all(
             known = broker.catalog.by_id(asked.topic_id)  # type: ignore[arg-type]
             name, unknown = (known.name if known else None), ErrorCode.UNKNOWN_TOPIC_ID
         fetched = []
-        for part in asked.partitions:
+        async for part in each(asked.partitions):
             partition = broker.logs.get(name, part.partition) if name is not None else None
             if partition is None:
                 code = unknown if name is None else broker.logs.missing(name, part.partition)

@@ -2,6 +2,7 @@
 
 from fencelog.broker.connection import Request
 from fencelog.broker.context import Broker
+from fencelog.broker.dispatch import each
 from fencelog.broker.handlers.fetch import epoch_error
 from fencelog.broker.partition import Partition
 from fencelog.errors import CorruptionError, ErrorCode, StorageError, WireError
@@ -31,7 +32,7 @@ async def list_offsets(
     for topic in message.topics:
         answers = [
             await _one(broker, topic.name, part, message.isolation_level)
-            for part in topic.partitions
+            async for part in each(topic.partitions)
         ]
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
     return ListOffsetsResponse(topics=topics)

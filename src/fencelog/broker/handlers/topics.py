@@ -7,6 +7,7 @@ from fencelog.broker.catalog import INTERNAL_TOPICS, Topic, name_problem
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.connection import Request
 from fencelog.broker.context import Broker
+from fencelog.broker.dispatch import each
 from fencelog.errors import ErrorCode, RequestError
 from fencelog.log.config import InvalidConfigError, LogConfig
 from fencelog.types import NO_TOPIC_ID, TopicId
@@ -45,7 +46,7 @@ async def create_topics(
     del request
     names = Counter(topic.name for topic in message.topics)
     results = []
-    for asked in message.topics:
+    async for asked in each(message.topics):
         try:
             _check_name(asked.name, times=names[asked.name])
             results.append(await _create(broker, asked, validate_only=message.validate_only))
@@ -175,7 +176,9 @@ async def describe_configs(
 ) -> DescribeConfigsResponse:
     """The settings in force of topics and of this broker, each with where it comes from."""
     del request
-    return DescribeConfigsResponse(results=[_describe(broker, r) for r in message.resources])
+    return DescribeConfigsResponse(
+        results=[_describe(broker, asked) async for asked in each(message.resources)]
+    )
 
 
 def _describe(broker: Broker, asked: DescribeConfigsResource) -> DescribeConfigsResult:
