@@ -11,7 +11,7 @@ from typing import TypeVar
 from fencelog.adapters.file_disk import DirectoryLock, FileDisk
 from fencelog.adapters.sqlite_metadata import SqliteMetadata
 from fencelog.adapters.system_clock import SystemClock, SystemRandom
-from fencelog.broker.catalog import Catalog
+from fencelog.broker.catalog import GROUP_TOPIC, TRANSACTION_TOPIC, VERSIONED_TOPIC, Catalog
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.context import Broker
 from fencelog.broker.coordinator_runtime import CoordinatorRuntime
@@ -27,6 +27,7 @@ from fencelog.broker.server import Server
 from fencelog.coordination.group.shard import GroupShard
 from fencelog.coordination.shard import Shard
 from fencelog.coordination.transaction.shard import TransactionLimits, TransactionShard
+from fencelog.coordination.versioned.answers import VersionedLimits
 from fencelog.coordination.versioned.shard import VersionedShard
 from fencelog.errors import StorageError
 from fencelog.ports import Disk, MetadataStore, Random, WallClock
@@ -80,10 +81,13 @@ class Node:
         self._tasks.append(loop.create_task(self._flusher.run()))
         limits = TransactionLimits(timeout_ms_max=config.transaction_timeout_ms_max)
         self._transactions = self._runtime(
-            catalog, "__transaction_state", lambda epoch: TransactionShard(epoch, limits)
+            catalog, TRANSACTION_TOPIC, lambda epoch: TransactionShard(epoch, limits)
         )
-        self._versioned = self._runtime(catalog, "__fencelog_versioned", VersionedShard)
-        self._groups = self._runtime(catalog, "__consumer_offsets", GroupShard)
+        versioned_limits = VersionedLimits(timeout_ms_max=config.transaction_timeout_ms_max)
+        self._versioned = self._runtime(
+            catalog, VERSIONED_TOPIC, lambda epoch: VersionedShard(epoch, versioned_limits)
+        )
+        self._groups = self._runtime(catalog, GROUP_TOPIC, GroupShard)
         self._senders: tuple[MarkerSender[TransactionShard], MarkerSender[VersionedShard]] = (
             MarkerSender(
                 self._transactions,
@@ -125,8 +129,8 @@ class Node:
         transactions, versioned = self._senders
         await transactions.stop()
         await versioned.stop()
-        for stopping in (self._transactions, self._versioned, self._groups):
-            await stopping.stop()
+        for runtime in self._runtimes():
+            await runtime.stop()
         await self._flusher.drained()
         # Not cancelled: a sync that is cut short ends its partition's clean stop.
         self._stopping.set()

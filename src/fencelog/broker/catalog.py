@@ -15,7 +15,10 @@ from fencelog.types import TopicId
 
 TOPIC_PREFIX = "topic/"
 DELETED_PREFIX = "deleted-topic/"
-INTERNAL_TOPICS = frozenset({"__transaction_state", "__consumer_offsets", "__fencelog_versioned"})
+TRANSACTION_TOPIC = "__transaction_state"
+GROUP_TOPIC = "__consumer_offsets"
+VERSIONED_TOPIC = "__fencelog_versioned"
+INTERNAL_TOPICS = frozenset({TRANSACTION_TOPIC, GROUP_TOPIC, VERSIONED_TOPIC})
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 

@@ -217,6 +217,18 @@ def test_a_commit_of_an_aborted_incarnation_decides_nothing(world: World) -> Non
     asyncio.run(scenario())
 
 
+def test_a_timeout_above_the_brokers_largest_is_refused(world: World) -> None:
+    async def scenario() -> None:
+        settings = {"transaction_timeout_ms_max": 1000}
+        async with world.node(**settings) as node, Peer.of(node) as peer:
+            run = Run(peer)
+            refused = await run.join(timeout_ms=1001)
+            assert refused.error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
+            assert (await run.join(timeout_ms=1000)).error_code == ErrorCode.NONE
+
+    asyncio.run(scenario())
+
+
 def test_the_timeout_runs_from_the_last_renewal(world: World) -> None:  # V7
     async def scenario() -> None:
         async with world.node() as node, Peer.of(node) as peer:
