@@ -5,12 +5,10 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Literal, Self
 
 from fencelog.errors import FencelogError
 from fencelog.log.config import InvalidConfigError, LogConfig
-
-Durability = Literal["fsync", "os"]
+from fencelog.storage.recover import Durability
 
 
 class ConfigError(FencelogError):
@@ -244,7 +242,3 @@ class Flags:
             host, port = parse_address(self.listen, "--listen")
             config = replace(config, host=host, port=port)
         return config
-
-    def with_listen(self, listen: str) -> Self:
-        """The same flags with another address."""
-        return replace(self, listen=listen)

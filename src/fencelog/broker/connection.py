@@ -214,10 +214,6 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._advance()
 
-    def eof_received(self) -> bool:
-        """The client has nothing more to send: close when all is answered (at once when idle)."""
-        return False
-
     def pause_writing(self) -> None:
         """The client reads too slowly: stop taking its requests."""
         self._write_paused = True
@@ -398,6 +394,3 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = True
         if self._transport is not None:
             self._transport.abort()
-
-
-ConnectionFactory = Callable[[], Connection]

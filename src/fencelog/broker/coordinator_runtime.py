@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 from fencelog.broker.log_flusher import LogFlusher
 from fencelog.broker.partition import Partition
 from fencelog.coordination.shard import Decision, LogRecord, Shard, partition_for
-from fencelog.errors import FencelogError, NotLeaderError, StorageError
+from fencelog.errors import FencelogError, NotLeaderError
 from fencelog.log.values import Appended, Isolation, ReadPlan
 from fencelog.ports import WallClock
 from fencelog.types import CoordinatorEpoch, Instant, Offset
@@ -91,7 +91,7 @@ class CoordinatorRuntime(Generic[S]):
             self._loading[index] = task
         try:
             return await asyncio.shield(task)
-        except (StorageError, FencelogError) as error:
+        except FencelogError as error:
             if self._loading.get(index) is task:
                 del self._loading[index]
             raise NotLeaderError(f"{self.topic}-{index} cannot be loaded: {error}") from error

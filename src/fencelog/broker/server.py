@@ -33,11 +33,6 @@ class Server:
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.frame_bytes_max = config.frame_bytes_max
 
-    @property
-    def connection_count(self) -> int:
-        """Connections open now."""
-        return len(self._connections)
-
     async def start(self) -> tuple[str, int]:
         """Listen; returns the address bound, with the real port where 0 was asked for."""
         loop = asyncio.get_running_loop()

@@ -41,7 +41,7 @@ def test_a_connection_beyond_the_limit_is_refused_and_a_place_is_given_back(worl
                 reader, writer = await asyncio.open_connection(*node.address)
                 assert await is_closed(reader)
                 writer.close()
-            await until(lambda: node._server.connection_count == 0, "both are gone")
+            await until(lambda: not node._server._connections, "both are gone")
             assert await is_served(node)
 
     asyncio.run(scenario())
@@ -175,7 +175,7 @@ def test_a_client_that_reads_no_answers_is_given_up(
             async with Peer.of(node) as peer:
                 await peer.create_topic("t", max_message_bytes="9000000")
                 await peer.produce("t", batch("x" * 8_000_000))
-            await until(lambda: node._server.connection_count == 0, "the writer is gone")
+            await until(lambda: not node._server._connections, "the writer is gone")
             async with Peer.of(node) as peer:
                 asked = hot.FetchPartition(0, -1, 0, -1, 1 << 24)
                 request = hot.FetchRequest(
@@ -183,7 +183,7 @@ def test_a_client_that_reads_no_answers_is_given_up(
                 )
                 for _ in range(answers):
                     peer.send(1, 11, hot.write_fetch_request(11, request))
-                await until(lambda: node._server.connection_count == 1, "it is here")
-                await until(lambda: node._server.connection_count == 0, "it is given up")
+                await until(lambda: node._server._connections, "it is here")
+                await until(lambda: not node._server._connections, "it is given up")
 
     asyncio.run(scenario())
