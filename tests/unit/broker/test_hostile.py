@@ -17,6 +17,7 @@ from fencelog.wire.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from fencelog.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tests.support.node import Peer, World, batch, until
 
 
@@ -93,3 +94,17 @@ def test_only_records_make_a_frame_large(world: World, caplog: pytest.LogCapture
 
     asyncio.run(scenario())
     assert "METADATA of 2097" in caplog.text
+
+
+@pytest.mark.parametrize("version", [10, 11, 12])
+def test_a_topic_id_that_is_not_known_is_refused_in_every_version(
+    world: World, version: int
+) -> None:
+    async def scenario() -> None:
+        async with world.node() as node, Peer.of(node) as peer:
+            asked = MetadataRequest(topics=[MetadataRequestTopic(name=None, topic_id=bytes(16))])
+            answer = await peer.ask(asked, version, MetadataResponse)
+            expected = ErrorCode.UNKNOWN_TOPIC_ID if version == 12 else ErrorCode.INVALID_REQUEST
+            assert answer.topics[0].error_code == expected
+
+    asyncio.run(scenario())

@@ -27,6 +27,8 @@ from fencelog.wire.messages.metadata import (
 )
 
 WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
+BY_ID_FROM = 12
+"""Metadata versions 10 and 11 have a topic id in the request and cannot answer without a name."""
 KEY_TYPES = (0, 1)
 """Group and transaction; share groups are not spoken."""
 
@@ -82,7 +84,10 @@ async def metadata(broker: Broker, message: MetadataRequest, request: Request) -
         # Each once, however often it is named.
         named = {(asked.name, asked.topic_id) for asked in message.topics}
         async for name, topic_id in each(sorted(named, key=lambda one: (one[0] or "", one[1]))):
-            if name is None:
+            if name is None and version < BY_ID_FROM:
+                error = ErrorCode.INVALID_REQUEST
+                topics.append(MetadataResponseTopic(error_code=error, name="", topic_id=topic_id))
+            elif name is None:
                 topics.append(_by_id(broker, topic_id))
             else:
                 topics.append(await _by_name(broker, name, creating=creating))
