@@ -19,8 +19,6 @@ from tests.durability._audit import (
 from tests.durability.scenario import RECORDS, SENT, live, live_twice
 from tests.proofs._breaks import Break, plant
 
-pytestmark = pytest.mark.filterwarnings("default")
-
 EVERY_PROMISE = {
     PRODUCE,
     CREATE_TOPICS,

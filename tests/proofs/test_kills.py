@@ -30,7 +30,7 @@ def test_a_broker_killed_again_and_again_loses_doubles_and_moves_nothing(
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_output_of_spark_stays_exact_when_task_broker_and_driver_are_killed(
     tmp_path: Path,
 ) -> None:  # S2, S3, S4, S5
