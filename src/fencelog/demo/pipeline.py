@@ -101,9 +101,11 @@ def pipeline(spark: SparkSession) -> dict[str, DataStreamWriter]:
     spark.dataSource.register(sink.AnnouncedSource)
     # From Arrow it is a local relation, planned into each batch without a job of its own.
     names = spark.createDataFrame(airlines())
-    totals = sink_of(monthly(source(spark)), "delays-monthly", "complete", EXACTLY_ONCE)
+    flights = source(spark)
+    events = delays(flights, names)
+    totals = sink_of(monthly(flights), "delays-monthly", "complete", EXACTLY_ONCE)
     return {
-        "delays": sink_of(delays(source(spark), names), "delays", "append", EXACTLY_ONCE),
+        "delays": sink_of(events, "delays", "append", EXACTLY_ONCE),
         "delays-monthly": totals.option("tallyField", "flights"),
-        COMPARED: sink_of(delays(source(spark), names), COMPARED, "append", AT_LEAST_ONCE),
+        COMPARED: sink_of(events, COMPARED, "append", AT_LEAST_ONCE),
     }
