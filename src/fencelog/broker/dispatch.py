@@ -1,9 +1,8 @@
 """From a frame to its handler: header, version check, decoding, and the answer's encoding."""
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from fencelog.broker.connection import Answer, Connection, Reply, Request
 from fencelog.broker.context import Broker
@@ -11,26 +10,7 @@ from fencelog.errors import WireError
 from fencelog.types import Buffer
 from fencelog.wire.api_versions import SUPPORTED, ApiKey
 from fencelog.wire.headers import read_request_header, response_header, response_is_flexible
-
-log = logging.getLogger(__name__)
-
-
-class RequestMessage(Protocol):
-    """A request's body as generated code reads it."""
-
-    @classmethod
-    def read(cls, data: Buffer, version: int) -> "RequestMessage":
-        """Decode a body. Raises WireError."""
-        ...
-
-
-class ResponseMessage(Protocol):
-    """A response's body as generated code writes it."""
-
-    def write(self, version: int) -> bytes:
-        """Encode a body."""
-        ...
-
+from fencelog.wire.message import Message
 
 Q = TypeVar("Q")
 T = TypeVar("T")
@@ -57,7 +37,7 @@ def respond(request: Request, *body: Buffer) -> list[Buffer]:
 
 def message_handler(
     read: Callable[[Buffer, int], Q],
-    handle: Callable[[Broker, Q, Request], Awaitable[ResponseMessage]],
+    handle: Callable[[Broker, Q, Request], Awaitable[Message]],
 ) -> RawHandler:
     """Wrap a handler of decoded messages; while it waits, the connection's next request does."""
 

@@ -20,10 +20,10 @@ from fencelog.wire.hot import (
     FetchedTopic,
     FetchPartition,
     FetchRequest,
+    FetchTopic,
     read_fetch_request,
     write_fetch_response,
 )
-from fencelog.wire.hot.fetch import TOPIC_IDS_FROM
 
 ZSTD_VERSION_MIN = 10
 
@@ -63,18 +63,23 @@ def _register(
 ) -> list[Partition]:
     waited = []
     for asked in message.topics:
-        topic = asked.topic
-        if topic is None and asked.topic_id is not None:
-            known = broker.catalog.by_id(asked.topic_id)  # type: ignore[arg-type]
-            topic = known.name if known else None
-        if topic is None:
+        name = _name_of(broker, asked)
+        if name is None:
             continue
         for part in asked.partitions:
-            partition = broker.logs.get(topic, part.partition)
+            partition = broker.logs.get(name, part.partition)
             if partition is not None:
                 partition.purgatory.add_reader(waiter)
                 waited.append(partition)
     return waited
+
+
+def _name_of(broker: Broker, asked: FetchTopic) -> str | None:
+    """The topic's name; None where no topic has the id by which it was asked for."""
+    if asked.topic_id is None:
+        return asked.topic
+    known = broker.catalog.by_id(asked.topic_id)
+    return known.name if known else None
 
 
 async def _read_all(
@@ -87,15 +92,14 @@ async def _read_all(
     total = 0
     final = not message.topics
     for asked in message.topics:
-        name, unknown = asked.topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if version >= TOPIC_IDS_FROM:
-            known = broker.catalog.by_id(asked.topic_id)  # type: ignore[arg-type]
-            name, unknown = (known.name if known else None), ErrorCode.UNKNOWN_TOPIC_ID
+        name = _name_of(broker, asked)
         fetched = []
         async for part in each(asked.partitions):
             partition = broker.logs.get(name, part.partition) if name is not None else None
             if partition is None:
-                code = unknown if name is None else broker.logs.missing(name, part.partition)
+                code = ErrorCode.UNKNOWN_TOPIC_ID
+                if name is not None:
+                    code = broker.logs.missing(name, part.partition)
                 fetched.append(FetchedPartition(part.partition, code))
                 final = True
                 continue

@@ -5,7 +5,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from fencelog.errors import ErrorCode
-from fencelog.types import NO_TOPIC_ID, Buffer
+from fencelog.types import NO_TOPIC_ID, Buffer, TopicId
 from fencelog.wire import api_versions
 from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.primitives import (
@@ -36,7 +36,7 @@ class FetchTopic(NamedTuple):
     """Partitions of one topic; up to version 12 named by name, from 13 by id, the other None."""
 
     topic: str | None
-    topic_id: bytes | None
+    topic_id: TopicId | None
     partitions: list[FetchPartition]
 
 
@@ -69,7 +69,7 @@ class FetchedTopic(NamedTuple):
     """Partitions of one topic in a fetch response; name or id as in the request."""
 
     topic: str | None
-    topic_id: bytes | None
+    topic_id: TopicId | None
     partitions: list[FetchedPartition]
 
 
@@ -127,14 +127,14 @@ def read_fetch_request(body: Buffer, version: int) -> FetchRequest:
     )
 
 
-def _read_topic_name(reader: Reader, version: int) -> tuple[str | None, bytes | None]:
+def _read_topic_name(reader: Reader, version: int) -> tuple[str | None, TopicId | None]:
     if version >= TOPIC_IDS_FROM:
-        return None, reader.uuid()
+        return None, TopicId(reader.uuid())
     return reader.string(version >= FLEXIBLE_FROM), None
 
 
 def _write_topic_name(
-    out: bytearray, topic: str | None, topic_id: bytes | None, version: int
+    out: bytearray, topic: str | None, topic_id: TopicId | None, version: int
 ) -> None:
     if version >= TOPIC_IDS_FROM:
         out += topic_id or NO_TOPIC_ID
