@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
-    """A session whose tasks may fail three times (trap 13)."""
+    """A session whose tasks may fail three times."""
     # Workers import the tests' own data source by its name.
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([before, str(ROOT)] if before else [str(ROOT)])

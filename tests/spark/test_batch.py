@@ -45,7 +45,7 @@ def test_the_columns_are_those_of_sparks_kafka_connector(log, topic, read) -> No
     assert (second.key, second.value, second.offset) == (None, None, 1)
 
 
-def test_columns_can_be_chosen_as_nothing_is_pushed_down(log, topic, read) -> None:  # trap 8
+def test_columns_can_be_chosen_as_nothing_is_pushed_down(log, topic, read) -> None:
     log.topic(topic)
     log.produce(topic, ["a", "b"])
     frame = read(topic, columns="offset,value")
@@ -119,7 +119,7 @@ def test_aborted_records_are_not_read_and_open_ones_wait(log, topic, read) -> No
         assert values(read(topic, isolation="tail")) == ["aborted", "committed", "open"]
 
 
-def test_offsets_without_records_are_no_loss(log, topic, read) -> None:  # trap 7
+def test_offsets_without_records_are_no_loss(log, topic, read) -> None:
     log.topic(topic, 1)
     log.produce_in_transaction(topic, ["a"], commit=False)
     log.produce_in_transaction(topic, ["b"], commit=False)

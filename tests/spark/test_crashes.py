@@ -157,7 +157,7 @@ def test_no_death_of_a_driver_or_task_loses_or_doubles_a_record(
 @pytest.mark.timeout(600)
 def test_a_killed_executor_changes_nothing(
     log: Log, topics: tuple[str, str], start: Start, announced: Announced
-) -> None:  # S4, S7, trap 13
+) -> None:  # S4, S7
     _, sink = topics
     driver = start(
         Fault(name="executor", point="written", batch=1, partition=0, attempt=0),
@@ -175,7 +175,7 @@ def test_a_killed_executor_changes_nothing(
 @pytest.mark.timeout(600)
 def test_a_speculated_copy_of_a_task_doubles_nothing(
     log: Log, topics: tuple[str, str], start: Start, announced: Announced, tmp_path: Path
-) -> None:  # S4, S7, trap 13
+) -> None:  # S4, S7
     _, sink = topics
     with StandaloneCluster(tmp_path / "cluster") as cluster:
         driver = start(

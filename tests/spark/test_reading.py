@@ -34,7 +34,7 @@ def values(stream: StreamReader, start: dict, end: dict) -> list[str]:
 
 
 def test_latest_loses_nothing_between_spark_s_two_questions(log: Log, topic: str) -> None:
-    log.topic(topic, 1)  # trap 1
+    log.topic(topic, 1)
     log.produce(topic, ["before"])
     stream = reader(log.servers, subscribe=topic, startingOffsets="latest")
     first = stream.initialOffset()
@@ -47,7 +47,7 @@ def test_latest_loses_nothing_between_spark_s_two_questions(log: Log, topic: str
     assert values(stream, end, stream.latestOffset(end, ALL)) == ["between"]
 
 
-def test_the_same_state_is_the_same_text(log: Log, topic: str) -> None:  # trap 2
+def test_the_same_state_is_the_same_text(log: Log, topic: str) -> None:
     log.topic(topic, 12)
     stream = reader(log.servers, subscribe=topic)
     start = stream.initialOffset()
@@ -121,14 +121,14 @@ def test_a_start_that_the_log_does_not_have_is_loss(log: Log, topic: str) -> Non
 
 def test_progress_that_cannot_be_committed_never_fails_the_query(
     topic: str, capsys: pytest.CaptureFixture[str]
-) -> None:  # trap 6
+) -> None:
     options = {"kafka.request.timeout.ms": "300", "subscribe": topic, "groupId": "g"}
     reader("127.0.0.1:1", **options).commit({topic: {"0": 1}})
     assert "progress of group 'g' not committed" in capsys.readouterr().out
 
 
 def test_a_broker_that_comes_back_is_waited_for(broker: BrokerProcess, topic: str) -> None:
-    with Client(broker.address) as client:  # trap 6
+    with Client(broker.address) as client:
         client.create_topic(topic, 1)
         with client.producer() as producer:
             producer.send(topic, b"kept")

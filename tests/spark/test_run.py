@@ -23,7 +23,7 @@ def command(python: Path, *arguments: str) -> list[str]:
 
 @pytest.fixture
 def spaced_python(tmp_path: Path) -> Path:
-    """This environment's Python under a path with a space (trap 10)."""
+    """This environment's Python under a path with a space."""
     environment = tmp_path / "my environment"
     environment.symlink_to(Path(sys.executable).parent.parent, target_is_directory=True)
     return environment / "bin" / Path(sys.executable).name
@@ -33,7 +33,7 @@ def spaced_python(tmp_path: Path) -> Path:
 @pytest.mark.timeout(600)
 def test_the_example_runs_until_ctrl_c_and_ends_after_its_batch(
     log: Log, spaced_python: Path, tmp_path: Path
-) -> None:  # S1, trap 9, trap 10
+) -> None:  # S1
     log.topic("orders")
     log.topic("paid-orders")
     log.produce("orders", [json.dumps(order) for order in ORDERS])

@@ -87,7 +87,7 @@ def test_once_is_one_batch_of_all_there_is(
 
 def test_a_running_stream_takes_what_comes_and_rests_between(
     log, topics, read_stream, write_stream, tmp_path
-) -> None:  # trap 2
+) -> None:
     source, sink = topics
     frame = read_stream(source).select("value")
     query = write_stream(frame, sink, trigger={"processingTime": "0 seconds"})
@@ -110,7 +110,7 @@ def test_a_running_stream_takes_what_comes_and_rests_between(
 
 def test_latest_pins_its_start_in_an_empty_first_batch(
     log, topics, read_stream, write_stream, tmp_path
-) -> None:  # trap 1
+) -> None:
     source, sink = topics
     log.produce(source, ["before"], partition=0)
     frame = read_stream(source, startingOffsets="latest").select("value")
@@ -156,7 +156,7 @@ def test_progress_shows_as_a_group_s_offsets(log, topics, read_stream, write_str
 
 def test_complete_mode_resends_everything_and_the_newest_counts(
     log, topics, read_stream, write_stream
-) -> None:  # trap 12
+) -> None:
     source, sink = topics
     counts = read_stream(source).groupBy("key").count()
     totals = counts.selectExpr("key", "CAST(count AS STRING) AS value")
@@ -167,7 +167,7 @@ def test_complete_mode_resends_everything_and_the_newest_counts(
     assert newest == {b"a": b"2", b"b": b"1"}
 
 
-def test_update_mode_is_refused_by_spark(log, topics, read_stream, write_stream) -> None:  # trap 12
+def test_update_mode_is_refused_by_spark(log, topics, read_stream, write_stream) -> None:
     source, sink = topics
     counts = read_stream(source).groupBy("key").count().selectExpr("key", "'x' AS value")
     with pytest.raises(PySparkException, match=r"(?i)update"):
@@ -177,15 +177,13 @@ def test_update_mode_is_refused_by_spark(log, topics, read_stream, write_stream)
 @pytest.mark.parametrize("trigger", [{"continuous": "1 second"}, {"realTime": "5 minutes"}])
 def test_continuous_and_real_time_modes_are_refused_by_spark(
     log, topics, read_stream, write_stream, trigger: dict[str, str]
-) -> None:  # trap 15
+) -> None:
     source, sink = topics
     with pytest.raises(PySparkException, match=r"(?i)continuous|real"):
         write_stream(read_stream(source).select("value"), sink, trigger=trigger)
 
 
-def test_asynchronous_progress_is_refused(
-    log, topics, read_stream, write_stream
-) -> None:  # trap 15
+def test_asynchronous_progress_is_refused(log, topics, read_stream, write_stream) -> None:
     source, sink = topics
     with pytest.raises(PySparkException, match=r"(?i)async"):
         write_stream(read_stream(source), sink, asyncProgressTrackingEnabled="true")

@@ -101,7 +101,7 @@ def test_a_gap_and_a_step_back_are_refused(sink: Sink) -> None:  # V3
         sink.write(sink.batch(2), "b")
 
 
-def test_an_abort_after_the_commit_undoes_nothing(sink: Sink) -> None:  # trap 5
+def test_an_abort_after_the_commit_undoes_nothing(sink: Sink) -> None:
     written = sink.write(sink.batch(0), "a")
     sink.commit(written)
     writing.abort(sink.options, written.identity)
@@ -130,7 +130,7 @@ def test_a_newer_run_fences_writes_and_commits_of_the_older(sink: Sink) -> None:
 
 
 def test_spark_s_abort_without_messages_leaves_a_newer_run_alone(sink: Sink) -> None:
-    # trap 5
+    # Spark calls it so after a stop, when it has no message to tell whose batch it was.
     written = sink.write(sink.batch(0), "a")
     writer = StreamWriter(sink.options, StructType([StructField("value", BinaryType())]))
     writer.abort([None, None], 0)

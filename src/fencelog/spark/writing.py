@@ -1,7 +1,7 @@
 """What every write shares: an attempt's rows into a versioned transaction, then one decision.
 
 Three processes take part: a task writes, and a driver-side process that never saw the task commits.
-Only the messages travel between them, so a message carries who wrote (SPARK.md, V1-V3).
+Only the messages travel between them, so a message carries who wrote (V1 to V3).
 """
 
 from collections.abc import Iterator, Sequence

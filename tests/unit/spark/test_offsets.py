@@ -28,7 +28,7 @@ def test_the_shape_is_kafkas_connectors() -> None:
 
 
 @given(offset_maps, st.randoms(use_true_random=False))
-def test_equal_offsets_are_equal_text_whatever_their_order(offsets, random) -> None:  # trap 2
+def test_equal_offsets_are_equal_text_whatever_their_order(offsets, random) -> None:
     shuffled = list(offsets.items())
     random.shuffle(shuffled)
     assert json.dumps(to_json(dict(shuffled))) == json.dumps(to_json(offsets))

@@ -58,7 +58,7 @@ def test_offsets_by_partition_are_read_with_the_connectors_numbers_for_the_ends(
     )
 
 
-def test_a_start_that_moves_with_the_cluster_is_not_fixed() -> None:  # trap 1
+def test_a_start_that_moves_with_the_cluster_is_not_fixed() -> None:
     assert source(startingOffsets="earliest").starting.fixed
     assert source(startingOffsets='{"flights": {"0": 5}}').starting.fixed
     assert source(startingTimestamp="1000").starting.fixed
@@ -149,7 +149,7 @@ def test_the_sink_is_exactly_once_unless_told_otherwise() -> None:  # S2
         sink(delivery="maybe")
 
 
-def test_asynchronous_progress_tracking_is_refused() -> None:  # trap 15
+def test_asynchronous_progress_tracking_is_refused() -> None:
     assert sink(asyncProgressTrackingEnabled="false").exactly_once
     with pytest.raises(OptionError, match="breaks exactly-once"):
         sink(asyncProgressTrackingEnabled="true")

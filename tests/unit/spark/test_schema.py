@@ -41,7 +41,7 @@ ALL = schema(
 )
 
 
-def test_a_batch_of_wider_types_becomes_exactly_what_spark_checks_for() -> None:  # trap 4
+def test_a_batch_of_wider_types_becomes_exactly_what_spark_checks_for() -> None:
     wide = pa.RecordBatch.from_arrays(
         [
             pa.array([5], pa.int64()),

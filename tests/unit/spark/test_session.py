@@ -7,7 +7,7 @@ from pathlib import Path
 from fencelog.spark.session import DEFAULTS, is_local, prepare_environment
 
 
-def test_this_python_comes_first_and_is_named_without_its_path() -> None:  # trap 10
+def test_this_python_comes_first_and_is_named_without_its_path() -> None:
     environment = {"PATH": os.environ["PATH"], "PYSPARK_PYTHON": "/usr/bin/python2"}
     prepare_environment(environment)
     name = Path(sys.executable).name
@@ -22,7 +22,7 @@ def test_a_cluster_s_own_python_is_left_to_it() -> None:
     assert environment["PYSPARK_PYTHON"] == "/opt/cluster/python"
 
 
-def test_workers_are_used_again() -> None:  # trap 11
+def test_workers_are_used_again() -> None:
     assert DEFAULTS["spark.python.worker.reuse"] == "true"
 
 
