@@ -29,7 +29,7 @@ from fencelog.coordination.shard import Shard
 from fencelog.coordination.transaction.shard import TransactionLimits, TransactionShard
 from fencelog.coordination.versioned.answers import VersionedLimits
 from fencelog.coordination.versioned.shard import VersionedShard
-from fencelog.errors import StorageError
+from fencelog.errors import NotLeaderError, StorageError
 from fencelog.ports import Disk, MetadataStore, Random, WallClock
 from fencelog.storage.directory import DataDirectory
 from fencelog.types import CoordinatorEpoch, ProducerId
@@ -189,11 +189,16 @@ class Node:
 
     async def _resume(self, catalog: Catalog, producer_ids: ProducerIds) -> None:
         """Load every shard that has records, and finish what they had decided."""
+        is_whole = not self._logs.internal_offline()
         for runtime in self._runtimes():
             topic = catalog.get(runtime.topic)
             for index in range(topic.partitions if topic else 0):
                 if self._logs.get(runtime.topic, index) is not None:
-                    await runtime.load(index)
+                    try:
+                        await runtime.load(index)
+                    except NotLeaderError as error:
+                        log.error("%s", error)  # noqa: TRY400
+                        is_whole = False
         highest = self._logs.highest_producer_id()
         for shards in (self._transactions.loaded(), self._versioned.loaded()):
             for loaded in shards:
@@ -204,14 +209,15 @@ class Node:
                 transactions, versioned = self._senders
                 await transactions.drain()
                 await versioned.drain()
-                await RecoveredTransactions(
-                    self._transactions,
-                    self._versioned,
-                    flusher=self._flusher,
-                    clock=self._ports.clock,
-                ).settle(self._logs)
         except TimeoutError:
             log.error("some markers cannot be written yet; their transactions stay open")  # noqa: TRY400
+        if not is_whole:
+            # What a coordinator decided is not known then, and the last stable offsets wait for it.
+            log.error("a coordinator is offline: transactions that none lists stay as they are")
+            return
+        await RecoveredTransactions(
+            self._transactions, self._versioned, flusher=self._flusher, clock=self._ports.clock
+        ).settle(self._logs)
 
     async def _keep_up(self) -> None:
         """What is due at intervals. A disk that fails here fails the writers, not this task."""

@@ -196,8 +196,7 @@ class CoordinatorRuntime(Generic[S]):
     def _unload(self, loaded: Loaded[S]) -> None:
         """Throw the shard away; the next request loads it from what is stored."""
         self._cancel_timer(loaded)
-        task = self._loading.get(loaded.index)
-        if task is not None and task.done() and task.result() is loaded:
+        if any(each is loaded for each in self.loaded()):
             del self._loading[loaded.index]
 
     # -- deadlines -----------------------------------------------------------------------------

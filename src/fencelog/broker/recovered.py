@@ -13,6 +13,7 @@ from fencelog.broker.partition import Partition
 from fencelog.coordination.fate import Fate
 from fencelog.coordination.transaction.shard import TransactionShard
 from fencelog.coordination.versioned.shard import VersionedShard
+from fencelog.errors import StorageError
 from fencelog.log.values import Appended, MarkerToWrite, OpenTransaction
 from fencelog.ports import WallClock
 from fencelog.types import CoordinatorEpoch, ProducerId, TopicPartition
@@ -38,14 +39,7 @@ class RecoveredTransactions:
         self._clock = clock
 
     async def settle(self, logs: LogManager) -> None:
-        """Look at every open transaction of every partition.
-
-        Where a coordinator's own partition is offline, what it decided is not known: nothing is
-        ended then, and the last stable offset waits for that partition.
-        """
-        if logs.internal_offline():
-            log.error("a coordinator's partition is offline: open transactions stay as they are")
-            return
+        """Look at every open transaction of every partition."""
         for partition in logs.partitions():
             markers = [
                 self._marker(each, commit=fate is Fate.COMMIT)
@@ -78,6 +72,9 @@ class RecoveredTransactions:
         outcome = partition.log.append_markers(markers, now_ms=self._clock.now_ms())
         if isinstance(outcome, Appended):
             self._flusher.dirty(partition)
-            await partition.purgatory.committed(outcome.end_offset)
+            try:
+                await partition.purgatory.committed(outcome.end_offset)
+            except StorageError:
+                return  # told already, and this partition's writers will be
         else:
             log.error("%s takes no marker: %s", partition.name, outcome)

@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from fencelog.errors import ErrorCode
+from fencelog import node as node_module
+from fencelog.broker.partition import Partition
+from fencelog.errors import ErrorCode, StorageError
 from fencelog.node import Node
-from fencelog.wire.batch import iterate
+from fencelog.types import ProducerEpoch, ProducerId
+from fencelog.wire.batch import iterate, read_header
 from fencelog.wire.control import read_marker
 from fencelog.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -16,6 +19,7 @@ from fencelog.wire.messages.add_partitions_to_txn import (
 )
 from fencelog.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from fencelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from fencelog.wire.records import RecordToWrite, build_batch
 from tests.support.memory_disk import Loss
 from tests.support.node import Peer, World, batch, until, visible
 
@@ -384,3 +388,63 @@ def test_a_decision_that_is_not_durable_is_not_carried_out(world: World) -> None
             await settled(node, "t")
 
     asyncio.run(scenario())
+
+
+def test_a_coordinator_that_cannot_read_its_log_keeps_nobody_else_from_serving(
+    world: World,
+) -> None:  # D3
+    async def scenario() -> None:
+        async with world.node(crash=True) as node, Peer.of(node) as peer:
+            await peer.create_topic("t")
+            assert await Producer(peer).init() is ErrorCode.NONE
+            (loaded,) = node.broker.transactions.loaded()
+            foreign = memoryview(build_batch([RecordToWrite(b"?", b"?", 0)]))
+            loaded.partition.log.append(foreign, read_header(foreign), now_ms=0, internal=True)
+            node.broker.flusher.dirty(loaded.partition)
+            await node.broker.flusher.drained()
+            world.disk = world.disk.power_loss(Loss.ALL)
+        async with world.node() as node, Peer.of(node) as peer:
+            assert (await peer.produce("t", batch("a"))).error is ErrorCode.NONE
+            assert await Producer(peer).init() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    asyncio.run(scenario())
+
+
+def test_an_orphan_is_ended_though_another_partition_takes_no_markers(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:  # E17
+    monkeypatch.setattr(node_module, "RESUME_TIMEOUT_S", 0.2)
+
+    async def scenario() -> None:
+        async with world.node(crash=True) as node, Peer.of(node) as peer:
+            await peer.create_topic("t")
+            await peer.create_topic("bad")
+            producer = Producer(peer)
+            await producer.init()
+            await producer.add("bad", 0)
+            await producer.produce("bad", "a")
+            await node.broker.logs.checkpoint()
+            orphan = partition_of(node, "t")
+            data = memoryview(
+                batch("orphan", producer_id=7, epoch=0, sequence=0, transactional=True)
+            )
+            guard = orphan.log.begin_verification(ProducerId(7), ProducerEpoch(0), 0)
+            orphan.log.append(data, read_header(data), now_ms=0, guard=guard)
+            partition_of(node, "bad").fail(StorageError("a test"))
+            await producer.end(commit=True)
+            node.broker.flusher.dirty(orphan)
+            await node.broker.flusher.drained()
+            world.disk = world.disk.power_loss(Loss.ALL)
+            world.disk.corrupt("bad-0/00000000000000000000.log", 20)
+        async with world.node() as node, Peer.of(node) as peer:
+            assert (await peer.fetch("bad")).error is ErrorCode.KAFKA_STORAGE_ERROR
+            found = await peer.fetch("t")
+            assert found.last_stable_offset == found.high_watermark == 2
+
+    asyncio.run(scenario())
+
+
+def partition_of(node: Node, topic: str) -> Partition:
+    found = node.broker.logs.get(topic, 0)
+    assert found is not None
+    return found
