@@ -152,13 +152,14 @@ def draw_rows(axes: "Axes", exact: Outcome, plain: Outcome) -> None:
         weight="bold",
     )
     for blow in exact.blows:
-        axes.axvline(blow.at_s, color=COLORS["kill"], linewidth=0.9, alpha=0.45, linestyle=":")
-        number_mark(axes, blow, 1.13 * top, COLORS["kill"])
+        number_mark(axes, blow, 1.13 * top)
     axes.legend(loc="upper left", frameon=False, bbox_to_anchor=(0.0, 0.92), labelspacing=0.6)
 
 
-def number_mark(axes: "Axes", blow: Blow, height: float, color: str) -> None:
-    """A strike's number in a disc."""
+def number_mark(axes: "Axes", blow: Blow, height: float) -> None:
+    """A strike's number in a disc, on a line through all heights."""
+    axes.axvline(blow.at_s, color=COLORS["kill"], linewidth=0.9, alpha=0.45, linestyle=":")
+    look = {"boxstyle": "circle,pad=0.28", "facecolor": COLORS["kill"]}
     axes.text(
         blow.at_s,
         height,
@@ -168,7 +169,7 @@ def number_mark(axes: "Axes", blow: Blow, height: float, color: str) -> None:
         size=8.5,
         weight="bold",
         color=COLORS["paper"],
-        bbox={"boxstyle": "circle,pad=0.28", "facecolor": color, "edgecolor": COLORS["paper"]},
+        bbox={**look, "edgecolor": COLORS["paper"]},
         zorder=6,
     )
 
@@ -185,8 +186,7 @@ def draw_lives(axes: "Axes", outcome: Outcome, color: str) -> None:
             draw_life(axes, life, outcome, frozen, color)
     for blow in outcome.blows:
         lane = {"broker": 0.0, "driver": 2.0, "worker": 2.0}[blow.role]
-        axes.axvline(blow.at_s, color=COLORS["kill"], linewidth=0.9, alpha=0.45, linestyle=":")
-        number_mark(axes, blow, lane, COLORS["kill"])
+        number_mark(axes, blow, lane)
 
 
 def draw_life(axes: "Axes", life: Life, outcome: Outcome, frozen: Blow | None, color: str) -> None:

@@ -99,13 +99,16 @@ def pipeline(spark: SparkSession) -> dict[str, DataStreamWriter]:
     There is no second query of totals: their newest record counts, so none could be doubled.
     """
     spark.dataSource.register(sink.AnnouncedSource)
-    # From Arrow it is a local relation, planned into each batch without a job of its own.
-    names = spark.createDataFrame(airlines())
-    flights = source(spark)
-    events = delays(flights, names)
-    totals = sink_of(monthly(flights), "delays-monthly", "complete", EXACTLY_ONCE)
+
+    def events() -> DataFrame:
+        # From Arrow it is a local relation, planned into each batch without a job of its own.
+        return delays(source(spark), spark.createDataFrame(airlines()))
+
+    # Each query has a plan of its own: Spark tags the nodes of a plan while it runs, and threads of
+    # several queries that do so in one plan fail now and then ("Task not serializable").
+    totals = sink_of(monthly(source(spark)), "delays-monthly", "complete", EXACTLY_ONCE)
     return {
-        "delays": sink_of(events, "delays", "append", EXACTLY_ONCE),
+        "delays": sink_of(events(), "delays", "append", EXACTLY_ONCE),
         "delays-monthly": totals.option("tallyField", "flights"),
-        COMPARED: sink_of(events, COMPARED, "append", AT_LEAST_ONCE),
+        COMPARED: sink_of(events(), COMPARED, "append", AT_LEAST_ONCE),
     }
