@@ -429,7 +429,7 @@ def test_an_orphan_is_ended_though_another_partition_takes_no_markers(
                 batch("orphan", producer_id=7, epoch=0, sequence=0, transactional=True)
             )
             guard = orphan.log.begin_verification(ProducerId(7), ProducerEpoch(0), 0)
-            orphan.log.append(data, read_header(data), now_ms=0, guard=guard)
+            orphan.log.append(data, read_header(data), now_ms=2**60, guard=guard)
             partition_of(node, "bad").fail(StorageError("a test"))
             await producer.end(commit=True)
             node.broker.flusher.dirty(orphan)
