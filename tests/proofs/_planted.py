@@ -22,6 +22,7 @@ RULES = {
     "D1": "An answer waits for what the mode promises: the sync, or the page cache.",
     "D2": "After a failed write or sync nothing is acknowledged; recovery rewrites and syncs.",
     "D3": "Batches are CRC-checked on arrival and in recovery; damage is named, never cut away.",
+    "D4": "The log start never passes the high watermark; nothing before it is served.",
     "E1": "Sequences count records, per producer and partition, and wrap to 0.",
     "E2": "An older epoch is fenced and writes nothing.",
     "E3": "The next sequence is appended; check and append are one step.",
@@ -37,6 +38,10 @@ RULES = {
     "E15": "Recovery rebuilds producers and transactions from the log alone.",
     "E16": "Markers follow committed decisions only; answers wait for what they reveal.",
     "E17": "A lower coordinator epoch is refused; deleted partitions count as done.",
+    "F2": "A record is committed once it is durable here; the high watermark ends there.",
+    "F5": "A producer waits for the commit (acks=all), or is answered at once.",
+    "F6": "A reader sees up to the LSO, the high watermark or the written end, as it asked.",
+    "F7": "The leader epochs and where they began are stored with the log.",
     "V1": "A commit succeeds only if every named producer is in the open incarnation.",
     "V2": "A new run takes over; earlier ones are fenced.",
     "V3": "A repeated version does nothing; another fingerprint, an old or a far one is refused.",
@@ -430,8 +435,48 @@ SPARK = [
     ),
 ]
 
+LOG = "tests/unit/log/test_partition_log.py::"
+OFFSETS = [
+    Planted(
+        "D4",
+        "log/partition_log.py",
+        "        if not state.log_start <= offset <= self.high_watermark:\n",
+        "        if not state.log_start <= offset:\n",
+        LOG + "test_the_log_start_never_passes_the_high_watermark",
+    ),
+    Planted(
+        "F2",
+        "log/partition_log.py",
+        "        self.high_watermark = end_offset\n",
+        "        self.high_watermark = self._state.log_end\n",
+        LOG + "test_the_high_watermark_is_what_is_durable",
+    ),
+    Planted(
+        "F5",
+        "broker/handlers/produce.py",
+        "if self._pending == 0 or acks == 1:",
+        "if self._pending == 0:",
+        PRODUCE + "test_acks_below_all_never_wait",
+    ),
+    Planted(
+        "F6",
+        "log/partition_log.py",
+        "            upper, bound = self.high_watermark, self._tail.durable\n",
+        "            upper, bound = self._tail.written_mark.end_offset, self._tail.written_mark\n",
+        LOG + "test_a_reader_sees_as_far_as_its_isolation",
+    ),
+    Planted(
+        "F7",
+        "log/state.py",
+        "            self.epochs.begin(leader_epoch, base_offset)\n",
+        "            pass\n",
+        LOG + "test_the_leader_epoch_checkpoint_comes_with_the_first_batch_of_an_epoch",
+    ),
+]
+
 PLANTED = [
     *DURABILITY,
+    *OFFSETS,
     *IDEMPOTENT_PRODUCERS,
     *TRANSACTIONAL_PRODUCERS,
     *VERSIONED_TRANSACTIONS,
