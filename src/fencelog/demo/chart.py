@@ -133,10 +133,32 @@ def draw_rows(axes: "Axes", exact: Outcome, plain: Outcome) -> None:
     )
     top = max([exact.rows, *rows])
     axes.set_ylim(0, 1.17 * top)
+    write_verdicts(axes, exact, plain, (end, top))
+    for blow in exact.blows:
+        number_mark(axes, blow, 1.13 * top)
+    axes.legend(loc="upper left", frameon=False, bbox_to_anchor=(0.0, 0.92), labelspacing=0.6)
+
+
+def write_verdicts(
+    axes: "Axes", exact: Outcome, plain: Outcome, corner: tuple[float, float]
+) -> None:
+    """What the audit found under each mode, at the right end: ``corner`` is above all rows."""
+    end, top = corner
+    tell_ends(axes, exact, plain, (end, top))
+    for blow in exact.blows:
+        number_mark(axes, blow, 1.13 * top)
+    axes.legend(loc="upper left", frameon=False, bbox_to_anchor=(0.0, 0.92), labelspacing=0.6)
+
+
+def write_verdicts(
+    axes: "Axes", exact: Outcome, plain: Outcome, corner: tuple[float, float]
+) -> None:
+    """What the audit found under each mode, at the right end: ``corner`` is above all rows."""
+    end, top = corner
     doubled = plain.found("duplicated")
     axes.annotate(
         f"at-least-once: {doubled:,} doubled",
-        (end, top),
+        corner,
         xytext=(0, 7),
         textcoords="offset points",
         ha="right",
@@ -151,9 +173,11 @@ def draw_rows(axes: "Axes", exact: Outcome, plain: Outcome) -> None:
         color=COLORS["exact"],
         weight="bold",
     )
-    for blow in exact.blows:
-        number_mark(axes, blow, 1.13 * top)
-    axes.legend(loc="upper left", frameon=False, bbox_to_anchor=(0.0, 0.92), labelspacing=0.6)
+
+
+def tell_ends(axes: "Axes", exact: Outcome, plain: Outcome, corner: tuple[float, float]) -> None:
+    """What each mode came to, in its colour, at the right."""
+    end, top = corner
 
 
 def number_mark(axes: "Axes", blow: Blow, height: float) -> None:
