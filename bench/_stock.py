@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from bench._rigs import TOPIC
 
 DEADLINE_S = 60.0
-QUEUED_MESSAGES = 300_000
+QUEUED_MESSAGES = 50_000
 
 
 @dataclass(frozen=True)

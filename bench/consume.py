@@ -16,7 +16,7 @@ from bench._stock import DEADLINE_S, Load, create_topic
 from tests.support.broker import BrokerProcess
 
 RECORD = bytes(range(256)) * 4
-SETTINGS = {"batch.size": 1_000_000, "batch.num.messages": 1_000_000, "linger.ms": 50}
+SETTINGS = {"batch.size": 1_000_000, "batch.num.messages": 1_000_000, "linger.ms": 500}
 CHUNK_BYTES = 1 << 20
 METHOD = (
     "confluent-kafka reads 1 KiB records of one partition at read_committed, in 1 MB batches out "

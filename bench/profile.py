@@ -26,7 +26,7 @@ METHOD = (
 
 def large(address: str) -> None:
     """Write 1 MB batches."""
-    settings = {"batch.size": 1_000_000, "batch.num.messages": 1_000_000, "linger.ms": 50}
+    settings = {"batch.size": 1_000_000, "batch.num.messages": 1_000_000, "linger.ms": 500}
     Load(address, settings).send(bytes(1024), sized(400_000, 20_000))
 
 
