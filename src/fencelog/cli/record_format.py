@@ -5,61 +5,19 @@ The JSON form is the one that ``topic produce --json`` reads back, byte for byte
 
 import base64
 import json
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 from fencelog.cli.output import UsageError
+from fencelog.client.model import Record
 
-Headers = Sequence[tuple[str, bytes | None]]
-
-
-class ShownRecord(Protocol):
-    """What can be shown of a record."""
-
-    @property
-    def topic(self) -> str:
-        """Name of the topic."""
-        ...
-
-    @property
-    def partition(self) -> int:
-        """Number of the partition."""
-        ...
-
-    @property
-    def offset(self) -> int:
-        """Place in the partition."""
-        ...
-
-    @property
-    def timestamp_ms(self) -> int:
-        """Milliseconds since 1970."""
-        ...
-
-    @property
-    def key(self) -> bytes | None:
-        """The key, or None."""
-        ...
-
-    @property
-    def value(self) -> bytes | None:
-        """The value, or None."""
-        ...
-
-    @property
-    def headers(self) -> Headers:
-        """Names and values in their order."""
-        ...
-
-
-Part = Callable[[ShownRecord], bytes]
+Part = Callable[[Record], bytes]
 
 
 def _length(data: bytes | None) -> bytes:
     return b"-1" if data is None else str(len(data)).encode()
 
 
-def _headers(record: ShownRecord) -> bytes:
+def _headers(record: Record) -> bytes:
     shown = (
         name.encode() + b"=" + (b"NULL" if value is None else value)
         for name, value in record.headers
@@ -85,7 +43,7 @@ DIRECTIVES: dict[str, Part] = {
 ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
 
 
-def formatter(text: str) -> Callable[[ShownRecord], bytes]:
+def formatter(text: str) -> Callable[[Record], bytes]:
     """Compile a format string such as ``%k %v %o %p %t %T %h\\n``.
 
     UsageError names the directive or escape that is unknown and where it stands.
@@ -147,7 +105,7 @@ def _escape(text: str, position: int, flag: str) -> tuple[bytes, int]:
     )
 
 
-def to_json(record: ShownRecord) -> bytes:
+def to_json(record: Record) -> bytes:
     """One line of JSON. Bytes that are no UTF-8 text stand under ``…_base64``."""
     shown: dict[str, object] = {
         "topic": record.topic,

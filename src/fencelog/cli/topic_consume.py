@@ -3,11 +3,11 @@
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO
 
 from fencelog.cli.options import connection
 from fencelog.cli.output import UsageError
-from fencelog.cli.record_format import ShownRecord, formatter, to_json
+from fencelog.cli.record_format import formatter, to_json
 from fencelog.cli.start_offsets import At, Beginning, End, Exactly, Start, parse_start
 from fencelog.types import TopicPartition
 
@@ -126,13 +126,13 @@ def _for_ever(
 def _write(
     records: "Iterator[Record]",
     count: int | None,
-    shown: Callable[[ShownRecord], bytes],
+    shown: "Callable[[Record], bytes]",
     out: BinaryIO,
     *,
     flush_each: bool,
 ) -> None:
     for number, record in enumerate(records, start=1):
-        out.write(shown(cast("ShownRecord", record)))
+        out.write(shown(record))
         if flush_each:
             out.flush()
         if number == count:
