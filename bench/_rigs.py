@@ -67,10 +67,6 @@ class ForgetfulFile:
         """There is nothing to give back."""
         raise AssertionError((position, size))
 
-    async def truncate(self, size: int) -> None:
-        """Count back."""
-        self.size = size
-
     async def sync(self) -> None:
         """Nothing to sync."""
 
