@@ -139,14 +139,6 @@ class BrokerProcess:
             self.terminate()
         return self.start()
 
-    def pause(self) -> None:
-        """SIGSTOP: the broker is alive and does nothing, as behind a cut or a long pause."""
-        os.kill(self.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """SIGCONT."""
-        os.kill(self.pid, signal.SIGCONT)
-
     def _end(self, how: signal.Signals) -> int:
         process, pump = self._process, self._pump
         if process is None:
