@@ -144,17 +144,6 @@ def write_verdicts(
 ) -> None:
     """What the audit found under each mode, at the right end: ``corner`` is above all rows."""
     end, top = corner
-    tell_ends(axes, exact, plain, (end, top))
-    for blow in exact.blows:
-        number_mark(axes, blow, 1.13 * top)
-    axes.legend(loc="upper left", frameon=False, bbox_to_anchor=(0.0, 0.92), labelspacing=0.6)
-
-
-def write_verdicts(
-    axes: "Axes", exact: Outcome, plain: Outcome, corner: tuple[float, float]
-) -> None:
-    """What the audit found under each mode, at the right end: ``corner`` is above all rows."""
-    end, top = corner
     doubled = plain.found("duplicated")
     axes.annotate(
         f"at-least-once: {doubled:,} doubled",
