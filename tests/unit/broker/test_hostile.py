@@ -1,13 +1,17 @@
 """Requests that no good client sends: each gets a typed error or is closed, and hurts nobody."""
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fencelog.errors import ErrorCode, StorageError
 from fencelog.types import TimestampMs
 from fencelog.wire import hot
+from fencelog.wire.api_versions import SUPPORTED
 from fencelog.wire.batch import PLAIN_HEADER, Compression, attributes, seal
 from fencelog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from fencelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -106,5 +110,35 @@ def test_a_topic_id_that_is_not_known_is_refused_in_every_version(
             answer = await peer.ask(asked, version, MetadataResponse)
             expected = ErrorCode.UNKNOWN_TOPIC_ID if version == 12 else ErrorCode.INVALID_REQUEST
             assert answer.topics[0].error_code == expected
+
+    asyncio.run(scenario())
+
+
+REQUESTS = [
+    (int(key), version)
+    for key, spoken in SUPPORTED.items()
+    for version in range(spoken.minimum - 1, spoken.maximum + 2)
+]
+
+
+@settings(max_examples=15, deadline=None)
+@given(requests=st.lists(st.tuples(st.sampled_from(REQUESTS), st.binary(max_size=80)), min_size=40))
+def test_bytes_that_mean_nothing_are_answered_or_end_their_connection(
+    tmp_path_factory: pytest.TempPathFactory, requests: list[tuple[tuple[int, int], bytes]]
+) -> None:
+    async def scenario() -> None:
+        world = World(tmp_path_factory.mktemp("world"))
+        async with world.node(durability="os") as node, Peer.of(node) as bystander:
+            for (key, version), body in requests:
+                async with Peer.of(node) as peer:
+                    peer.send(key, version, body)
+                    # A fetch of random bytes may ask to wait for weeks.
+                    with suppress(asyncio.IncompleteReadError, ConnectionError, TimeoutError):
+                        async with asyncio.timeout(0.2):
+                            await peer.answer(key, version)
+                await bystander.ask(ApiVersionsRequest(), 3, ApiVersionsResponse)
+            await until(lambda: len(node._server._connections) == 1, "the others are gone")
+            assert node._server._queued_bytes == 0
+            assert node.failure() is None
 
     asyncio.run(scenario())
