@@ -26,7 +26,7 @@ SILENCE_S = 90.0
 STOP_S = 30.0
 ZOMBIE_S = 15.0
 UNPLANNED_RESTARTS_MAX = 3
-BATCHES = 7
+BATCHES = 6
 """Micro-batches that the whole share makes at least: each strike needs one of its own."""
 
 SPARK = {
