@@ -164,11 +164,6 @@ def write_verdicts(
     )
 
 
-def tell_ends(axes: "Axes", exact: Outcome, plain: Outcome, corner: tuple[float, float]) -> None:
-    """What each mode came to, in its colour, at the right."""
-    end, top = corner
-
-
 def number_mark(axes: "Axes", blow: Blow, height: float) -> None:
     """A strike's number in a disc, on a line through all heights."""
     axes.axvline(blow.at_s, color=COLORS["kill"], linewidth=0.9, alpha=0.45, linestyle=":")
