@@ -10,6 +10,7 @@ from fencelog import node as node_module
 from fencelog.errors import ErrorCode, StorageError
 from fencelog.log import layout
 from fencelog.node import Node
+from fencelog.storage.recover import Durability
 from fencelog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from fencelog.wire.messages.create_topics import (
     CreatableTopic,
@@ -100,10 +101,11 @@ def test_a_topic_is_made_whole_though_its_client_hangs_up(world: World) -> None:
                 task.cancel()
                 await asyncio.wait([task])
                 assert await metadata(peer, name, create=True) is ErrorCode.NONE
-                for partition in (0, 1):
-                    if node.broker.catalog.get(name).partitions > partition:
-                        done = await peer.produce(name, batch("a"), partition=partition)
-                        assert done.error is ErrorCode.NONE, (steps, partition, done)
+                topic = node.broker.catalog.get(name)
+                assert topic is not None
+                for partition in range(topic.partitions):
+                    done = await peer.produce(name, batch("a"), partition=partition)
+                    assert done.error is ErrorCode.NONE, (steps, partition, done)
 
     asyncio.run(scenario())
 
@@ -213,7 +215,9 @@ def test_a_topic_that_cannot_be_made_is_refused_and_can_be_made_later(world: Wor
 
 
 @pytest.mark.parametrize("durability", ["fsync", "os"])
-def test_a_deletion_amid_writes_and_syncs_ends_nothing_else(world: World, durability: str) -> None:
+def test_a_deletion_amid_writes_and_syncs_ends_nothing_else(
+    world: World, durability: Durability
+) -> None:
     async def scenario() -> None:
         async with world.node(durability=durability) as node:
             async with Peer.of(node) as peer, Peer.of(node) as other:
