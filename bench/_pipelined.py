@@ -20,31 +20,35 @@ _SIZE = Struct(">i")
 _RECORD_HEAD = b"\0\0\0\1"  # attributes, timestamp delta, offset delta, no key
 
 
-def one_record_frames(value: bytes, producer_id: int, count: int, acks: int = -1) -> list[bytes]:
+def one_record_frames(value: bytes, producer_id: int, count: int) -> list[bytes]:
     """Return produce requests of one record each, idempotent, in sequence."""
     assert len(value) < 64 - 10, "lengths are written as one byte"
     inner = _RECORD_HEAD + bytes([2 * len(value)]) + value + b"\0"
     record = bytes([2 * len(inner)]) + inner
+    return [produce_frame(producer_id, number, 1, record) for number in range(count)]
+
+
+def produce_frame(producer_id: int, sequence: int, count: int, records: bytes) -> bytes:
+    """Return one produce request with an idempotent batch of ``count`` encoded records."""
     now = TimestampMs(time.time_ns() // 1_000_000)
-    plain = PLAIN_HEADER._replace(
+    header = PLAIN_HEADER._replace(
         producer_id=ProducerId(producer_id),
         producer_epoch=ProducerEpoch(0),
+        base_sequence=Sequence(sequence),
         base_timestamp=now,
         max_timestamp=now,
+        last_offset_delta=count - 1,
+        record_count=count,
     )
-    frames = []
-    for number in range(count):
-        batch = seal(plain._replace(base_sequence=Sequence(number)), record)
-        head = request_header(RequestHeader(ApiKey.PRODUCE, VERSION, number, "bench"))
-        body = write_produce_request(
-            VERSION,
-            transactional_id=None,
-            acks=acks,
-            timeout_ms=30_000,
-            topics=[(TOPIC, [(0, batch)])],
-        )
-        frames.append(b"".join(frame([head, *body])))
-    return frames
+    head = request_header(RequestHeader(ApiKey.PRODUCE, VERSION, sequence, "bench"))
+    body = write_produce_request(
+        VERSION,
+        transactional_id=None,
+        acks=-1,
+        timeout_ms=30_000,
+        topics=[(TOPIC, [(0, seal(header, records))])],
+    )
+    return b"".join(frame([head, *body]))
 
 
 def connect(address: str) -> socket.socket:

@@ -253,7 +253,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._service.reserve(len(self._frame))
                 self._frame_size = size
                 self._filled = end - position
-                self._frame[: self._filled] = view[position:end]
+                # Through a view: a slice of a bytearray would take a copy of the copy.
+                memoryview(self._frame)[: self._filled] = view[position:end]
                 self.frame_begun = begun or self.last_heard
                 return
             frame = bytearray(view[position : position + size])
