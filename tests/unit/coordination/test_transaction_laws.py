@@ -44,6 +44,7 @@ class Client:
 
     identity: Identity
     number: int = 0
+    begun: int = -1
     writes: list[Write] = field(default_factory=list)
 
 
@@ -131,17 +132,20 @@ class Transactions(RuleBasedStateMachine):
     def begin(self, zombie: bool, partitions: list[TopicPartition], data: st.DataObject) -> None:
         """Add partitions and write to each; the answers come at once, if the disk is quick."""
         client = self.client(zombie, data)
-        self.add(client, partitions)
+        if self.add(client, partitions):
+            client.begun = client.number
         for at in partitions:
             self.write(client, at)
         self.requests.append(lambda: self.add(client, partitions))
 
-    def add(self, client: Client, partitions: list[TopicPartition]) -> None:
+    def add(self, client: Client, partitions: list[TopicPartition]) -> bool:
         decision = self.runtime.shard.add_partitions(
             ID, *client.identity, partitions, wall_ms=self.runtime.wall_ms
         )
-        if self.runtime.append(decision) is ErrorCode.NONE:
-            self.check_not_fenced(client)
+        if self.runtime.append(decision) is not ErrorCode.NONE:
+            return False
+        self.check_not_fenced(client)
+        return True
 
     @rule(zombie=zombies, at=st.sampled_from(PARTITIONS), data=st.data())
     def produce(self, zombie: bool, at: TopicPartition, data: st.DataObject) -> None:
@@ -153,8 +157,9 @@ class Transactions(RuleBasedStateMachine):
         partition, producer, number = self.partitions[at], client.identity, client.number
 
         def append(instance: object) -> None:
-            # What arrives after its transaction's end is nothing that the client counts on.
-            if partition.append(*producer, instance) and client.number == number:
+            # What arrives after its transaction's end is nothing that the client counts on, nor
+            # what it wrote though its next one was refused while the markers were under way.
+            if partition.append(*producer, instance) and client.number == number == client.begun:
                 client.writes.append(partition.writes[-1])
 
         if (instance := partition.open_instance(*producer)) is not None:
