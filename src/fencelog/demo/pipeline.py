@@ -104,8 +104,7 @@ def pipeline(spark: SparkSession) -> dict[str, DataStreamWriter]:
         # From Arrow it is a local relation, planned into each batch without a job of its own.
         return delays(source(spark), spark.createDataFrame(airlines()))
 
-    # Each query has a plan of its own: Spark tags the nodes of a plan while it runs, and threads of
-    # several queries that do so in one plan fail now and then ("Task not serializable").
+    # Each query has a plan of its own, for Spark tags the nodes of a plan while it runs it.
     totals = sink_of(monthly(source(spark)), "delays-monthly", "complete", EXACTLY_ONCE)
     return {
         "delays": sink_of(events(), "delays", "append", EXACTLY_ONCE),

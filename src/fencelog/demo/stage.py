@@ -30,11 +30,7 @@ BATCHES = 6
 """Micro-batches that the whole share makes at least: each strike needs one of its own."""
 
 SPARK = {
-    # The totals are 185 rows.
-    "spark.sql.shuffle.partitions": "1",
-    # Nobody reads the plans that Spark prints for its listeners, batch after batch.
-    "spark.sql.ui.explainMode": "simple",
-    "spark.sql.maxPlanStringLength": "100",
+    "spark.sql.shuffle.partitions": "2",
     "spark.python.daemon.module": "fencelog.demo.daemon",
     # The compiler that warms up fast: no driver of this demo lives for long.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
