@@ -5,6 +5,8 @@ from importlib import import_module
 
 import typer
 
+from fencelog.cli.direct import plain_options, run
+
 NOUNS = {
     "topic": "fencelog.cli.topic",
     "txn": "fencelog.cli.txn",
@@ -15,6 +17,8 @@ VERBS = {
     "dev": "fencelog.cli.serve",
     "run": "fencelog.cli.run",
 }
+DIRECT = ("serve", "dev")
+"""Verbs whose start is waited for."""
 HELP = "An exactly-once event log that speaks the Kafka protocol."
 
 
@@ -55,5 +59,11 @@ def build(only: str | None = None) -> typer.Typer:
 def main() -> None:
     """Run the command line."""
     first = sys.argv[1] if len(sys.argv) > 1 else None
+    if first in DIRECT:
+        verb = getattr(import_module(VERBS[first]), first)
+        options = plain_options(verb, sys.argv[2:])
+        if options is not None:
+            run(verb, options)
+            return
     known = first in NOUNS or first in VERBS
     build(first if known else None)(prog_name="fencelog")

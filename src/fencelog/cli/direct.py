@@ -1,0 +1,43 @@
+"""Calling a verb without its parser, which takes longer to load than a broker takes to start.
+
+Only arguments that need no explaining go this way: known options, each once and with a value. All
+others (help, a mistake, something missing) are the parser's.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import get_args
+
+import typer
+
+Verb = Callable[..., None]
+
+
+def plain_options(verb: Verb, arguments: Sequence[str]) -> dict[str, object] | None:
+    """The verb's keyword arguments, or None where the parser must have its say."""
+    known = {
+        f"--{name.replace('_', '-')}": each for name, each in signature(verb).parameters.items()
+    }
+    found: dict[str, object] = {}
+    rest = iter(arguments)
+    for argument in rest:
+        option, given, value = argument.partition("=")
+        if not given:
+            value = next(rest, "")
+        parameter = known.get(option)
+        if parameter is None or parameter.name in found or not value or value.startswith("-"):
+            return None
+        is_path = Path in get_args(parameter.annotation)
+        found[parameter.name] = Path(value) if is_path else value
+    required = {each.name for each in known.values() if each.default is Parameter.empty}
+    return found if required <= found.keys() else None
+
+
+def run(verb: Verb, options: dict[str, object]) -> None:
+    """Call the verb and end the process with its status."""
+    try:
+        verb(**options)
+    except typer.Exit as ending:
+        sys.exit(ending.exit_code)
