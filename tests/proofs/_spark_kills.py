@@ -10,7 +10,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -20,12 +19,11 @@ from pathlib import Path
 from typing import TypeAlias
 
 from tests.proofs._judge import read_all
+from tests.spark.driver_process import PYTHONPATH, DriverProcess
 from tests.spark.faults import Announced, Fault, plan
 from tests.support.broker import BrokerProcess
 from tests.support.waiting import wait_until
 
-ROOT = Path(__file__).parent.parent.parent
-PYTHONPATH = f"{ROOT}:{ROOT / 'src'}"
 """The tests' data source and this checkout's product, for workers too."""
 SOURCE, SINK = "source", "sink"
 PARTITIONS = 2
@@ -114,44 +112,6 @@ class Verdict:
     problems: list[str] = field(default_factory=list)
 
 
-class Driver:
-    """A Spark driver in a process group of its own."""
-
-    def __init__(self, job: Mapping[str, object], stderr: Path) -> None:
-        """Start it."""
-        self._stderr = stderr
-        with stderr.open("wb") as file:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.spark.driver", json.dumps(job)],
-                cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": PYTHONPATH},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=file,
-                start_new_session=True,
-            )
-
-    @property
-    def status(self) -> int | None:
-        """Its exit status, None while it runs."""
-        return self._process.poll()
-
-    @property
-    def stderr(self) -> str:
-        """The end of what it wrote."""
-        return self._stderr.read_text(errors="replace")[-3_000:]
-
-    def kill(self) -> None:
-        """SIGKILL its Python and its JVM at once; its Python workers become orphans."""
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-
-    def end(self) -> int:
-        """Wait until it ends by itself and return its status."""
-        return self._process.wait(STEP_S)
-
-
 class Run:
     """One query over one checkpoint, and the knowledge of what its output must be."""
 
@@ -167,7 +127,7 @@ class Run:
         self._announced = Announced(folder / "faults")
         self._announced.folder.mkdir(parents=True)
         self._sent = 0
-        self._driver: Driver | None = None
+        self._driver: DriverProcess | None = None
 
     # -- the query -----------------------------------------------------------------------------
 
@@ -184,12 +144,12 @@ class Run:
                 self._kill(kill, batch, driver)
                 self._verdict.kills.append(f"{kill}, batch {batch}")
                 progress()
-            if driver.status is None and driver.end() != 0:
+            if driver.status is None and driver.end(STEP_S) != 0:
                 self._wrong(f"the driver ended with status {driver.status}: {driver.stderr}")
         finally:
             driver.kill()
 
-    def _start(self, master: str, faults: Sequence[Fault]) -> Driver:
+    def _start(self, master: str, faults: Sequence[Fault]) -> DriverProcess:
         self._verdict.drivers += 1
         job = {
             "master": master,
@@ -202,7 +162,7 @@ class Run:
             "faults": plan(*faults),
             "reader": {"maxOffsetsPerTrigger": str(BATCH_RECORDS)},
         }
-        return Driver(job, self._folder / f"driver-{self._verdict.drivers}.stderr")
+        return DriverProcess(job, self._folder / f"driver-{self._verdict.drivers}.stderr")
 
     def _send(self, count: int) -> None:
         """Numbered records, in turn to each partition: offsets of the source count them."""
@@ -225,7 +185,7 @@ class Run:
 
     # -- killing -------------------------------------------------------------------------------
 
-    def _kill(self, kill: Kill, batch: int, driver: Driver) -> None:
+    def _kill(self, kill: Kill, batch: int, driver: DriverProcess) -> None:
         if kill.point == "start":
             threading.Event().wait(self._chance.uniform(0.5, 8.0))
             driver.kill()
@@ -248,12 +208,12 @@ class Run:
             self._expect([decided], f"{kill}, batch {batch}")
             self._announced.release(_name(batch, kill))
 
-    def _reached(self, driver: Driver, batch: int, kill: Kill) -> Mapping[str, int]:
+    def _reached(self, driver: DriverProcess, batch: int, kill: Kill) -> Mapping[str, int]:
         file = self._announced.folder / f"{_name(batch, kill)}.reached"
         self._wait(driver, file.exists, f"{kill} reached in batch {batch}")
         return json.loads(file.read_text())
 
-    def _kill_now(self, kill: Kill, driver: Driver, facts: Mapping[str, int]) -> None:
+    def _kill_now(self, kill: Kill, driver: DriverProcess, facts: Mapping[str, int]) -> None:
         match kill.target:
             case "driver":
                 driver.kill()
@@ -265,7 +225,7 @@ class Run:
             case _:
                 assert kill.target == "worker", kill  # it has killed itself
 
-    def _wait(self, driver: Driver, condition: Callable[[], bool], what: str) -> None:
+    def _wait(self, driver: DriverProcess, condition: Callable[[], bool], what: str) -> None:
         def reached() -> bool:
             done = condition()
             assert done or driver.status is None, f"{what}: driver ended early: {driver.stderr}"

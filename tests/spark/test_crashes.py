@@ -1,10 +1,7 @@
 """Kills at chosen places: whatever dies, each input record is in the output exactly once."""
 
-import json
 import os
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.spark.cluster import StandaloneCluster
-from tests.spark.conftest import ROOT, Log
+from tests.spark.conftest import Log
+from tests.spark.driver_process import PYTHONPATH, DriverProcess
 from tests.spark.faults import Announced, Fault, plan
 
 RECORDS = [f"{number:04}" for number in range(400)]
@@ -20,44 +18,11 @@ END_S = 240.0
 EXECUTORS = {
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
-    "spark.executorEnv.PYTHONPATH": str(ROOT),
+    "spark.executorEnv.PYTHONPATH": PYTHONPATH,
 }
 
 
-class Driver:
-    """A Spark driver in a process group of its own."""
-
-    def __init__(self, job: dict[str, object], stderr: Path) -> None:
-        self._stderr = stderr
-        with stderr.open("wb") as file:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.spark.driver", json.dumps(job)],
-                cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=file,
-                start_new_session=True,
-            )
-
-    def kill(self) -> None:
-        """SIGKILL the driver's Python and JVM; Python workers are left as orphans."""
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-
-    def succeed(self) -> None:
-        """Wait for its end, which must be a good one."""
-        status = self.process.wait(END_S)
-        assert status == 0, self.stderr
-
-    @property
-    def stderr(self) -> str:
-        """What it wrote so far."""
-        return self._stderr.read_text(errors="replace")[-4_000:]
-
-
-Start = Callable[..., Driver]
+Start = Callable[..., DriverProcess]
 
 
 @pytest.fixture
@@ -79,14 +44,14 @@ def start(
     log: Log, topics: tuple[str, str], announced: Announced, tmp_path: Path
 ) -> Iterator[Start]:
     """Start a driver of the one query, with faults; what still runs at the end is killed."""
-    drivers: list[Driver] = []
+    drivers: list[DriverProcess] = []
 
     def starter(
         *faults: Fault,
         master: str = "local[2,4]",
         settings: dict[str, str] | None = None,
         **writer: str,
-    ) -> Driver:
+    ) -> DriverProcess:
         job = {
             "master": master,
             "settings": settings or {},
@@ -99,7 +64,7 @@ def start(
             "reader": {"maxOffsetsPerTrigger": "100"},
             "writer": writer,
         }
-        drivers.append(Driver(job, tmp_path / f"driver-{len(drivers)}.stderr"))
+        drivers.append(DriverProcess(job, tmp_path / f"driver-{len(drivers)}.stderr"))
         return drivers[-1]
 
     yield starter
@@ -141,14 +106,14 @@ def test_no_death_of_a_driver_or_task_loses_or_doubles_a_record(
         ),
         Fault(name="error", point="writing", batch=3, partition=1, attempt=0, action="raise"),
     )
-    fourth.succeed()
+    assert fourth.end(END_S) == 0, fourth.stderr
     assert announced.wait("worker")["attempt"] == 0
     assert announced.wait("error")["attempt"] == 0
     assert log.values(sink) == RECORDS, doubled(log.values(sink))
 
     # The zombie wakes up: its run is fenced, and it changes nothing.
     announced.release("pause")
-    assert zombie.process.wait(END_S) == 1
+    assert zombie.end(END_S) == 1
     assert "a newer run of this query has taken over" in zombie.stderr
     assert log.values(sink) == RECORDS
 
@@ -167,7 +132,7 @@ def test_a_killed_executor_changes_nothing(
     daemon = announced.wait("executor")["parent"]
     # The workers' daemon is the child of the executor's JVM.
     os.kill(_parent(daemon), signal.SIGKILL)
-    driver.succeed()
+    assert driver.end(END_S) == 0, driver.stderr
     assert log.values(sink) == RECORDS, doubled(log.values(sink))
 
 
@@ -195,7 +160,7 @@ def test_a_speculated_copy_of_a_task_doubles_nothing(
         )
         announced.wait("straggler")
         assert announced.wait("copy")["attempt"] == 1
-        driver.succeed()
+        assert driver.end(END_S) == 0, driver.stderr
     assert log.values(sink) == RECORDS, doubled(log.values(sink))
 
 
