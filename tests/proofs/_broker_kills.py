@@ -89,7 +89,8 @@ def _write_plain(address: str, told: Told, stop: threading.Event) -> None:
         left = producer.flush(END_DEADLINE_S)
         if left:
             told.failures.append(f"{left} idempotent records were never acknowledged")
-    except KafkaException as error:
+    except (KafkaException, SystemError) as error:
+        # A fatal error that meets a callback's comes out of confluent-kafka as a SystemError.
         told.failures.append(f"the idempotent producer gave up: {error}")
         stop.set()
 
