@@ -64,7 +64,7 @@ def dd(place: Path, write_bytes: int, total_bytes: int) -> float:
 def main() -> None:
     """Write in turns."""
     report = Report("fsync", "32 producers that wait for stable storage", METHOD)
-    rounds, count = sized(5, 2), sized(3_000, CHUNK)
+    rounds, count = sized(9, 2), sized(1_000, CHUNK)
     speeds: dict[str, list[float]] = {"fsync": [], "os": [], "dd": []}
     sizes: list[float] = []
     settings = {"enable.idempotence": True, "acks": "all", "log_level": 0}
@@ -78,7 +78,8 @@ def main() -> None:
                 Producer({"bootstrap.servers": broker.address, **settings})
                 for _ in range(PRODUCERS)
             ]
-            write(producers[name], CHUNK)  # connections, producer ids
+            for _ in range(3):  # connections, producer ids, memory
+                write(producers[name], count)
         for _ in range(rounds):
             before = synced.syncs()
             total = PRODUCERS * count * len(RECORD)
