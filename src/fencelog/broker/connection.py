@@ -319,7 +319,9 @@ class Connection(asyncio.BufferedProtocol):
     def _settled(self, slot: _Slot, reply: Reply) -> None:
         """Take a reply from somewhere in the broker; others of this turn leave along with it."""
         self._ready(slot, reply)
-        if not self._send_is_due:
+        if not self._slots and not self._waiting:
+            self._send()  # no other can come
+        elif not self._send_is_due:
             self._send_is_due = True
             self._loop.call_soon(self._send_and_advance)
 

@@ -20,7 +20,8 @@ class LogFlusher:
         self._sync = sync
         self._dirty: dict[Partition, None] = {}
         self._syncing: set[Partition] = set()
-        self._wake = asyncio.Event()
+        self._woken: asyncio.Future[None] | None = None
+        """What ``run`` waits for while there is nothing that it may flush."""
         self._writing = False
         self._ended = False
         self._idle = asyncio.Event()
@@ -32,17 +33,21 @@ class LogFlusher:
         if not self._ended:
             self._idle.clear()
         if partition not in self._syncing:
-            self._wake.set()
+            self._wake()
 
     async def run(self) -> None:
         """Flush for as long as the broker serves."""
+        loop = asyncio.get_running_loop()
         try:
             async with asyncio.TaskGroup() as syncs:
                 while True:
-                    await self._wake.wait()
-                    self._wake.clear()
+                    ready = [p for p in self._dirty if p not in self._syncing]
+                    if not ready:
+                        self._woken = loop.create_future()
+                        await self._woken
+                        continue
                     self._writing = True
-                    for partition in [p for p in self._dirty if p not in self._syncing]:
+                    for partition in ready:
                         del self._dirty[partition]
                         await self._flush(partition, syncs)
                     self._writing = False
@@ -50,6 +55,10 @@ class LogFlusher:
         finally:
             self._ended = True
             self._idle.set()
+
+    def _wake(self) -> None:
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
 
     async def drained(self) -> None:
         """Return when nothing is left to flush, or nobody is left to do it."""
@@ -85,7 +94,7 @@ class LogFlusher:
         finally:
             self._syncing.discard(partition)
         if partition in self._dirty:
-            self._wake.set()
+            self._wake()
         self._update_idle()
 
     def _update_idle(self) -> None:

@@ -65,9 +65,11 @@ class MarkerToWrite:
     """The producer never comes back (V5): forget it with this marker."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class TailWrite:
     """Bytes for one segment, in the order in which they must reach the disk.
+
+    Nobody changes one; only freezing it would cost three times its making, at each flush.
 
     ``roll`` says that this segment is new: the one before it is complete, and ``snapshot`` is the
     content of ``<segment_base_offset>.snapshot``. ``index``, ``time_index`` and ``txn_index`` are

@@ -154,9 +154,12 @@ class PartitionStore:
         """
         async with self._write_turn:
             self._check_usable()
-            with self._gives_up():
+            try:
                 for write in tail:
                     await self._write_one(write)
+            except BaseException as error:
+                self._give_up(error)
+                raise
 
     async def sync(self) -> None:
         """Return when everything written before the call is on stable storage, its name included.
@@ -387,12 +390,16 @@ class PartitionStore:
         """Whatever ends the block early, cancellation too, ends this store's writes for good."""
         try:
             yield
-        except FileNotFoundError as error:
+        except BaseException as error:
+            self._give_up(error)
+            raise
+
+    def _give_up(self, error: BaseException) -> None:
+        """Keep why nothing is written any more; a file that is gone becomes a StorageError."""
+        if isinstance(error, FileNotFoundError):
             self._failure = f"a file is gone: {error}"
             raise StorageError(f"{self._directory}: {self._failure}") from error
-        except BaseException as error:
-            self._failure = str(error) or type(error).__name__
-            raise
+        self._failure = str(error) or type(error).__name__
 
 
 async def read_topic_id(disk: Disk, directory: str) -> TopicId | None:
