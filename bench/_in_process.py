@@ -22,6 +22,7 @@ from fencelog.broker.connection import Connection
 from fencelog.node import Node, open_node
 
 CRC_FROM = 21
+FRAMES_AT_ONCE = 50
 
 
 class Transport:
@@ -64,10 +65,14 @@ async def _measure(data_dir: Path, record_bytes: int, records: int, requests: in
         await node.broker.logs.create_topic(TOPIC, 1, {})
         times = []
         connection, transport = _connect(node)
-        for number in range(requests):
-            frame = produce_frame(7, number * records, records, bytes(record_bytes * records))
-            whole = await _feed(connection, transport, frame)
-            times.append(whole - _unavoidable(connection, frame))
+        payload = bytes(record_bytes * records)
+        for start in range(0, requests, FRAMES_AT_ONCE):
+            # Made before they are fed: making one passes more through the caches than receiving it.
+            numbers = range(start, start + FRAMES_AT_ONCE)
+            frames = [produce_frame(7, number * records, records, payload) for number in numbers]
+            wholes = [await _feed(connection, transport, frame) for frame in frames]
+            bare = [_unavoidable(connection, frame) for frame in frames]
+            times += [whole - least for whole, least in zip(wholes, bare, strict=True)]
         return 1e6 * median(times)
 
 
