@@ -54,7 +54,7 @@ class Transport:
 
 def own_us(data_dir: Path, record_bytes: int, records: int, requests: int) -> float:
     """Median µs of Python a request with one batch of so many records."""
-    node_module.FileDisk = ForgetfulDisk  # type: ignore[misc]
+    node_module.FileDisk = ForgetfulDisk
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_measure(data_dir, record_bytes, records, requests))
 
