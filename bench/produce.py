@@ -29,10 +29,10 @@ METHOD = (
 
 NEXT = (
     "The goal for Python's own time is missed. `profile.md` has the parts: no single one stands "
-    "out. With small frames the same path takes about half of it; a megabyte that passes the caches "
-    "makes every line of it dearer. Next: hand out index entries when a segment is full and not at "
-    "each flush, take the common request (one topic, one partition) from frame to append in one "
-    "pass, and measure with a Python that was built with profile-guided optimisation."
+    "out. With small frames the same path takes about half of it; a megabyte that passes the "
+    "caches makes every line of it dearer. Next: hand out index entries when a segment is full and "
+    "not at each flush, take the common request (one topic, one partition) from frame to append in "
+    "one pass, and measure with a Python that was built with profile-guided optimisation."
 )
 
 
