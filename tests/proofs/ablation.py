@@ -35,6 +35,16 @@ LEFT_OPEN = [
     "",
     "**F4, several partitions without a transaction.** A produce request is not atomic over its",
     "partitions: each gets its own result. Atomicity over partitions is what transactions are for.",
+    "",
+    "**D2, a partition of a coordinator.** When a write or a sync of an internal topic fails, the",
+    "transactional ids, apps and groups on that partition get COORDINATOR_NOT_AVAILABLE until the",
+    "broker is started again. A partition that stays offline keeps the transactions that wrote to",
+    "it undecided for their producers.",
+    "",
+    "**D3, a hole in what nobody was promised.** A power cut may keep a later batch of the last,",
+    "unacknowledged round and lose an earlier one. In `fsync` mode a sound batch behind a bad one",
+    "counts as damage: the partition stays offline though nothing acknowledged is lost. There is",
+    "no command yet that salvages it.",
 ]
 TESTS_FAILED = 1  # pytest's exit status; any other one means that no test ran to its end
 
