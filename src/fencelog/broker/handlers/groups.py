@@ -3,6 +3,8 @@
 Version notes: OffsetFetch asks for one group up to version 7 and for several from 8 on.
 """
 
+from collections.abc import Sequence
+
 from fencelog.broker.connection import Request
 from fencelog.broker.context import Broker
 from fencelog.coordination.group.records import CommittedOffset
@@ -16,6 +18,8 @@ from fencelog.wire.messages.offset_commit import (
 )
 from fencelog.wire.messages.offset_fetch import (
     OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
@@ -86,27 +90,13 @@ async def offset_fetch(
 ) -> OffsetFetchResponse:
     """How far groups have come; -1 where a partition has no offset."""
     if request.header.api_version < 8:
-        wanted = None
-        if message.topics is not None:
-            wanted = [
-                TopicPartition(topic.name, index)
-                for topic in message.topics
-                for index in topic.partition_indexes
-            ]
-        found = await _fetch(broker, message.group_id, wanted)
+        found = await _fetch(broker, message.group_id, message.topics)
         if isinstance(found, ErrorCode):
             return OffsetFetchResponse(error_code=found)
         return OffsetFetchResponse(topics=_topics(found))
     groups = []
     for group in message.groups:
-        wanted = None
-        if group.topics is not None:
-            wanted = [
-                TopicPartition(topic.name, index)
-                for topic in group.topics
-                for index in topic.partition_indexes
-            ]
-        found = await _fetch(broker, group.group_id, wanted)
+        found = await _fetch(broker, group.group_id, group.topics)
         if isinstance(found, ErrorCode):
             answer = OffsetFetchResponseGroup(group_id=group.group_id, error_code=found)
         else:
@@ -116,8 +106,18 @@ async def offset_fetch(
 
 
 async def _fetch(
-    broker: Broker, group: str, wanted: list[TopicPartition] | None
+    broker: Broker,
+    group: str,
+    asked: Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None,
 ) -> Committed | ErrorCode:
+    """A group's offsets on the partitions asked for; on all that it has where none are named."""
+    wanted = None
+    if asked is not None:
+        wanted = [
+            TopicPartition(topic.name, index)
+            for topic in asked
+            for index in topic.partition_indexes
+        ]
     try:
         found = await broker.groups.read(group, lambda shard: shard.fetch(group, wanted))
     except NotLeaderError:
