@@ -1,0 +1,1 @@
+"""What happened, and whether exactly-once held: histories in, verdicts out."""

@@ -1,0 +1,1 @@
+"""The real broker and real clients in a world of seeded time, network, disk and crashes."""

@@ -1,0 +1,72 @@
+"""The small interface between a workload and the stage that it plays on, simulated or real.
+
+A workload knows no faults. Its clients may die at any await, and are then started again by the
+stage under a new process name; everything that must outlive a client is in the log or the history.
+"""
+
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol
+
+from fencelog.check.history import Event, Recorder
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much happens. The simulator plays small, real chaos large."""
+
+    clients: int = 3
+    partitions: int = 3
+    records_per_send: int = 2
+    """Upper bound of the records that one send of a step carries; each is one value."""
+    pause_s: float = 0.2
+    """Mean pause of a client between two operations; 0 for none."""
+    key_records: int = 256
+    """After so many values a key (partition group) gives way to the next one."""
+
+
+class Stage(Protocol):
+    """What one client of a workload is given."""
+
+    bootstrap: str
+    """``host:port`` of the cluster."""
+    random: Random
+    """Seeded, this client's own."""
+    history: Recorder
+    """Under this client's process name, which no other and no earlier one has."""
+    scale: Scale
+    stopping: bool
+    """Set when the client should end its current operation and return."""
+
+    def now(self) -> float:
+        """The running loop's seconds."""
+        ...
+
+    async def pause(self) -> None:
+        """Wait as long as the scale says, randomly."""
+        ...
+
+
+class Workload(Protocol):
+    """A kind of traffic with the claim that must hold of its history."""
+
+    name: str
+
+    async def prepare(self, stage: Stage) -> None:
+        """Create topics; called once, before any fault, may be called again after a crash."""
+        ...
+
+    async def client(self, stage: Stage, index: int) -> None:
+        """Act until ``stage.stopping``, from whatever an earlier client of this index left."""
+        ...
+
+    async def settle(self, stage: Stage) -> None:
+        """After all faults are healed: end what is open, read all, record ends (``final`` reads).
+
+        Raises TimeoutError when the log does not come to rest within its bound.
+        """
+        ...
+
+    def judge(self, events: list[Event]) -> list[str]:
+        """Problems beyond the checker's anomalies that only this workload can tell; else empty."""
+        ...
