@@ -8,7 +8,7 @@ import pytest
 
 from fencelog.adapters.file_disk import FileDisk
 from fencelog.ports import Disk
-from tests.support.memory_disk import MemoryDisk
+from fencelog.sim.disk import SimDisk
 
 Scenario = Callable[[Disk], Awaitable[None]]
 
@@ -16,7 +16,7 @@ Scenario = Callable[[Disk], Awaitable[None]]
 @pytest.fixture(params=["file", "memory"])
 def on_disk(request: pytest.FixtureRequest, tmp_path: Path):
     """Run a scenario against one implementation of the port."""
-    disk = FileDisk(tmp_path / "data") if request.param == "file" else MemoryDisk()
+    disk = FileDisk(tmp_path / "data") if request.param == "file" else SimDisk()
 
     def run(scenario: Scenario) -> None:
         asyncio.run(scenario(disk))

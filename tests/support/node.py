@@ -14,6 +14,7 @@ from fencelog.adapters.sqlite_metadata import SqliteMetadata
 from fencelog.adapters.system_clock import SystemClock, SystemRandom
 from fencelog.broker.config import BrokerConfig, Durability
 from fencelog.node import Node, Ports
+from fencelog.sim.disk import Loss, SimDisk, SimFile
 from fencelog.types import Buffer, Offset
 from fencelog.wire import hot
 from fencelog.wire.framing import frame
@@ -31,7 +32,6 @@ from fencelog.wire.messages.create_topics import (
     CreateTopicsResponse,
 )
 from fencelog.wire.records import RecordToWrite, build_batch, read_records
-from tests.support.memory_disk import Loss, MemoryDisk, MemoryFile
 
 M = TypeVar("M", bound=Message)
 DEADLINE_S = 10.0
@@ -39,7 +39,7 @@ PRODUCE = 0
 FETCH = 1
 
 
-class HeldFile(MemoryFile):
+class HeldFile(SimFile):
     """A file whose syncs wait while the disk is held."""
 
     async def sync(self) -> None:
@@ -50,7 +50,7 @@ class HeldFile(MemoryFile):
         await super().sync()
 
 
-class HeldDisk(MemoryDisk):
+class HeldDisk(SimDisk):
     """A simulated disk whose syncs a test can hold back and let go."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class HeldDisk(MemoryDisk):
     def holds(self, path: str) -> bool:
         return not self.released.is_set() and self.held_part in path and path.endswith(".log")
 
-    async def open(self, path: str, *, create: bool = False) -> MemoryFile:
+    async def open(self, path: str, *, create: bool = False) -> SimFile:
         file = await super().open(path, create=create)
         await file.close()
         return HeldFile(self, path, file._inode)

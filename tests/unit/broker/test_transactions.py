@@ -9,6 +9,7 @@ from fencelog import node as node_module
 from fencelog.broker.partition import Partition
 from fencelog.errors import ErrorCode, StorageError
 from fencelog.node import Node
+from fencelog.sim.disk import Loss
 from fencelog.types import ProducerEpoch, ProducerId
 from fencelog.wire.batch import iterate, read_header
 from fencelog.wire.control import read_marker
@@ -20,7 +21,6 @@ from fencelog.wire.messages.add_partitions_to_txn import (
 from fencelog.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from fencelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from fencelog.wire.records import RecordToWrite, build_batch
-from tests.support.memory_disk import Loss
 from tests.support.node import Peer, World, batch, until, visible
 
 ID = "orders"

@@ -7,13 +7,13 @@ import pytest
 
 from fencelog.broker.catalog import name_problem
 from fencelog.errors import ErrorCode
+from fencelog.sim.disk import Loss, PowerCut
 from fencelog.wire.messages.delete_topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DeleteTopicState,
 )
 from fencelog.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from tests.support.memory_disk import Loss, PowerCut
 from tests.support.node import Peer, World, batch, visible
 
 

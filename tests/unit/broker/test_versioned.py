@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fencelog.errors import ErrorCode
+from fencelog.sim.disk import Loss
 from fencelog.wire.messages.abort_transaction import (
     AbortTransactionRequest,
     AbortTransactionResponse,
@@ -21,7 +22,6 @@ from fencelog.wire.messages.renew_transaction import (
     RenewTransactionRequest,
     RenewTransactionResponse,
 )
-from tests.support.memory_disk import Loss
 from tests.support.node import Peer, World, batch, until, visible
 from tests.unit.broker.test_transactions import settled
 

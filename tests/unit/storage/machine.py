@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from random import Random
 
+from fencelog.sim.disk import PowerCut, SimDisk
 from fencelog.storage.directory import DataDirectory
 from fencelog.types import TopicPartition
 from fencelog.wire.batch import iterate
 from fencelog.wire.control import read_marker
-from tests.support.memory_disk import MemoryDisk, PowerCut
 from tests.unit.storage.world import World, run
 
 PARTITION = TopicPartition("t", 0)
@@ -37,7 +37,7 @@ class History:
 class Machine:
     """One life: open, do things, end."""
 
-    def __init__(self, disk: MemoryDisk, history: History) -> None:
+    def __init__(self, disk: SimDisk, history: History) -> None:
         self.disk = disk
         self.history = history
 
@@ -123,7 +123,7 @@ def check_state(world: World, stored: bytes) -> None:
     assert log.last_stable_offset == min([*first_offsets.values(), log.log_end_offset])
 
 
-def cut_at(disk: MemoryDisk, number: int) -> None:
+def cut_at(disk: SimDisk, number: int) -> None:
     """Stop the world ahead of the disk operation of this number, counted from now."""
     left = number
 
@@ -136,7 +136,7 @@ def cut_at(disk: MemoryDisk, number: int) -> None:
     disk.before = before
 
 
-def live(disk: MemoryDisk, history: History, program, cut: int | None) -> bool:
+def live(disk: SimDisk, history: History, program, cut: int | None) -> bool:
     """Run a life; returns False when the power was cut in it."""
     if cut is not None:
         cut_at(disk, cut)

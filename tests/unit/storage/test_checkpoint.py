@@ -3,14 +3,14 @@
 import pytest
 
 from fencelog.errors import StorageError
+from fencelog.sim.disk import Loss, PowerCut, SimDisk
 from fencelog.storage.checkpoint import read_file, remove_file, replace_file
-from tests.support.memory_disk import Loss, MemoryDisk, PowerCut
 from tests.unit.storage.machine import cut_at
 from tests.unit.storage.world import run
 
 
 def test_content_then_name_then_directory_become_durable_in_this_order() -> None:
-    disk = MemoryDisk()
+    disk = SimDisk()
     run(replace_file(disk, "a", b"one"))
     assert disk.operations == [
         ("create", "a.tmp"),
@@ -24,7 +24,7 @@ def test_content_then_name_then_directory_become_durable_in_this_order() -> None
 @pytest.mark.parametrize("loss", list(Loss))
 def test_a_power_cut_at_any_operation_leaves_the_old_file_or_the_new_one(loss: Loss) -> None:
     for cut in range(5):
-        disk = MemoryDisk()
+        disk = SimDisk()
         run(replace_file(disk, "a", b"the old content"))
         cut_at(disk, cut)
         with pytest.raises(PowerCut):
@@ -36,7 +36,7 @@ def test_a_power_cut_at_any_operation_leaves_the_old_file_or_the_new_one(loss: L
 
 
 def test_a_failed_sync_leaves_the_old_file() -> None:  # D2
-    disk = MemoryDisk()
+    disk = SimDisk()
     run(replace_file(disk, "a", b"old"))
     disk.failing_syncs = 1
     with pytest.raises(StorageError):
@@ -45,7 +45,7 @@ def test_a_failed_sync_leaves_the_old_file() -> None:  # D2
 
 
 def test_a_missing_file_reads_as_none_and_is_removed_durably() -> None:
-    disk = MemoryDisk()
+    disk = SimDisk()
     assert run(read_file(disk, "a")) is None
     run(replace_file(disk, "a", b"one"))
     run(remove_file(disk, "a"))

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fencelog.errors import CorruptionError
-from tests.support.memory_disk import Loss, MemoryDisk
+from fencelog.sim.disk import Loss, SimDisk
 from tests.unit.storage.machine import History, Machine, live
 
 PRODUCERS = (11, 12)
@@ -33,7 +33,7 @@ async def start_only(machine: Machine) -> None:
 
 def operations_of(*programs) -> int:
     """How many disk operations the last of these lives takes."""
-    disk, history = MemoryDisk(), History("fsync")
+    disk, history = SimDisk(), History("fsync")
     for program in programs:
         disk.operations.clear()
         assert live(disk, history, program, None)
@@ -43,7 +43,7 @@ def operations_of(*programs) -> int:
 @pytest.mark.parametrize("loss", [Loss.ALL, Loss.TORN, Loss.NONE])
 def test_a_power_cut_at_any_operation_of_a_first_life_loses_nothing(loss: Loss) -> None:  # E15
     for cut in range(operations_of(busy_life)):
-        disk, history = MemoryDisk(), History("fsync")
+        disk, history = SimDisk(), History("fsync")
         assert not live(disk, history, busy_life, cut)
         after = disk.power_loss(loss, Random(cut))
         assert live(after, history, busy_life, None)
@@ -52,7 +52,7 @@ def test_a_power_cut_at_any_operation_of_a_first_life_loses_nothing(loss: Loss) 
 @pytest.mark.parametrize("loss", [Loss.ALL, Loss.TORN, Loss.NONE])
 def test_a_power_cut_at_any_operation_of_a_later_life_loses_nothing(loss: Loss) -> None:  # E15
     for cut in range(0, operations_of(busy_life, busy_life), 3):
-        disk, history = MemoryDisk(), History("fsync")
+        disk, history = SimDisk(), History("fsync")
         assert live(disk, history, busy_life, None)
         assert not live(disk, history, busy_life, cut)
         after = disk.power_loss(loss, Random(cut))
@@ -64,7 +64,7 @@ def test_a_power_cut_at_any_operation_of_recovery_loses_nothing(loss: Loss) -> N
     first_cut = operations_of(busy_life) * 3 // 4
     cut, finished = 0, False
     while not finished:
-        disk, history = MemoryDisk(), History("fsync")
+        disk, history = SimDisk(), History("fsync")
         assert not live(disk, history, busy_life, first_cut)
         crashed = disk.power_loss(Loss.NONE)
         finished = live(crashed, history, start_only, cut)
@@ -76,7 +76,7 @@ def test_a_power_cut_at_any_operation_of_recovery_loses_nothing(loss: Loss) -> N
 
 def test_in_os_mode_a_kill_at_any_operation_loses_nothing() -> None:  # D1
     for cut in range(operations_of(busy_life)):
-        disk, history = MemoryDisk(), History("os")
+        disk, history = SimDisk(), History("os")
         live(disk, history, busy_life, cut)
         assert live(disk.power_loss(Loss.NONE), history, busy_life, None)
 
@@ -122,7 +122,7 @@ async def perform(machine: Machine, actions: list[tuple[str, int]], *, stops: bo
 @given(lives=lives_ended_by(Loss.ALL, Loss.TORN, Loss.NONE))
 @settings(max_examples=100, deadline=None)
 def test_any_lives_on_one_disk_keep_a_prefix_with_all_that_was_acknowledged(lives) -> None:  # E15
-    disk, history = MemoryDisk(), History("fsync")
+    disk, history = SimDisk(), History("fsync")
     for actions, loss, seed, cut in lives:
         live(disk, history, lambda m: perform(m, actions, stops=loss is None), cut)  # noqa: B023
         disk = disk.power_loss(loss or Loss.TORN, Random(seed))
@@ -132,7 +132,7 @@ def test_any_lives_on_one_disk_keep_a_prefix_with_all_that_was_acknowledged(live
 @given(lives=lives_ended_by(*Loss))
 @settings(max_examples=60, deadline=None)
 def test_in_os_mode_any_power_cut_leaves_a_prefix(lives) -> None:  # E15
-    disk, history = MemoryDisk(), History("os")
+    disk, history = SimDisk(), History("os")
     for actions, loss, seed, cut in lives:
         live(disk, history, lambda m: perform(m, actions, stops=loss is None), cut)  # noqa: B023
         disk = disk.power_loss(loss or Loss.TORN, Random(seed))
@@ -144,7 +144,7 @@ def test_in_os_mode_any_power_cut_leaves_a_prefix(lives) -> None:  # E15
 @given(seed=st.integers(0, 1 << 16))
 @settings(max_examples=60, deadline=None)
 def test_pages_lost_between_others_are_cut_off_or_reported_and_never_served(seed: int) -> None:
-    disk, history = MemoryDisk(), History("fsync")  # D3
+    disk, history = SimDisk(), History("fsync")  # D3
 
     async def writes(machine: Machine) -> None:
         await machine.start()

@@ -4,10 +4,10 @@ import pytest
 
 from fencelog.errors import CorruptionError
 from fencelog.log import layout
+from fencelog.sim.disk import Loss, PowerCut, SimDisk
 from fencelog.storage.checkpoint import replace_file
 from fencelog.storage.directory import DataDirectory
 from fencelog.types import Offset, TopicId, TopicPartition
-from tests.support.memory_disk import Loss, MemoryDisk, PowerCut
 from tests.unit.storage.machine import SeededRandom, cut_at
 from tests.unit.storage.world import run
 
@@ -15,26 +15,26 @@ A, B = TopicPartition("a.b-c", 0), TopicPartition("a.b-c", 11)
 TOPIC_ID = TopicId(bytes(16))
 
 
-def opened(disk: MemoryDisk) -> DataDirectory:
+def opened(disk: SimDisk) -> DataDirectory:
     return run(DataDirectory.open(disk, SeededRandom()))
 
 
-def with_partitions() -> MemoryDisk:
-    disk = MemoryDisk()
+def with_partitions() -> SimDisk:
+    disk = SimDisk()
     for partition in (A, B):
         run(disk.make_directory(DataDirectory.path_of(partition)))
     return disk
 
 
 def test_a_directory_keeps_its_cluster_id() -> None:
-    disk = MemoryDisk()
+    disk = SimDisk()
     first = opened(disk).cluster_id
     assert len(first) == 22
     assert opened(disk.power_loss(Loss.ALL)).cluster_id == first
 
 
 def test_another_nodes_directory_is_refused() -> None:
-    disk = MemoryDisk()
+    disk = SimDisk()
     opened(disk)
     with pytest.raises(CorruptionError, match="belongs to node 1"):
         run(DataDirectory.open(disk, SeededRandom(), node_id=2))
@@ -150,7 +150,7 @@ def test_a_directory_that_vanished_is_damage_and_no_new_partition() -> None:  # 
 
 
 def test_the_longest_topic_name_can_be_deleted() -> None:
-    disk = MemoryDisk()
+    disk = SimDisk()
     longest = TopicPartition("x" * 249, 2**31 - 1)
     directory = opened(disk)
     run(disk.make_directory(DataDirectory.path_of(longest)))

@@ -6,10 +6,10 @@ import pytest
 
 from fencelog.errors import StorageError
 from fencelog.log.values import Isolation, ReadPlan
+from fencelog.sim.disk import SimDisk, SimFile
 from fencelog.storage.partition_store import PartitionStore, read_topic_id
 from fencelog.types import Offset, TimestampMs
 from fencelog.wire.batch import iterate
-from tests.support.memory_disk import MemoryDisk, MemoryFile
 from tests.unit.storage.world import DIRECTORY, NOW_MS, SMALL_SEGMENTS, TOPIC_ID, World, run
 
 
@@ -132,14 +132,14 @@ def test_a_sync_waits_for_the_one_under_way() -> None:  # D1
         world.append_values(b"one")
         await world.write()
         may_end = asyncio.Event()
-        file_sync = MemoryFile.sync
+        file_sync = SimFile.sync
 
-        async def slow(file: MemoryFile) -> None:
+        async def slow(file: SimFile) -> None:
             await may_end.wait()
             await file_sync(file)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(MemoryFile, "sync", slow)
+            patch.setattr(SimFile, "sync", slow)
             first = asyncio.ensure_future(world.store.sync())
             second = asyncio.ensure_future(world.store.sync())
             for _ in range(5):
@@ -222,14 +222,14 @@ def test_a_read_that_began_before_a_roll_ends_undisturbed() -> None:
         world.append_values(b"x" * 900)
         await world.flush()
         may_end = asyncio.Event()
-        file_read = MemoryFile.read
+        file_read = SimFile.read
 
-        async def slow(file: MemoryFile, position: int, size: int) -> bytes:
+        async def slow(file: SimFile, position: int, size: int) -> bytes:
             await may_end.wait()
             return await file_read(file, position, size)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(MemoryFile, "read", slow)
+            patch.setattr(SimFile, "read", slow)
             plan = world.log.read(Offset(0), 1 << 20, Isolation.REPLICATED)
             assert isinstance(plan, ReadPlan)
             read = asyncio.ensure_future(world.store.read(plan))
@@ -246,7 +246,7 @@ def test_a_read_that_began_before_a_roll_ends_undisturbed() -> None:
 def test_full_segments_hold_no_open_file() -> None:
     async def scenario() -> None:
         for durability in ("fsync", "os"):
-            disk = MemoryDisk()
+            disk = SimDisk()
             world = await World.create(disk, durability=durability)
             for number in range(60):
                 world.append_values(b"%d" % number, b"x" * 60)
@@ -285,7 +285,7 @@ def test_deleted_segments_are_gone_and_the_rest_is_read() -> None:
 
 def test_a_partition_is_made_once_and_says_whose_it_is() -> None:
     async def scenario() -> None:
-        disk = MemoryDisk()
+        disk = SimDisk()
         assert await read_topic_id(disk, DIRECTORY) is None
         await World.create(disk)
         assert await read_topic_id(disk, DIRECTORY) == TOPIC_ID

@@ -7,9 +7,9 @@ import pytest
 from fencelog.errors import CorruptionError
 from fencelog.log import layout
 from fencelog.log.values import Isolation, ReadPlan
+from fencelog.sim.disk import Loss, SimDisk
 from fencelog.types import Offset
 from fencelog.wire.batch import iterate
-from tests.support.memory_disk import Loss, MemoryDisk
 from tests.unit.storage.world import DIRECTORY, World, run
 
 FIRST = f"{DIRECTORY}/{0:020d}.log"
@@ -40,7 +40,7 @@ async def many_segments(batches: int = 40) -> World:
     return world
 
 
-def truncated(disk: MemoryDisk, path: str, size: int) -> None:
+def truncated(disk: SimDisk, path: str, size: int) -> None:
     """Cut a stored file."""
     directory, name = disk._split(path)
     directory.names[name].data = directory.names[name].data[:size]

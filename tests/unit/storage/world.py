@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 from fencelog.log.config import LogConfig
 from fencelog.log.partition_log import PartitionLog
 from fencelog.log.values import Appended, Isolation, MarkerToWrite, ReadPlan, TailWrite
+from fencelog.sim.disk import SimDisk
 from fencelog.storage.partition_store import PartitionStore
 from fencelog.types import CoordinatorEpoch, Offset, ProducerEpoch, ProducerId, TopicId
 from fencelog.wire.batch import iterate, read_header
 from fencelog.wire.records import RecordToWrite, build_batch, read_records
-from tests.support.memory_disk import MemoryDisk
 
 _T = TypeVar("_T")
 
@@ -44,7 +44,7 @@ def batch_of(*values: bytes, producer_id: int = -1, sequence: int = -1, **option
 class World:
     """A partition in service."""
 
-    disk: MemoryDisk
+    disk: SimDisk
     store: PartitionStore
     log: PartitionLog
     durability: str = "fsync"
@@ -55,19 +55,19 @@ class World:
     @classmethod
     async def create(
         cls,
-        disk: MemoryDisk | None = None,
+        disk: SimDisk | None = None,
         *,
         config: LogConfig = SMALL_SEGMENTS,
         durability: str = "fsync",
     ) -> "World":
-        disk = disk or MemoryDisk()
+        disk = disk or SimDisk()
         store, log = await PartitionStore.create(disk, DIRECTORY, TOPIC_ID, config, durability)
         return cls(disk, store, log, durability)
 
     @classmethod
     async def recover(
         cls,
-        disk: MemoryDisk,
+        disk: SimDisk,
         *,
         config: LogConfig = SMALL_SEGMENTS,
         durability: str = "fsync",

@@ -48,10 +48,10 @@ class _Directory:
         self.states.append(dict(self.names))
 
 
-class MemoryFile:
-    """One open file of a MemoryDisk."""
+class SimFile:
+    """One open file of a SimDisk."""
 
-    def __init__(self, disk: "MemoryDisk", path: str, inode: _Inode) -> None:
+    def __init__(self, disk: "SimDisk", path: str, inode: _Inode) -> None:
         self._disk = disk
         self._path = path
         self._inode = inode
@@ -101,7 +101,7 @@ class MemoryFile:
             raise StorageError(f"{self._path} is given up")
 
 
-class MemoryDisk:
+class SimDisk:
     """A tree of files in memory. Directories themselves are always durable, their names are not."""
 
     def __init__(self, *, free_bytes: int | None = None) -> None:
@@ -113,7 +113,7 @@ class MemoryDisk:
         self.operations: list[tuple[str, str]] = []
         self.before: Callable[[str, str], None] = _nothing
 
-    async def open(self, path: str, *, create: bool = False) -> MemoryFile:
+    async def open(self, path: str, *, create: bool = False) -> SimFile:
         """Open a file."""
         directory, name = self._split(path)
         inode = directory.names.get(name)
@@ -123,7 +123,7 @@ class MemoryDisk:
             self.happens("create", path)
             inode = directory.names[name] = _Inode()
             directory.changed()
-        return MemoryFile(self, path, inode)
+        return SimFile(self, path, inode)
 
     async def list(self, path: str) -> list[str]:
         """Names in a directory, sorted."""
@@ -183,10 +183,10 @@ class MemoryDisk:
         directory = self._directories[path]
         directory.states = [dict(directory.names)]
 
-    def power_loss(self, loss: Loss, random: Random | None = None) -> "MemoryDisk":
+    def power_loss(self, loss: Loss, random: Random | None = None) -> "SimDisk":
         """The disk as the next boot finds it; this one is not used afterwards."""
         random = random or Random(0)
-        after = MemoryDisk()
+        after = SimDisk()
         survivors: dict[int, _Inode] = {}
         for path, directory in self._directories.items():
             states = directory.states
