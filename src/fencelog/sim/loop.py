@@ -18,8 +18,9 @@ from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor
 from hashlib import blake2b
 from random import Random
+from socket import AF_INET, SOCK_STREAM
 from struct import Struct
-from typing import Any, Final, TypeVar, TypeVarTuple
+from typing import Any, Final, Protocol, TypeVar, TypeVarTuple
 
 from fencelog.types import Buffer
 
@@ -79,6 +80,22 @@ class StuckError(Exception):
     """Nothing is left to run though the run's main task waits."""
 
 
+class Wires(Protocol):
+    """The network as the loop sees it."""
+
+    def listen(
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+    ) -> asyncio.AbstractServer:
+        """Bind an address for the running process."""
+        ...
+
+    async def connect(
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        """Open a connection from the running process."""
+        ...
+
+
 _graves: list[object] = []
 """What killed processes were doing. Kept for ever: collecting a coroutine runs its ``finally``."""
 
@@ -105,6 +122,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.set_task_factory(self._make_task)
         self.set_exception_handler(self._broken)
         self.errors: list[str] = []
+        self.wires: Wires | None = None
 
     # -- time and order ------------------------------------------------------------------------
 
@@ -332,6 +350,37 @@ class SimLoop(asyncio.BaseEventLoop):
         except Exception as error:  # noqa: BLE001 - it is the future's
             future.set_exception(error)
         return future
+
+    async def create_server(  # type: ignore[override]
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: str,
+        port: int,
+        **options: object,
+    ) -> asyncio.AbstractServer:
+        """Listen in the simulated network."""
+        assert self.wires is not None
+        assert not options.get("ssl"), "TLS is outside the simulator"
+        return self.wires.listen(protocol_factory, host, port)
+
+    async def create_connection(  # type: ignore[override]
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: str,
+        port: int,
+        **options: object,
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        """Connect in the simulated network."""
+        assert self.wires is not None
+        assert not options.get("ssl"), "TLS is outside the simulator"
+        return await self.wires.connect(protocol_factory, host, port)
+
+    async def getaddrinfo(  # type: ignore[override]
+        self, host: str, port: int, **options: int
+    ) -> list[tuple[int, int, int, str, tuple[str, int]]]:
+        """Names are addresses already."""
+        del options
+        return [(AF_INET, SOCK_STREAM, 6, "", (host, port))]
 
     def _broken(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Keep what a callback raised: no process of ours may leave an exception unhandled."""
