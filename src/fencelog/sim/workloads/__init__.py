@@ -1,1 +1,9 @@
 """What clients do in a run, the same in the simulator and against real processes."""
+
+from collections.abc import Callable, Mapping
+
+from fencelog.sim.workload import Workload
+from fencelog.sim.workloads.queue import queue
+
+WORKLOADS: Mapping[str, Callable[[], Workload]] = {"queue": queue}
+"""Every workload by its name; each call makes a fresh one."""
