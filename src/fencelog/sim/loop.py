@@ -151,6 +151,10 @@ class SimLoop(asyncio.BaseEventLoop):
             asyncio._set_running_loop(None)
         return task.result()
 
+    def is_running(self) -> bool:
+        """Whether ``run`` is under way."""
+        return asyncio._get_running_loop() is self
+
     def _turn(self) -> None:
         """Run what is ready now, or jump to what is next."""
         timers, queue = self._timers, self._queue
