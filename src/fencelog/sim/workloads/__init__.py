@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 
 from fencelog.sim.workload import Workload
+from fencelog.sim.workloads.bank import bank
 from fencelog.sim.workloads.queue import queue
 
-WORKLOADS: Mapping[str, Callable[[], Workload]] = {"queue": queue}
+WORKLOADS: Mapping[str, Callable[[], Workload]] = {"queue": queue, "bank": bank}
 """Every workload by its name; each call makes a fresh one."""

@@ -4,10 +4,10 @@ All faults are healed by then, so what does not succeed within the bound never w
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
-from fencelog.check.history import FINAL, key_of
+from fencelog.check.history import FINAL, Event, key_of
 from fencelog.client.admin import Admin
 from fencelog.client.cluster import Cluster
 from fencelog.client.producer import ProducerOptions, open_sender
@@ -110,3 +110,16 @@ async def read_all(
             seen = [list(row) for row in rows]
             invocation.ok([["poll", {key: seen} if seen else {}]])
     history.end({key_of(*partition): end for partition, end in ends.items()})
+
+
+def seen_in_the_end(events: list[Event]) -> Iterator[tuple[str, int, str]]:
+    """Yield key, offset and value of every record that the final readers saw, once each."""
+    seen: dict[tuple[str, int], str] = {}
+    for event in events:
+        if event["type"] == "ok" and str(event["process"]).startswith(FINAL):
+            steps: Any = event["steps"]
+            for _, shown in steps:
+                for key, rows in shown.items():
+                    seen.update(((key, offset), value) for offset, value in rows)
+    for (key, offset), value in seen.items():
+        yield key, offset, value
