@@ -7,6 +7,7 @@ the socket and whoever decodes them.
 import asyncio
 from collections.abc import Sequence
 from struct import Struct
+from typing import cast
 
 from fencelog import __version__
 from fencelog.client.retry import Deadline, failure
@@ -127,8 +128,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # Not asserted: a transport of uvloop is one in all but its class.
+        self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail what waits."""
