@@ -13,11 +13,15 @@ sent once per key in a history, else no checker can tell a duplicate from a seco
     {"type": "end", "time": 9.0, "partitions": {"t/0": {"log_start": 0, "last_stable": 300,
      "high_watermark": 300, "log_end": 300}}}
     {"type": "group_end", "time": 9.0, "group": "g", "offsets": {"t/1": 6}}
+    {"type": "committing", "id": 7, "process": "w1", "time": 1.28}
+    {"type": "fault", "time": 1.1, "until": 1.4, "what": "kill broker 2"}
+    {"type": "meta", "seed": 17}
 
 Steps:
 
 - ``["send", key, value]`` when invoked; completed with the offset, or null where it is not known.
-  A fifth entry ``[key, offset]`` names the input record that the output was made from.
+  A fifth entry ``[key, offset]`` names the input record that the output was made from; give it
+  when the send is invoked too (with null for the offset), or a crash hides it.
 - ``["poll", {key: [[offset, value], …]}]``: records that this client was shown, in that order.
 - ``["commit", group, {key: offset}]``: positions committed, in the transaction if there is one.
 
@@ -27,7 +31,12 @@ abort is a failure only if no commit was attempted, or if the abort itself succe
 
 ``reset`` says that a client's next poll need not follow its last: it crashed, was assigned other
 partitions, subscribed, or sought. ``final`` as a process's name prefix marks the readers that read
-everything from the beginning after all faults were healed.
+everything from the beginning after all faults were healed. After a transaction that polled and
+failed, a client goes back to where it was before, or writes a ``reset``.
+
+Three kinds of events are optional. ``committing`` says that a transaction's commit is about to be
+asked for: whoever was shown its records before that read too early. ``fault`` is shown in charts,
+over its span if it has ``until``. ``meta`` holds whatever is worth knowing about the run.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -80,6 +89,15 @@ class Recorder:
         """Say what a group has committed in the end."""
         self._emit("group_end", group=group, offsets=dict(offsets))
 
+    def fault(self, what: str, *, until: float | None = None) -> None:
+        """Say that something was broken now, or from now ``until`` then; for the chart."""
+        more: dict[str, object] = {"until": until} if until is not None else {}
+        self._emit("fault", what=what, **more)
+
+    def committing(self, number: int) -> None:
+        """Say that a commit is about to be asked for; called by ``Invocation``."""
+        self._emit("committing", id=number)
+
     def completed(
         self, number: int, how: Completion, steps: Sequence[Step], error: str | None
     ) -> None:
@@ -98,6 +116,10 @@ class Invocation:
         """Made by ``Recorder.invoke``."""
         self._recorder = recorder
         self._number = number
+
+    def committing(self) -> None:
+        """Say that the transaction's commit is about to be asked for; optional, before ``ok``."""
+        self._recorder.committing(self._number)
 
     def ok(self, steps: Sequence[Step]) -> None:
         """All of it happened; ``steps`` have their offsets and records."""

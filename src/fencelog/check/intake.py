@@ -1,0 +1,364 @@
+"""Events into tables, and exact errors for what cannot be an event of a history."""
+
+import json
+from collections.abc import Callable, Iterable
+from itertools import repeat
+
+from fencelog.check.history import Event, Value
+from fencelog.check.tables import (
+    FAILED,
+    INDETERMINATE,
+    NONE,
+    OK,
+    Clash,
+    End,
+    Fault,
+    History,
+)
+from fencelog.errors import FencelogError
+
+MISSING = object()
+OUTCOME_OF = {"ok": OK, "failed": FAILED, "indeterminate": INDETERMINATE}
+END_FIELDS = ("log_start", "last_stable", "high_watermark", "log_end")
+OFFSET_MAX = (1 << 63) - 1
+
+
+class HistoryError(FencelogError):
+    """A history that cannot be judged: says where, what is wrong, and what to do."""
+
+    def __init__(self, place: str, what: str, hint: str) -> None:
+        """``place`` is ``line 7`` or ``event 7``."""
+        super().__init__(f"{place}: {what}")
+        self.hint = hint
+
+
+class Intake:
+    """Fills a history, event by event."""
+
+    def __init__(self, unit: str = "event") -> None:
+        """``unit`` is what errors count."""
+        self.history = History()
+        self.count = 0
+        """Events, or lines, so far; whoever skips one counts it here."""
+        self._unit = unit
+        self._open: dict[tuple[int, int | str], int] = {}
+        self._reset_at: dict[int, int] = {}
+        self._handlers: dict[str, Callable[[Event], None]] = {
+            "invoke": self._invoke,
+            "ok": self._complete,
+            "failed": self._complete,
+            "indeterminate": self._complete,
+            "committing": self._committing,
+            "reset": self._reset,
+            "end": self._end,
+            "group_end": self._group_end,
+            "fault": self._fault,
+            "meta": self._meta,
+        }
+
+    def error(self, what: str, hint: str) -> HistoryError:
+        """An error at the event that was last begun."""
+        return HistoryError(f"{self._unit} {self.count}", what, hint)
+
+    def add(self, event: Event) -> None:
+        """Take one event; HistoryError if it cannot be one, or cannot stand here."""
+        self.count += 1
+        try:
+            handler = self._handlers[event["type"]]  # type: ignore[index]  # refused below
+        except (KeyError, TypeError):
+            kind = event.get("type") if type(event) is dict else event
+            raise self.error(
+                f"{_short(kind)} is no type of an event",
+                f"the types are {', '.join(self._handlers)}",
+            ) from None
+        try:
+            handler(event)
+        except KeyError as missing:
+            raise self.error(
+                f"the {event['type']} event has no field {missing}",
+                "docs/guide/check.md lists the fields of each event",
+            ) from None
+        except OverflowError:
+            raise self.error("a number is too large", "offsets are below 2^63") from None
+
+    def _process(self, event: Event) -> int:
+        name = event["process"]
+        if type(name) is not str:
+            raise self.error(f"process {_short(name)} is no string", "name each client once")
+        return self.history.processes.number(name)
+
+    def _time(self, event: Event, name: str = "time") -> float:
+        time = event[name]
+        if type(time) is not float and type(time) is not int:
+            raise self.error(f"{name} {_short(time)} is no number", "times are in seconds")
+        return time
+
+    def _invoke(self, event: Event) -> None:
+        history = self.history
+        ops, process, number = history.ops, self._process(event), event["id"]
+        if type(number) is not int and type(number) is not str:
+            raise self.error(f"id {_short(number)} is no number", "count a process's operations")
+        op = ops.add(
+            process,
+            number,
+            transactional=bool(event.get("transactional")),
+            time=self._time(event),
+        )
+        ops.begun.append(self.count)
+        ops.first_send.append(len(history.sends))
+        if self._open.setdefault((process, number), op) != op:
+            raise self.error(
+                f"operation {number} of {event['process']} is invoked a second time",
+                "give each client its own process name, and each of its operations its own id",
+            )
+        for step in self._steps(event):
+            if step[0] == "send":
+                self._send(op, step)
+        ops.sends[op] = len(history.sends) - ops.first_send[op]
+
+    def _steps(self, event: Event) -> list[list[object]]:
+        steps = event["steps"]
+        if type(steps) is not list:
+            raise self.error(f"steps {_short(steps)} is no list", 'as in [["send", "t/0", 17]]')
+        for step in steps:
+            if type(step) is not list or not step or step[0] not in ("send", "poll", "commit"):
+                raise self.error(
+                    f"{_short(step)} is no step", "a step is a list: send, poll or commit first"
+                )
+        return steps
+
+    def _send(self, op: int, step: list[object]) -> None:
+        """Take a send that is about to happen."""
+        key, value = self._key_and_value(step)
+        history = self.history
+        sends, writers = history.sends, history.writers[key]
+        send = sends.add(key, value, op)
+        known = writers.setdefault(value, send)
+        if known != send:
+            if sends.op[known] != NONE:
+                raise self.error(
+                    f"value {_short(value)} is sent to {history.keys.all[key]} a second time",
+                    "send each value once per key (add the attempt to it), "
+                    "else a duplicate cannot be told from a second message",
+                )
+            # It was polled before anybody sent it. That is a finding, not an error.
+            writers[value] = send
+            sends.polled[send], sends.reader[send] = sends.polled[known], sends.reader[known]
+            sends.polled[known] = NONE
+        if len(step) > 4:
+            self._source(send, step)
+
+    def _key_and_value(self, step: list[object]) -> tuple[int, Value]:
+        if len(step) < 3 or type(step[1]) is not str:
+            raise self.error(f"{_short(step)} is no send", 'as in ["send", "t/0", 17]')
+        value = step[2]
+        if type(value) is not int and type(value) is not str:
+            raise self.error(f"value {_short(value)} is neither number nor string", "use one")
+        return self.history.key(step[1]), value
+
+    def _source(self, send: int, step: list[object]) -> None:
+        source = step[4]
+        if source is None:
+            return
+        if type(source) is not list or len(source) != 2 or type(source[0]) is not str:
+            raise self.error(f"{_short(source)} is no input record", 'as in ["t/1", 5]')
+        sends = self.history.sends
+        sends.source_key[send] = self.history.key(source[0])
+        sends.source_offset[send] = self._offset(source[1])
+
+    def _offset(self, offset: object) -> int:
+        if type(offset) is not int or not 0 <= offset <= OFFSET_MAX:
+            raise self.error(f"{_short(offset)} is no offset", "offsets are numbers from 0 on")
+        return offset
+
+    def _complete(self, event: Event) -> None:
+        ops, process = self.history.ops, self._process(event)
+        number = event["id"]
+        try:
+            op = self._open.pop((process, number))  # type: ignore[arg-type]  # refused below
+        except (KeyError, TypeError):
+            raise self.error(
+                f"operation {_short(number)} of {event['process']} completes, but is not under way",
+                "write an invoke before and one completion after each operation",
+            ) from None
+        outcome = ops.outcome[op] = OUTCOME_OF[event["type"]]  # type: ignore[index]  # a key of it
+        ops.completed[op] = self._time(event)
+        ops.ended[op] = self.count
+        if ops.completed[op] < ops.invoked[op]:
+            raise self.error(
+                f"operation {number} of {event['process']} completes before it is invoked",
+                "use one clock for all times of a process",
+            )
+        if outcome != OK and "error" in event:
+            ops.errors[op] = str(event["error"])
+        sent = 0
+        for place, step in enumerate(self._steps(event)):
+            if step[0] == "send":
+                self._sent(op, step)
+                sent += 1
+            elif step[0] == "poll":
+                self._poll(op, place, step)
+            else:
+                self._commit(op, step)
+        if outcome == OK and sent != ops.sends[op]:
+            raise self.error(
+                f"operation {number} is ok with {sent} sends of {ops.sends[op]} that it invoked",
+                "ok means that all of it happened; else it is indeterminate, or failed",
+            )
+        if self._reset_at.get(process, 0) > ops.begun[op]:
+            ops.reset_inside.add(op)
+
+    def _sent(self, op: int, step: list[object]) -> None:
+        """Take what became of a send."""
+        key, value = self._key_and_value(step)
+        sends = self.history.sends
+        send = self.history.writers[key].get(value, NONE)
+        if send == NONE or sends.op[send] != op:
+            raise self.error(
+                f"it completes a send of {_short(value)} to {step[1]} that it did not invoke",
+                "an invocation names everything that is about to be sent",
+            )
+        if len(step) > 3 and step[3] is not None:
+            sends.told[send] = self._offset(step[3])
+        if len(step) > 4:
+            self._source(send, step)
+
+    def _poll(self, op: int, place: int, step: list[object]) -> None:
+        """Take the records that a poll returned."""
+        if len(step) == 1:
+            return
+        polled = step[1]
+        if type(polled) is not dict:
+            raise self.error(f"{_short(step)} is no poll", 'as in ["poll", {"t/1": [[5, 90]]}]')
+        history = self.history
+        runs = history.runs
+        for name, records in polled.items():
+            if not records:
+                continue
+            try:
+                offsets, values = zip(*records, strict=True)
+            except (TypeError, ValueError):
+                raise self.error(
+                    f"{_short(records)} are no records of {name}", "as in [[5, 90], [6, 91]]"
+                ) from None
+            key = history.key(name)
+            # Most records were polled before, and a whole run of them is compared at once.
+            if tuple(map(history.logs[key].get, offsets, repeat(MISSING))) != values:
+                self._first_seen(op, key, zip(offsets, values, strict=True))
+            runs.op.append(op)
+            runs.key.append(key)
+            runs.step.append(place)
+            runs.start.append(len(runs.offsets))
+            runs.offsets.extend(offsets)
+
+    def _first_seen(self, op: int, key: int, records: Iterable[tuple[object, object]]) -> None:
+        """Take records of which one at least was not seen before, or not like this."""
+        history = self.history
+        sends, log, writers = history.sends, history.logs[key], history.writers[key]
+        for raw_offset, value in records:
+            offset = self._offset(raw_offset)
+            if type(value) is not int and type(value) is not str:
+                raise self.error(f"value {_short(value)} is neither number nor string", "use one")
+            there = log.setdefault(offset, value)
+            send = writers.get(value, NONE)
+            if send == NONE:
+                send = writers[value] = sends.add(key, value, NONE)
+            if there != value:
+                history.conflicts.append(Clash(send, offset, op))
+            if sends.polled[send] == NONE:
+                sends.polled[send] = offset
+                sends.reader[send] = op
+            elif sends.polled[send] != offset:
+                history.twice.append(Clash(send, offset, op))
+
+    def _commit(self, op: int, step: list[object]) -> None:
+        if len(step) != 3 or type(step[1]) is not str or type(step[2]) is not dict:
+            raise self.error(f"{_short(step)} is no commit", 'as in ["commit", "g", {"t/1": 6}]')
+        self.history.ops.group[op] = self.history.groups.number(step[1])
+
+    def _committing(self, event: Event) -> None:
+        process, number = self._process(event), event["id"]
+        op = self._open.get((process, number))  # type: ignore[arg-type]  # unknown ones are refused
+        if op is None:
+            raise self.error(
+                f"operation {_short(number)} of {event['process']} commits, but is not under way",
+                "write it between the invocation and the completion",
+            )
+        self.history.ops.committing[op] = self._time(event)
+
+    def _reset(self, event: Event) -> None:
+        process = self._process(event)
+        self._reset_at[process] = self.count
+        self.history.resets.append((len(self.history.runs), process))
+
+    def _end(self, event: Event) -> None:
+        time = self._time(event)
+        partitions = event["partitions"]
+        if type(partitions) is not dict:
+            raise self.error(f"partitions {_short(partitions)} is no object", "by key")
+        for name, fields in partitions.items():
+            if type(fields) is not dict or fields.keys() - set(END_FIELDS):
+                raise self.error(
+                    f"{_short(fields)} does not say where {name} ends",
+                    f"the fields are {', '.join(END_FIELDS)}",
+                )
+            told = [
+                None if fields.get(each) is None else self._offset(fields[each])
+                for each in END_FIELDS
+            ]
+            self.history.ends.setdefault(self.history.key(name), []).append(End(time, *told))
+
+    def _group_end(self, event: Event) -> None:
+        group, offsets = event["group"], event["offsets"]
+        if type(group) is not str or type(offsets) is not dict:
+            raise self.error("that is no end of a group", '"group" is a name, "offsets" by key')
+        history = self.history
+        history.group_ends[history.groups.number(group)] = {
+            history.key(name): self._offset(offset) for name, offset in offsets.items()
+        }
+
+    def _fault(self, event: Event) -> None:
+        until = None if event.get("until") is None else self._time(event, "until")
+        self.history.faults.append(Fault(self._time(event), until, str(event["what"])))
+
+    def _meta(self, event: Event) -> None:
+        self.history.meta.update({key: value for key, value in event.items() if key != "type"})
+
+
+def _short(value: object) -> str:
+    """A value as an error shows it."""
+    text = json.dumps(value, ensure_ascii=False, default=repr)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def gather(events: Iterable[Event]) -> History:
+    """The tables of a history that is in memory; HistoryError names the event by its number."""
+    intake = Intake()
+    for event in events:
+        intake.add(event)
+    return intake.history
+
+
+def parse(lines: Iterable[str]) -> History:
+    """The tables of a history of JSON lines, read once, from start to end.
+
+    A last line without its end is what a killed writer leaves; it is left out, with a remark.
+    HistoryError names the line of anything else that cannot be read.
+    """
+    intake = Intake("line")
+    add, decode = intake.add, json.JSONDecoder().decode
+    for line in lines:
+        try:
+            event = decode(line)
+        except ValueError as error:
+            intake.count += 1
+            if not line.strip():
+                continue
+            if not line.endswith("\n"):
+                intake.history.remarks.append(f"line {intake.count}, the last, is torn; left out")
+                continue
+            raise intake.error(
+                f"not JSON ({error})", "each line is one event; whole lines, one writer a file"
+            ) from None
+        add(event)
+    return intake.history

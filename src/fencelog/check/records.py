@@ -1,0 +1,298 @@
+"""Record by record: what is visible and must not be, and what must be visible and is not."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fencelog.check.facts import Facts
+from fencelog.check.tables import FAILED, NONE, Clash
+from fencelog.check.verdict import Findings
+
+
+def check_records(facts: Facts, found: Findings) -> None:
+    """All checks of single records; ``facts.final_seen`` must be marked."""
+    _check_visible(facts, found)
+    _check_own_reads(facts, found)
+    _check_clashes(facts, found)
+    _Missing(facts, found).check()
+
+
+def _sent(facts: Facts, send: int, more: str = "") -> tuple[int, str]:
+    """The operation that sent it, as a witness."""
+    sends, name = facts.history.sends, facts.history.keys.all[facts.history.sends.key[send]]
+    told = f", told {sends.told[send]}" if sends.told[send] != NONE else ""
+    return sends.op[send], f"sent {sends.value[send]} to {name}{told}{more}"
+
+
+def _polled(facts: Facts, send: int) -> tuple[int, str]:
+    """The operation that saw it first, as a witness."""
+    sends, name = facts.history.sends, facts.history.keys.all[facts.history.sends.key[send]]
+    return sends.reader[send], f"polled {sends.value[send]} from {name} at {sends.polled[send]}"
+
+
+def _check_visible(facts: Facts, found: Findings) -> None:
+    """Aborted reads, reads before the commit, and values that nobody sent."""
+    sends, ops = facts.history.sends, facts.history.ops
+    # When a record could be visible at the earliest, and when it was certainly seen.
+    may_show = [ops.committing.get(op, time) for op, time in enumerate(ops.invoked)]
+    for send, (op, polled, reader) in enumerate(
+        zip(sends.op, sends.polled, sends.reader, strict=True)
+    ):
+        if polled == NONE:
+            continue
+        if op == NONE:
+            if found.more("phantom"):
+                _keep_phantom(facts, found, send)
+            continue
+        if ops.outcome[op] == FAILED and found.more("aborted-read"):
+            _keep(facts, found, "aborted-read", send, "is visible although its operation failed")
+        if (
+            op != reader
+            and ops.completed[reader] < may_show[op]
+            and found.more("precommitted-read")
+        ):
+            asked = "its commit was asked for" if op in ops.committing else "it was sent"
+            _keep(
+                facts,
+                found,
+                "precommitted-read",
+                send,
+                f"was seen before {asked} at {may_show[op]:.3f}",
+            )
+
+
+def _keep(facts: Facts, found: Findings, kind: str, send: int, what: str) -> None:
+    sends = facts.history.sends
+    key, offset = sends.key[send], sends.polled[send]
+    found.keep(
+        kind,
+        f"{facts.history.keys.all[key]}: {sends.value[send]} at {offset} {what}",
+        [_sent(facts, send), _polled(facts, send)],
+        key=key,
+        offsets=(offset,),
+        values=(sends.value[send],),
+    )
+
+
+def _keep_phantom(facts: Facts, found: Findings, send: int) -> None:
+    sends, history = facts.history.sends, facts.history
+    key, value = sends.key[send], sends.value[send]
+    elsewhere = [
+        (other, each[value])
+        for other, each in enumerate(history.writers)
+        if other != key and value in each and sends.op[each[value]] != NONE
+    ]
+    where = "".join(f"; it was sent to {history.keys.all[other]}" for other, _ in elsewhere[:1])
+    found.keep(
+        "phantom",
+        f"{history.keys.all[key]}: {value} at {sends.polled[send]}, which nobody sent there{where}",
+        [_polled(facts, send), *(_sent(facts, other) for _, other in elsewhere[:1])],
+        key=key,
+        offsets=(sends.polled[send],),
+        values=(value,),
+    )
+
+
+def _check_own_reads(facts: Facts, found: Findings) -> None:
+    """A transaction that was shown its own records saw them before it committed."""
+    history, ops, sends = facts.history, facts.history.ops, facts.history.sends
+    last_op, own = NONE, {}
+    for run, (op, key) in enumerate(zip(history.runs.op, history.runs.key, strict=True)):
+        if not ops.sends[op] or not ops.transactional[op]:
+            continue
+        if op != last_op:
+            last_op = op
+            own = {(sends.key[send], sends.polled[send]): send for send in ops.sends_of(op)}
+        for offset in history.runs.offsets_of(run):
+            send = own.get((key, offset))
+            if send is not None and found.more("precommitted-read"):
+                found.keep(
+                    "precommitted-read",
+                    f"{history.keys.all[key]}: {sends.value[send]} at {offset} was shown to the "
+                    "transaction that sent it, so before it committed",
+                    [_sent(facts, send, f", and polled it at {offset}")],
+                    key=key,
+                    offsets=(offset,),
+                    values=(sends.value[send],),
+                )
+
+
+def _check_clashes(facts: Facts, found: Findings) -> None:
+    """Duplicates and offsets with two values."""
+    history, sends = facts.history, facts.history.sends
+    told = [Clash(each, sends.told[each], sends.op[each]) for each in facts.misplaced]
+    for clash in _distinct([*history.twice, *told]):
+        if not found.more("duplicate"):
+            continue
+        send, key = clash.send, sends.key[clash.send]
+        name, value, first = history.keys.all[key], sends.value[send], sends.polled[send]
+        how = "was told" if clash.op == sends.op[send] else "polled"
+        found.keep(
+            "duplicate",
+            f"{name}: {value} is at {min(first, clash.offset)} and at {max(first, clash.offset)}",
+            [
+                *([_sent(facts, send)] if sends.op[send] not in (NONE, clash.op) else []),
+                _polled(facts, send),
+                (clash.op, f"{how} {value} in {name} at {clash.offset}"),
+            ],
+            key=key,
+            offsets=sorted((first, clash.offset)),
+            values=(value,),
+        )
+    for clash in _distinct(history.conflicts):
+        _inconsistent(facts, found, clash, f"polled {sends.value[clash.send]} at {clash.offset}")
+    for send in facts.overwritten:
+        _inconsistent(
+            facts,
+            found,
+            Clash(send, sends.told[send], sends.op[send]),
+            f"sent {sends.value[send]} and was told {sends.told[send]}",
+        )
+
+
+def _distinct(clashes: Iterable[Clash]) -> list[Clash]:
+    """The first clash of each value and offset; many readers may have seen the same one."""
+    first: dict[tuple[int, int], Clash] = {}
+    for each in clashes:
+        first.setdefault((each.send, each.offset), each)
+    return list(first.values())
+
+
+def _inconsistent(facts: Facts, found: Findings, clash: Clash, what: str) -> None:
+    if not found.more("inconsistent-offset"):
+        return
+    history, sends = facts.history, facts.history.sends
+    key, offset = sends.key[clash.send], clash.offset
+    other = facts.send_at(key, facts.rank(key, offset))
+    proof = _polled(facts, other) if sends.polled[other] == offset else _sent(facts, other)
+    found.keep(
+        "inconsistent-offset",
+        f"{history.keys.all[key]}: offset {offset} holds {sends.value[other]} "
+        f"and {sends.value[clash.send]}",
+        [proof, (clash.op, f"{what} in {history.keys.all[key]}")],
+        key=key,
+        offsets=(offset,),
+        values=(sends.value[other], sends.value[clash.send]),
+    )
+
+
+@dataclass(frozen=True)
+class _Lack:
+    """A record that took place and was not seen by those who should have."""
+
+    send: int
+    is_lost: bool
+    """Readers went past its place, or the log ends before it. Else they did not get there."""
+    how: str
+    proof: tuple[int, str] | None
+
+
+class _Missing:
+    """Lost writes, torn transactions and unseen records."""
+
+    def __init__(self, facts: Facts, found: Findings) -> None:
+        self._facts = facts
+        self._found = found
+        self._lacks: dict[int, list[_Lack]] = {}
+
+    def check(self) -> None:
+        for send in self._candidates():
+            lack = self._judge(send)
+            if lack is not None:
+                self._lacks.setdefault(self._facts.history.sends.op[send], []).append(lack)
+        for op, lacks in self._lacks.items():
+            self._report(op, lacks)
+
+    def _candidates(self) -> Iterable[int]:
+        """Sends that took place and that no final reader (nobody, if there are none) saw."""
+        facts, sends = self._facts, self._facts.history.sends
+        all_seen = [0 not in seen for seen in facts.final_seen]
+        for send, (op, key, polled) in enumerate(
+            zip(sends.op, sends.key, sends.polled, strict=True)
+        ):
+            if op == NONE:
+                continue
+            if polled == NONE:
+                if facts.certain[op]:
+                    yield send
+            elif (
+                facts.finals
+                and not all_seen[key]
+                and not facts.final_seen[key][facts.rank(key, polled)]
+                and facts.history.ops.outcome[op] != FAILED
+            ):
+                yield send
+
+    def _judge(self, send: int) -> _Lack | None:
+        """What its absence means; None if it means nothing."""
+        facts, sends = self._facts, self._facts.history.sends
+        key, offset = sends.key[send], facts.position[send]
+        who = "final readers" if facts.finals else "readers"
+        if offset == NONE:
+            if facts.finals:
+                return _Lack(send, False, "no final reader saw it; its offset is unknown", None)
+            return None
+        if offset < facts.log_start(key):
+            return None
+        horizon = (facts.final_horizons if facts.finals else facts.horizons)[key]
+        name = facts.history.keys.all[key]
+        if offset < horizon:
+            past = facts.who_went_past(key, offset) if len(self._lacks) < 1000 else None
+            proof = None if past is None else (past[0], f"polled {name}, offset {past[1]} in it")
+            return _Lack(send, True, f"{who} went past {offset} and did not see it", proof)
+        log_end = facts.log_end(key)
+        if log_end is not None and offset >= log_end:
+            return _Lack(send, True, f"it was at {offset}, and the log ends at {log_end}", None)
+        return _Lack(send, False, f"it is at {offset}, and no {who[:-1]} got there", None)
+
+    def _report(self, op: int, lacks: list[_Lack]) -> None:
+        facts, sends, ops = self._facts, self._facts.history.sends, self._facts.history.ops
+        torn = (
+            [each for each in lacks if each.is_lost or facts.position[each.send] == NONE]
+            if ops.transactional[op]
+            else []
+        )
+        missing = {each.send for each in lacks}
+        siblings = [
+            send for send in ops.sends_of(op) if sends.polled[send] != NONE and send not in missing
+        ]
+        if torn and siblings:
+            if self._found.more("torn-transaction"):
+                self._keep_torn(torn, siblings[0])
+            lacks = [each for each in lacks if each not in torn]
+        for each in lacks:
+            kind = "lost-write" if each.is_lost else "unseen" if facts.finals else "unread"
+            if self._found.more(kind):
+                self._keep_lack(kind, each)
+
+    def _keep_lack(self, kind: str, lack: _Lack) -> None:
+        facts, sends = self._facts, self._facts.history.sends
+        key, offset = sends.key[lack.send], facts.position[lack.send]
+        seen = [_polled(facts, lack.send)] if sends.polled[lack.send] != NONE else []
+        self._found.keep(
+            kind,
+            f"{facts.history.keys.all[key]}: {sends.value[lack.send]}: {lack.how}",
+            [_sent(facts, lack.send), *seen, *([lack.proof] if lack.proof else [])],
+            key=key,
+            offsets=() if offset == NONE else (offset,),
+            values=(sends.value[lack.send],),
+        )
+
+    def _keep_torn(self, torn: list[_Lack], sibling: int) -> None:
+        facts, sends = self._facts, self._facts.history.sends
+        lack = torn[0]
+        key, offset = sends.key[lack.send], facts.position[lack.send]
+        names = facts.history.keys.all
+        more = f" (and {len(torn) - 1} more of it)" if len(torn) > 1 else ""
+        self._found.keep(
+            "torn-transaction",
+            f"{names[sends.key[sibling]]} shows {sends.value[sibling]} of a transaction, but "
+            f"{names[key]} not its {sends.value[lack.send]}{more}: {lack.how}",
+            [
+                _sent(facts, lack.send),
+                _polled(facts, sibling),
+                *([lack.proof] if lack.proof else []),
+            ],
+            key=key,
+            offsets=() if offset == NONE else (offset,),
+            values=(sends.value[sibling], sends.value[lack.send]),
+        )
