@@ -38,7 +38,7 @@ _EVENT: Final = Struct("<dHI").pack
 class Process:
     """A program on a simulated host, from its start to its end. A restarted one is another."""
 
-    __slots__ = ("alive", "context", "host", "name", "number", "parked", "paused")
+    __slots__ = ("alive", "context", "host", "name", "number", "on_end", "parked", "paused")
 
     def __init__(self, name: str, number: int, host: str) -> None:
         """Made by ``SimLoop.process``."""
@@ -48,6 +48,7 @@ class Process:
         self.alive = True
         self.paused = False
         self.parked: list[asyncio.Handle] = []
+        self.on_end: Callable[[], None] | None = None
         self.context = contextvars.copy_context()
         self.context.run(current_process.set, self)
 

@@ -275,8 +275,10 @@ class Network:
     held: list[_Pipe] = field(default_factory=list)
     """What waits behind a cut."""
     extra_latency: dict[str, float] = field(default_factory=dict)
-    sent: Callable[[Process, bytes], None] | None = None
-    """Shown each write ahead of its sending; may kill the sender, whose write is then not sent."""
+    sending: Callable[[SimTransport, bytes], None] | None = None
+    """Shown each write ahead of it; may kill the sender, and then nothing is sent."""
+    arriving: Callable[[SimTransport, bytes], None] | None = None
+    """Shown each segment ahead of its receiver; may kill it."""
     next_port: int = FIRST_PORT
 
     # -- faults --------------------------------------------------------------------------------
@@ -387,10 +389,9 @@ class Network:
 
     def send(self, pipe: _Pipe, data: bytes | Mark) -> None:
         """Put bytes, or the end of the stream, on their way."""
-        source = pipe.source.process
-        if isinstance(data, bytes) and self.sent is not None:
-            self.sent(source, data)
-        if not source.alive:
+        if isinstance(data, bytes) and self.sending is not None:
+            self.sending(pipe.source, data)
+        if not pipe.source.process.alive:
             return
         if isinstance(data, bytes) and len(data) > 1 and self.random.random() < self.weather.split:
             first = self.random.randrange(1, len(data))
@@ -452,7 +453,10 @@ class Network:
                 self.reset_peer(cast(_Pipe, target.out))
             elif not target.closing:
                 self.loop.note(crc32(data).to_bytes(4, "big"))
-                target.deliver(data)
+                if self.arriving is not None:
+                    self.arriving(target, data)
+                if target.process.alive:
+                    target.deliver(data)
         elif not target.closing:
             if data is Mark.END:
                 target.deliver_end()

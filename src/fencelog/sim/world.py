@@ -5,34 +5,40 @@ change in one place does not shift the draws of all others.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
-from fencelog.broker.config import BrokerConfig, Durability
+from fencelog.broker.config import BrokerConfig
 from fencelog.errors import FencelogError
+from fencelog.log.config import LogConfig
 from fencelog.node import Node, Ports
 from fencelog.sim.clocks import SimRandom, SimWallClock
 from fencelog.sim.disk import Loss, SimDisk
+from fencelog.sim.gate import Fault, Gate, Halt
 from fencelog.sim.loop import Process, SimLoop
 from fencelog.sim.metadata import SimMetadata
 from fencelog.sim.network import Network, Weather
 from fencelog.sim.trampolines import EPOCH_S
 
-log = logging.getLogger(__name__)
+Main = Coroutine[Any, Any, None]
 
 BROKER_HOST = "10.0.0.1"
 BROKER_PORT = 9092
 START_TIMEOUT_S = 60.0
 
 
+def client_host(number: int) -> str:
+    """The address of the host of client ``number``, whichever process runs there."""
+    return f"10.0.1.{number + 1}"
+
+
 @dataclass(frozen=True)
 class Setting:
     """What a run is set up with, apart from its faults."""
 
-    durability: Durability = "fsync"
+    durability: Literal["os", "fsync"] = "fsync"
     weather: Weather = field(default_factory=Weather)
     sync_s: float = 0.002
     """Mean time of a sync; other disk operations take a hundredth."""
@@ -50,10 +56,21 @@ class World:
         self.loop = SimLoop(seed)
         self.network = Network(self.loop, self.stream("network"), setting.weather)
         self.loop.wires = self.network
+        self.faults = self.stream("faults")
         self.disk = SimDisk()
         self.metadata = SimMetadata()
+        self._delays = self.stream("disk").random
+        self.gate: Gate | None = None
+        """What befalls an operation of disk or metadata at its very step; set by the nemesis."""
+        self.failing = ""
+        """The verb whose next operation on a log fails with an I/O error."""
+        self.sync_factor = 1.0
+        self.needs_restart = False
+        """Whether a failed disk has taken partitions out of service for as long as it runs."""
+        self._plug_in(self.disk, self.metadata)
         self.clock = SimWallClock(self.loop.time, int(EPOCH_S * 1000))
         self.broker: Process | None = None
+        self._changed = asyncio.Event()
         self.node: Node | None = None
         self.clients: dict[str, Process] = {}
         self.ends: list[str] = []
@@ -85,15 +102,15 @@ class World:
             port=BROKER_PORT,
             durability=self.setting.durability,
             internal_partitions=self.setting.internal_partitions,
-            **self._topic_defaults(),
+            topic_defaults=dict(self.setting.topic_defaults),
+            log_config=LogConfig.from_topic_config(dict(self.setting.topic_defaults)),
         )
         random = SimRandom(self.stream(f"broker/{process.number}"))
         ports = Ports(disk=self.disk, metadata=self.metadata, clock=self.clock, random=random)
         node = Node(config, ports)
-        serving = asyncio.Event()
-        self.loop.start(process, self._run_broker(process, node, serving))
-        while not serving.is_set() and process.alive:
-            await asyncio.sleep(0.01)
+        self.loop.start(process, self._run_broker(process, node))
+        while self.broker is process and self.node is None:
+            await self._change()
 
     def kill_broker(self) -> None:
         """End the broker's process as ``kill -9`` does; what it wrote stays in the page cache."""
@@ -101,8 +118,7 @@ class World:
         if process is not None:
             self.loop.kill(process)
             self.network.process_ended(process, silently=False)
-            self.disk = self.disk.restarted()
-            self.metadata = self.metadata.restarted()
+            self._plug_in(self.disk.restarted(), self.metadata.restarted(self.faults))
 
     def cut_power(self, loss: Loss) -> None:
         """Take the power from the broker's host; ``start_broker`` gives it back."""
@@ -111,9 +127,8 @@ class World:
             self.loop.kill(process)
             self.network.process_ended(process, silently=True)
         self.network.power(BROKER_HOST, on=False)
-        random = self.stream(f"power/{self.loop.events}")
-        self.disk = self.disk.power_loss(loss, random)
-        self.metadata = self.metadata.power_loss(random)
+        disk, metadata = self.disk.power_loss(loss, self.faults), self.metadata
+        self._plug_in(disk, metadata.power_loss(self.faults))
 
     async def stop_broker(self) -> None:
         """Stop the broker cleanly; it takes what time it needs."""
@@ -121,18 +136,24 @@ class World:
         if process is None or node is None or process.paused:
             return
         stopping = self.loop.start(process, node.stop())
-        while not stopping.done() and process.alive:
-            await asyncio.sleep(0.01)
-        if process.alive:
+        stopping.add_done_callback(lambda _: self._changed.set(), context=self.loop.outside.context)
+        while not stopping.done() and self.broker is process:
+            await self._change()
+        if self.broker is process:
             self.kill_broker()
 
-    async def _run_broker(self, process: Process, node: Node, serving: asyncio.Event) -> None:
+    async def _change(self) -> None:
+        """Return when the broker has begun to serve, or has ended."""
+        self._changed.clear()
+        await self._changed.wait()
+
+    async def _run_broker(self, process: Process, node: Node) -> None:
         try:
             await node.start()
             self.node = node
             if self.started is not None:
                 self.started(node)
-            serving.set()
+            self._changed.set()
             await node.wait_failed()
             error = node.failure()
         except FencelogError as refused:
@@ -144,34 +165,72 @@ class World:
 
     def _take_broker(self) -> Process | None:
         process, self.broker, self.node = self.broker, None, None
+        self._changed.set()
         return process
 
-    def _topic_defaults(self) -> dict[str, Any]:
-        return {}
+    def _plug_in(self, disk: SimDisk, metadata: SimMetadata) -> None:
+        """Give the next process its view of what is stored."""
+        disk.free_bytes = self.disk.free_bytes
+        self.disk, self.metadata = disk, metadata
+        disk.gate = metadata.gate = self._operation
+        disk.delay = metadata.delay = self._wait
+
+    def heal_disk(self) -> None:
+        """End what ails the disk; what it has done to the broker stays."""
+        self.disk.free_bytes = None
+        self.failing = ""
+        self.sync_factor = 1.0
+
+    def _operation(self, verb: str, name: str, size: int) -> Halt | Fault | None:
+        self.loop.note(f"{verb} {name} {size};".encode())
+        if verb == self.failing and name.endswith(".log"):
+            self.failing = ""
+            return Fault(done=int(size * self.faults.random()))
+        return None if self.gate is None else self.gate(verb, name, size)
+
+    async def _wait(self, verb: str, name: str, size: int) -> None:
+        del name, size
+        mean = self.setting.sync_s if verb.startswith("sync") else self.setting.sync_s / 100
+        await asyncio.sleep(mean * self.sync_factor * 2 * self._delays())
 
     # -- clients -------------------------------------------------------------------------------
 
-    def start_client(
-        self, name: str, host: str, main: Callable[[], Coroutine[Any, Any, None]]
-    ) -> Process:
+    def start_client(self, name: str, host: str, main: Callable[[], Main]) -> Process:
         """Run a client as a process of its own."""
-        process = self.clients[name] = self.loop.process(name, host)
-        self.loop.start(process, self._run_client(name, process, main))
+        process = self.loop.process(name, host)
+        self.clients[name] = process
+        self.loop.start(process, self._run_client(process, main))
         return process
 
-    def kill_client(self, name: str) -> None:
-        """End a client's process as ``kill -9`` does."""
-        process = self.clients.pop(name)
-        self.loop.kill(process)
-        self.network.process_ended(process, silently=False)
+    def client_of(self, host: str) -> Process | None:
+        """The client that runs on a host, if any."""
+        return next((each for each in self.clients.values() if each.host == host), None)
 
-    async def _run_client(
-        self, name: str, process: Process, main: Callable[[], Coroutine[Any, Any, None]]
-    ) -> None:
+    def client_hosts(self) -> list[str]:
+        """The hosts that have a client."""
+        return sorted({each.host for each in self.clients.values()})
+
+    def kill_client(self, process: Process) -> None:
+        """End a client's process as ``kill -9`` does."""
+        self.loop.kill(process)
+        self._ended(process)
+
+    async def _run_client(self, process: Process, main: Callable[[], Main]) -> None:
         try:
             await main()
         except Exception as error:  # noqa: BLE001 - whatever it is, the run reports it
-            self.crashes.append(f"client {name} ended: {type(error).__name__}: {error}")
-        if self.clients.get(name) is process:
-            del self.clients[name]
+            self.crashes.append(f"client {process.name} ended: {type(error).__name__}: {error}")
+        process.alive = False
+        self._ended(process)
+
+    def _ended(self, process: Process) -> None:
+        del self.clients[process.name]
         self.network.process_ended(process, silently=False)
+        if process.on_end is not None:
+            process.on_end()
+
+    def resume_all(self) -> None:
+        """Let every paused process go on."""
+        for process in [self.broker, *self.clients.values()]:
+            if process is not None and process.paused:
+                self.loop.resume(process)

@@ -1,0 +1,210 @@
+"""What befalls a run: a plan of faults, drawn from the seed, written as JSON, carried out in order.
+
+A fault comes at a time, or at a point: the n-th disk or metadata operation, request or answer of
+the broker that matches a pattern, counted from the fault's time on. The points are named after what
+the broker does there (``sync t-0/*.log``, ``append __transaction_state-*``, ``put *``,
+``request EndTxn``, ``answer Produce``), so a fault hits the moment between two steps of the
+broker's code without a line about faults in that code.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from random import Random
+from typing import Self
+
+from fencelog.sim.disk import Loss
+
+
+class Kind(StrEnum):
+    """The kinds of faults, each with what its ``how`` and ``seconds`` mean."""
+
+    KILL = "kill"
+    """``kill -9`` of the broker; it is started again after ``seconds``."""
+    POWER = "power"
+    """Power cut; ``how`` is the name of a Loss; power is back after ``seconds``."""
+    RESTART = "restart"
+    """Clean stop of the broker, then a start."""
+    PAUSE = "pause"
+    """SIGSTOP of the broker for ``seconds``."""
+    CLIENT_KILL = "client-kill"
+    """``kill -9`` of client number ``how``."""
+    CLIENT_PAUSE = "client-pause"
+    """SIGSTOP of client number ``how`` for ``seconds``."""
+    CUT = "cut"
+    """``how`` is in, out or both: what goes to, or comes from, the broker is held back."""
+    DELAY = "delay"
+    """Everything from and to the broker takes up to a second longer for ``seconds``."""
+    RESET = "reset"
+    """All connections, or one of them (``how``: all, one), are reset."""
+    SWALLOW = "swallow"
+    """One connection loses all it sends from now on, and neither side is told."""
+    SYNC_FAILS = "sync-fails"
+    """The next sync of a log fails (EIO); the broker is started anew after ``seconds``."""
+    WRITE_FAILS = "write-fails"
+    """The next append to a log fails half-way (EIO); the broker is started anew later."""
+    FULL = "full"
+    """The disk is full for ``seconds``; the broker is started anew afterwards."""
+    SKEW = "skew"
+    """The broker's wall clock jumps by ``how`` milliseconds."""
+    SLOW_DISK = "slow-disk"
+    """Syncs take fifty times as long for ``seconds``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """One entry of a plan."""
+
+    kind: Kind
+    at: float
+    """Virtual seconds after the clients have started."""
+    point: str = ""
+    """Where it strikes, ``verb name``, each with ``*`` for anything; empty: at its time."""
+    nth: int = 1
+    """Which match of the point, from 1."""
+    after: bool = False
+    """Strike right after what the point names, not before it."""
+    seconds: float = 1.0
+    how: str = ""
+
+    def to_json(self) -> dict[str, object]:
+        """A JSON object with what differs from the defaults."""
+        plain = Fault(kind=self.kind, at=self.at)
+        return {
+            key: value
+            for key, value in asdict(self).items()
+            if key in {"kind", "at"} or value != getattr(plain, key)
+        }
+
+    @classmethod
+    def from_json(cls, entry: dict[str, object]) -> Self:
+        """Read ``to_json``. Raises ValueError or TypeError for anything else."""
+        fields = {**entry, "kind": Kind(str(entry.get("kind")))}
+        return cls(**fields)  # type: ignore[arg-type]  # unknown names raise TypeError
+
+    def __str__(self) -> str:
+        """As a person reads it."""
+        where = f" {'after' if self.after else 'before'} {self.point} #{self.nth}" * bool(
+            self.point
+        )
+        return f"{self.at:6.2f} s {self.kind}{where} {self.how} ({self.seconds:.2f} s)"
+
+
+Plan = tuple[Fault, ...]
+
+DATA = "*.log"
+TRANSACTIONS = "__transaction_state-*"
+VERSIONED = "__fencelog_*"
+POINTS: Sequence[tuple[str, int]] = (
+    ("append *.log", 40),
+    ("sync *.log", 40),
+    (f"append {TRANSACTIONS}", 12),
+    (f"sync {TRANSACTIONS}", 12),
+    (f"append {VERSIONED}", 12),
+    (f"sync {VERSIONED}", 12),
+    ("create *", 3),
+    ("rename *", 2),
+    ("remove *", 2),
+    ("sync_directory *", 3),
+    ("append *checkpoint*", 2),
+    ("put *", 4),
+    ("request InitProducerId", 2),
+    ("request AddPartitionsToTxn", 6),
+    ("request EndTxn", 6),
+    ("request Produce", 20),
+    ("answer InitProducerId", 2),
+    ("answer AddPartitionsToTxn", 6),
+    ("answer EndTxn", 6),
+    ("answer Produce", 20),
+    ("request JoinTransaction", 4),
+    ("answer JoinTransaction", 4),
+    ("request CommitTransaction", 3),
+    ("answer CommitTransaction", 3),
+)
+"""Patterns, and up to which match a fault may wait for."""
+POINTED = (Kind.KILL, Kind.POWER, Kind.PAUSE, Kind.RESET, Kind.CUT)
+"""Kinds that may strike at a point."""
+WEIGHTS: Sequence[tuple[Kind, float]] = (
+    (Kind.KILL, 5),
+    (Kind.POWER, 5),
+    (Kind.RESTART, 1),
+    (Kind.PAUSE, 1.5),
+    (Kind.CLIENT_KILL, 3),
+    (Kind.CLIENT_PAUSE, 1.5),
+    (Kind.CUT, 1.5),
+    (Kind.DELAY, 0.7),
+    (Kind.RESET, 2),
+    (Kind.SWALLOW, 0.7),
+    (Kind.SYNC_FAILS, 0.7),
+    (Kind.WRITE_FAILS, 0.5),
+    (Kind.FULL, 0.5),
+    (Kind.SKEW, 0.5),
+    (Kind.SLOW_DISK, 0.7),
+)
+LONG_SHARE = 0.15
+"""Of pauses and cuts, those that outlast the timeouts of transactions."""
+
+
+def draw(random: Random, span_s: float, *, clients: int, durability: str) -> Plan:
+    """A plan for a run whose clients act for ``span_s`` virtual seconds."""
+    style = random.random()
+    if style < 0.04:
+        return ()
+    count = random.randint(1, 5)
+    if style > 0.88:
+        count = random.randint(6, 12)
+    kinds = [kind for kind, _ in WEIGHTS]
+    weights = [weight for _, weight in WEIGHTS]
+    if style < 0.35:
+        kinds = random.choices(kinds, weights)
+        weights = [1.0]
+    chosen = random.choices(kinds, weights, k=count)
+    times = sorted(random.uniform(0.0, span_s) for _ in chosen)
+    faults = []
+    for kind, at in zip(chosen, times, strict=True):
+        fault = _fault(random, kind, round(at, 3), clients, durability)
+        faults.append(fault)
+        if kind in {Kind.KILL, Kind.POWER} and random.random() < 0.3:
+            # The next stroke falls into the recovery from this one.
+            later = round(at + fault.seconds + random.uniform(0.0, 0.1), 3)
+            again = Kind.POWER if random.random() < 0.6 else Kind.KILL
+            faults.append(_fault(random, again, later, clients, durability))
+    return tuple(sorted(faults, key=lambda each: each.at))
+
+
+def _fault(random: Random, kind: Kind, at: float, clients: int, durability: str) -> Fault:
+    seconds = round(random.uniform(0.05, 1.5), 3)
+    if kind in {Kind.PAUSE, Kind.CLIENT_PAUSE, Kind.CUT} and random.random() < LONG_SHARE:
+        seconds = round(random.uniform(3.0, 12.0), 3)
+    point, nth, after = "", 1, False
+    if kind in POINTED and random.random() < 0.6:
+        point, most = random.choice(POINTS)
+        nth = 1 + int(most * random.random() ** 2)
+        after = random.random() < 0.5
+    return Fault(
+        kind=kind,
+        at=at,
+        point=point,
+        nth=nth,
+        after=after,
+        seconds=seconds,
+        how=_how(random, kind, clients, durability),
+    )
+
+
+def _how(random: Random, kind: Kind, clients: int, durability: str) -> str:
+    match kind:
+        case Kind.POWER:
+            # What ``os`` mode promises is survival of the process's death, not of the machine's.
+            losses = list(Loss) if durability == "fsync" else [Loss.NONE]
+            return random.choice(losses).name
+        case Kind.CLIENT_KILL | Kind.CLIENT_PAUSE:
+            return str(random.randrange(clients))
+        case Kind.CUT:
+            return random.choice(("in", "out", "both"))
+        case Kind.RESET:
+            return random.choice(("all", "one"))
+        case Kind.SKEW:
+            return str(random.choice((-3_600_000, -5_000, 5_000, 3_600_000)))
+        case _:
+            return ""
