@@ -14,7 +14,7 @@ from fencelog.adapters.sqlite_metadata import SqliteMetadata
 from fencelog.adapters.system_clock import SystemClock, SystemRandom
 from fencelog.broker.config import BrokerConfig, Durability
 from fencelog.node import Node, Ports
-from fencelog.sim.disk import Loss, SimDisk, SimFile
+from fencelog.sim.disk import SimDisk
 from fencelog.types import Buffer, Offset
 from fencelog.wire import hot
 from fencelog.wire.framing import frame
@@ -39,17 +39,6 @@ PRODUCE = 0
 FETCH = 1
 
 
-class HeldFile(SimFile):
-    """A file whose syncs wait while the disk is held."""
-
-    async def sync(self) -> None:
-        assert isinstance(self._disk, HeldDisk)
-        if self._disk.holds(self._path):
-            self._disk.waiting += 1
-            await self._disk.released.wait()
-        await super().sync()
-
-
 class HeldDisk(SimDisk):
     """A simulated disk whose syncs a test can hold back and let go."""
 
@@ -59,9 +48,10 @@ class HeldDisk(SimDisk):
         self.released.set()
         self.held_part = ""
         self.waiting = 0
+        self.delay = self._held
 
     def hold(self, part: str = "") -> None:
-        """Let syncs of paths that contain ``part`` wait."""
+        """Let syncs of logs whose path contains ``part`` wait."""
         self.held_part = part
         self.released.clear()
 
@@ -69,19 +59,11 @@ class HeldDisk(SimDisk):
         """Let them go."""
         self.released.set()
 
-    def holds(self, path: str) -> bool:
-        return not self.released.is_set() and self.held_part in path and path.endswith(".log")
-
-    async def open(self, path: str, *, create: bool = False) -> SimFile:
-        file = await super().open(path, create=create)
-        await file.close()
-        return HeldFile(self, path, file._inode)
-
-    def power_loss(self, loss: Loss, random: object = None) -> "HeldDisk":
-        after = super().power_loss(loss)
-        booted = HeldDisk()
-        booted._directories = after._directories
-        return booted
+    async def _held(self, verb: str, path: str, size: int) -> None:
+        held = self.held_part in path and path.endswith(".log")
+        if verb == "sync" and held and not self.released.is_set():
+            self.waiting += 1
+            await self.released.wait()
 
 
 class World:

@@ -1,63 +1,45 @@
-"""A simulated disk: the Disk port in memory, with power cuts, full disks and failing syncs.
+"""The simulated disk: the Disk port in memory, with kills, power cuts, full disks and failures.
 
-What is not synced is kept apart: the contents of a file since its last sync, and the names of a
-directory since its own. ``power_loss`` keeps a chosen part of both, as a real disk would.
-
-``operations`` is the trace of all that changed something: (verb, path) in order. ``before`` is
-called ahead of each of them and may raise ``PowerCut`` to stop the world there.
+Verbs of the hooks: ``create``, ``append``, ``sync``, ``mkdir``, ``rename``, ``remove`` and
+``sync_directory`` change something; ``open``, ``read`` and ``list`` do not. As on the real disk,
+only ``sync``, ``sync_directory`` and the ``remove`` of a tree wait, so only they are delayed. The
+size in a hook counts bytes of a file, changes of a directory that is synced, names of a tree.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+import asyncio
+from collections.abc import Sequence
 from random import Random
+from typing import Self
 
 from fencelog.errors import StorageError
+from fencelog.sim.gate import NO_SPACE, Device, Fault, Halt
+from fencelog.sim.platter import Directory, Entry, Inode, Loss, Platter
 from fencelog.types import Buffer
+
+__all__ = ["READING", "Loss", "PowerCut", "SimDisk", "SimFile"]
+
+READING = frozenset({"open", "read", "list"})
+"""Verbs of operations that change nothing."""
 
 
 class PowerCut(BaseException):
-    """The machine stops here; no handler for ordinary errors may catch it."""
-
-
-class Loss(Enum):
-    """What a power cut leaves of what was not synced."""
-
-    ALL = "nothing unsynced survives"
-    NONE = "everything survives, as after kill -9"
-    TORN = "each file and directory keeps a random prefix of its changes"
-    HOLES = "as torn, but pages in the middle may be zeros"
-
-
-@dataclass
-class _Inode:
-    """A file: its bytes, and what of them is on stable storage."""
-
-    data: bytearray = field(default_factory=bytearray)
-    stable: bytes = b""
-
-
-@dataclass
-class _Directory:
-    """Names of a directory: as seen, as synced, and each state between."""
-
-    names: dict[str, _Inode] = field(default_factory=dict)
-    states: list[dict[str, _Inode]] = field(default_factory=lambda: [{}])
-
-    def changed(self) -> None:
-        self.states.append(dict(self.names))
+    """The machine stops here: for a gate to raise where nothing after it is looked at again."""
 
 
 class SimFile:
     """One open file of a SimDisk."""
 
-    def __init__(self, disk: "SimDisk", path: str, inode: _Inode) -> None:
+    def __init__(self, disk: "SimDisk", path: str, inode: Inode) -> None:
+        """Open it."""
         self._disk = disk
         self._path = path
         self._inode = inode
         self._failed = False
         self._closed = False
-        disk.open_files += 1
+        self._syncs = 0
+        self._synced: asyncio.Future[None] | None = None
+        """Set by a close that waits for the syncs under way."""
+        disk.opened(inode)
 
     @property
     def size(self) -> int:
@@ -66,191 +48,332 @@ class SimFile:
 
     async def append(self, buffers: Sequence[Buffer]) -> None:
         """Write at the end; part of it where the disk gets full."""
-        self._usable()
-        self._disk.happens("append", self._path)
-        data = b"".join(bytes(buffer) for buffer in buffers)
-        room = self._disk.take_space(len(data))
-        self._inode.data += data[:room]
-        if room < len(data):
-            self._failed = True
-            raise StorageError(f"write failed: {self._path}: No space left on device")
+        self._check_usable()
+        data = b"".join(buffers)
+        if not data:
+            return
+        verdict = self._disk.verdict("append", self._path, len(data))
+        wanted = len(data) if verdict is None else min(verdict.done, len(data))
+        written = self._disk.platter.take(wanted)
+        self._inode.data += data if written == len(data) else data[:written]
+        if verdict is None and written == len(data):
+            return
+        if isinstance(verdict, Halt):
+            await self._disk.halt(verdict)
+        self._failed = True
+        raise _failed("write", self._path, NO_SPACE if verdict is None else verdict.reason)
 
     async def read(self, position: int, size: int) -> bytes:
         """Return up to ``size`` bytes from ``position``."""
         assert not self._closed, self._path
-        return bytes(self._inode.data[position : position + size])
+        await self._disk.pass_gate("read", "read", self._path, size)
+        with memoryview(self._inode.data) as data:
+            return bytes(data[position : position + size])
 
     async def sync(self) -> None:
         """Make the bytes stable, or fail and forget which pages were dirty."""
-        self._usable()
-        self._disk.happens("sync", self._path)
-        if self._disk.failing_syncs > 0:
-            self._disk.failing_syncs -= 1
+        self._check_usable()
+        inode = self._inode
+        end = len(inode.data)
+        await self._wait_for_sync(end - inode.synced)
+        verdict = self._disk.sync_verdict(self._path, max(end - inode.synced, 0))
+        inode.sync(end if verdict is None else min(inode.synced + verdict.done, end))
+        if isinstance(verdict, Halt):
+            await self._disk.halt(verdict)
+        if verdict is not None:
+            inode.fail_sync(end)
             self._failed = True
-            raise StorageError(f"sync failed: {self._path}: Input/output error")
-        self._inode.stable = bytes(self._inode.data)
+            raise _failed("sync", self._path, verdict.reason)
+        # As on the real disk: one that failed beside this one may have had our pages.
+        self._check_not_failed()
 
     async def close(self) -> None:
-        """Close without syncing."""
-        self._disk.open_files -= not self._closed
+        """Close without syncing, after the syncs under way; a second close does nothing."""
+        if self._closed:
+            return
         self._closed = True
+        if self._syncs:
+            self._synced = asyncio.get_running_loop().create_future()
+            await self._synced
+        self._disk.closed(self._inode)
 
-    def _usable(self) -> None:
+    async def _wait_for_sync(self, size: int) -> None:
+        self._syncs += 1
+        try:
+            await self._disk.wait("sync", self._path, size)
+        finally:
+            self._syncs -= 1
+            if self._syncs == 0 and self._synced is not None and not self._synced.done():
+                self._synced.set_result(None)
+
+    def _check_usable(self) -> None:
         assert not self._closed, self._path
+        self._check_not_failed()
+
+    def _check_not_failed(self) -> None:
         if self._failed:
             raise StorageError(f"{self._path} is given up")
 
 
-class SimDisk:
-    """A tree of files in memory. Directories themselves are always durable, their names are not."""
+class SimDisk(Device):
+    """A tree of files in memory; one process's view of it."""
 
-    def __init__(self, *, free_bytes: int | None = None) -> None:
-        """Make an empty disk; ``free_bytes`` limits what may be appended from now on."""
-        self._directories: dict[str, _Directory] = {"": _Directory()}
-        self.free_bytes = free_bytes
+    def __init__(
+        self,
+        *,
+        free_bytes: int | None = None,
+        operations: list[tuple[str, str]] | None = None,
+    ) -> None:
+        """Make an empty disk.
+
+        ``free_bytes`` limits what may be appended from now on. ``operations`` takes the verb and
+        path of everything that changed something, in order.
+        """
+        super().__init__()
+        self.platter = Platter(capacity=free_bytes)
         self.failing_syncs = 0
+        """How many of the next syncs of files fail."""
         self.open_files = 0
-        self.operations: list[tuple[str, str]] = []
-        self.before: Callable[[str, str], None] = _nothing
+        self.operations = operations
+
+    @property
+    def free_bytes(self) -> int | None:
+        """Bytes that can still be appended; None for no end of them. Removals give theirs back."""
+        platter = self.platter
+        return None if platter.capacity is None else platter.capacity - platter.used
+
+    @free_bytes.setter
+    def free_bytes(self, size: int | None) -> None:
+        self.platter.capacity = None if size is None else self.platter.used + size
+
+    # -- the port ------------------------------------------------------------------------------
 
     async def open(self, path: str, *, create: bool = False) -> SimFile:
         """Open a file."""
-        directory, name = self._split(path)
-        inode = directory.names.get(name)
-        if inode is None:
-            if not create or path in self._directories:
+        directory, name = self._locate("open", path)
+        entry = directory.names.get(name)
+        if entry is None:
+            if not create:
                 raise FileNotFoundError(path)
-            self.happens("create", path)
-            inode = directory.names[name] = _Inode()
-            directory.changed()
-        return SimFile(self, path, inode)
+            await self.pass_gate("create", "open", path)
+            entry = Inode()
+            directory.change({name: entry})
+        else:
+            await self.pass_gate("open", "open", path)
+        if isinstance(entry, Directory):
+            raise _failed("open", path, "Is a directory")
+        return SimFile(self, path, entry)
 
     async def list(self, path: str) -> list[str]:
         """Names in a directory, sorted."""
-        if path not in self._directories:
-            return []
-        prefix = f"{path}/" if path else ""
-        below = {
-            d[len(prefix) :].split("/")[0] for d in self._directories if d.startswith(prefix) and d
-        }
-        return sorted({*self._directories[path].names, *below} - {""})
+        await self.pass_gate("list", "list", path)
+        directory = self._find(path)
+        return sorted(directory.names) if isinstance(directory, Directory) else []
 
     async def make_directory(self, path: str) -> None:
         """Make a directory and its parents."""
-        parts = path.split("/")
-        for end in range(1, len(parts) + 1):
-            parent = "/".join(parts[:end])
-            if parent not in self._directories:
-                self.happens("mkdir", parent)
-                self._directories[parent] = _Directory()
+        directory = self.platter.root
+        made = ""
+        for name in _parts(path):
+            made = f"{made}/{name}" if made else name
+            if name not in directory.names:
+                await self.pass_gate("mkdir", "make directory", made)
+                directory.change({name: Directory()})
+            entry = directory.names[name]
+            if isinstance(entry, Inode):
+                raise _failed("make directory", path, "Not a directory")
+            directory = entry
 
     async def rename(self, old: str, new: str) -> None:
         """Move a file or a directory."""
-        source, old_name = self._split(old)
-        target, new_name = self._split(new)
-        if old in self._directories:
-            self.happens("rename", new)
-            moved = [d for d in self._directories if d == old or d.startswith(f"{old}/")]
-            for path in moved:
-                self._directories[new + path[len(old) :]] = self._directories.pop(path)
-            return
-        if old_name not in source.names:
+        source, old_name = self._locate("rename", old)
+        target, new_name = self._locate("rename", new)
+        moved = source.names.get(old_name)
+        if moved is None:
             raise FileNotFoundError(old)
-        self.happens("rename", new)
-        target.names[new_name] = source.names.pop(old_name)
-        target.changed()
-        if source is not target:
-            source.changed()
+        replaced = target.names.get(new_name)
+        problem = _cannot_replace(moved, replaced)
+        if problem is not None:
+            raise _failed("rename", old, problem)
+        await self.pass_gate("rename", "rename", new)
+        if moved is replaced:
+            return
+        if source is target:
+            source.change({old_name: None, new_name: moved})
+        else:
+            target.change({new_name: moved})
+            source.change({old_name: None})
+        self._unnamed(replaced)
 
     async def remove(self, path: str) -> None:
-        """Remove a file or a tree."""
-        if path in self._directories:
-            self.happens("remove", path)
-            for below in [d for d in self._directories if d == path or d.startswith(f"{path}/")]:
-                del self._directories[below]
+        """Remove a file or a tree; of a tree the names below go one by one."""
+        assert _parts(path), path
+        if self._find(path) is None:
             return
-        directory, name = self._split(path)
-        if name in directory.names:
-            self.happens("remove", path)
-            del directory.names[name]
-            directory.changed()
+        directory, name = self._locate("remove", path)
+        entry = directory.names[name]
+        if isinstance(entry, Inode):
+            await self.pass_gate("remove", "remove", path)
+        else:
+            below = entry.count()
+            await self.wait("remove", path, below)
+            verdict = self.verdict("remove", path, below)
+            self._prune(entry, below if verdict is None else min(verdict.done, below))
+            await self.heed(verdict, "remove", path)
+        if directory.names.get(name) is entry:
+            directory.change({name: None})
+            self._unnamed(entry)
 
     async def sync_directory(self, path: str) -> None:
         """Make the names of a directory stable."""
-        if path not in self._directories:
-            raise StorageError(f"sync failed: {path}: No such file or directory")
-        self.happens("sync_directory", path)
-        directory = self._directories[path]
-        directory.states = [dict(directory.names)]
+        directory = self._find(path)
+        if not isinstance(directory, Directory):
+            problem = "No such file or directory" if directory is None else "Not a directory"
+            raise _failed("sync directory", path, problem)
+        changes = len(directory.changes)
+        end = directory.synced + changes
+        await self.wait("sync_directory", path, changes)
+        verdict = self.verdict("sync_directory", path, changes)
+        directory.sync(end if verdict is None else min(directory.synced + verdict.done, end))
+        await self.heed(verdict, "sync directory", path)
 
-    def power_loss(self, loss: Loss, random: Random | None = None) -> "SimDisk":
-        """The disk as the next boot finds it; this one is not used afterwards."""
-        random = random or Random(0)
-        after = SimDisk()
-        survivors: dict[int, _Inode] = {}
-        for path, directory in self._directories.items():
-            states = directory.states
-            if loss is Loss.ALL:
-                names = states[0]
-            elif loss is Loss.NONE:
-                names = directory.names
-            else:
-                names = random.choice(states)
-            kept = {
-                name: survivors.setdefault(id(inode), _survivor(inode, loss, random))
-                for name, inode in names.items()
-            }
-            after._directories[path] = _Directory(names=kept, states=[dict(kept)])
-        return after
+    # -- what befalls it -----------------------------------------------------------------------
+
+    def restarted(self) -> Self:
+        """The disk as the next process finds it after a kill: all that was written, nothing open.
+
+        This view has ended: nothing asked of it takes effect or returns.
+        """
+        self._ended = True
+        return self._seen_again(self.platter.closed())
+
+    def power_loss(self, loss: Loss, random: Random | None = None) -> Self:
+        """A copy of the disk as the next boot finds it; this one is not used afterwards."""
+        return self._seen_again(self.platter.survivor(loss, random or Random(0)))
 
     def corrupt(self, path: str, position: int, flip: int = 0x01) -> None:
         """Flip bits of one stored byte."""
-        directory, name = self._split(path)
-        inode = directory.names[name]
-        inode.data[position] ^= flip
-        inode.stable = bytes(inode.data)
+        self._file(path).data[position] ^= flip
+
+    def overwrite(self, path: str, data: Buffer) -> None:
+        """Put other stored bytes in the place of a file's."""
+        inode = self._file(path)
+        self.platter.used += len(data) - len(inode.data)
+        inode.data[:] = data
+        inode.synced = len(data)
+        inode.doubtful.clear()
 
     def contents(self, path: str) -> bytes:
         """The bytes of a file as a reader sees them."""
-        directory, name = self._split(path)
-        return bytes(directory.names[name].data)
+        return bytes(self._file(path).data)
 
-    def happens(self, verb: str, path: str) -> None:
-        """Record an operation that is about to change something."""
-        self.before(verb, path)
-        self.operations.append((verb, path))
+    # -- inside --------------------------------------------------------------------------------
 
-    def take_space(self, size: int) -> int:
-        """How many of these bytes the disk has room for; they are taken."""
-        if self.free_bytes is None:
-            return size
-        room = min(size, self.free_bytes)
-        self.free_bytes -= room
-        return room
+    def verdict(self, verb: str, name: str, size: int = 0) -> Halt | Fault | None:
+        """What befalls an operation, which is traced."""
+        verdict = super().verdict(verb, name, size)
+        if self.operations is not None and verb not in READING:
+            self.operations.append((verb, name))
+        return verdict
 
-    def _split(self, path: str) -> tuple[_Directory, str]:
-        parent, _, name = path.rpartition("/")
-        if parent not in self._directories:
+    def sync_verdict(self, path: str, size: int) -> Halt | Fault | None:
+        """What befalls the sync of a file, its failure by ``failing_syncs`` included."""
+        verdict = self.verdict("sync", path, size)
+        if verdict is None and self.failing_syncs > 0:
+            self.failing_syncs -= 1
+            return Fault()
+        return verdict
+
+    async def heed(self, verdict: Halt | Fault | None, what: str, path: str) -> None:
+        """Go on, fail, or never return."""
+        if isinstance(verdict, Halt):
+            await self.halt(verdict)
+        if verdict is not None:
+            raise _failed(what, path, verdict.reason)
+
+    async def pass_gate(self, verb: str, what: str, path: str, size: int = 0) -> None:
+        """Heed the verdict on an operation that is whole or not at all."""
+        verdict = self.verdict(verb, path, size)
+        if verdict is not None:
+            await self.heed(verdict, what, path)
+
+    def opened(self, inode: Inode) -> None:
+        """Count an opening."""
+        inode.openings += 1
+        self.open_files += 1
+
+    def closed(self, inode: Inode) -> None:
+        """Take an opening back."""
+        self.open_files -= 1
+        if not self._ended:
+            inode.openings -= 1
+            self.platter.give_back(inode)
+
+    def _seen_again(self, platter: Platter) -> Self:
+        after = type(self)()
+        after.platter = platter
+        return after
+
+    def _prune(self, directory: Directory, count: int) -> int:
+        """Take up to ``count`` names below a directory; returns how many are left to take."""
+        for name, entry in sorted(directory.names.items(), key=_by_name):
+            if isinstance(entry, Directory):
+                count = self._prune(entry, count)
+            if count == 0:
+                return 0
+            directory.change({name: None})
+            self._unnamed(entry)
+            count -= 1
+        return count
+
+    def _unnamed(self, entry: "Entry | None") -> None:
+        if isinstance(entry, Inode):
+            entry.is_named = False
+            self.platter.give_back(entry)
+
+    def _find(self, path: str) -> "Entry | None":
+        entry: "Entry | None" = self.platter.root
+        for name in _parts(path):
+            entry = entry.names.get(name) if isinstance(entry, Directory) else None
+        return entry
+
+    def _locate(self, what: str, path: str) -> tuple[Directory, str]:
+        *above, name = _parts(path)
+        parent = self._find("/".join(above))
+        if parent is None:
             raise FileNotFoundError(path)
-        return self._directories[parent], name
+        if isinstance(parent, Inode):
+            raise _failed(what, path, "Not a directory")
+        return parent, name
+
+    def _file(self, path: str) -> Inode:
+        inode = self._find(path)
+        assert isinstance(inode, Inode), path
+        return inode
 
 
-def _nothing(verb: str, path: str) -> None:
-    """Let every operation happen."""
+def _parts(path: str) -> list[str]:
+    parts = path.split("/") if path not in {"", "."} else []
+    assert all(part not in {"", ".", ".."} for part in parts), path
+    return parts
 
 
-def _survivor(inode: _Inode, loss: Loss, random: Random) -> _Inode:
-    data, stable = bytes(inode.data), inode.stable
-    if loss is Loss.ALL:
-        kept = stable
-    elif loss is Loss.NONE:
-        kept = data
-    elif data.startswith(stable):
-        kept = data[: random.randint(len(stable), len(data))]
-        if loss is Loss.HOLES and len(kept) > len(stable):
-            start = random.randint(len(stable), len(kept))
-            end = random.randint(start, len(kept))
-            kept = kept[:start] + bytes(end - start) + kept[end:]
-    else:
-        kept = random.choice([stable, data])
-    return _Inode(bytearray(kept), kept)
+def _by_name(item: tuple[str, Entry]) -> str:
+    return item[0]
+
+
+def _cannot_replace(moved: Entry, replaced: "Entry | None") -> str | None:
+    """Why a rename over what is there is refused, as by rename(2)."""
+    if replaced is None or replaced is moved:
+        return None
+    if isinstance(moved, Directory) and isinstance(replaced, Inode):
+        return "Not a directory"
+    if isinstance(moved, Inode) and isinstance(replaced, Directory):
+        return "Is a directory"
+    if isinstance(replaced, Directory) and replaced.names:
+        return "Directory not empty"
+    return None
+
+
+def _failed(what: str, path: str, reason: str) -> StorageError:
+    return StorageError(f"{what} failed: {path}: {reason}")

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from fencelog import node as node_module
-from fencelog.errors import ErrorCode, StorageError
+from fencelog.errors import ErrorCode
 from fencelog.log import layout
 from fencelog.node import Node
+from fencelog.sim.disk import READING
+from fencelog.sim.gate import NO_SPACE, Fault
 from fencelog.storage.recover import Durability
 from fencelog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from fencelog.wire.messages.create_topics import (
@@ -119,15 +121,15 @@ def test_a_topic_is_deleted_whole_though_its_client_hangs_up(world: World) -> No
             deleting = asyncio.create_task(node.broker.logs.delete_topic(topic))
             left = step
 
-            def before(verb: str, path: str) -> None:
+            def gate(verb: str, path: str, size: int) -> None:
                 nonlocal left
-                left -= 1
+                left -= verb not in READING
                 if left == 0:
                     deleting.cancel()
 
-            world.disk.before = before
+            world.disk.gate = gate
             await asyncio.wait([deleting])
-            world.disk.before = lambda verb, path: None
+            world.disk.gate = None
             await peer.create_topic("t", partitions=3)
             for partition in range(3):
                 done = await peer.produce("t", batch("new"), partition=partition)
@@ -150,13 +152,12 @@ def test_a_deletion_that_failed_takes_nothing_of_the_next_topic(world: World) ->
         async with world.node() as node, Peer.of(node) as peer:
             await peer.create_topic("t")
 
-            def before(verb: str, path: str) -> None:
-                if verb == "rename" and "-delete" in path:
-                    raise StorageError("rename failed: Input/output error")
+            def gate(verb: str, path: str, size: int) -> Fault | None:
+                return Fault() if verb == "rename" and "-delete" in path else None
 
-            world.disk.before = before
+            world.disk.gate = gate
             assert await delete(peer, "t") is ErrorCode.KAFKA_STORAGE_ERROR
-            world.disk.before = lambda verb, path: None
+            world.disk.gate = None
             topics = [CreatableTopic(name="t", num_partitions=2, replication_factor=1)]
             answer = await peer.ask(CreateTopicsRequest(topics=topics), 7, CreateTopicsResponse)
             assert answer.topics[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -174,13 +175,12 @@ def test_a_deletion_noted_and_not_ended_spares_the_next_topic_of_its_name(world:
         async with world.node() as node, Peer.of(node) as peer:
             await peer.create_topic("t")
 
-            def before(verb: str, path: str) -> None:
-                if verb == "remove" and path.endswith("-delete"):
-                    raise StorageError("remove failed: Input/output error")
+            def gate(verb: str, path: str, size: int) -> Fault | None:
+                return Fault() if verb == "remove" and path.endswith("-delete") else None
 
-            world.disk.before = before
+            world.disk.gate = gate
             assert await delete(peer, "t") is ErrorCode.KAFKA_STORAGE_ERROR
-            world.disk.before = lambda verb, path: None
+            world.disk.gate = None
             await peer.create_topic("t")
             assert (await peer.produce("t", batch("new"))).error is ErrorCode.NONE
         async with world.node() as node, Peer.of(node) as peer:
@@ -194,18 +194,18 @@ def test_a_topic_that_cannot_be_made_is_refused_and_can_be_made_later(world: Wor
         async with world.node() as node, Peer.of(node) as peer:
             await peer.create_topic("kept")
 
-            def before(verb: str, path: str) -> None:
-                if path.startswith("t-1/partition.metadata"):
-                    raise StorageError("write failed: No space left on device")
+            def gate(verb: str, path: str, size: int) -> Fault | None:
+                made = verb == "create" and path.startswith("t-1/partition.metadata")
+                return Fault(NO_SPACE) if made else None
 
-            world.disk.before = before
+            world.disk.gate = gate
             topics = [CreatableTopic(name="t", num_partitions=2, replication_factor=1)]
             request = CreateTopicsRequest(topics=topics)
             answer = await peer.ask(request, 7, CreateTopicsResponse)
             assert answer.topics[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
             assert await metadata(peer, "t", create=True) is ErrorCode.NONE
             await delete(peer, "t")
-            world.disk.before = lambda verb, path: None
+            world.disk.gate = None
             await peer.create_topic("t", partitions=2)
             assert (await peer.produce("t", batch("a"), partition=1)).error is ErrorCode.NONE
         async with world.node() as node, Peer.of(node) as peer:
@@ -304,14 +304,14 @@ def test_a_broker_whose_flusher_ends_still_stops(world: World) -> None:
         async with asyncio.timeout(20), world.node() as node, Peer.of(node) as peer:
             await peer.create_topic("t")
 
-            def before(verb: str, path: str) -> None:
+            def gate(verb: str, path: str, size: int) -> None:
                 if path.startswith("t-0/"):
                     raise RuntimeError("a mistake of ours")
 
-            world.disk.before = before
+            world.disk.gate = gate
             peer.send_produce("t", batch("a"))
             await node.wait_failed()
-            world.disk.before = lambda verb, path: None
+            world.disk.gate = None
             assert node.failure() is not None
 
     asyncio.run(scenario())

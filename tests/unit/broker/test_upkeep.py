@@ -7,7 +7,7 @@ import pytest
 
 from fencelog.broker.catalog import name_problem
 from fencelog.errors import ErrorCode
-from fencelog.sim.disk import Loss, PowerCut
+from fencelog.sim.disk import READING, Loss, PowerCut
 from fencelog.wire.messages.delete_topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
@@ -77,13 +77,13 @@ def test_a_deletion_that_a_crash_cut_short_is_finished_at_the_next_start(world: 
             assert topic is not None
             left = step
 
-            def before(verb: str, path: str) -> None:
+            def gate(verb: str, path: str, size: int) -> None:
                 nonlocal left
-                left -= 1
+                left -= verb not in READING
                 if left < 0:
                     raise PowerCut
 
-            world.disk.before = before
+            world.disk.gate = gate
             try:
                 await node.broker.logs.delete_topic(topic)
             except PowerCut:

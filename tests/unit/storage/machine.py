@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from random import Random
 
-from fencelog.sim.disk import PowerCut, SimDisk
+from fencelog.sim.clocks import SimRandom
+from fencelog.sim.disk import READING, PowerCut, SimDisk
 from fencelog.storage.directory import DataDirectory
 from fencelog.types import TopicPartition
 from fencelog.wire.batch import iterate
@@ -11,16 +12,6 @@ from fencelog.wire.control import read_marker
 from tests.unit.storage.world import World, run
 
 PARTITION = TopicPartition("t", 0)
-
-
-class SeededRandom:
-    """The Random port from a seed."""
-
-    def __init__(self) -> None:
-        self._random = Random(0)
-
-    def bytes(self, count: int) -> bytes:
-        return self._random.randbytes(count)
 
 
 @dataclass
@@ -43,7 +34,7 @@ class Machine:
 
     async def start(self) -> None:
         """Open whatever is there and check it against the history."""
-        self.directory = await DataDirectory.open(self.disk, SeededRandom())
+        self.directory = await DataDirectory.open(self.disk, SimRandom(Random(0)))
         durability = self.history.durability
         if PARTITION in await self.directory.partitions():
             self.world = await World.recover(
@@ -124,16 +115,18 @@ def check_state(world: World, stored: bytes) -> None:
 
 
 def cut_at(disk: SimDisk, number: int) -> None:
-    """Stop the world ahead of the disk operation of this number, counted from now."""
+    """Stop the world ahead of the change to the disk of this number, counted from now."""
     left = number
 
-    def before(verb: str, path: str) -> None:
+    def gate(verb: str, path: str, size: int) -> None:
         nonlocal left
+        if verb in READING:
+            return
         if left == 0:
             raise PowerCut(f"{verb} {path}")
         left -= 1
 
-    disk.before = before
+    disk.gate = gate
 
 
 def live(disk: SimDisk, history: History, program, cut: int | None) -> bool:

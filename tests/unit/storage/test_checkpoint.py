@@ -10,7 +10,7 @@ from tests.unit.storage.world import run
 
 
 def test_content_then_name_then_directory_become_durable_in_this_order() -> None:
-    disk = SimDisk()
+    disk = SimDisk(operations=[])
     run(replace_file(disk, "a", b"one"))
     assert disk.operations == [
         ("create", "a.tmp"),

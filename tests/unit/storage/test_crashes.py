@@ -33,7 +33,7 @@ async def start_only(machine: Machine) -> None:
 
 def operations_of(*programs) -> int:
     """How many disk operations the last of these lives takes."""
-    disk, history = SimDisk(), History("fsync")
+    disk, history = SimDisk(operations=[]), History("fsync")
     for program in programs:
         disk.operations.clear()
         assert live(disk, history, program, None)

@@ -1,14 +1,17 @@
 """The top of the data directory: identity, offsets, clean stops and deletions outlive crashes."""
 
+from random import Random
+
 import pytest
 
 from fencelog.errors import CorruptionError
 from fencelog.log import layout
+from fencelog.sim.clocks import SimRandom
 from fencelog.sim.disk import Loss, PowerCut, SimDisk
 from fencelog.storage.checkpoint import replace_file
 from fencelog.storage.directory import DataDirectory
 from fencelog.types import Offset, TopicId, TopicPartition
-from tests.unit.storage.machine import SeededRandom, cut_at
+from tests.unit.storage.machine import cut_at
 from tests.unit.storage.world import run
 
 A, B = TopicPartition("a.b-c", 0), TopicPartition("a.b-c", 11)
@@ -16,13 +19,14 @@ TOPIC_ID = TopicId(bytes(16))
 
 
 def opened(disk: SimDisk) -> DataDirectory:
-    return run(DataDirectory.open(disk, SeededRandom()))
+    return run(DataDirectory.open(disk, SimRandom(Random(0))))
 
 
 def with_partitions() -> SimDisk:
-    disk = SimDisk()
+    disk = SimDisk(operations=[])
     for partition in (A, B):
         run(disk.make_directory(DataDirectory.path_of(partition)))
+    run(disk.sync_directory(""))
     return disk
 
 
@@ -37,7 +41,7 @@ def test_another_nodes_directory_is_refused() -> None:
     disk = SimDisk()
     opened(disk)
     with pytest.raises(CorruptionError, match="belongs to node 1"):
-        run(DataDirectory.open(disk, SeededRandom(), node_id=2))
+        run(DataDirectory.open(disk, SimRandom(Random(0)), node_id=2))
 
 
 def test_partitions_are_the_directories_of_that_form() -> None:
@@ -112,6 +116,7 @@ def test_a_removed_partition_is_gone_after_a_power_cut_and_leaves_no_offsets() -
     run(directory.remove_partition(A, TOPIC_ID))
     run(directory.remove_partition(A, TOPIC_ID))
     run(disk.make_directory(DataDirectory.path_of(A)))
+    run(disk.sync_directory(""))
     again = opened(disk.power_loss(Loss.ALL))
     assert (again.recovery_point(A), again.log_start(A)) == (0, 0)
     assert not again.take_clean(A)
@@ -150,7 +155,7 @@ def test_a_directory_that_vanished_is_damage_and_no_new_partition() -> None:  # 
 
 
 def test_the_longest_topic_name_can_be_deleted() -> None:
-    disk = SimDisk()
+    disk = SimDisk(operations=[])
     longest = TopicPartition("x" * 249, 2**31 - 1)
     directory = opened(disk)
     run(disk.make_directory(DataDirectory.path_of(longest)))

@@ -285,7 +285,7 @@ def test_deleted_segments_are_gone_and_the_rest_is_read() -> None:
 
 def test_a_partition_is_made_once_and_says_whose_it_is() -> None:
     async def scenario() -> None:
-        disk = SimDisk()
+        disk = SimDisk(operations=[])
         assert await read_topic_id(disk, DIRECTORY) is None
         await World.create(disk)
         assert await read_topic_id(disk, DIRECTORY) == TOPIC_ID

@@ -60,7 +60,7 @@ class World:
         config: LogConfig = SMALL_SEGMENTS,
         durability: str = "fsync",
     ) -> "World":
-        disk = disk or SimDisk()
+        disk = disk or SimDisk(operations=[])
         store, log = await PartitionStore.create(disk, DIRECTORY, TOPIC_ID, config, durability)
         return cls(disk, store, log, durability)
 
