@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable
 
+from fencelog.check.cycles import check_cycles
 from fencelog.check.ends import check_ends
 from fencelog.check.facts import Facts, establish
+from fencelog.check.groups import check_groups
 from fencelog.check.history import Event
 from fencelog.check.intake import gather
 from fencelog.check.order import check_order
@@ -26,6 +28,8 @@ def judge(history: History) -> Verdict:
     check_records(facts, found)
     check_order(facts, found)
     check_ends(facts, found)
+    check_cycles(facts, found)
+    check_groups(facts, found)
     return _verdict(facts, found)
 
 
