@@ -1,27 +1,58 @@
 """The contract of Disk and DiskFile, for the real disk and the simulated one."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from fencelog.adapters.file_disk import FileDisk
+from fencelog.errors import StorageError
 from fencelog.ports import Disk
 from fencelog.sim.disk import SimDisk
+from fencelog.sim.gate import NO_SPACE, Fault
 
 Scenario = Callable[[Disk], Awaitable[None]]
+SYSTEM_CALLS = {"append": "pwritev", "sync": "fdatasync", "sync_directory": "fsync"}
 
 
-@pytest.fixture(params=["file", "memory"])
-def on_disk(request: pytest.FixtureRequest, tmp_path: Path):
+class Rig:
+    """One implementation of the port, and how to make it fail."""
+
+    def __init__(self, disk: FileDisk | SimDisk, patch: pytest.MonkeyPatch) -> None:
+        self.disk = disk
+        self._patch = patch
+
+    def __call__(self, scenario: Scenario) -> None:
+        """Run a scenario."""
+        asyncio.run(scenario(self.disk))
+
+    def fail(self, verb: str, reason: str) -> None:
+        """Let each operation of this kind fail from now on."""
+
+        def failing(*_: object) -> int:
+            raise OSError(0, reason)
+
+        if isinstance(self.disk, SimDisk):
+            self.disk.gate = lambda asked, _path, _size: Fault(reason) if asked == verb else None
+        else:
+            self._patch.setattr(os, SYSTEM_CALLS[verb], failing)
+
+
+async def a_while(verb: str, path: str, size: int) -> None:
+    """Let others run, as during a real sync."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture(params=["file", "sim", "slow sim"])
+def on_disk(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Run a scenario against one implementation of the port."""
     disk = FileDisk(tmp_path / "data") if request.param == "file" else SimDisk()
-
-    def run(scenario: Scenario) -> None:
-        asyncio.run(scenario(disk))
-
-    yield run
+    if isinstance(disk, SimDisk) and request.param == "slow sim":
+        disk.delay = a_while
+    yield Rig(disk, monkeypatch)
     if isinstance(disk, FileDisk):
         disk.close()
 
@@ -33,7 +64,9 @@ def test_appended_buffers_are_read_back_in_order(on_disk) -> None:
         await file.append([])
         await file.append([b"", b"four"])
         assert file.size == 15
-        assert await file.read(0, 100) == b"onetwothreefour"
+        content = await file.read(0, 100)
+        assert isinstance(content, bytes)
+        assert content == b"onetwothreefour"
         assert await file.read(3, 3) == b"two"
         await file.close()
 
@@ -198,5 +231,180 @@ def test_files_and_directories_can_be_synced(on_disk) -> None:
         await disk.sync_directory("d")
         await disk.sync_directory("")
         await file.close()
+
+    on_disk(scenario)
+
+
+def test_what_was_read_is_not_changed_by_a_later_append(on_disk) -> None:
+    async def scenario(disk: Disk) -> None:
+        file = await disk.open("a", create=True)
+        buffer = bytearray(b"abc")
+        await file.append([buffer])
+        buffer[:] = b"xyz"
+        found = await file.read(0, 10)
+        await file.append([b"def"])
+        assert found == b"abc"
+        assert await file.read(0, 10) == b"abcdef"
+        await file.close()
+
+    on_disk(scenario)
+
+
+def test_an_existing_file_is_opened_and_not_made_anew(on_disk) -> None:
+    async def scenario(disk: Disk) -> None:
+        file = await disk.open("a", create=True)
+        again = await disk.open("a", create=True)
+        await file.append([b"abc"])
+        assert await again.read(0, 10) == b"abc"
+        await file.close()
+        await again.close()
+
+    on_disk(scenario)
+
+
+def test_what_a_directory_cannot_do_is_a_storage_error(on_disk) -> None:
+    async def scenario(disk: Disk) -> None:
+        await disk.make_directory("d/e")
+        await (await disk.open("a", create=True)).close()
+        for create in (False, True):
+            with pytest.raises(StorageError, match=r"open failed.*d: Is a directory"):
+                await disk.open("d", create=create)
+            with pytest.raises(StorageError, match=r"open failed.*a/b: Not a directory"):
+                await disk.open("a/b", create=create)
+        with pytest.raises(StorageError, match="make directory failed"):
+            await disk.make_directory("a")
+        with pytest.raises(StorageError, match="make directory failed"):
+            await disk.make_directory("a/b")
+        with pytest.raises(StorageError, match=r"sync directory failed.*nowhere: No such file"):
+            await disk.sync_directory("nowhere")
+        with pytest.raises(StorageError, match=r"sync directory failed.*a: Not a directory"):
+            await disk.sync_directory("a")
+        assert await disk.list("a") == []
+
+    on_disk(scenario)
+
+
+def test_a_rename_that_would_lose_a_directory_is_refused(on_disk) -> None:
+    async def scenario(disk: Disk) -> None:
+        await disk.make_directory("d/e")
+        await disk.make_directory("empty")
+        await (await disk.open("a", create=True)).close()
+        with pytest.raises(StorageError, match=r"rename failed.*a: Is a directory"):
+            await disk.rename("a", "d")
+        with pytest.raises(StorageError, match=r"rename failed.*empty: Not a directory"):
+            await disk.rename("empty", "a")
+        with pytest.raises(StorageError, match=r"rename failed.*empty: Directory not empty"):
+            await disk.rename("empty", "d")
+        assert await disk.list("") == ["a", "d", "empty"]
+        await disk.rename("d", "empty")
+        assert await disk.list("") == ["a", "empty"]
+        assert await disk.list("empty") == ["e"]
+
+    on_disk(scenario)
+
+
+def test_a_rename_needs_what_it_moves_and_where_to(on_disk) -> None:
+    async def scenario(disk: Disk) -> None:
+        await disk.make_directory("d")
+        await (await disk.open("a", create=True)).close()
+        with pytest.raises(FileNotFoundError):
+            await disk.rename("nowhere", "a")
+        with pytest.raises(FileNotFoundError):
+            await disk.rename("a", "nowhere/a")
+        await disk.rename("a", "a")
+        await disk.rename("a", "d/b")
+        assert await disk.list("") == ["d"]
+        assert await disk.list("d") == ["b"]
+
+    on_disk(scenario)
+
+
+def test_an_open_file_follows_its_name_and_a_replaced_one_stays_as_it_is(on_disk) -> None:
+    async def scenario(disk: Disk) -> None:
+        new, old = await disk.open("new", create=True), await disk.open("old", create=True)
+        await new.append([b"new"])
+        await old.append([b"old"])
+        await disk.rename("new", "old")
+        await new.append([b"er"])
+        assert await old.read(0, 10) == b"old"
+        found = await disk.open("old")
+        assert await found.read(0, 10) == b"newer"
+        for file in (new, old, found):
+            await file.close()
+
+    on_disk(scenario)
+
+
+def test_nothing_is_removed_where_there_is_nothing(on_disk) -> None:
+    async def scenario(disk: Disk) -> None:
+        await disk.make_directory("d")
+        await disk.remove("d/a")
+        await disk.remove("nowhere/a")
+        assert await disk.list("") == ["d"]
+
+    on_disk(scenario)
+
+
+def test_files_appended_to_and_synced_together_keep_their_own_bytes(on_disk) -> None:
+    async def scenario(disk: Disk) -> None:
+        async def write(name: str) -> None:
+            file = await disk.open(name, create=True)
+            for number in range(10):
+                await file.append([name.encode(), b"%d" % number])
+                await file.sync()
+            assert file.size == 20
+            await file.close()
+
+        async with asyncio.TaskGroup() as tasks:
+            for name in "abc":
+                tasks.create_task(write(name))
+        for name in "abc":
+            file = await disk.open(name)
+            assert await file.read(0, 100) == b"".join(
+                b"%s%d" % (name.encode(), i) for i in range(10)
+            )
+            await file.close()
+
+    on_disk(scenario)
+
+
+def test_a_failed_append_ends_the_file(on_disk) -> None:  # D2
+    async def scenario(disk: Disk) -> None:
+        file = await disk.open("a", create=True)
+        await file.append([b"abc"])
+        on_disk.fail("append", NO_SPACE)
+        with pytest.raises(StorageError, match=r"write failed.*a: No space left on device"):
+            await file.append([b"def"])
+        for attempt in (file.append([b"def"]), file.sync()):
+            with pytest.raises(StorageError, match="given up"):
+                await attempt
+        assert (await file.read(0, 10)).startswith(b"abc")
+        await file.close()
+
+    on_disk(scenario)
+
+
+def test_a_failed_sync_ends_the_file(on_disk) -> None:  # D2
+    async def scenario(disk: Disk) -> None:
+        file = await disk.open("a", create=True)
+        await file.append([b"abc"])
+        on_disk.fail("sync", "Input/output error")
+        with pytest.raises(StorageError, match=r"sync failed.*a: Input/output error"):
+            await file.sync()
+        for attempt in (file.append([b"def"]), file.sync()):
+            with pytest.raises(StorageError, match="given up"):
+                await attempt
+        assert await file.read(0, 10) == b"abc"
+        await file.close()
+
+    on_disk(scenario)
+
+
+def test_a_failed_sync_of_a_directory_is_a_storage_error(on_disk) -> None:  # D2
+    async def scenario(disk: Disk) -> None:
+        await disk.make_directory("d")
+        on_disk.fail("sync_directory", "Input/output error")
+        with pytest.raises(StorageError, match=r"sync directory failed.*d: Input/output error"):
+            await disk.sync_directory("d")
 
     on_disk(scenario)

@@ -1,4 +1,4 @@
-"""The contract of MetadataStore, for SQLite."""
+"""The contract of MetadataStore, for SQLite and the simulated store."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,15 +7,44 @@ from pathlib import Path
 import pytest
 
 from fencelog.adapters.sqlite_metadata import SqliteMetadata
+from fencelog.errors import StorageError
 from fencelog.ports import MetadataStore
+from fencelog.sim.gate import NO_SPACE, Fault
+from fencelog.sim.metadata import SimMetadata
 
 Open = Callable[[], Awaitable[MetadataStore]]
 
 
-@pytest.fixture(params=["sqlite"])
+@pytest.fixture(params=["sqlite", "sim", "slow sim"])
 def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     """Open the store; a second call after a close opens the same one again."""
-    return lambda: SqliteMetadata.open(tmp_path / "metadata.db")
+    simulated = SimMetadata()
+
+    async def open_simulated() -> SimMetadata:
+        nonlocal simulated
+        simulated = simulated.restarted()
+        if request.param == "slow sim":
+            simulated.delay = a_while
+        return simulated
+
+    if request.param == "sqlite":
+        return lambda: SqliteMetadata.open(tmp_path / "metadata.db")
+    return open_simulated
+
+
+async def a_while(verb: str, key: str, size: int) -> None:
+    """Let others run, as during a real write."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+async def fill(store: MetadataStore) -> None:
+    """Leave no room for a large value."""
+    if isinstance(store, SimMetadata):
+        store.gate = lambda _verb, _key, size: Fault(NO_SPACE) if size > 10_000 else None
+    else:
+        assert isinstance(store, SqliteMetadata)
+        await store._run(lambda connection: connection.execute("PRAGMA max_page_count = 8"))
 
 
 def run(open_store: Open, scenario: Callable[[MetadataStore], Awaitable[None]]) -> None:
@@ -129,5 +158,54 @@ def test_cells_survive_a_close(open_store: Open) -> None:
 def test_a_second_close_does_nothing(open_store: Open) -> None:
     async def scenario(store: MetadataStore) -> None:
         await store.close()
+
+    run(open_store, scenario)
+
+
+def test_concurrent_operations_take_effect_in_the_order_of_the_calls(open_store: Open) -> None:
+    async def scenario(store: MetadataStore) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            put = tasks.create_task(store.put("a", b"one", expected_version=0))
+            got = tasks.create_task(store.get("a"))
+            listed = tasks.create_task(store.list("a"))
+            late = tasks.create_task(store.put("a", b"two", expected_version=0))
+        assert got.result() == (b"one", put.result())
+        assert listed.result() == [("a", b"one", put.result())]
+        assert late.result() is None
+
+    run(open_store, scenario)
+
+
+def test_a_version_survives_a_close_and_no_later_one_repeats_it(open_store: Open) -> None:
+    versions: list[int | None] = []
+
+    async def write(store: MetadataStore) -> None:
+        versions.append(await store.put("a", b"one", expected_version=0))
+        await store.delete("a", expected_version=versions[0] or 0)
+
+    async def write_again(store: MetadataStore) -> None:
+        versions.append(await store.put("a", b"two", expected_version=0))
+        assert await store.get("a") == (b"two", versions[1])
+
+    run(open_store, write)
+    run(open_store, write_again)
+    first, second = versions
+    assert first is not None
+    assert second is not None
+    assert second > first
+
+
+def test_a_put_that_fails_is_a_storage_error_and_changes_nothing(open_store: Open) -> None:  # D2
+    async def scenario(store: MetadataStore) -> None:
+        version = await store.put("a", b"one", expected_version=0)
+        assert version is not None
+        await fill(store)
+        for key, expected in (("a", version), ("b", 0)):
+            with pytest.raises(StorageError):
+                await store.put(key, bytes(100_000), expected_version=expected)
+        assert await store.list("") == [("a", b"one", version)]
+        later = await store.put("a", b"two", expected_version=version)
+        assert later is not None
+        assert later > version
 
     run(open_store, scenario)
