@@ -5,6 +5,11 @@ from collections.abc import Callable, Mapping
 from fencelog.sim.workload import Workload
 from fencelog.sim.workloads.bank import bank
 from fencelog.sim.workloads.queue import queue
+from fencelog.sim.workloads.versioned import versioned
 
-WORKLOADS: Mapping[str, Callable[[], Workload]] = {"queue": queue, "bank": bank}
+WORKLOADS: Mapping[str, Callable[[], Workload]] = {
+    "queue": queue,
+    "bank": bank,
+    "versioned": versioned,
+}
 """Every workload by its name; each call makes a fresh one."""

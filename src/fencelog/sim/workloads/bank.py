@@ -25,7 +25,7 @@ def plan(keys: Keys) -> Plan:
     names = keys.names(len(amounts))
     taken = [f"{name}:{-amount}" for name, amount in zip(names, amounts, strict=True)]
     given = [f"{name}:{amount}" for name, amount in zip(names, amounts, strict=True)]
-    steps: Plan = [
+    steps: list[Send | None] = [
         Send(keys.topics.partition(keys.generation(), source), taken),
         Send(keys.topics.partition(keys.generation(), target), given),
     ]

@@ -28,7 +28,7 @@ class Send:
 
 
 Polled: TypeAlias = dict[TopicPartition, Rows]
-Plan: TypeAlias = list[Send | None]
+Plan: TypeAlias = Sequence[Send | None]
 """Sends, and None for each poll."""
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 
 from fencelog.sim.workload import Stage
-from fencelog.sim.workloads.library import Library, Writer
+from fencelog.sim.workloads.library import Library, Reader, Writer
 from fencelog.sim.workloads.own import ERRORS
 from fencelog.sim.workloads.plans import (
     Plan,
@@ -74,7 +74,7 @@ class Habit:
 
 
 async def choose_partitions(
-    random: Random, topics: Generations, partitions: int, library: Library
+    random: Random, topics: Generations, partitions: int, reader: Reader
 ) -> dict[TopicPartition, int]:
     """Return what to read: from the beginning, from the end, or from where the reader stood."""
     chosen: dict[TopicPartition, int] = {}
@@ -85,12 +85,12 @@ async def choose_partitions(
         if random.random() < OLD_KEY_SHARE:
             generation = random.randint(0, generation)
         partition = topics.partition(generation, number)
-        position = library.reader.positions.get(partition, 0)
+        position = reader.positions.get(partition, 0)
         how = random.randrange(3)
         if how == 0:
             position = 0
         elif how == 1:
-            position = await library.reader.end(partition)
+            position = await reader.end(partition)
         chosen[partition] = position
     return chosen
 
@@ -176,6 +176,7 @@ class Player:
             self._reader.rewind(before)
             invocation.failed(unknown(plan), named(error))
             return chosen
+        invocation.committing()
         try:
             await writer.commit()
         except self._library.errors as error:
@@ -260,7 +261,7 @@ class Player:
 
     async def _assign(self) -> None:
         chosen = await choose_partitions(
-            self._random, self._topics, self._stage.scale.partitions, self._library
+            self._random, self._topics, self._stage.scale.partitions, self._reader
         )
         await self._reader.assign(chosen)
         self._history.reset("assign")
