@@ -7,7 +7,7 @@ size in a hook counts bytes of a file, changes of a directory that is synced, na
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Self
 
@@ -55,7 +55,10 @@ class SimFile:
         verdict = self._disk.verdict("append", self._path, len(data))
         wanted = len(data) if verdict is None else min(verdict.done, len(data))
         written = self._disk.platter.take(wanted)
+        position = len(self._inode.data)
         self._inode.data += data if written == len(data) else data[:written]
+        if self._disk.wrote is not None:
+            self._disk.wrote(self._path, position, data[:written])
         if verdict is None and written == len(data):
             return
         if isinstance(verdict, Halt):
@@ -135,6 +138,8 @@ class SimDisk(Device):
         """How many of the next syncs of files fail."""
         self.open_files = 0
         self.operations = operations
+        self.wrote: Callable[[str, int, bytes], None] | None = None
+        """Told path, position and bytes of each append, in the step in which they are there."""
 
     @property
     def free_bytes(self) -> int | None:
@@ -266,6 +271,10 @@ class SimDisk(Device):
     def contents(self, path: str) -> bytes:
         """The bytes of a file as a reader sees them."""
         return bytes(self._file(path).data)
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file of this name."""
+        return isinstance(self._find(path), Inode)
 
     # -- inside --------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from fencelog.broker.config import BrokerConfig
 from fencelog.errors import FencelogError
@@ -32,6 +32,22 @@ START_TIMEOUT_S = 60.0
 def client_host(number: int) -> str:
     """The address of the host of client ``number``, whichever process runs there."""
     return f"10.0.1.{number + 1}"
+
+
+class Watcher(Protocol):
+    """Who looks on at the broker's lives."""
+
+    def booting(self, node: Node) -> None:
+        """A node is about to start on the disk as it is."""
+        ...
+
+    def attach(self, node: Node) -> None:
+        """The node begins to serve."""
+        ...
+
+    def crashed(self, loss: Loss | None) -> None:
+        """The broker's process has ended; ``loss`` where its host lost power, running or not."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -77,8 +93,7 @@ class World:
         """Why brokers ended by themselves."""
         self.crashes: list[str] = []
         """Exceptions that ended a client: no workload lets one through."""
-        self.started: Callable[[Node], None] | None = None
-        """Called with each node that serves: where the monitors are attached."""
+        self.watcher: Watcher | None = None
 
     def stream(self, name: str) -> Random:
         """A random stream of this run, for one purpose."""
@@ -108,6 +123,8 @@ class World:
         random = SimRandom(self.stream(f"broker/{process.number}"))
         ports = Ports(disk=self.disk, metadata=self.metadata, clock=self.clock, random=random)
         node = Node(config, ports)
+        if self.watcher is not None:
+            self.watcher.booting(node)
         self.loop.start(process, self._run_broker(process, node))
         while self.broker is process and self.node is None:
             await self._change()
@@ -118,6 +135,8 @@ class World:
         if process is not None:
             self.loop.kill(process)
             self.network.process_ended(process, silently=False)
+            if self.watcher is not None:
+                self.watcher.crashed(None)
             self._plug_in(self.disk.restarted(), self.metadata.restarted(self.faults))
 
     def cut_power(self, loss: Loss) -> None:
@@ -126,6 +145,8 @@ class World:
         if process is not None:
             self.loop.kill(process)
             self.network.process_ended(process, silently=True)
+        if self.watcher is not None:
+            self.watcher.crashed(loss)
         self.network.power(BROKER_HOST, on=False)
         disk, metadata = self.disk.power_loss(loss, self.faults), self.metadata
         self._plug_in(disk, metadata.power_loss(self.faults))
@@ -135,6 +156,7 @@ class World:
         process, node = self.broker, self.node
         if process is None or node is None or process.paused:
             return
+        self.node = None
         stopping = self.loop.start(process, node.stop())
         stopping.add_done_callback(lambda _: self._changed.set(), context=self.loop.outside.context)
         while not stopping.done() and self.broker is process:
@@ -151,8 +173,8 @@ class World:
         try:
             await node.start()
             self.node = node
-            if self.started is not None:
-                self.started(node)
+            if self.watcher is not None:
+                self.watcher.attach(node)
             self._changed.set()
             await node.wait_failed()
             error = node.failure()
