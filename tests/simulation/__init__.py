@@ -1,0 +1,1 @@
+"""Tests of the simulator, and of what it can find."""
