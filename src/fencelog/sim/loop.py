@@ -136,8 +136,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
         Raises StuckError when nothing is left to wait for, TimeoutError past the virtual limit.
         """
-        context = self.outside.context
-        task = context.run(self._make_task, self, main)
+        task = self.start(self.outside, main)
         before = sys.get_asyncgen_hooks()
         asyncio._set_running_loop(self)
         # Generators of killed processes must not be closed when they are collected.
@@ -237,7 +236,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def start(self, process: Process, main: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         """Run a coroutine as part of a process."""
-        return process.context.run(self._make_task, self, main)
+        return self._make_task(self, main, process.context)
 
     def kill(self, process: Process) -> None:
         """Let nothing of a process run again."""

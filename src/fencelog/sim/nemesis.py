@@ -18,7 +18,6 @@ from fencelog.wire.framing import SIZE_BYTES
 NAMES = {int(key): key.name.title().replace("_", "") for key in ApiKey}
 _REQUEST = Struct(">ihhi")
 _ANSWER = Struct(">ii")
-CHECK_S = 0.05
 SLOW = 50.0
 
 
@@ -68,14 +67,11 @@ class Nemesis:
         world.network.heal()
         world.heal_disk()
         world.resume_all()
-        if world.broker is not None and world.needs_restart:
+        if world.node is None or world.needs_restart:
+            # Half started, or half stopped by a task that is cancelled now.
             world.kill_broker()
-        while world.broker is None or world.node is None:
-            if world.broker is None:
-                world.needs_restart = False
-                await world.start_broker()
-            else:
-                await asyncio.sleep(CHECK_S)
+            world.needs_restart = False
+            await world.start_broker()
 
     # -- points --------------------------------------------------------------------------------
 

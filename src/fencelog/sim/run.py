@@ -50,6 +50,8 @@ class Result:
     setting: Setting
     scale: Scale
     plan: Plan
+    span_s: float
+    """How long the clients acted, in virtual seconds."""
     digest: str = ""
     events: int = 0
     virtual_s: float = 0.0
@@ -116,7 +118,7 @@ class _Run:
                 durability=setting.durability,
             )
         self._span_s = span_s
-        self._result = Result(case, setting, scale, plan)
+        self._result = Result(case, setting, scale, plan, span_s)
         self._world = World(name, setting)
         self._workload: Workload = WORKLOADS[case.workload]()
         self._monitor = Monitor(self._world)
