@@ -38,6 +38,11 @@ class _Cycles:
             if sends and ops.transactional[op] and facts.certain[op]:
                 self._takes_part[op] = sends > 1 or reads[op]
         self.has_any = 1 in self._takes_part
+        # Transactions roughly in the order in which they took place.
+        self._place = [
+            ended if outcome == OK else begun
+            for begun, ended, outcome in zip(ops.begun, ops.ended, ops.outcome, strict=True)
+        ]
 
     def check(self) -> None:
         reads, last_reads = self._reads()
@@ -70,11 +75,6 @@ class _Cycles:
             ]
             if starts and self._found.more("G1c-ww"):
                 self._keep("G1c-ww", edges, part, set(starts[:STARTS_MAX]))
-
-    def _place(self, op: int) -> int:
-        """Transactions roughly in the order in which they took place."""
-        ops = self._facts.history.ops
-        return ops.ended[op] if ops.outcome[op] == OK else ops.begun[op]
 
     def _reads(self) -> tuple[Graph, Graph]:
         """Edges from whoever sent a value to whoever was shown it: all, and one a run."""

@@ -3,7 +3,7 @@
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TypeAlias
 
 Edges: TypeAlias = dict[int, dict[int, int]]
@@ -36,10 +36,10 @@ class Graph:
         self.via.extend(other.via)
 
 
-def knots(graph: Graph, place: Callable[[int], int]) -> tuple[list[list[int]], Edges]:
+def knots(graph: Graph, place: Sequence[int]) -> tuple[list[list[int]], Edges]:
     """Strongly connected parts of two vertices or more, and the edges near them.
 
-    ``place`` orders the vertices so that most edges lead upwards. A circle needs an edge that
+    ``place`` orders all vertices so that most edges lead upwards. A circle needs an edge that
     leads down, and lies within a stretch of overlapping ones; all else is left out at once, so
     that the cost follows the number of the edges that lead down and not the size of the graph.
     """
@@ -48,22 +48,22 @@ def knots(graph: Graph, place: Callable[[int], int]) -> tuple[list[list[int]], E
         return [], {}
     edges: Edges = {}
     for source, target, via in zip(graph.source, graph.target, graph.via, strict=True):
-        stretch = bisect_right(bottoms, place(source)) - 1
+        stretch = bisect_right(bottoms, place[source]) - 1
         if (
             stretch >= 0
-            and place(source) <= tops[stretch]
-            and bottoms[stretch] <= place(target) <= tops[stretch]
+            and place[source] <= tops[stretch]
+            and bottoms[stretch] <= place[target] <= tops[stretch]
         ):
             edges.setdefault(source, {})[target] = via
     return _components(edges), edges
 
 
-def _stretches(graph: Graph, place: Callable[[int], int]) -> tuple[list[int], list[int]]:
+def _stretches(graph: Graph, place: Sequence[int]) -> tuple[list[int], list[int]]:
     """Where stretches of overlapping downward edges begin and end."""
     down = sorted(
         (low, high)
         for source, target in zip(graph.source, graph.target, strict=True)
-        if (low := place(target)) < (high := place(source))
+        if (low := place[target]) < (high := place[source])
     )
     bottoms: list[int] = []
     tops: list[int] = []

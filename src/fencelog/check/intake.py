@@ -85,7 +85,7 @@ class Intake:
         name = event["process"]
         if type(name) is not str:
             raise self.error(f"process {_short(name)} is no string", "name each client once")
-        return self.history.processes.number(name)
+        return self.history.processes[name]
 
     def _time(self, event: Event, name: str = "time") -> float:
         time = event[name]
@@ -111,10 +111,21 @@ class Intake:
                 f"operation {number} of {event['process']} is invoked a second time",
                 "give each client its own process name, and each of its operations its own id",
             )
+        first = len(history.sends)
+        again: list[tuple[int, int]] = []
+        sourced = False
         for step in self._steps(event):
             if step[0] == "send":
-                self._send(op, step)
-        ops.sends[op] = len(history.sends) - ops.first_send[op]
+                self._send(step, again)
+                sourced = sourced or len(step) > 4
+        history.sends.fill(op)
+        ops.sends[op] = len(history.sends) - first
+        for send, known in again:
+            self._send_again(send, known)
+        if sourced:
+            steps = (step for step in self._steps(event) if step[0] == "send")
+            for send, step in enumerate(steps, first):
+                self._source(send, step)
 
     def _steps(self, event: Event) -> list[list[object]]:
         steps = event["steps"]
@@ -127,26 +138,31 @@ class Intake:
                 )
         return steps
 
-    def _send(self, op: int, step: list[object]) -> None:
-        """Take a send that is about to happen."""
+    def _send(self, step: list[object], again: list[tuple[int, int]]) -> None:
+        """Take a send that is about to happen; put it into ``again`` if its value is known."""
         key, value = self._key_and_value(step)
-        history = self.history
-        sends, writers = history.sends, history.writers[key]
-        send = sends.add(key, value, op)
-        known = writers.setdefault(value, send)
+        sends = self.history.sends
+        send = len(sends)
+        sends.key.append(key)
+        sends.value.append(value)
+        known = self.history.writers[key].setdefault(value, send)
         if known != send:
-            if sends.op[known] != NONE:
-                raise self.error(
-                    f"value {_short(value)} is sent to {history.keys.all[key]} a second time",
-                    "send each value once per key (add the attempt to it), "
-                    "else a duplicate cannot be told from a second message",
-                )
-            # It was polled before anybody sent it. That is a finding, not an error.
-            writers[value] = send
-            sends.polled[send], sends.reader[send] = sends.polled[known], sends.reader[known]
-            sends.polled[known] = NONE
-        if len(step) > 4:
-            self._source(send, step)
+            again.append((send, known))
+
+    def _send_again(self, send: int, known: int) -> None:
+        """Refuse a value that was sent before; take one that was only polled before."""
+        sends = self.history.sends
+        key, value = sends.key[send], sends.value[send]
+        if sends.op[known] != NONE:
+            raise self.error(
+                f"value {_short(value)} is sent to {self.history.keys.all[key]} a second time",
+                "send each value once per key (add the attempt to it), "
+                "else a duplicate cannot be told from a second message",
+            )
+        # It was polled before anybody sent it. That is a finding, not an error.
+        self.history.writers[key][value] = send
+        sends.polled[send], sends.reader[send] = sends.polled[known], sends.reader[known]
+        sends.polled[known] = NONE
 
     def _key_and_value(self, step: list[object]) -> tuple[int, Value]:
         if len(step) < 3 or type(step[1]) is not str:
@@ -154,16 +170,16 @@ class Intake:
         value = step[2]
         if type(value) is not int and type(value) is not str:
             raise self.error(f"value {_short(value)} is neither number nor string", "use one")
-        return self.history.key(step[1]), value
+        return self.history.keys[step[1]], value
 
     def _source(self, send: int, step: list[object]) -> None:
-        source = step[4]
+        source = step[4] if len(step) > 4 else None
         if source is None:
             return
         if type(source) is not list or len(source) != 2 or type(source[0]) is not str:
             raise self.error(f"{_short(source)} is no input record", 'as in ["t/1", 5]')
         sends = self.history.sends
-        sends.source_key[send] = self.history.key(source[0])
+        sends.source_key[send] = self.history.keys[source[0]]
         sends.source_offset[send] = self._offset(source[1])
 
     def _offset(self, offset: object) -> int:
@@ -241,7 +257,7 @@ class Intake:
                 raise self.error(
                     f"{_short(records)} are no records of {name}", "as in [[5, 90], [6, 91]]"
                 ) from None
-            key = history.key(name)
+            key = history.keys[name]
             # Most records were polled before, and a whole run of them is compared at once.
             if tuple(map(history.logs[key].get, offsets, repeat(MISSING))) != values:
                 self._first_seen(op, key, zip(offsets, values, strict=True))
@@ -262,7 +278,10 @@ class Intake:
             there = log.setdefault(offset, value)
             send = writers.get(value, NONE)
             if send == NONE:
-                send = writers[value] = sends.add(key, value, NONE)
+                send = writers[value] = len(sends)
+                sends.key.append(key)
+                sends.value.append(value)
+                sends.fill(NONE)
             if there != value:
                 history.conflicts.append(Clash(send, offset, op))
             if sends.polled[send] == NONE:
@@ -274,7 +293,7 @@ class Intake:
     def _commit(self, op: int, step: list[object]) -> None:
         if len(step) != 3 or type(step[1]) is not str or type(step[2]) is not dict:
             raise self.error(f"{_short(step)} is no commit", 'as in ["commit", "g", {"t/1": 6}]')
-        self.history.ops.group[op] = self.history.groups.number(step[1])
+        self.history.ops.group[op] = self.history.groups[step[1]]
 
     def _committing(self, event: Event) -> None:
         process, number = self._process(event), event["id"]
@@ -306,15 +325,15 @@ class Intake:
                 None if fields.get(each) is None else self._offset(fields[each])
                 for each in END_FIELDS
             ]
-            self.history.ends.setdefault(self.history.key(name), []).append(End(time, *told))
+            self.history.ends.setdefault(self.history.keys[name], []).append(End(time, *told))
 
     def _group_end(self, event: Event) -> None:
         group, offsets = event["group"], event["offsets"]
         if type(group) is not str or type(offsets) is not dict:
             raise self.error("that is no end of a group", '"group" is a name, "offsets" by key')
         history = self.history
-        history.group_ends[history.groups.number(group)] = {
-            history.key(name): self._offset(offset) for name, offset in offsets.items()
+        history.group_ends[history.groups[group]] = {
+            history.keys[name]: self._offset(offset) for name, offset in offsets.items()
         }
 
     def _fault(self, event: Event) -> None:

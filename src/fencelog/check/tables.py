@@ -5,8 +5,9 @@ arrays, keys and processes are numbers, and of a value that was polled ten times
 """
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import repeat
 from math import inf
 
 from fencelog.check.history import FINAL, Value
@@ -102,19 +103,16 @@ class Sends:
 
     def __len__(self) -> int:
         """How many there are."""
-        return len(self.op)
+        return len(self.key)
 
-    def add(self, key: int, value: Value, op: int) -> int:
-        """One more that nobody has seen; its index."""
-        self.key.append(key)
-        self.value.append(value)
-        self.op.append(op)
-        self.told.append(NONE)
-        self.polled.append(NONE)
-        self.reader.append(NONE)
-        self.source_key.append(NONE)
-        self.source_offset.append(NONE)
-        return len(self.op) - 1
+    def fill(self, op: int) -> None:
+        """Make complete the sends of which key and value were added, as this operation's."""
+        more = len(self.key) - len(self.op)
+        if not more:
+            return
+        self.op.extend(repeat(op, more))
+        for column in (self.told, self.polled, self.reader, self.source_key, self.source_offset):
+            column.extend(repeat(NONE, more))
 
 
 @dataclass
@@ -143,33 +141,22 @@ class Runs:
         return self.offsets[self.start[run] : self.end(run)]
 
 
-class Names:
-    """Strings as small numbers."""
+class Names(dict[str, int]):
+    """Strings as small numbers; to ask for a new one's number gives it one."""
 
-    def __init__(self) -> None:
-        """None yet."""
+    def __init__(self, on_new: Callable[[], None] | None = None) -> None:
+        """None yet; ``on_new`` is called after each new one."""
+        super().__init__()
         self.all: list[str] = []
-        self._index: dict[str, int] = {}
+        self._on_new = on_new
 
-    def __len__(self) -> int:
-        """How many there are."""
-        return len(self.all)
-
-    def __iter__(self) -> Iterator[str]:
-        """In the order of their numbers."""
-        return iter(self.all)
-
-    def number(self, name: str) -> int:
-        """Its number; a new one for a new name."""
-        index = self._index.get(name)
-        if index is None:
-            index = self._index[name] = len(self.all)
-            self.all.append(name)
-        return index
-
-    def find(self, name: str) -> int | None:
-        """Its number, if it was ever given one."""
-        return self._index.get(name)
+    def __missing__(self, name: str) -> int:
+        """Give a new name its number."""
+        self[name] = number = len(self.all)
+        self.all.append(name)
+        if self._on_new is not None:
+            self._on_new()
+        return number
 
 
 @dataclass(frozen=True)
@@ -211,7 +198,7 @@ class History:
     ops: Ops = field(default_factory=Ops)
     sends: Sends = field(default_factory=Sends)
     runs: Runs = field(default_factory=Runs)
-    keys: Names = field(default_factory=Names)
+    keys: Names = field(init=False)
     processes: Names = field(default_factory=Names)
     groups: Names = field(default_factory=Names)
     writers: list[dict[Value, int]] = field(default_factory=list)
@@ -233,13 +220,13 @@ class History:
     remarks: list[str] = field(default_factory=list)
     """What a reader of the verdict should know about how the history was read."""
 
-    def key(self, name: str) -> int:
-        """The number of a key; its tables exist from here on."""
-        key = self.keys.number(name)
-        if key == len(self.logs):
-            self.logs.append({})
-            self.writers.append({})
-        return key
+    def __post_init__(self) -> None:
+        """A key's tables exist as soon as the key has a number."""
+        self.keys = Names(self._new_key)
+
+    def _new_key(self) -> None:
+        self.logs.append({})
+        self.writers.append({})
 
     def is_final(self, process: int) -> bool:
         """Whether it is one of the readers that read everything at the end."""
