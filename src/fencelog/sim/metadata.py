@@ -120,7 +120,13 @@ class SimMetadata(Device):
                 self._in_flight.remove(write)
 
     async def _take_effect(self, verb: str, key: str, size: int, write: _Write) -> int | None:
-        verdict = await self._reach(verb, key, size, write)
+        try:
+            verdict = await self._reach(verb, key, size, write)
+        except asyncio.CancelledError:
+            # The real store's thread has begun the write, and ends it without the caller.
+            if not self._ended:
+                write(self._cells)
+            raise
         answer = write(self._cells)
         if answer:
             self._doubtful = None
