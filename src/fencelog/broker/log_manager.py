@@ -57,7 +57,7 @@ class LogManager:
                 name = TopicPartition(topic.name, index)
                 if name in present or not topic.internal:
                     await self._open(topic, name, exists=name in present)
-        for name in present - self._partitions.keys() - self._offline.keys():
+        for name in sorted(present - self._partitions.keys() - self._offline.keys()):
             log.warning("%s has files here and no topic: left as it is", name)
 
     async def stop(self) -> None:

@@ -33,7 +33,9 @@ def transaction_work(
             commit=task.commit,
             coordinator_epoch=shard.coordinator_epoch,
         )
-        return MarkerWork(markers=dict.fromkeys(task.partitions, (marker,)), written=written)
+        # In order, so that a run in the simulator can be repeated in another process.
+        markers = dict.fromkeys(sorted(task.partitions), (marker,))
+        return MarkerWork(markers=markers, written=written)
 
     return (work_of(task) for task in shard.outstanding_markers(committed))
 

@@ -23,7 +23,7 @@ class Server:
         """Prepare; nothing listens before ``start``."""
         self._config = config
         self._dispatch = dispatch
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}  # a set in order of acceptance
         self._queued_bytes = 0
         self._listener: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -56,7 +56,7 @@ class Server:
             self._listener.close()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + drain_s
-        busy = {connection for connection in self._connections if connection.busy}
+        busy = [connection for connection in self._connections if connection.busy]
         while busy and loop.time() < deadline:
             self._answered.clear()
             try:
@@ -64,7 +64,7 @@ class Server:
                     await self._answered.wait()
             except TimeoutError:
                 break
-            busy = {connection for connection in busy & self._connections if connection.busy}
+            busy = [each for each in busy if each in self._connections and each.busy]
         for connection in list(self._connections):
             connection.close()
 
@@ -86,12 +86,12 @@ class Server:
                 self._config.connections_max,
             )
             return False
-        self._connections.add(connection)
+        self._connections[connection] = None
         return True
 
     def closed(self, connection: Connection) -> None:
         """Forget a connection."""
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
 
     def reserve(self, size: int) -> bool:
         """Count bytes of queued requests; False while the budget is exceeded."""
