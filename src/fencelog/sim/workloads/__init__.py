@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping
 
 from fencelog.sim.workload import Workload
 from fencelog.sim.workloads.bank import bank
-from fencelog.sim.workloads.queue import queue
+from fencelog.sim.workloads.queue import queue, queue_aiokafka
 from fencelog.sim.workloads.versioned import versioned
 
 WORKLOADS: Mapping[str, Callable[[], Workload]] = {
     "queue": queue,
+    "queue-aiokafka": queue_aiokafka,
     "bank": bank,
     "versioned": versioned,
 }

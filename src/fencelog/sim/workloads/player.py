@@ -167,7 +167,7 @@ class Player:
                 await self._perform(step, writer, polled)
                 self._maybe_abort()
                 if self._random.random() < SUCCESSOR_SHARE:
-                    self._writers[True] = await self._library.writer(self._transactional_id)
+                    await self._succeed(writer)
             offsets = await writer.flush()
         except aborting as error:
             chosen = isinstance(error, _ChosenAbortError)
@@ -189,6 +189,13 @@ class Player:
             await writer.close()
         await self._follow(plan, offsets)
         return True
+
+    async def _succeed(self, writer: Writer) -> None:
+        """Start a second producer under the same id; the first goes on as a zombie."""
+        successor = await self._library.writer(self._transactional_id)
+        last, self._writers[True] = self._writers[True], successor
+        if last is not writer:
+            await last.close()
 
     def _maybe_abort(self) -> None:
         if self._random.random() < ABORT_SHARE:

@@ -5,6 +5,7 @@ purpose at some step. Full partitions give way to new ones.
 """
 
 from fencelog.check.history import Event
+from fencelog.sim.workloads.aio import AioLibrary, require_aiokafka
 from fencelog.sim.workloads.own import OwnLibrary
 from fencelog.sim.workloads.plans import Plan, Send
 from fencelog.sim.workloads.player import Habit, Keys
@@ -38,3 +39,9 @@ HABIT = Habit(plan, TRANSACTION_SHARE)
 def queue() -> Traffic:
     """The workload on fencelog's own client."""
     return Traffic("queue", OwnLibrary, HABIT, judge)
+
+
+def queue_aiokafka() -> Traffic:
+    """The workload on aiokafka. Raises FencelogError where that is not installed."""
+    require_aiokafka()
+    return Traffic("queue-aiokafka", AioLibrary, HABIT, judge)
