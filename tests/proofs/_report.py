@@ -86,8 +86,8 @@ def report(proof: Proof, root: Path) -> str:
         f"Run again: `./dev prove kills --seed {proof.seed}` (the seed fixes which kills are drawn",
         "and their moments; what the machine does between them is its own).",
         "",
-        f"- begun {proof.began:%Y-%m-%d %H:%M} UTC, on {_machine()}",
-        f"- code under test: {_commit(root)}",
+        f"- begun {proof.began:%Y-%m-%d %H:%M} UTC, on {machine()}",
+        f"- code under test: {commit(root)}",
         f"- {', '.join(f'{name} {version(name)}' for name in PACKAGES)}",
         "",
         *_broker_lines(proof.brokers),
@@ -97,7 +97,8 @@ def report(proof: Proof, root: Path) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _machine() -> str:
+def machine() -> str:
+    """What this runs on."""
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return (
         f"{os.cpu_count()} cores, {memory_gib:.0f} GiB, {platform.system()} "
@@ -105,7 +106,9 @@ def _machine() -> str:
     )
 
 
-def _commit(root: Path) -> str:
+def commit(root: Path) -> str:
+    """Which source this is."""
+
     def git(*arguments: str) -> str:
         done = subprocess.run(
             ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False
