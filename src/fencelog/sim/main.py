@@ -25,7 +25,6 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from fencelog.sim.faults import Fault
 from fencelog.sim.run import Case, Result, run
 from fencelog.sim.shrink import shrink
 from fencelog.sim.workloads import WORKLOADS
@@ -41,10 +40,12 @@ USAGE = 2
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the arguments name; returns the exit status."""
     options = _parser().parse_args(arguments)
+    if options.case is not None:
+        return _one(options, _read_case(options.case))
     wanted = options.workload or ("all" if options.seed is None else "queue")
     names = sorted(WORKLOADS) if wanted == "all" else [wanted]
     if options.seed is not None and len(names) == 1:
-        return _one(options, Case(options.seed, names[0], plan=_plan(options.plan)))
+        return _one(options, Case(options.seed, names[0]))
     if options.seed is not None:
         options.seeds = (options.seed, options.seed + 1)
     return _many(options, names)
@@ -70,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--stop", action="store_true", help="end at the first failure")
     parser.add_argument("--no-shrink", action="store_true", help="leave failing plans as they are")
-    parser.add_argument("--plan", metavar="FILE", help="faults to use instead of the seed's")
+    parser.add_argument("--case", metavar="FILE", help="replay what a shrunk failure printed")
     parser.add_argument("--history", metavar="FILE", help="write one seed's history here")
     parser.add_argument("--log", action="store_true", help="show one seed's broker log")
     return parser
@@ -83,14 +84,11 @@ def _range(text: str) -> tuple[int, int]:
     return int(first), int(end)
 
 
-def _plan(path: str | None) -> tuple[Fault, ...] | None:
-    if path is None:
-        return None
+def _read_case(path: str) -> Case:
     try:
-        entries = json.loads(Path(path).read_text(encoding="utf-8"))
-        return tuple(Fault.from_json(entry) for entry in entries)
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        sys.stderr.write(f"--plan {path}: {error}\n")
+        return Case.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        sys.stderr.write(f"--case {path}: {type(error).__name__}: {error}\n")
         raise SystemExit(USAGE) from error
 
 
@@ -152,14 +150,13 @@ def _story(result: Result) -> str:
 
 
 def _shrunk(small: Result) -> str:
-    plan = small.case.plan if small.case.plan is not None else small.plan
-    faults = ",\n ".join(json.dumps(fault.to_json()) for fault in plan)
-    size = f"{len(plan)} faults, {small.scale.clients} clients, {small.span_s:.1f} s"
+    case = replace(small.case, plan=small.plan, clients=small.scale.clients, span_s=small.span_s)
+    size = f"{len(small.plan)} faults, {small.scale.clients} clients, {small.span_s:.1f} s"
     return "\n".join(
         [
             f"shrunk to {size}: {small.problems[0]}",
-            "to replay, put the plan into a file and name it with --plan:",
-            f"[{faults}]",
+            "replay it with --case FILE, where FILE has this line:",
+            json.dumps(case.to_json()),
         ]
     )
 

@@ -4,9 +4,9 @@ import asyncio
 import gc
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, Self
 from zlib import crc32
 
 from fencelog.check import check
@@ -40,6 +40,20 @@ class Case:
     """Instead of the one that the seed would draw."""
     clients: int | None = None
     span_s: float | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """A JSON object that ``from_json`` reads."""
+        plan = None if self.plan is None else [fault.to_json() for fault in self.plan]
+        entries = {**asdict(self), "plan": plan}
+        return {name: value for name, value in entries.items() if value is not None}
+
+    @classmethod
+    def from_json(cls, entry: dict[str, Any]) -> Self:
+        """Read a case. Raises ValueError, TypeError or KeyError for anything else."""
+        plan = tuple(Fault.from_json(fault) for fault in entry["plan"])
+        if entry["workload"] not in WORKLOADS:
+            raise ValueError(f"there is no workload {entry['workload']!r}")
+        return cls(**{**entry, "plan": plan})
 
 
 @dataclass
