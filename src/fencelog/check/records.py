@@ -7,6 +7,9 @@ from fencelog.check.facts import Facts
 from fencelog.check.tables import FAILED, NONE, Clash
 from fencelog.check.verdict import Findings
 
+LACKS_MAX = 100
+"""For so many is looked up who went past; that takes a while for each."""
+
 
 def check_records(facts: Facts, found: Findings) -> None:
     """All checks of single records; ``facts.final_seen`` must be marked."""
@@ -229,20 +232,22 @@ class _Missing:
         who = "final readers" if facts.finals else "readers"
         if offset == NONE:
             if facts.finals:
-                return _Lack(send, False, "no final reader saw it; its offset is unknown", None)
+                return _Lack(send, False, "no final reader saw it, and its offset is unknown", None)
             return None
         if offset < facts.log_start(key):
             return None
         horizon = (facts.final_horizons if facts.finals else facts.horizons)[key]
+        is_seen = sends.polled[send] != NONE
         name = facts.history.keys.all[key]
+        at = f"was seen at {offset}" if is_seen else f"has offset {offset}"
         if offset < horizon:
-            past = facts.who_went_past(key, offset) if len(self._lacks) < 1000 else None
+            past = facts.who_went_past(key, offset) if len(self._lacks) < LACKS_MAX else None
             proof = None if past is None else (past[0], f"polled {name}, offset {past[1]} in it")
-            return _Lack(send, True, f"{who} went past {offset} and did not see it", proof)
+            return _Lack(send, True, f"it {at}, and {who} went past without it", proof)
         log_end = facts.log_end(key)
         if log_end is not None and offset >= log_end:
-            return _Lack(send, True, f"it was at {offset}, and the log ends at {log_end}", None)
-        return _Lack(send, False, f"it is at {offset}, and no {who[:-1]} got there", None)
+            return _Lack(send, True, f"it {at}, and the log ends at {log_end}", None)
+        return _Lack(send, False, f"it {at}, and no {who[:-1]} got there", None)
 
     def _report(self, op: int, lacks: list[_Lack]) -> None:
         facts, sends, ops = self._facts, self._facts.history.sends, self._facts.history.ops
@@ -270,7 +275,7 @@ class _Missing:
         seen = [_polled(facts, lack.send)] if sends.polled[lack.send] != NONE else []
         self._found.keep(
             kind,
-            f"{facts.history.keys.all[key]}: {sends.value[lack.send]}: {lack.how}",
+            f"{facts.history.keys.all[key]}: {sends.value[lack.send]} is missing: {lack.how}",
             [_sent(facts, lack.send), *seen, *([lack.proof] if lack.proof else [])],
             key=key,
             offsets=() if offset == NONE else (offset,),

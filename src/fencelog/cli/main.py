@@ -16,6 +16,7 @@ VERBS = {
     "serve": "fencelog.cli.serve",
     "dev": "fencelog.cli.serve",
     "run": "fencelog.cli.run",
+    "check": "fencelog.cli.check",
 }
 DIRECT = ("serve", "dev")
 """Verbs whose start is waited for."""

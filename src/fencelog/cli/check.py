@@ -1,0 +1,101 @@
+"""``fencelog check HISTORY``: judge what clients of any Kafka-compatible cluster saw."""
+
+import gc
+import gzip
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TextIO
+
+import typer
+
+from fencelog.cli.output import ExitStatus, fail, reported_errors, say, show_json
+
+if TYPE_CHECKING:
+    from fencelog.check.tables import History
+    from fencelog.check.verdict import Verdict
+
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+def check(
+    history: Annotated[
+        Path,
+        typer.Argument(
+            metavar="HISTORY", help="JSON lines, also gzipped; - for stdin.", show_default=False
+        ),
+    ],
+    chart: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.svg", help="Draw the operations around the worst finding."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The verdict as JSON.")] = False,
+) -> None:
+    """Judge a history: lost, doubled, torn, aborted, reordered or skipped records.
+
+    Exits with 0 if it is valid, with 1 if it is not, with 2 if it cannot be judged.
+    docs/guide/check.md has the format and the meaning of each finding.
+    """
+    with reported_errors():
+        from fencelog.check import judge
+
+        tables = _read(history)
+        verdict = judge(tables)
+        if as_json:
+            show_json(verdict.as_json())
+        else:
+            sys.stdout.write(verdict.text())
+        if chart is not None:
+            _draw(tables, verdict, chart)
+        _leave(verdict)
+
+
+def _read(path: Path) -> "History":
+    """The tables of the file; leaves with status 2 if there are none."""
+    from fencelog.check import HistoryError, parse
+
+    # Reading makes and drops millions of small objects, none of them in a circle.
+    gc.disable()
+    try:
+        with _opened(path) as lines:
+            return parse(lines)
+    except HistoryError as error:
+        fail(ExitStatus.USAGE, f"{path}: {error}", error.hint)
+    except UnicodeDecodeError as error:
+        fail(ExitStatus.USAGE, f"{path}: not UTF-8 ({error.reason})", "JSON lines are UTF-8")
+    except (EOFError, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) else None
+        fail(ExitStatus.USAGE, f"{path}: {reason or error}", "name a file of JSON lines")
+    finally:
+        gc.enable()
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[TextIO]:
+    if str(path) == "-":
+        yield sys.stdin
+        return
+    with path.open("rb") as file:
+        is_gzip = file.read(2) == GZIP_MAGIC
+    if is_gzip:
+        with gzip.open(path, "rt", encoding="utf-8") as unzipped:
+            yield unzipped
+    else:
+        with path.open(encoding="utf-8") as lines:
+            yield lines
+
+
+def _draw(tables: "History", verdict: "Verdict", path: Path) -> None:
+    from fencelog.check.chart import draw
+
+    path.write_text(draw(tables, verdict), encoding="utf-8")
+    say(f"chart in {path}")
+
+
+def _leave(verdict: "Verdict") -> None:
+    """End with the status that tells the outcome."""
+    if verdict.outcome == "invalid":
+        raise SystemExit(int(ExitStatus.FAILED))
+    if verdict.outcome == "nothing-checked":
+        fail(ExitStatus.USAGE, "there is nothing to check", verdict.remarks[0])
