@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from threading import Semaphore
+from threading import Event, Semaphore
 
 from rich.console import Console
 from rich.progress import (
@@ -33,6 +33,7 @@ SEEDS_PER_PROCESS = 100
 """A worker keeps what its killed processes were doing, so it is replaced after so many seeds."""
 LOG_LINES = 40
 FAILURES_SHOWN = 20
+ROOM_POLL_S = 0.1
 FAILED = 1
 USAGE = 2
 
@@ -184,6 +185,13 @@ class _Totals:
         if result.problems:
             self.failures.append(result)
 
+    def note(self, took_s: float) -> str:
+        """What the progress bar says."""
+        return (
+            f"{self.seeds / took_s:.1f}/s, {self.virtual_s / 3600:.2f} virtual hours, "
+            f"{len(self.failures)} failed"
+        )
+
 
 def _light(case: Case) -> Result:
     """Run in a worker; only what is needed goes back."""
@@ -196,13 +204,15 @@ def _many(options: argparse.Namespace, names: Sequence[str]) -> int:
     first, end = options.seeds
     count = None if options.minutes else (end - first) * len(names)
     ends_at = time.monotonic() + 60 * options.minutes if options.minutes else None
-    room = Semaphore(options.jobs * 4)
+    room, stopped = Semaphore(options.jobs * 4), Event()
 
     def cases() -> Iterator[Case]:
         for seed in itertools.count(first) if ends_at else range(first, end):
             for name in names:
-                # The pool would take all cases at once.
-                room.acquire()
+                # The pool would take all cases at once, and cannot end while this waits.
+                while not room.acquire(timeout=ROOM_POLL_S):
+                    if stopped.is_set():
+                        return
                 if ends_at is not None and time.monotonic() > ends_at:
                     return
                 yield Case(seed, name)
@@ -214,21 +224,17 @@ def _many(options: argparse.Namespace, names: Sequence[str]) -> int:
         _progress(count) as progress,
     ):
         bar = progress.add_task("seeds", total=count, note="")
-        for result in pool.imap_unordered(_light, cases()):
-            room.release()
-            totals.add(result)
-            took = time.monotonic() - began
-            progress.update(
-                bar,
-                advance=1,
-                note=f"{totals.seeds / took:.1f}/s, {totals.virtual_s / 3600:.2f} virtual hours, "
-                f"{len(totals.failures)} failed",
-            )
-            if result.problems:
-                progress.console.print(_failure(result), highlight=False)
-                if options.stop:
-                    pool.terminate()
-                    break
+        try:
+            for result in pool.imap_unordered(_light, cases()):
+                room.release()
+                totals.add(result)
+                progress.update(bar, advance=1, note=totals.note(time.monotonic() - began))
+                if result.problems:
+                    progress.console.print(_failure(result), highlight=False)
+                    if options.stop:
+                        break
+        finally:
+            stopped.set()
     _report(totals, time.monotonic() - began)
     if totals.failures and not options.no_shrink:
         with context.Pool(1, maxtasksperchild=SEEDS_PER_PROCESS) as pool:
