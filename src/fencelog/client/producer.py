@@ -79,6 +79,7 @@ class Sender:
         self._partitions: dict[TopicPartition, PartitionSender] = {}
         self._enlisted: set[TopicPartition] = set()
         self._in_transaction = options.joined is not None
+        self._end_may_be_under_way = False
         self._waiting_bytes = 0
         self._deliveries: list[Delivery] = []
         self._failure: RequestError | None = None
@@ -135,12 +136,21 @@ class Sender:
         return deliveries
 
     async def begin(self) -> None:
-        """Begin a transaction. Raises FencelogError without a transactional id, or inside one."""
+        """Begin a transaction. Raises FencelogError without a transactional id, or inside one.
+
+        Raises RequestError where a fresh epoch is needed first and not to be had; try again.
+        """
         self._check()
         if self._options.transactional_id is None:
             raise FencelogError("transactions need a transactional id")
         if self._in_transaction:
             raise FencelogError("a transaction is open already; commit or abort it first")
+        if self._end_may_be_under_way:
+            # Only the epoch tells a delayed end of the last transaction from one of this (E14).
+            identity = await self._initialise(self._identity)
+            await self._drop()
+            self._identity = identity
+            self._end_may_be_under_way = False
         self._in_transaction = True
 
     async def end(self, *, commit: bool) -> None:
@@ -161,6 +171,7 @@ class Sender:
             # and obtaining it aborts what is open (E7).
             await self._drop()
             self._identity = await self._initialise()
+            self._end_may_be_under_way = False
             self._failure = None
         elif self._enlisted:
             self._check()
@@ -230,11 +241,14 @@ class Sender:
         self._waiting_bytes = 0
         self._deliveries.clear()
 
-    async def _initialise(self) -> Identity:
+    async def _initialise(self, last: Identity | None = None) -> Identity:
+        """Return a fresh identity; given the last one, only as long as no successor has come."""
         identifier = self._options.transactional_id
         request = InitProducerIdRequest(
             transactional_id=identifier,
             transaction_timeout_ms=self._options.transaction_timeout_ms,
+            producer_id=NO_PRODUCER_ID if last is None else last.producer_id,
+            producer_epoch=NO_PRODUCER_EPOCH if last is None else last.producer_epoch,
         )
         deadline = self._cluster.deadline()
 
@@ -300,14 +314,19 @@ class Sender:
         deadline = self._cluster.deadline()
 
         async def attempt() -> None:
-            answer = await self._cluster.ask_coordinator(
-                TRANSACTION,
-                identity.transactional_id or "",
-                request,
-                EndTxnResponse,
-                deadline,
-                END_VERSION_MAX,
-            )
+            try:
+                answer = await self._cluster.ask_coordinator(
+                    TRANSACTION,
+                    identity.transactional_id or "",
+                    request,
+                    EndTxnResponse,
+                    deadline,
+                    END_VERSION_MAX,
+                )
+            except RequestError as error:
+                if error.code is ErrorCode.NETWORK_EXCEPTION:
+                    self._end_may_be_under_way = True
+                raise
             if answer.error_code:
                 verb = "commit" if commit else "abort"
                 raise failure(
