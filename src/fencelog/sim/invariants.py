@@ -1,25 +1,355 @@
-"""Monitors of one run: what must hold after every step of the broker."""
+"""Monitors of one run: what must hold after every step of the broker, and after each crash.
 
-from collections import Counter
+They look on and change nothing: no event, no draw of chance, no byte. Live objects are watched by
+wrapping a few of their methods on the instance (an append, a flush, a coordinator's append), so
+that a step costs a look at what it has touched; beside that each step looks at one partition in
+turn, which would find what slipped past. The witness at the disk judges every batch (``witness``).
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeAlias
+
+from fencelog.broker.coordinator_runtime import CoordinatorRuntime, Loaded
+from fencelog.broker.log_manager import LogManager
+from fencelog.broker.partition import Partition
+from fencelog.coordination.group.records import CommittedOffset
+from fencelog.coordination.group.shard import GroupShard
+from fencelog.coordination.shard import Decision, LogRecord
+from fencelog.errors import CorruptionError, ErrorCode
+from fencelog.log import layout
 from fencelog.node import Node
+from fencelog.sim.decided import Place
 from fencelog.sim.disk import Loss
+from fencelog.sim.loop import Process
+from fencelog.sim.replays import LogReplay, ShardReplay
+from fencelog.sim.witness import LogWitness, Witness
 from fencelog.sim.world import World
+from fencelog.types import Instant, Offset, TopicPartition
+
+REPLAY_EVENTS = 1000
+"""Live state is compared with its replay every so many steps of the broker, and at each crash."""
+
+Runtime: TypeAlias = CoordinatorRuntime[Any]
+Offsets: TypeAlias = tuple[int, int, int, int]
+"""Log start, last stable offset, high watermark, end."""
+
+
+class _Watched:
+    """A partition of the running broker, and how it was when it was last looked at."""
+
+    __slots__ = ("due", "log", "partition", "replay", "seen", "witness")
+
+    def __init__(self, partition: Partition, witness: LogWitness | None, replay: LogReplay) -> None:
+        self.partition = partition
+        self.log = partition.log
+        self.witness = witness
+        self.replay = replay
+        self.seen: Offsets = (0, 0, 0, 0)
+        self.due = True
+
+    def offsets(self) -> Offsets:
+        log = self.log
+        state = log._state
+        return state.log_start, log.last_stable_offset, log.high_watermark, state.log_end
 
 
 class Monitor:
-    """Looks on at one world's broker."""
+    """Looks on at one world's broker over all of its lives."""
 
     def __init__(self, world: World) -> None:
         """Watch a world from its first event on."""
-        self.violations: list[str] = []
-        self.counts: Counter[str] = Counter()
+        self._world = world
+        self._witness = Witness(self._read, self._is_committed)
+        self._node: Node | None = None
+        self._process: Process | None = None
+        self._logs: LogManager | None = None
+        self._runtimes: list[Runtime] = []
+        self._watched: dict[Partition, _Watched] = {}
+        self._round: list[_Watched] = []
+        self._touched: dict[Partition, None] = {}
+        self._shards: dict[tuple[str, int], ShardReplay] = {}
+        self._replays: dict[TopicPartition, LogReplay] = {}
+        self._may_be_damaged = False
+        self._events = self._lives = self._recoveries = self._compared = 0
         world.watcher = self
+        world.loop.after_event = self.after_event
+
+    @property
+    def violations(self) -> list[str]:
+        """What broke: where, what was found, what was expected."""
+        return self._witness.violations
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How much was looked at."""
+        return {
+            "broker lives watched": self._lives,
+            "broker steps watched": self._events,
+            "appends witnessed": self._witness.appends,
+            "batches witnessed": self._witness.batches,
+            "recoveries witnessed": self._recoveries,
+            "replays compared": self._compared,
+        }
+
+    # -- the lives of the broker ---------------------------------------------------------------
 
     def booting(self, node: Node) -> None:
         """A node is about to start on the disk as it is."""
+        self._node = node
+        self._process = self._world.broker
+        disk = self._world.disk
+        disk.wrote = self._witness.wrote
+        self._witness.clean = disk.exists(layout.CLEAN_SHUTDOWN)
+        _wrap(node._flusher, "dirty", self._dirtied)
 
     def attach(self, node: Node) -> None:
         """The node begins to serve."""
+        assert node is self._node
+        self._lives += 1
+        self._look_around()
+        self._witness.serving = True
+        for name, error in node._logs._offline.items():
+            if isinstance(error, CorruptionError) and not self._may_be_damaged:
+                self._report(name, f"offline after a start, though nothing damaged it: {error}")
 
     def crashed(self, loss: Loss | None) -> None:
-        """The broker's process has ended."""
+        """The broker's process has ended; ``loss`` where its host lost power, running or not."""
+        if self._node is not None:
+            self._look_around(at_the_end=True)
+            for watched in self._watched.values():
+                self._last_look(watched)
+        self._may_be_damaged = self._may_be_damaged or loss is Loss.HOLES
+        if self._world.setting.durability == "os" and loss not in {None, Loss.NONE}:
+            for log in self._witness.logs.values():
+                log.promised = min(log.promised, log.synced)
+        self._witness.crashed()
+        self._node = self._process = self._logs = None
+        self._runtimes, self._round = [], []
+        self._watched.clear()
+        self._touched.clear()
+        self._shards.clear()
+
+    def after_event(self, process: Process) -> None:
+        """A step of a process has ended."""
+        if process is not self._process:
+            return
+        self._events += 1
+        if self._touched:
+            touched, self._touched = self._touched, {}
+            for partition in touched:
+                self._check(self._watched.get(partition) or self._watch(partition))
+        if self._round:
+            self._check(self._round.pop())
+        else:
+            self._look_around()
+        if self._events % REPLAY_EVENTS == 0:
+            for watched in self._watched.values():
+                watched.due = True
+            for shard in self._shards.values():
+                shard.due = True
+
+    # -- finding what there is -----------------------------------------------------------------
+
+    def _look_around(self, *, at_the_end: bool = False) -> None:
+        """Find what has come to be, look at the coordinators, and begin another round."""
+        node = self._node
+        self._logs = getattr(node, "_logs", None)
+        if node is None or self._logs is None:
+            return
+        partitions = self._logs.partitions()
+        self._watched = {
+            partition: self._watched.get(partition) or self._watch(partition)
+            for partition in partitions
+        }
+        self._round = list(self._watched.values())
+        if not self._runtimes and hasattr(node, "_groups"):
+            self._runtimes = list(node._runtimes())
+            for runtime in self._runtimes:
+                self._follow(runtime)
+        for runtime in self._runtimes:
+            for loaded in runtime.loaded():
+                self._compare_shard(runtime, loaded, at_the_end=at_the_end)
+
+    def _watch(self, partition: Partition) -> _Watched:
+        """Look at a partition for the first time in this life of the broker."""
+        name = partition.name
+        witness = self._witness.logs.get(layout.directory_name(name))
+        replay = self._replays.setdefault(name, LogReplay())
+        watched = self._watched[partition] = _Watched(partition, witness, replay)
+        _wrap(partition.purgatory, "advance", lambda advance: self._advancing(partition, advance))
+        if witness is not None:
+            if witness.stale:
+                self._recoveries += 1
+                self._witness.reconcile(witness)
+            high_watermark = partition.log.high_watermark
+            if high_watermark < witness.promised:
+                self._report(
+                    name,
+                    f"high watermark {high_watermark} after a start, though {witness.promised} "
+                    "was promised before (D1)",
+                )
+        self._check(watched)
+        return watched
+
+    def _follow(self, runtime: Runtime) -> None:
+        """See each shard that is loaded, and each decision that is appended."""
+
+        def loading(load: Callable[[int], Awaitable[Loaded[Any]]]) -> object:
+            async def load_and_tell(index: int) -> Loaded[Any]:
+                loaded = await load(index)
+                self._shard(runtime, loaded)
+                return loaded
+
+            return load_and_tell
+
+        def appending(append: Callable[..., None]) -> object:
+            def append_and_tell(
+                loaded: Loaded[Any], records: tuple[LogRecord, ...], now: Instant
+            ) -> None:
+                base_offset = loaded.partition.log.log_end_offset
+                append(loaded, records, now)
+                self._shard(runtime, loaded).pending.append((base_offset, records))
+
+            return append_and_tell
+
+        _wrap(runtime, "_load", loading)
+        _wrap(runtime, "_append", appending)
+
+    def _shard(self, runtime: Runtime, loaded: Loaded[Any]) -> ShardReplay:
+        key = runtime.topic, loaded.index
+        known = self._shards.get(key)
+        if known is None or known.loaded is not loaded:
+            known = self._shards[key] = ShardReplay(runtime, loaded)
+            if isinstance(loaded.shard, GroupShard):
+                _wrap(loaded.shard, "commit", self._committing)
+        return known
+
+    # -- what the wrapped methods tell ---------------------------------------------------------
+
+    def _dirtied(self, dirty: Callable[[Partition], None]) -> object:
+        def dirty_and_tell(partition: Partition) -> None:
+            self._touched[partition] = None
+            dirty(partition)
+
+        return dirty_and_tell
+
+    def _advancing(self, partition: Partition, advance: Callable[[Offset], None]) -> object:
+        def advance_and_tell(high_watermark: Offset) -> None:
+            self._touched[partition] = None
+            advance(high_watermark)
+
+        return advance_and_tell
+
+    def _committing(
+        self, commit: Callable[..., Decision[dict[TopicPartition, ErrorCode]]]
+    ) -> object:
+        asked = self._witness.coordinators.shared.asked
+
+        def commit_and_tell(
+            group: str, offsets: Mapping[TopicPartition, CommittedOffset], **how: object
+        ) -> Decision[dict[TopicPartition, ErrorCode]]:
+            decision = commit(group, offsets, **how)
+            for partition, error in decision.response.items():
+                if error is ErrorCode.NONE:
+                    asked[group, partition, offsets[partition].offset] += 1
+            return decision
+
+        return commit_and_tell
+
+    # -- looking -------------------------------------------------------------------------------
+
+    def _check(self, watched: _Watched) -> None:
+        now = watched.offsets()
+        if now != watched.seen:
+            self._look(watched, now)
+        if watched.due:
+            self._compare_log(watched, now)
+
+    def _look(self, watched: _Watched, now: Offsets) -> None:
+        """The offsets of a partition have changed."""
+        before, watched.seen = watched.seen, now
+        log_start, last_stable, high_watermark, end = now
+        name = watched.partition.name
+        if not 0 <= log_start <= last_stable <= high_watermark <= end:
+            self._report(
+                name,
+                f"log start {log_start} ≤ LSO {last_stable} ≤ HW {high_watermark} ≤ LEO {end} "
+                "does not hold",
+            )
+        for what, old, new in zip(("log start", "LSO", "HW", "LEO"), before, now, strict=True):
+            if new < old:
+                self._report(name, f"the {what} goes from {old} back to {new}")
+        witness = self._witness_of(watched)
+        if witness is None or not self._is_current(watched):
+            return
+        witness.log_start = log_start
+        if high_watermark > witness.end:
+            self._report(name, f"HW {high_watermark}, though the disk has {witness.end} (D1)")
+            return
+        expected = witness.ledger.last_stable_offset(high_watermark, log_start)
+        if last_stable != expected:
+            self._report(name, f"the LSO is {last_stable}, expected {expected} (E10)")
+
+    def _last_look(self, watched: _Watched) -> None:
+        """The broker ends here."""
+        watched.due = True
+        self._check(watched)
+        witness = self._witness_of(watched)
+        if witness is not None:
+            witness.promised = max(witness.promised, watched.log.high_watermark)
+            witness.synced = max(witness.synced, watched.partition.store.recovery_point)
+
+    def _witness_of(self, watched: _Watched) -> LogWitness | None:
+        if watched.witness is None:
+            directory = layout.directory_name(watched.partition.name)
+            watched.witness = self._witness.logs.get(directory)
+        return watched.witness
+
+    def _is_current(self, watched: _Watched) -> bool:
+        """Whether the partition was not deleted meanwhile."""
+        name = watched.partition.name
+        return self._logs is not None and self._logs.get(*name) is watched.partition
+
+    def _compare_log(self, watched: _Watched, now: Offsets) -> None:
+        """Hold a partition's state against its replay, once all of it is on disk."""
+        witness = self._witness_of(watched)
+        if witness is None or witness.end != now[3] or not self._is_current(watched):
+            return
+        watched.due = False
+        self._compared += 1
+        for problem in watched.replay.compare(witness, watched.log):
+            self._report(watched.partition.name, problem)
+
+    def _compare_shard(self, runtime: Runtime, loaded: Loaded[Any], *, at_the_end: bool) -> None:
+        """Hold a shard against the replay of its log, once all of it is on disk or at the end."""
+        shard = self._shard(runtime, loaded)
+        name = loaded.partition.name
+        witness = self._witness.logs.get(layout.directory_name(name))
+        if witness is None or not (shard.due or at_the_end):
+            return
+        if not at_the_end and witness.end != loaded.partition.log.log_end_offset:
+            return
+        shard.due = False
+        self._compared += 1
+        now = Instant(self._world.loop.time())
+        problem = shard.compare(witness, now, to_the_end=at_the_end)
+        if problem is not None:
+            self._report(name, f"the shard is not its replay: {problem}")
+
+    # -- what the witness asks -----------------------------------------------------------------
+
+    def _read(self, path: str) -> bytes | None:
+        disk = self._world.disk
+        return disk.contents(path) if disk.exists(path) else None
+
+    def _is_committed(self, place: Place) -> bool:
+        partition = None if self._logs is None else self._logs.get(*place.log)
+        return partition is None or partition.log.high_watermark > place.offset
+
+    def _report(self, name: TopicPartition, problem: str) -> None:
+        self._witness.report(name, f"{problem} [at {self._world.loop.time():.6f} s]")
+
+
+def _wrap(owner: object, name: str, make: Callable[[Any], object]) -> None:
+    """Put what ``make`` makes of a method in its place, on this object only."""
+    setattr(owner, name, make(getattr(owner, name)))

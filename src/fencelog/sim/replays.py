@@ -1,0 +1,175 @@
+"""Whether live state is what a replay of its log gives: coordinator shards and partition logs."""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from fencelog.broker.coordinator_runtime import CoordinatorRuntime, Loaded
+from fencelog.coordination.shard import LogRecord, Shard
+from fencelog.coordination.versioned.table import VersionedTable
+from fencelog.log.config import LogConfig
+from fencelog.log.partition_log import PartitionLog
+from fencelog.log.rebuild import LogBuilder
+from fencelog.log.state import LogState
+from fencelog.sim.witness import LogWitness
+from fencelog.types import Instant, Offset
+
+GIVEN = frozenset({"coordinator_epoch", "_limits"})
+"""What a shard is made with: no record says it."""
+CLOCKS = frozenset({"_deadlines", "deadlines", "forgotten_at"})
+"""A load restarts them, so only is compared who has one."""
+
+_CONFIG = LogConfig(cleanup_policy=frozenset({"compact"}), index_interval_bytes=1 << 30)
+
+
+def state_of(holder: object) -> dict[str, object]:
+    """Everything that a shard holds and that its log says."""
+    state: dict[str, object] = {}
+    for name, value in vars(holder).items():
+        if isinstance(value, VersionedTable):
+            state.update(state_of(value))
+        elif name in CLOCKS:
+            state[name] = list(value)
+        elif name not in GIVEN and not callable(value):
+            state[name] = value
+    return state
+
+
+def difference(live: dict[str, object], replayed: dict[str, object]) -> str | None:
+    """The first thing in which two states differ."""
+    for name in sorted(live.keys() | replayed.keys()):
+        mine, theirs = live.get(name), replayed.get(name)
+        if mine == theirs:
+            continue
+        if isinstance(mine, dict) and isinstance(theirs, dict):
+            for key in sorted(mine.keys() | theirs.keys(), key=repr):
+                if mine.get(key) != theirs.get(key):
+                    return f"{name}[{key!r}] is {mine.get(key)}, its log says {theirs.get(key)}"
+        return f"{name} is {mine}, its log says {theirs}"
+    return None
+
+
+@dataclass(eq=False)
+class ShardReplay:
+    """A loaded shard, and another one that is fed from the bytes on disk."""
+
+    runtime: CoordinatorRuntime[Shard]
+    loaded: Loaded[Shard]
+    pending: deque[tuple[int, tuple[LogRecord, ...]]] = field(default_factory=deque)
+    """What was appended and may not be on disk yet, by base offset."""
+    due: bool = True
+    _other: Shard | None = None
+    _fed: int = 0
+    _rebuilt: int = -1
+    _seen: LogWitness | None = None
+
+    def compare(self, log: LogWitness, now: Instant, *, to_the_end: bool = False) -> str | None:
+        """What is wrong; the log must be on disk, or ``to_the_end`` the rest is fed, and all ends.
+
+        The rest is what the runtime was seen to append.
+        """
+        other = self._feed(log, now)
+        if to_the_end:
+            while self.pending and self.pending[0][0] < log.end:
+                self.pending.popleft()
+            for base_offset, records in self.pending:
+                _replay(other, records, base_offset, now)
+        else:
+            self.pending.clear()
+        return difference(state_of(self.loaded.shard), state_of(other))
+
+    def _feed(self, log: LogWitness, now: Instant) -> Shard:
+        if self._other is None or self._seen is not log or self._rebuilt != log.rebuilt:
+            epoch = vars(self.loaded.shard)["coordinator_epoch"]
+            self._other, self._fed = self.runtime._new_shard(epoch), 0
+            self._seen, self._rebuilt = log, log.rebuilt
+        for batch in log.batches[self._fed :]:
+            _replay(self._other, batch.records, batch.header.base_offset, now)
+        self._fed = len(log.batches)
+        return self._other
+
+
+def _replay(shard: Shard, records: tuple[LogRecord, ...], base_offset: int, now: Instant) -> None:
+    for position, record in enumerate(records):
+        shard.replay(record, Offset(base_offset + position), now)
+
+
+class LogReplay:
+    """A partition's state made anew from the bytes on disk, by the product's own replay."""
+
+    def __init__(self) -> None:
+        """Nothing fed yet."""
+        self._builder = LogBuilder(_CONFIG)
+        self._fed = 0
+        self._segment = -1
+        self._seen: LogWitness | None = None
+        self._rebuilt = -1
+
+    def compare(self, log: LogWitness, live: PartitionLog) -> Iterator[str]:
+        """What is wrong; all of the log must be on disk."""
+        state = self._feed(log)
+        yield from _ledger_difference(log, live)
+        mine = live._state
+        if mine.producers != state.producers:
+            problem = difference(
+                {"producers": dict(mine.producers)}, {"producers": dict(state.producers)}
+            )
+            yield problem or "its producers differ"
+        if list(mine.transactions.open()) != list(state.transactions.open()):
+            yield (
+                f"open transactions are {mine.transactions.open()}, "
+                f"its log says {state.transactions.open()}"
+            )
+        aborted = [
+            each for each in state.transactions.aborted if each.last_offset >= mine.log_start
+        ]
+        if mine.transactions.aborted != aborted:
+            yield f"aborted are {mine.transactions.aborted}, its log says {aborted}"
+        if (mine.epochs.latest, mine.log_end) != (state.epochs.latest, state.log_end):
+            yield (
+                f"leader epoch and end are {mine.epochs.latest}, {mine.log_end}, its log says "
+                f"{state.epochs.latest}, {state.log_end}"
+            )
+
+    def _feed(self, log: LogWitness) -> LogState:
+        if self._seen is not log or self._rebuilt != log.rebuilt:
+            self._builder, self._fed, self._segment = LogBuilder(_CONFIG), 0, -1
+            self._seen, self._rebuilt = log, log.rebuilt
+        for batch in log.batches[self._fed :]:
+            if batch.segment != self._segment:
+                self._segment = batch.segment
+                self._builder.open_segment(Offset(batch.segment))
+            self._builder.replay(batch.header, batch.marker)
+        self._fed = len(log.batches)
+        return self._builder._state
+
+
+def _ledger_difference(log: LogWitness, live: PartitionLog) -> Iterator[str]:
+    """What the log tells of itself, held against the witness's own books."""
+    told: dict[str, object] = {
+        "producers": {
+            each.producer_id: (
+                each.producer_epoch,
+                each.last_sequence,
+                each.coordinator_epoch,
+                -1 if each.open_offset is None else each.open_offset,
+            )
+            for each in live.producers()
+        },
+        "open": {each.producer_id: each.first_offset for each in live.open_transactions()},
+        "aborted": [
+            (each.producer_id, each.first_offset, each.last_offset)
+            for each in live.aborted_transactions(live.log_start_offset, live.log_end_offset)
+        ],
+    }
+    ledger = log.ledger
+    seen: dict[str, object] = {
+        "producers": {pid: tuple(each.facts()) for pid, each in ledger.producers.items()},
+        "open": dict(ledger.open),
+        "aborted": [
+            tuple(each) for each in ledger.aborted if each.marker_offset >= live.log_start_offset
+        ],
+    }
+    problem = difference(told, seen)
+    if problem is not None:
+        yield problem

@@ -1,0 +1,354 @@
+"""A witness at the simulated disk: reads every byte that is appended to a log, and remembers.
+
+It knows nothing but files. Each batch is judged by its place, its checksum, its producer and its
+transaction, the coordinators' logs included (``decided``). After a crash each log must be a prefix
+of what was appended that holds everything promised (E15), whatever recovery did to its files.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+from zlib import crc32
+
+from fencelog.broker.catalog import INTERNAL_TOPICS
+from fencelog.coordination.shard import LogRecord
+from fencelog.errors import CorruptionError, WireError
+from fencelog.log import layout
+from fencelog.sim.decided import Coordinators, Place
+from fencelog.sim.ledger import Ledger
+from fencelog.types import TopicId, TopicPartition
+from fencelog.wire.batch import HEADER_BYTES, BatchHeader, check_crc, read_header
+from fencelog.wire.control import Marker, read_marker
+from fencelog.wire.records import read_records
+
+_METADATA = f"{layout.PARTITION_METADATA}.tmp"
+VIOLATIONS_MAX = 40
+
+ReadFile = Callable[[str], bytes | None]
+IsCommitted = Callable[[Place], bool]
+
+
+class Batch(NamedTuple):
+    """A batch as it lies on disk."""
+
+    segment: int
+    """Base offset of its file."""
+    position: int
+    header: BatchHeader
+    digest: int
+    marker: Marker | None
+    records: tuple[LogRecord, ...]
+    """Of a coordinator's log only."""
+
+
+class LogWitness:
+    """All that was appended to one partition and is still there."""
+
+    def __init__(self, name: TopicPartition, topic_id: TopicId | None) -> None:
+        """An empty log."""
+        self.name = name
+        self.topic_id = topic_id
+        self.batches: list[Batch] = []
+        self.ledger = Ledger()
+        self.end = 0
+        self.leader_epoch = -1
+        self.segment = 0
+        """Base offset of the file that grows."""
+        self.size = 0
+        """Its bytes, of whole batches."""
+        self.promised = 0
+        """Where the high watermark was at the last crash: what must be found again (D1)."""
+        self.synced = 0
+        """Below this even the loss of a host's power takes nothing, in every mode."""
+        self.log_start = 0
+        self.stale = False
+        """A crash came after all this was seen; what survived was not looked at yet."""
+        self.rebuilt = 0
+        """How often batches were taken back: what was derived from them has to be made anew."""
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether a coordinator's records are in it."""
+        return self.name.topic in INTERNAL_TOPICS
+
+    def path_of(self, segment: int) -> str:
+        """The file of a segment."""
+        return f"{layout.directory_name(self.name)}/{layout.file_name(segment, layout.LOG)}"
+
+
+class Witness:
+    """The logs of one broker over all of its lives."""
+
+    def __init__(self, read: ReadFile, is_committed: IsCommitted) -> None:
+        """``read`` gives the content of a file; ``is_committed`` asks the live broker."""
+        self._read = read
+        self._is_committed = is_committed
+        self.logs: dict[str, LogWitness] = {}
+        """By directory."""
+        self.coordinators = Coordinators(self)
+        self.serving = False
+        self.clean = False
+        """The last stop was a clean one: what was known of deleted segments still holds."""
+        self.violations: list[str] = []
+        self.appends = 0
+        self.batches = 0
+
+    # -- what happens at the disk --------------------------------------------------------------
+
+    def wrote(self, path: str, position: int, data: bytes) -> None:
+        """Bytes were appended to a file."""
+        directory, _, file = path.rpartition("/")
+        if file.endswith(layout.LOG):
+            parsed = layout.parse_file_name(file)
+            if parsed is not None:
+                self.appends += 1
+                self._append(self._log(directory), parsed[0], position, data)
+        elif file == _METADATA:
+            self._named(directory, data)
+
+    def _named(self, directory: str, data: bytes) -> None:
+        """A partition's directory is given to a topic: another topic's log is another log."""
+        try:
+            topic_id = layout.decode_partition_metadata(data.decode("ascii", "replace"))
+        except CorruptionError:
+            return  # half a write
+        log = self.logs.get(directory)
+        if log is not None and log.topic_id not in {None, topic_id}:
+            log = None
+        if log is None:
+            log = self.logs[directory] = LogWitness(_partition_of(directory), topic_id)
+        log.topic_id = topic_id
+
+    def _log(self, directory: str) -> LogWitness:
+        log = self.logs.get(directory)
+        if log is None:
+            log = self.logs[directory] = LogWitness(_partition_of(directory), None)
+        return log
+
+    def _append(self, log: LogWitness, segment: int, position: int, data: bytes) -> None:
+        if log.stale:
+            self.reconcile(log, before=(segment, position))
+        if segment != log.segment or not log.batches:
+            if segment != log.end:
+                self.report(log.name, f"file {segment} begins where the log ends at {log.end} (D3)")
+            log.segment, log.size = segment, 0
+        if position != log.size:
+            self.report(
+                log.name, f"bytes appended at {position} of {segment}, expected {log.size} (D2)"
+            )
+            log.size = position
+        first = len(log.batches)
+        view, at = memoryview(data), 0
+        while len(data) - at >= HEADER_BYTES:
+            try:
+                header = read_header(view, at)
+            except WireError as error:
+                self.report(log.name, f"no batch at {position + at} of {segment}: {error} (D3)")
+                break
+            if header.size > len(data) - at:
+                break  # the rest of a write that failed
+            if not check_crc(view[at : at + header.size]):
+                self.report(log.name, f"offset {header.base_offset}: wrong CRC (D3)")
+            self._take(log, _batch(log, segment, position + at, header, view[at:]))
+            at += header.size
+        log.size = position + at
+        if len(log.batches) - first > 0:
+            self._judge_group(log, first)
+
+    # -- batches -------------------------------------------------------------------------------
+
+    def _take(self, log: LogWitness, batch: Batch) -> None:
+        """Judge a new batch and take it over."""
+        self.batches += 1
+        header = batch.header
+        where = f"offset {header.base_offset}"
+        if header.base_offset != log.end:
+            self.report(log.name, f"{where} where {log.end} is due (F1, D3)")
+        if header.leader_epoch < log.leader_epoch:
+            self.report(
+                log.name,
+                f"{where}: leader epoch {header.leader_epoch} after {log.leader_epoch} (D3)",
+            )
+        log.batches.append(batch)
+        log.leader_epoch = max(log.leader_epoch, header.leader_epoch)
+        log.end = header.next_offset
+        if batch.records:
+            self._report_all(log, where, self._coordinate(log, batch))
+        if header.producer_id < 0:
+            return
+        if batch.marker is not None:
+            problem = self.coordinators.judge(log.name, header, batch.marker, serving=self.serving)
+            self._report_all(log, where, [problem, log.ledger.marker(header, batch.marker)])
+        elif not header.is_control:
+            opens = header.is_transactional and header.producer_id not in log.ledger.open
+            problem = self.coordinators.judge_begin(log.name, header) if opens else None
+            self._report_all(log, where, [problem, log.ledger.data(header)])
+            self.coordinators.shared.written_by.add(header.producer_id)
+
+    def _coordinate(self, log: LogWitness, batch: Batch) -> list[str]:
+        try:
+            return self.coordinators.take(log.name, batch.records, batch.header.base_offset)
+        except CorruptionError as error:
+            return [str(error)]
+
+    def _judge_group(self, log: LogWitness, first: int) -> None:
+        """All markers of a versioned transaction must be in the append that has one (V6)."""
+        for batch in log.batches[first:]:
+            if batch.marker is None or not batch.marker.drops_state:
+                continue
+            producer_id = batch.header.producer_id
+            for other in self.coordinators.siblings(producer_id, log.name):
+                if other in log.ledger.open:
+                    self.report(
+                        log.name,
+                        f"the marker of producer {producer_id} at {batch.header.base_offset} is "
+                        f"appended without that of {other} (V6)",
+                    )
+
+    # -- after a crash -------------------------------------------------------------------------
+
+    def crashed(self) -> None:
+        """The broker's process has ended: no log is known to be what it was."""
+        self.serving = False
+        self.coordinators.shared.asked.clear()
+        for log in self.logs.values():
+            log.stale = True
+
+    def reconcile(self, log: LogWitness, before: tuple[int, int] | None = None) -> None:
+        """See what recovery has left of a log, and go on from there.
+
+        ``before``: the bytes of this file from this position on were appended since.
+        """
+        log.stale = False
+        kept, lost = self._survivors(log, before)
+        end, size = lost[0].header.base_offset if lost else log.end, 0
+        if kept:
+            last = kept[-1]
+            end, size = last.header.next_offset, last.position + last.header.size
+        if end < log.promised:
+            self.report(
+                log.name,
+                f"ends at {end} after a crash, though {log.promised} was promised (D1, E15)",
+            )
+        self._check_rest(log, kept, size, before)
+        log.promised = min(log.promised, end)
+        if lost or (len(kept) < len(log.batches) and not self.clean):
+            self._rebuild(log, kept)
+        log.end = end
+        log.segment, log.size = (kept[-1].segment, size) if kept else (end, 0)
+
+    def _survivors(
+        self, log: LogWitness, before: tuple[int, int] | None
+    ) -> tuple[list[Batch], list[Batch]]:
+        """The batches that are there, and those behind them that are not."""
+        kept: list[Batch] = []
+        segment, data = -1, b""
+        for number, batch in enumerate(log.batches):
+            if batch.segment != segment:
+                segment = batch.segment
+                content = self._read(log.path_of(segment))
+                if content is None and not kept and self._was_deleted(log, segment):
+                    continue
+                data = content or b""
+                if before is not None and before[0] == segment:
+                    data = data[: before[1]]
+            elif not kept and not data:
+                continue  # of a deleted segment
+            end = batch.position + batch.header.size
+            if len(data) < end or crc32(data[batch.position : end]) != batch.digest:
+                return kept, log.batches[number:]
+            kept.append(batch)
+        return kept, []
+
+    @staticmethod
+    def _was_deleted(log: LogWitness, segment: int) -> bool:
+        later = (each.segment for each in log.batches if each.segment > segment)
+        return next(later, log.end) <= log.log_start
+
+    def _check_rest(
+        self, log: LogWitness, kept: list[Batch], size: int, before: tuple[int, int] | None
+    ) -> None:
+        """What survived may not be followed by anything that was never appended."""
+        segments = {each.segment for each in log.batches if each.segment >= log.log_start}
+        last = kept[-1].segment if kept else -1
+        for segment in sorted({each for each in segments if each >= last}):
+            content = self._read(log.path_of(segment)) or b""
+            if before is not None and segment >= before[0]:
+                content = content[: before[1]] if segment == before[0] else b""
+            expected = size if segment == last else 0
+            if len(content) > expected:
+                self.report(
+                    log.name,
+                    f"after a crash {len(content)} bytes in file {segment}, of which only "
+                    f"{expected} are as they were appended (E15)",
+                )
+
+    def _rebuild(self, log: LogWitness, kept: list[Batch]) -> None:
+        """Derive everything anew from the batches that are left; they were judged before."""
+        log.rebuilt += 1
+        log.batches = kept
+        log.ledger = Ledger()
+        log.leader_epoch = -1
+        if log.is_internal:
+            self.coordinators.forget(log.name)
+        for batch in kept:
+            header = batch.header
+            log.leader_epoch = max(log.leader_epoch, header.leader_epoch)
+            if batch.records:
+                self._coordinate(log, batch)
+            if header.producer_id < 0:
+                continue
+            if batch.marker is not None:
+                log.ledger.marker(header, batch.marker)
+            elif not header.is_control:
+                log.ledger.data(header)
+
+    # -- what the coordinators' records are held against ---------------------------------------
+
+    def is_open(self, producer_id: int, partition: TopicPartition) -> bool:
+        """Whether the producer has data there without a marker after it."""
+        log = self.logs.get(layout.directory_name(partition))
+        return log is not None and not log.stale and producer_id in log.ledger.open
+
+    def last_marker(self, producer_id: int, partition: TopicPartition) -> int | None:
+        """Offset of the producer's last marker there."""
+        log = self.logs.get(layout.directory_name(partition))
+        return None if log is None or log.stale else log.ledger.marked.get(producer_id)
+
+    def is_committed(self, place: Place) -> bool:
+        """Whether the high watermark covers a record, as far as can be told."""
+        return self._is_committed(place)
+
+    # -- what is wrong -------------------------------------------------------------------------
+
+    def report(self, name: TopicPartition, problem: str) -> None:
+        """Keep what is wrong with a log, up to a number."""
+        if len(self.violations) < VIOLATIONS_MAX:
+            self.violations.append(f"{name}: {problem}")
+
+    def _report_all(self, log: LogWitness, where: str, problems: Sequence[str | None]) -> None:
+        for problem in problems:
+            if problem is not None:
+                self.report(log.name, f"{where}: {problem}")
+
+
+def _partition_of(directory: str) -> TopicPartition:
+    partition = layout.parse_directory_name(directory)
+    assert partition is not None, directory
+    return partition
+
+
+def _batch(
+    log: LogWitness, segment: int, position: int, header: BatchHeader, data: memoryview
+) -> Batch:
+    """The batch at the beginning of ``data``."""
+    data = data[: header.size]
+    marker: Marker | None = None
+    records: tuple[LogRecord, ...] = ()
+    if header.is_control:
+        try:
+            marker = read_marker(data)
+        except WireError:
+            marker = None  # a control batch of another kind
+    elif log.is_internal:
+        records = tuple(LogRecord(each.key or b"", each.value) for each in read_records(data))
+    return Batch(segment, position, header, crc32(data), marker, records)
