@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from threading import Event, Semaphore
+from threading import Semaphore
 
 from rich.console import Console
 from rich.progress import (
@@ -200,33 +200,40 @@ def _light(case: Case) -> Result:
     return result if result.problems else replace(result, history=[], story=[])
 
 
-def _many(options: argparse.Namespace, names: Sequence[str]) -> int:
-    first, end = options.seeds
-    count = None if options.minutes else (end - first) * len(names)
-    ends_at = time.monotonic() + 60 * options.minutes if options.minutes else None
-    room, stopped = Semaphore(options.jobs * 4), Event()
+class _Cases:
+    """The cases to run, handed out a few at a time: a pool would take all of them at once."""
 
-    def cases() -> Iterator[Case]:
-        for seed in itertools.count(first) if ends_at else range(first, end):
-            for name in names:
-                # The pool would take all cases at once, and cannot end while this waits.
-                while not room.acquire(timeout=ROOM_POLL_S):
-                    if stopped.is_set():
-                        return
-                if ends_at is not None and time.monotonic() > ends_at:
+    def __init__(self, options: argparse.Namespace, names: Sequence[str]) -> None:
+        first, end = options.seeds
+        self.count = None if options.minutes else (end - first) * len(names)
+        seeds = itertools.count(first) if options.minutes else range(first, end)
+        self._cases = (Case(seed, name) for seed in seeds for name in names)
+        self._ends_at = time.monotonic() + 60 * options.minutes if options.minutes else None
+        self.room = Semaphore(options.jobs * 4)
+        self.stopped = False
+
+    def __iter__(self) -> Iterator[Case]:
+        for case in self._cases:
+            # The pool cannot end while this waits.
+            while not self.room.acquire(timeout=ROOM_POLL_S):
+                if self.stopped:
                     return
-                yield Case(seed, name)
+            if self._ends_at is not None and time.monotonic() > self._ends_at:
+                return
+            yield case
 
-    totals, began = _Totals(), time.monotonic()
+
+def _many(options: argparse.Namespace, names: Sequence[str]) -> int:
+    cases, totals, began = _Cases(options, names), _Totals(), time.monotonic()
     context = multiprocessing.get_context("fork")
     with (
         context.Pool(options.jobs, maxtasksperchild=SEEDS_PER_PROCESS) as pool,
-        _progress(count) as progress,
+        _progress(cases.count) as progress,
     ):
-        bar = progress.add_task("seeds", total=count, note="")
+        bar = progress.add_task("seeds", total=cases.count, note="")
         try:
-            for result in pool.imap_unordered(_light, cases()):
-                room.release()
+            for result in pool.imap_unordered(_light, cases):
+                cases.room.release()
                 totals.add(result)
                 progress.update(bar, advance=1, note=totals.note(time.monotonic() - began))
                 if result.problems:
@@ -234,7 +241,7 @@ def _many(options: argparse.Namespace, names: Sequence[str]) -> int:
                     if options.stop:
                         break
         finally:
-            stopped.set()
+            cases.stopped = True
     _report(totals, time.monotonic() - began)
     if totals.failures and not options.no_shrink:
         with context.Pool(1, maxtasksperchild=SEEDS_PER_PROCESS) as pool:
