@@ -7,8 +7,8 @@ from fencelog.check.facts import Facts
 from fencelog.check.tables import FAILED, NONE, Clash
 from fencelog.check.verdict import Findings
 
-LACKS_MAX = 100
-"""For so many is looked up who went past; that takes a while for each."""
+LOOKUPS_MAX = 100
+"""For so many lost records is looked up who went past; it takes a while for each."""
 
 
 def check_records(facts: Facts, found: Findings) -> None:
@@ -196,6 +196,7 @@ class _Missing:
         self._facts = facts
         self._found = found
         self._lacks: dict[int, list[_Lack]] = {}
+        self._lookups = 0
 
     def check(self) -> None:
         for send in self._candidates():
@@ -241,7 +242,8 @@ class _Missing:
         name = facts.history.keys.all[key]
         at = f"was seen at {offset}" if is_seen else f"has offset {offset}"
         if offset < horizon:
-            past = facts.who_went_past(key, offset) if len(self._lacks) < LACKS_MAX else None
+            past = facts.who_went_past(key, offset) if self._lookups < LOOKUPS_MAX else None
+            self._lookups += 1
             proof = None if past is None else (past[0], f"polled {name}, offset {past[1]} in it")
             return _Lack(send, True, f"it {at}, and {who} went past without it", proof)
         log_end = facts.log_end(key)
