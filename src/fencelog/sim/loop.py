@@ -132,7 +132,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return self._now
 
     def run(self, main: Coroutine[Any, Any, T], *, limit_s: float) -> T:
-        """Run a coroutine of the world itself to its end.
+        """Run a coroutine of the world itself to its end, once; what still waits then is kept.
 
         Raises StuckError when nothing is left to wait for, TimeoutError past the virtual limit.
         """
@@ -149,6 +149,7 @@ class SimLoop(asyncio.BaseEventLoop):
         finally:
             sys.set_asyncgen_hooks(*before)
             asyncio._set_running_loop(None)
+            self._bury()
         return task.result()
 
     def is_running(self) -> bool:
@@ -193,7 +194,8 @@ class SimLoop(asyncio.BaseEventLoop):
                 process.parked.append(handle)
                 continue
             self.events += 1
-            self._hashed += _EVENT(self._now, process.number, self.events)
+            step = getattr(getattr(handle._callback, "__self__", None), "number", 0)  # type: ignore[attr-defined]
+            self._hashed += _EVENT(self._now, process.number, step)
             handle._run()
             if after is not None:
                 after(process)
@@ -260,10 +262,11 @@ class SimLoop(asyncio.BaseEventLoop):
         parked, process.parked = process.parked, []
         self._queue.extend(parked)
 
-    def bury(self) -> None:
+    def _bury(self) -> None:
         """Keep everything that still waits, so that it ends with the interpreter and not before."""
         _graves.extend(asyncio.all_tasks(self))
         _graves.append((list(self._queue), list(self._timers)))
+        self._closed = True
 
     # -- what asyncio asks of a loop -----------------------------------------------------------
 

@@ -147,7 +147,6 @@ class _Run:
             world.loop.run(self._main(), limit_s=RUN_LIMIT_S)
         except (TimeoutError, StuckError) as error:
             result.problems.append(f"stuck: {error}")
-        world.loop.bury()
         verdict = check(result.history)
         result.problems += [f"{each.kind}: {each.text}" for each in verdict.problems]
         result.problems += self._workload.judge(result.history)
