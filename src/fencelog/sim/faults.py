@@ -40,15 +40,20 @@ class Kind(StrEnum):
     SWALLOW = "swallow"
     """One connection loses all it sends from now on, and neither side is told."""
     SYNC_FAILS = "sync-fails"
-    """The next sync of a log fails (EIO); the broker is started anew after ``seconds``."""
+    """The next sync of a log fails (EIO); ``seconds`` later the broker is killed, or its host
+    loses power where ``how`` names a Loss, and started anew."""
     WRITE_FAILS = "write-fails"
-    """The next append to a log fails half-way (EIO); the broker is started anew later."""
+    """The next append to a log fails half-way (EIO); what follows is as for SYNC_FAILS."""
     FULL = "full"
-    """The disk is full for ``seconds``; the broker is started anew afterwards."""
+    """The disk is full for ``seconds``; what follows is as for SYNC_FAILS."""
     SKEW = "skew"
     """The broker's wall clock jumps by ``how`` milliseconds."""
     SLOW_DISK = "slow-disk"
     """Syncs take fifty times as long for ``seconds``."""
+    ROT = "rot"
+    """The broker stops cleanly, a bit of a stored batch flips, and ``seconds`` later it is back."""
+    LATE_MARKER = "late-marker"
+    """A marker of a coordinator that is long dead arrives in an open transaction."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +145,8 @@ WEIGHTS: Sequence[tuple[Kind, float]] = (
     (Kind.FULL, 0.5),
     (Kind.SKEW, 0.5),
     (Kind.SLOW_DISK, 0.7),
+    (Kind.ROT, 0.5),
+    (Kind.LATE_MARKER, 0.5),
 )
 LONG_SHARE = 0.15
 """Of pauses and cuts, those that outlast the timeouts of transactions."""
@@ -192,19 +199,25 @@ def _fault(random: Random, kind: Kind, at: float, clients: int, durability: str)
     )
 
 
+def _losses(durability: str) -> list[str]:
+    """What ``os`` mode promises is survival of the process's death, not of the machine's."""
+    return [each.name for each in Loss] if durability == "fsync" else [Loss.NONE.name]
+
+
 def _how(random: Random, kind: Kind, clients: int, durability: str) -> str:
     match kind:
         case Kind.POWER:
-            # What ``os`` mode promises is survival of the process's death, not of the machine's.
-            losses = list(Loss) if durability == "fsync" else [Loss.NONE]
-            return random.choice(losses).name
+            choices = _losses(durability)
+        case Kind.SYNC_FAILS | Kind.WRITE_FAILS | Kind.FULL:
+            choices = ["", *_losses(durability)]
         case Kind.CLIENT_KILL | Kind.CLIENT_PAUSE:
-            return str(random.randrange(clients))
+            choices = [str(number) for number in range(clients)]
         case Kind.CUT:
-            return random.choice(("in", "out", "both"))
+            choices = ["in", "out", "both"]
         case Kind.RESET:
-            return random.choice(("all", "one"))
+            choices = ["all", "one"]
         case Kind.SKEW:
-            return str(random.choice((-3_600_000, -5_000, 5_000, 3_600_000)))
+            choices = ["-3600000", "-5000", "5000", "3600000"]
         case _:
             return ""
+    return random.choice(choices)

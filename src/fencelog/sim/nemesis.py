@@ -19,6 +19,8 @@ NAMES = {int(key): key.name.title().replace("_", "") for key in ApiKey}
 _REQUEST = Struct(">ihhi")
 _ANSWER = Struct(">ii")
 SLOW = 50.0
+LATE_MARKER_TRIES = 500
+LATE_MARKER_RETRY_S = 0.005
 
 
 @dataclass(eq=False)
@@ -67,10 +69,11 @@ class Nemesis:
         world.network.heal()
         world.heal_disk()
         world.resume_all()
-        if world.node is None or world.needs_restart:
+        if world.node is None or world.needs_restart or world.flipped is not None:
             # Half started, or half stopped by a task that is cancelled now.
             world.kill_broker()
             world.needs_restart = False
+            world.flip_back()
             await world.start_broker()
 
     # -- points --------------------------------------------------------------------------------
@@ -176,9 +179,14 @@ class Nemesis:
                 return self._connections(fault)
             case Kind.SYNC_FAILS | Kind.WRITE_FAILS | Kind.FULL:
                 self._fail_disk(fault)
-                self._follow(fault, self._replace_disk)
+                self._follow(fault, lambda: self._replace_disk(fault.how))
             case Kind.SKEW:
                 world.clock.skew_ms += int(fault.how)
+            case Kind.ROT if world.node is not None:
+                self._follow(fault, lambda: self._rot(fault), at_once=True)
+            case Kind.LATE_MARKER:
+                self._follow(fault, lambda: self._mark_late(fault), at_once=True)
+                return False  # told when it finds its transaction
             case Kind.SLOW_DISK:
                 world.sync_factor = SLOW
                 self._follow(fault, self._quick_disk)
@@ -229,13 +237,38 @@ class Nemesis:
         await self._world.stop_broker()
         await self._start_again()
 
-    async def _replace_disk(self) -> None:
+    async def _replace_disk(self, loss: str) -> None:
         world = self._world
         world.heal_disk()
         if world.needs_restart:
             world.needs_restart = False
-            world.kill_broker()
+            if loss:
+                world.cut_power(Loss[loss])
+            else:
+                world.kill_broker()
             await self._start_again()
+
+    async def _rot(self, fault: Fault) -> None:
+        """Damage below the recovery point takes the partition out of service, and cuts nothing."""
+        world = self._world
+        await world.stop_broker()
+        world.flip_a_bit()
+        await self._start_again()
+        await asyncio.sleep(fault.seconds)
+        if world.flipped is not None:
+            world.kill_broker()
+            world.flip_back()
+            await self._start_again()
+
+    async def _mark_late(self, fault: Fault) -> None:
+        """Wait for a transaction of a producer whom a newer coordinator has marked before."""
+        world = self._world
+        for _ in range(LATE_MARKER_TRIES):
+            await asyncio.sleep(LATE_MARKER_RETRY_S)
+            if world.mark_late():
+                self.struck[fault.kind] += 1
+                self._report(fault)
+                return
 
     def _quick_disk(self) -> None:
         self._world.sync_factor = 1.0
