@@ -12,7 +12,7 @@ from fencelog.errors import FencelogError
 from fencelog.sim.workload import Scale
 from tests.proofs._chaos_client import HistoryFile
 from tests.proofs._chaos_disk import small_disk
-from tests.proofs._chaos_nemesis import Nemesis
+from tests.proofs._chaos_nemesis import FAULTS, Faults, Nemesis
 from tests.proofs._chaos_rig import Crew, Play, ProxyProcess
 from tests.support.broker import BrokerProcess
 
@@ -35,6 +35,7 @@ class Script:
     gap_s: float
     """Mean time between two faults of a row."""
     scale: Scale
+    faults: Faults = field(default_factory=lambda: FAULTS)
     disk_mebibytes: int = 4096
     spare_end_txn_of: str = ""
     """Client ids whose EndTxn the proxy does not hold; ``_chaos_holds``."""
@@ -108,7 +109,7 @@ def _act(script: Script, outcome: Outcome, nemesis: Nemesis, started: Callable[[
         return
     crew.start()
     started()
-    nemesis.run(script.seconds, script.gap_s)
+    nemesis.run(script.faults, script.seconds, script.gap_s)
     outcome.problems += nemesis.failures
     outcome.problems += crew.stop(END_S)
     if not nemesis.broker.running:

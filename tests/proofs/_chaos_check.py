@@ -17,7 +17,7 @@ from typing import Self
 from fencelog.check import check
 from fencelog.check.history import Event
 from fencelog.sim.workloads import WORKLOADS
-from tests.proofs._chaos_rig import ROOT, tail
+from tests.proofs._chaos_rig import tail
 
 VERDICT, HISTORY = "verdict.json", "history.jsonl"
 PROBLEMS_MAX = 30
@@ -88,7 +88,7 @@ class Check:
         command = ["nice", "-n", str(NICE), sys.executable, "-m", "tests.proofs._chaos_check"]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [*command, workload, str(folder)], stdout=log, stderr=log, cwd=ROOT
+                [*command, workload, str(folder)], stdout=log, stderr=log
             )
 
     def result(self) -> Checked:

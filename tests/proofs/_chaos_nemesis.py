@@ -51,12 +51,15 @@ LASTS_S = {
     "cut answers": (0.3, 4.0),
     "cut both": (0.3, 4.0),
     "lose answers": (0.5, 3.0),
-    f"hold {PRODUCE}": (1.0, 6.0),
-    f"hold {ADD_PARTITIONS}": (1.0, 6.0),
-    f"hold {END}": (1.0, 6.0),
+    f"hold {PRODUCE}": (0.3, 1.5),
+    f"hold {ADD_PARTITIONS}": (0.3, 1.5),
+    f"hold {END}": (0.3, 1.5),
 }
 """Seconds, at least and at most; the others are over at once."""
 HOLDS_AT_ONCE = 3
+HELD_S_MAX = 12.0
+"""By then it is delivered, also where its producer began no later transaction."""
+Faults = Mapping[str, Mapping[str, int]]
 
 
 def number_of(counts: Mapping[str, int]) -> int:
@@ -75,12 +78,11 @@ class Fault:
     """From 0 to 1: how many clients, how long a delay, how likely a loss."""
 
 
-def plan(seed: str, row: str, seconds: float, gap_s: float) -> list[Fault]:
+def plan(seed: str, kinds: Mapping[str, int], seconds: float, gap_s: float) -> list[Fault]:
     """The faults of one row: about so many seconds of them, ``gap_s`` the mean time between."""
     chosen = random.Random(seed)
-    kinds = FAULTS[row]
     faults, at = [], 0.0
-    while at < seconds:
+    while kinds and at < seconds:
         kind = chosen.choices(list(kinds), list(kinds.values()))[0]
         after_s = min(chosen.expovariate(1 / gap_s), 4 * gap_s)
         lasts_s = chosen.uniform(*LASTS_S.get(kind, (0.0, 0.0)))
@@ -118,13 +120,13 @@ class Nemesis:
         self._over = threading.Event()
         self._chosen = random.Random(f"{self.seed}-targets")
 
-    def run(self, seconds: float, gap_s: float) -> None:
+    def run(self, faults: Faults, seconds: float, gap_s: float) -> None:
         """Return after so many seconds, with everything healed."""
         rows: list[tuple[str, _Row]] = [("process", self._process), ("network", self._network)]
         threads = [
             threading.Thread(
                 target=self._row,
-                args=(plan(f"{self.seed}-{name}", name, 2 * seconds, gap_s), carry_out),
+                args=(plan(f"{self.seed}-{name}", faults[name], 2 * seconds, gap_s), carry_out),
             )
             for name, carry_out in rows
         ]
@@ -238,7 +240,7 @@ class Nemesis:
                 "hold",
                 kind=kind,
                 wait=self._chosen.random() < 0.3,
-                most_s=4 * fault.lasts_s,
+                most_s=HELD_S_MAX,
                 spare=self.spare_end_txn_of if kind == END else "",
             )
         self._wait(fault)

@@ -17,7 +17,6 @@ from typing import Self
 
 from fencelog.sim.workload import Scale
 
-ROOT = Path(__file__).parent.parent.parent
 POLL_S = 0.05
 TAIL_LINES = 12
 
@@ -33,7 +32,6 @@ class ProxyProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            cwd=ROOT,
         )
         self._lock = threading.Lock()
         self.port = self._answer()["port"]
@@ -95,9 +93,7 @@ class Play:
         command += ["--history", str(self.folder / f"{process}.jsonl")]
         command += ["--scale", json.dumps(asdict(self.scale))]
         with self.log(process).open("wb") as log:
-            return subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ROOT
-            )
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def log(self, process: str) -> Path:
         """Where that client's stderr is."""
