@@ -10,7 +10,6 @@ from fencelog.check.tables import (
     INDETERMINATE,
     NONE,
     OK,
-    Clash,
     End,
     Fault,
     History,
@@ -283,12 +282,12 @@ class Intake:
                 sends.value.append(value)
                 sends.fill(NONE)
             if there != value:
-                history.conflicts.append(Clash(send, offset, op))
+                history.conflicts.setdefault((send, offset), op)
             if sends.polled[send] == NONE:
                 sends.polled[send] = offset
                 sends.reader[send] = op
             elif sends.polled[send] != offset:
-                history.twice.append(Clash(send, offset, op))
+                history.twice.setdefault((send, offset), op)
 
     def _commit(self, op: int, step: list[object]) -> None:
         if len(step) != 3 or type(step[1]) is not str or type(step[2]) is not dict:
@@ -303,7 +302,8 @@ class Intake:
                 f"operation {_short(number)} of {event['process']} commits, but is not under way",
                 "write it between the invocation and the completion",
             )
-        self.history.ops.committing[op] = self._time(event)
+        # It may be asked for again; the first time counts.
+        self.history.ops.committing.setdefault(op, self._time(event))
 
     def _reset(self, event: Event) -> None:
         process = self._process(event)

@@ -53,7 +53,11 @@ class Polls:
         inside: dict[int, int] = {}
         for run, (op, key) in enumerate(zip(runs.op, runs.key, strict=True)):
             while reset_before <= run:
-                self._readers[process] = Reader()
+                before_reset = self._readers[process]
+                # A reader that is sent to the start before it reads begins there all the same.
+                self._readers[process] = Reader(
+                    from_start=before_reset.from_start and not before_reset.places
+                )
                 reset_before, process = next(resets)
             if op != last_op:
                 last_op, inside = op, {}

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fencelog.check.facts import Facts
-from fencelog.check.tables import FAILED, NONE, Clash
+from fencelog.check.tables import FAILED, NEVER, NONE
 from fencelog.check.verdict import Findings
 
 LOOKUPS_MAX = 100
@@ -37,6 +37,7 @@ def _check_visible(facts: Facts, found: Findings) -> None:
     sends, ops = facts.history.sends, facts.history.ops
     # When a record could be visible at the earliest, and when it was certainly seen.
     may_show = [ops.committing.get(op, time) for op, time in enumerate(ops.invoked)]
+    seen_by = [ops.committing.get(op, time) for op, time in enumerate(ops.completed)]
     for send, (op, polled, reader) in enumerate(
         zip(sends.op, sends.polled, sends.reader, strict=True)
     ):
@@ -48,11 +49,7 @@ def _check_visible(facts: Facts, found: Findings) -> None:
             continue
         if ops.outcome[op] == FAILED and found.more("aborted-read"):
             _keep(facts, found, "aborted-read", send, "is visible although its operation failed")
-        if (
-            op != reader
-            and ops.completed[reader] < may_show[op]
-            and found.more("precommitted-read")
-        ):
+        if op != reader and seen_by[reader] < may_show[op] and found.more("precommitted-read"):
             asked = "its commit was asked for" if op in ops.committing else "it was sent"
             _keep(
                 facts,
@@ -122,59 +119,49 @@ def _check_own_reads(facts: Facts, found: Findings) -> None:
 def _check_clashes(facts: Facts, found: Findings) -> None:
     """Duplicates and offsets with two values."""
     history, sends = facts.history, facts.history.sends
-    told = [Clash(each, sends.told[each], sends.op[each]) for each in facts.misplaced]
-    for clash in _distinct([*history.twice, *told]):
+    told = {(each, sends.told[each]): sends.op[each] for each in facts.misplaced}
+    for (send, offset), op in (told | history.twice).items():
         if not found.more("duplicate"):
             continue
-        send, key = clash.send, sends.key[clash.send]
+        key = sends.key[send]
         name, value, first = history.keys.all[key], sends.value[send], sends.polled[send]
-        how = "was told" if clash.op == sends.op[send] else "polled"
+        how = "was told" if op == sends.op[send] else "polled"
         found.keep(
             "duplicate",
-            f"{name}: {value} is at {min(first, clash.offset)} and at {max(first, clash.offset)}",
+            f"{name}: {value} is at {min(first, offset)} and at {max(first, offset)}",
             [
-                *([_sent(facts, send)] if sends.op[send] not in (NONE, clash.op) else []),
+                *([_sent(facts, send)] if sends.op[send] not in (NONE, op) else []),
                 _polled(facts, send),
-                (clash.op, f"{how} {value} in {name} at {clash.offset}"),
+                (op, f"{how} {value} in {name} at {offset}"),
             ],
             key=key,
-            offsets=sorted((first, clash.offset)),
+            offsets=sorted((first, offset)),
             values=(value,),
         )
-    for clash in _distinct(history.conflicts):
-        _inconsistent(facts, found, clash, f"polled {sends.value[clash.send]} at {clash.offset}")
+    for (send, offset), op in history.conflicts.items():
+        if found.more("inconsistent-offset"):
+            _keep_inconsistent(facts, found, send, offset, (op, "polled"))
     for send in facts.overwritten:
-        _inconsistent(
-            facts,
-            found,
-            Clash(send, sends.told[send], sends.op[send]),
-            f"sent {sends.value[send]} and was told {sends.told[send]}",
-        )
+        if found.more("inconsistent-offset"):
+            _keep_inconsistent(facts, found, send, sends.told[send], (sends.op[send], "was told"))
 
 
-def _distinct(clashes: Iterable[Clash]) -> list[Clash]:
-    """The first clash of each value and offset; many readers may have seen the same one."""
-    first: dict[tuple[int, int], Clash] = {}
-    for each in clashes:
-        first.setdefault((each.send, each.offset), each)
-    return list(first.values())
-
-
-def _inconsistent(facts: Facts, found: Findings, clash: Clash, what: str) -> None:
-    if not found.more("inconsistent-offset"):
-        return
+def _keep_inconsistent(
+    facts: Facts, found: Findings, send: int, offset: int, how: tuple[int, str]
+) -> None:
+    """A send of which the offset holds another value; ``how`` says who found it there, and how."""
     history, sends = facts.history, facts.history.sends
-    key, offset = sends.key[clash.send], clash.offset
+    key, value = sends.key[send], sends.value[send]
+    name = history.keys.all[key]
     other = facts.send_at(key, facts.rank(key, offset))
     proof = _polled(facts, other) if sends.polled[other] == offset else _sent(facts, other)
     found.keep(
         "inconsistent-offset",
-        f"{history.keys.all[key]}: offset {offset} holds {sends.value[other]} "
-        f"and {sends.value[clash.send]}",
-        [proof, (clash.op, f"{what} in {history.keys.all[key]}")],
+        f"{name}: offset {offset} holds {sends.value[other]} and {value}",
+        [proof, (how[0], f"{how[1]} {value} in {name} at {offset}")],
         key=key,
         offsets=(offset,),
-        values=(sends.value[other], sends.value[clash.send]),
+        values=(sends.value[other], value),
     )
 
 
@@ -210,6 +197,8 @@ class _Missing:
         """Sends that took place and that no final reader (nobody, if there are none) saw."""
         facts, sends = self._facts, self._facts.history.sends
         all_seen = [0 not in seen for seen in facts.final_seen]
+        log_ends = [facts.log_end(key) for key in range(len(facts.orders))]
+        vanishes_at = [NEVER if each is None else each for each in log_ends]
         for send, (op, key, polled) in enumerate(
             zip(sends.op, sends.key, sends.polled, strict=True)
         ):
@@ -219,8 +208,8 @@ class _Missing:
                 if facts.certain[op]:
                     yield send
             elif (
-                facts.finals
-                and not all_seen[key]
+                not all_seen[key]
+                and (facts.finals or polled >= vanishes_at[key])
                 and not facts.final_seen[key][facts.rank(key, polled)]
                 and facts.history.ops.outcome[op] != FAILED
             ):

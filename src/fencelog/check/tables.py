@@ -160,18 +160,6 @@ class Names(dict[str, int]):
 
 
 @dataclass(frozen=True)
-class Clash:
-    """A poll that contradicts an earlier one: one value at two offsets, or one offset with two."""
-
-    send: int
-    """What was seen now."""
-    offset: int
-    """Where it was seen now."""
-    op: int
-    """Who saw it now."""
-
-
-@dataclass(frozen=True)
 class End:
     """Where a partition ended; offsets that were not told are None."""
 
@@ -205,10 +193,10 @@ class History:
     """For each key, the send of a value."""
     logs: list[dict[int, Value]] = field(default_factory=list)
     """For each key, the value that somebody polled first at an offset."""
-    twice: list[Clash] = field(default_factory=list)
-    """Values that were polled at two offsets."""
-    conflicts: list[Clash] = field(default_factory=list)
-    """Offsets at which two values were polled."""
+    twice: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Sends and offsets, other than the first, at which their values were polled; first by whom."""
+    conflicts: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Sends and offsets at which they were polled, after another value was; first by whom."""
     resets: list[tuple[int, int]] = field(default_factory=list)
     """(runs that were there before, process)."""
     ends: dict[int, list[End]] = field(default_factory=dict)

@@ -139,6 +139,14 @@ def test_a_final_reader_begins_at_the_start_of_the_log() -> None:
     assert h.first("poll-skip").offsets == (0, 1)
 
 
+def test_a_final_reader_that_is_sent_to_the_start_begins_there_too() -> None:
+    h = log(0, 1)
+    h.ok("final1", x(0, 1))
+    h.reset("final2")
+    h.ok("final2", x(1))
+    assert h.only("poll-skip").offsets == (0, 1)
+
+
 def test_what_was_deleted_may_be_skipped() -> None:
     h = log(0, 1, 2, 3)
     h.ok("s", x(0, 1))

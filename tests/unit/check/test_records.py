@@ -50,6 +50,15 @@ def test_an_acknowledged_tail_that_the_log_no_longer_has_is_lost() -> None:
     assert "log ends at 1" in h.only("lost-write").text
 
 
+def test_a_tail_that_was_seen_and_is_cut_away_is_lost_even_without_final_readers() -> None:
+    h = Written()
+    h.ok("w", send("x", "a", 0))
+    h.unknown("w", send("x", "b"))
+    h.ok("r", poll(x=[(0, "a"), (1, "b")]))
+    h.ends(x=(0, 1, 1, 1))
+    assert h.only("lost-write").values == ("b",)
+
+
 def test_what_retention_deleted_is_not_lost() -> None:
     h = Written()
     h.ok("w", send("x", "a", 0), send("x", "b", 1))
@@ -203,6 +212,27 @@ def test_a_record_that_is_seen_before_its_commit_was_asked_for_was_read_too_earl
 
     assert "commit was asked for" in history(asks_first=False).only("precommitted-read").text
     assert history(asks_first=True).verdict().valid
+
+
+def test_a_transaction_has_read_before_its_own_commit_is_asked_for() -> None:
+    h = Written()
+    writer = h.begin("w", send("x", "a"), txn=True)
+    reader = h.begin("r", send("y", "b"), txn=True)
+    h._add("committing", "r", id=reader)
+    h._add("committing", "w", id=writer)
+    h.end("ok", "w", writer, send("x", "a", 0))
+    h.end("ok", "r", reader, send("y", "b", 0), poll(x=[(0, "a")]))
+    h.only("precommitted-read")
+
+
+def test_a_commit_that_is_asked_for_again_counts_from_the_first_time() -> None:
+    h = Written()
+    writer = h.begin("w", send("x", "a"), txn=True)
+    h._add("committing", "w", id=writer)
+    h.ok("r", poll(x=[(0, "a")]))
+    h._add("committing", "w", id=writer)
+    h.end("ok", "w", writer, send("x", "a", 0))
+    assert h.verdict().valid
 
 
 def test_a_transaction_that_sees_its_own_records_reads_too_early() -> None:
