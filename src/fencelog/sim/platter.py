@@ -21,7 +21,7 @@ class Loss(Enum):
 
     ALL = "nothing unsynced survives"
     NONE = "everything survives, and is stable from then on"
-    TORN = "a random prefix of each file, and some or all changes of each directory"
+    TORN = "some, all or nothing of each file, and of the changes of each directory"
     HOLES = "as torn, but pages in the middle may be zeros"
 
 
@@ -54,7 +54,9 @@ class Inode:
         if loss is Loss.ALL:
             kept = self.data[: self.synced]
         else:
-            kept = self.data[: random.randint(self.synced, len(self.data))]
+            # Small files are often written back whole, or not at all.
+            some = random.randint(self.synced, len(self.data))
+            kept = self.data[: random.choice((self.synced, some, some, len(self.data)))]
         if loss is Loss.HOLES and len(kept) > self.synced:
             start = random.randint(self.synced, len(kept))
             end = random.randint(start, len(kept))

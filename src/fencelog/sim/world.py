@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 from fencelog.broker.config import BrokerConfig
 from fencelog.errors import FencelogError
 from fencelog.log.config import LogConfig
+from fencelog.log.values import MarkerToWrite
 from fencelog.node import Node, Ports
 from fencelog.sim.clocks import SimRandom, SimWallClock
 from fencelog.sim.disk import Loss, SimDisk
@@ -20,7 +21,9 @@ from fencelog.sim.gate import Fault, Gate, Halt
 from fencelog.sim.loop import Process, SimLoop
 from fencelog.sim.metadata import SimMetadata
 from fencelog.sim.network import Network, Weather
+from fencelog.sim.platter import Directory, Inode
 from fencelog.sim.trampolines import EPOCH_S
+from fencelog.types import CoordinatorEpoch
 
 Main = Coroutine[Any, Any, None]
 
@@ -83,6 +86,8 @@ class World:
         self.sync_factor = 1.0
         self.needs_restart = False
         """Whether a failed disk has taken partitions out of service for as long as it runs."""
+        self.flipped: tuple[str, int] | None = None
+        """File and position of the byte in which one bit is wrong."""
         self._plug_in(self.disk, self.metadata)
         self.clock = SimWallClock(self.loop.time, int(EPOCH_S * 1000))
         self.broker: Process | None = None
@@ -182,6 +187,8 @@ class World:
             error = refused
         if error is not None:
             self.ends.append(f"{type(error).__name__}: {error}")
+        elif self.node is not node:
+            return  # its first task to end says that it is being stopped: ``stop_broker`` waits
         if self.broker is process:
             self.kill_broker()
 
@@ -202,6 +209,55 @@ class World:
         self.disk.free_bytes = None
         self.failing = ""
         self.sync_factor = 1.0
+
+    def flip_a_bit(self) -> None:
+        """Damage a batch in the newest segment of a client's partition, while no broker runs.
+
+        Only what is synced: a clean stop has put the recovery point behind it.
+        """
+        if self.broker is not None or self.flipped is not None:
+            return
+        logs: list[tuple[str, int]] = []
+        for folder, entry in sorted(self.disk.platter.root.names.items()):
+            if isinstance(entry, Directory) and not folder.startswith("__"):
+                names = [name for name in sorted(entry.names) if name.endswith(".log")]
+                newest = entry.names[names[-1]] if names else None
+                if isinstance(newest, Inode) and newest.synced > 0:
+                    logs.append((f"{folder}/{names[-1]}", newest.synced))
+        if logs:
+            path, size = self.faults.choice(logs)
+            self.flipped = path, self.faults.randrange(size)
+            self.disk.corrupt(*self.flipped)
+
+    def flip_back(self) -> None:
+        """Repair it from a copy, as an operator would; what was cut off does not come back."""
+        if self.flipped is not None:
+            path, position = self.flipped
+            self.flipped = None
+            if self.disk.exists(path) and position < len(self.disk.contents(path)):
+                self.disk.corrupt(path, position)
+
+    def mark_late(self) -> bool:
+        """Let a marker of a dead coordinator arrive; whether there was a transaction to end.
+
+        It is refused where a newer coordinator's marker came before (E17).
+        """
+        if self.node is None:
+            return False
+        broker = self.node.broker
+        for partition in broker.logs.partitions():
+            for transaction in partition.log.open_transactions():
+                if transaction.coordinator_epoch > 0:
+                    late = MarkerToWrite(
+                        producer_id=transaction.producer_id,
+                        producer_epoch=transaction.producer_epoch,
+                        commit=self.faults.random() < 0.5,
+                        coordinator_epoch=CoordinatorEpoch(transaction.coordinator_epoch - 1),
+                    )
+                    partition.log.append_markers([late], now_ms=self.clock.now_ms())
+                    broker.flusher.dirty(partition)
+                    return True
+        return False
 
     def _operation(self, verb: str, name: str, size: int) -> Halt | Fault | None:
         self.loop.note(f"{verb} {name} {size};".encode())
