@@ -202,6 +202,22 @@ class VersionedView:
                     yield f"app {name} commits {producer_id}, not of its incarnation (V1)"
         if old is not None:
             yield from _app_misstep(old, new)
+            yield from self._reopened(old, new)
+
+    def _reopened(self, old: App, new: App) -> Iterator[str]:
+        """What is wrong with the incarnation of an app that is open now (V1).
+
+        Where nobody has written one record ends an incarnation and opens the next.
+        """
+        if new.phase is not Phase.OPEN:
+            return
+        if old.phase is Phase.OPEN and new.incarnation == old.incarnation:
+            return
+        if new.incarnation != old.incarnation + 1:
+            yield f"app {new.app} goes from incarnation {old.incarnation} to {new.incarnation} (V1)"
+        for producer_id, joined in self.producers.items():
+            if joined.app == new.app and joined.incarnation < new.incarnation:
+                yield f"app {new.app} begins anew, with producer {producer_id} from before (V1)"
 
     def _take_producer(
         self, producer_id: ProducerId, value: bytes | None, offset: int
@@ -262,10 +278,6 @@ def _says(marker: Marker) -> str:
 def _app_misstep(old: App, new: App) -> Iterator[str]:
     if new.phase not in versioned_state.TRANSITIONS[old.phase]:
         yield f"app {new.app} goes from {old.phase.name} to {new.phase.name} (V1)"
-    if new.phase is Phase.OPEN:
-        expected = old.incarnation + (old.phase is not Phase.OPEN)
-        if new.incarnation != expected:
-            yield f"app {new.app} has incarnation {new.incarnation}, expected {expected} (V1)"
     if old.query_id != new.query_id or old.last_version == NO_VERSION:
         return
     if new.last_version not in {old.last_version, old.last_version + 1}:

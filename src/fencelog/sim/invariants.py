@@ -99,6 +99,11 @@ class Monitor:
         self._process = self._world.broker
         disk = self._world.disk
         disk.wrote = self._witness.wrote
+        if self._world.flipped is not None:
+            self._may_be_damaged = True
+            damaged = self._witness.logs.get(self._world.flipped[0].rpartition("/")[0])
+            if damaged is not None:
+                damaged.promised = min(damaged.promised, damaged.synced)
         self._witness.clean = disk.exists(layout.CLEAN_SHUTDOWN)
         _wrap(node._flusher, "dirty", self._dirtied)
 
@@ -109,6 +114,9 @@ class Monitor:
         self._look_around()
         self._witness.serving = True
         for name, error in node._logs._offline.items():
+            flipped = self._world.flipped
+            if flipped is not None and flipped[0].startswith(f"{layout.directory_name(name)}/"):
+                continue
             if isinstance(error, CorruptionError) and not self._may_be_damaged:
                 self._report(name, f"offline after a start, though nothing damaged it: {error}")
 
@@ -327,6 +335,8 @@ class Monitor:
         witness = self._witness.logs.get(layout.directory_name(name))
         if witness is None or not (shard.due or at_the_end):
             return
+        if loaded.partition.failure is not None:
+            return  # loaded up to the high watermark, and to be thrown away (D2)
         if not at_the_end and witness.end != loaded.partition.log.log_end_offset:
             return
         shard.due = False
