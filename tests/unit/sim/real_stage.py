@@ -1,6 +1,7 @@
 """A small stage on a real event loop: clients of one workload, bounded by operations."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
@@ -18,6 +19,7 @@ class RealStage:
     scale: Scale
     events: list[Event]
     operations: int
+    on_event: Callable[[int], None] = lambda count: None
     stopping: bool = False
     history: Recorder = field(init=False)
 
@@ -32,6 +34,7 @@ class RealStage:
 
     def _write(self, event: Event) -> None:
         self.events.append(event)
+        self.on_event(len(self.events))
         if event["type"] == "invoke":
             self.operations -= 1
             self.stopping = self.operations <= 0
@@ -46,13 +49,17 @@ def play(
     seed: int = 1,
     lives: int = 1,
     deadline_s: float = 60.0,
+    on_event: Callable[[int], None] = lambda count: None,
 ) -> list[Event]:
-    """Return the history of so many operations of each client, over so many lives, and the end."""
+    """Return the history of so many operations of each client, over so many lives, and the end.
+
+    ``on_event`` is told how many events there are.
+    """
     events: list[Event] = []
 
     def stage(process: str) -> RealStage:
         random = Random(f"{seed} {process}")
-        return RealStage(bootstrap, random, process, scale, events, operations)
+        return RealStage(bootstrap, random, process, scale, events, operations, on_event)
 
     async def live(index: int) -> None:
         for life in range(lives):

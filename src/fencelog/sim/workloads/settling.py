@@ -22,20 +22,18 @@ SETTLE_S = 120.0
 RETRY_S = 0.25
 
 
-async def insist(
-    stage: Stage, what: str, attempt: Callable[[], Awaitable[T]], bound_s: float = SETTLE_S
-) -> T:
+async def insist(stage: Stage, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
     """Return what the attempt returns, the first time that it does not fail.
 
     Raises TimeoutError, saying what was wanted and why it failed last.
     """
-    ends_at = stage.now() + bound_s
+    ends_at = stage.now() + SETTLE_S
     while True:
         try:
             return await attempt()
         except ERRORS as error:
             if stage.now() > ends_at:
-                raise TimeoutError(f"{what}: not within {bound_s:g} s: {error}") from error
+                raise TimeoutError(f"{what}: not within {SETTLE_S:g} s: {error}") from error
         await asyncio.sleep(RETRY_S)
 
 

@@ -1,0 +1,207 @@
+"""Each workload on a real broker: what it records is valid, and its judge tells when it is not."""
+
+import asyncio
+import importlib.util
+import json
+import threading
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from fencelog.check import check
+from fencelog.check.history import FINAL, Event
+from fencelog.client.transactions import Transactions
+from fencelog.errors import ErrorCode, FencelogError, RequestError
+from fencelog.sim.workload import Scale
+from fencelog.sim.workloads import WORKLOADS, settling
+from fencelog.sim.workloads.driver import WrongAnswerError
+from fencelog.sim.workloads.own import OwnLibrary, open_cluster
+from fencelog.sim.workloads.settling import come_to_rest, end_transactions
+from fencelog.sim.workloads.topics import ensure_topic
+from fencelog.types import TopicPartition
+from tests.support.broker import BrokerProcess
+from tests.unit.sim.real_stage import RealStage, play
+
+SCALE = Scale(clients=3, partitions=2, records_per_send=3, pause_s=0, key_records=30)
+EVERY = sorted(WORKLOADS)
+
+
+def final_polls(events: list[Event]) -> list[dict[str, list[list[Any]]]]:
+    """What the final readers saw, poll by poll, to be tampered with."""
+    return [
+        step[1]
+        for event in events
+        if event["type"] == "ok" and event["process"].startswith(FINAL)
+        for step in event["steps"]
+        if step[1]
+    ]
+
+
+def copy_of(events: list[Event]) -> list[Event]:
+    return json.loads(json.dumps(events))
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_what_a_workload_records_of_an_undisturbed_broker_is_valid(
+    name: str, broker: BrokerProcess
+) -> None:
+    workload = WORKLOADS[name]()
+    events = play(workload, broker.address, operations=20, scale=SCALE, lives=2)
+    verdict = check(events)
+    assert verdict.outcome == "valid", verdict.problems
+    assert workload.judge(events) == []
+    outcomes = {event["type"] for event in events}
+    assert outcomes >= {"ok", "failed", "reset", "end"}
+    assert verdict.counts["sends acknowledged"] > 40
+    assert len(final_polls(events)) > SCALE.partitions, "no key gave way to another"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EVERY)
+def test_a_workload_goes_on_over_kills_of_the_broker(name: str, broker: BrokerProcess) -> None:
+    killings: list[threading.Thread] = []
+
+    def kill_at(count: int) -> None:
+        if count in (60, 140):
+            killings.append(threading.Thread(target=broker.restart))
+            killings[-1].start()
+
+    workload = WORKLOADS[name]()
+    events = play(workload, broker.address, operations=60, scale=SCALE, seed=2, on_event=kill_at)
+    for killing in killings:
+        killing.join()
+    assert broker.exit_statuses == [-9, -9]
+    verdict = check(events)
+    assert verdict.outcome == "valid", verdict.problems
+    assert workload.judge(events) == []
+    assert verdict.counts["sends acknowledged"] > 60
+
+
+def test_the_same_seed_asks_for_the_same(broker: BrokerProcess) -> None:
+    scale = Scale(clients=1, partitions=2, pause_s=0)
+    first = play(WORKLOADS["bank"](), broker.address, operations=10, scale=scale)
+    broker.terminate()
+    with BrokerProcess(broker.data_dir.with_name("other")) as other:
+        second = play(WORKLOADS["bank"](), other.address, operations=10, scale=scale)
+    for events in (first, second):
+        for event in events:
+            event.pop("time")
+    assert first == second
+
+
+@pytest.fixture(scope="module")
+def bank_history(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
+    with BrokerProcess(tmp_path_factory.mktemp("bank") / "data") as broker:
+        return play(WORKLOADS["bank"](), broker.address, operations=10, scale=SCALE)
+
+
+def test_the_bank_names_a_transfer_with_one_half(bank_history: list[Event]) -> None:
+    tampered = copy_of(bank_history)
+    rows = next(iter(final_polls(tampered)[0].values()))
+    _, value = rows.pop(0)
+    (problem,) = WORKLOADS["bank"]().judge(tampered)
+    assert problem.startswith(f"transfer {value.partition(':')[0]} is seen as ")
+
+
+def test_the_bank_names_a_half_that_is_there_twice(bank_history: list[Event]) -> None:
+    tampered = copy_of(bank_history)
+    rows = next(iter(final_polls(tampered)[0].values()))
+    rows.append([rows[-1][0] + 1000, rows[0][1]])
+    (problem,) = WORKLOADS["bank"]().judge(tampered)
+    assert rows[0][1].partition(":")[0] in problem
+
+
+@pytest.fixture(scope="module")
+def versioned_history(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
+    with BrokerProcess(tmp_path_factory.mktemp("versioned") / "data") as broker:
+        return play(WORKLOADS["versioned"](), broker.address, operations=20, scale=SCALE)
+
+
+def test_a_version_that_two_tries_wrote_is_named(versioned_history: list[Event]) -> None:  # V1
+    tampered = copy_of(versioned_history)
+    rows = next(iter(final_polls(tampered)[0].values()))
+    offset, value = rows[0]
+    app_and_version, _, _ = value.partition("#")
+    rows.insert(0, [offset - 1, f"{app_and_version}#another.1.2.3"])
+    (problem,) = WORKLOADS["versioned"]().judge(tampered)
+    app, _, version = app_and_version.partition("@")
+    assert problem.startswith(f"version {version} of {app} is visible from 2 tries: ")
+    assert "another.1 at " in problem
+
+
+def test_versions_out_of_order_are_named(versioned_history: list[Event]) -> None:  # V1, V3
+    tampered = copy_of(versioned_history)
+    key, rows = next(iter(final_polls(tampered)[0].items()))
+    app, _, version = rows[0][1].partition("#")[0].partition("@")
+    rows.insert(0, [rows[0][0] - 1, f"{app}@{int(version) + 1000}#w.1.2.3"])
+    problems = WORKLOADS["versioned"]().judge(tampered)
+    assert any(
+        problem.startswith(f"version {version} of {app} is at {key} ") for problem in problems
+    )
+
+
+def refusing_nothing(
+    code: ErrorCode,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make a request succeed where the broker refuses it with this code."""
+
+    def wrap(request: Callable[..., Any]) -> Callable[..., Any]:
+        async def lenient(*arguments: object, **options: object) -> object:
+            try:
+                return await request(*arguments, **options)
+            except RequestError as error:
+                if error.code is not code:
+                    raise
+                return None
+
+        return lenient
+
+    return wrap
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.VERSION_CONFLICT, ErrorCode.RUN_FENCED, ErrorCode.TRANSACTION_ABORTED]
+)
+def test_a_driver_does_not_live_with_a_commit_that_had_to_be_refused(  # V1, V2, V3
+    code: ErrorCode, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Transactions, "commit", refusing_nothing(code)(Transactions.commit))
+    with pytest.raises(ExceptionGroup) as caught:
+        play(WORKLOADS["versioned"](), broker.address, operations=400, scale=SCALE)
+    assert caught.group_contains(WrongAnswerError, match=code.name)
+
+
+def test_settling_gives_up_on_a_transaction_that_stays_open(
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settling, "SETTLE_S", 0.5)
+    partition = TopicPartition("t", 0)
+
+    async def settle_beside_an_open_transaction() -> None:
+        stage = RealStage(broker.address, Random(1), "final", SCALE, [], 0)
+        cluster = open_cluster(stage)
+        await ensure_topic(cluster, "t", 1)
+        library = OwnLibrary(stage)
+        writer = await library.writer("id")
+        await writer.begin()
+        await writer.send(partition, ["open"])
+        await writer.flush()
+        try:
+            await come_to_rest(stage, cluster, [partition])
+        finally:
+            await end_transactions(stage, cluster, ["id"])
+            await come_to_rest(stage, cluster, [partition])
+            await writer.close()
+            await library.close()
+            await cluster.close()
+
+    with pytest.raises(TimeoutError, match="transactions are open on t-0 at 0 of 1"):
+        asyncio.run(settle_beside_an_open_transaction())
+
+
+def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(FencelogError, match="pip install aiokafka"):
+        WORKLOADS["queue-aiokafka"]()
