@@ -40,6 +40,8 @@ class DataDirectory:
 
         Raises CorruptionError where the top files are unreadable or belong to another node.
         """
+        # What a killed run made here counts from now on, and its names may never have been synced.
+        await disk.sync_directory("")
         cluster_id = await _cluster_id(disk, random, node_id)
         directory = cls(disk, cluster_id=cluster_id, node_id=node_id)
         await directory._finish_deletions()

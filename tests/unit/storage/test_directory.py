@@ -37,6 +37,15 @@ def test_a_directory_keeps_its_cluster_id() -> None:
     assert opened(disk.power_loss(Loss.ALL)).cluster_id == first
 
 
+def test_names_that_a_killed_run_left_are_stable_before_they_count() -> None:  # D1
+    disk = SimDisk()
+    opened(disk)
+    run(disk.make_directory(DataDirectory.path_of(A)))
+    disk = disk.restarted()
+    assert run(opened(disk).partitions()) == [A]
+    assert run(opened(disk.power_loss(Loss.ALL)).partitions()) == [A]
+
+
 def test_another_nodes_directory_is_refused() -> None:
     disk = SimDisk()
     opened(disk)
