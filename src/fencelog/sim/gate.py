@@ -63,9 +63,9 @@ class Device:
 
     async def halt(self, halt: Halt) -> NoReturn:
         """End the process in this step, and never return."""
-        self._ended = True
         if halt.then is not None:
             halt.then()
+        self._ended = True
         # Kept here: a task that waits for a forgotten future is collected, and its ``finally`` run.
         never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._halted.append(never)

@@ -269,9 +269,10 @@ class PartitionStore:
     async def _roll(self, write: TailWrite) -> None:
         """Finish the newest segment and begin the next.
 
-        In ``fsync`` mode the old one is synced before the new one exists (D3), so that whatever
-        recovery finds bad in a segment with a successor is damage, and no lost tail. In ``os`` mode
-        that sync may be of a gigabyte and nobody's answer hangs on it: it runs beside the writes.
+        In ``fsync`` mode the old one and its name are synced before the new one exists (D3), so
+        that whatever recovery finds bad in a segment with a successor, or missing between two, is
+        damage and no lost tail. In ``os`` mode that sync may be of a gigabyte and nobody's answer
+        hangs on it: it runs beside the writes.
         """
         full = self._segments[max(self._segments)]
         await self._write_side_files(full)
@@ -281,6 +282,7 @@ class PartitionStore:
         else:
             if full.is_dirty:
                 await self._sync_segment(full)
+            await self._sync_names()
             await self._retire(full)
         if write.snapshot is not None:
             path = self._path(write.segment_base_offset, layout.SNAPSHOT)

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from random import Random
 
+from fencelog.errors import StorageError
 from fencelog.sim.clocks import SimRandom
 from fencelog.sim.disk import READING, PowerCut, SimDisk
+from fencelog.sim.gate import Fault, Halt
 from fencelog.storage.directory import DataDirectory
 from fencelog.types import TopicPartition
 from fencelog.wire.batch import iterate
@@ -114,27 +116,39 @@ def check_state(world: World, stored: bytes) -> None:
     assert log.last_stable_offset == min([*first_offsets.values(), log.log_end_offset])
 
 
-def cut_at(disk: SimDisk, number: int) -> None:
-    """Stop the world ahead of the change to the disk of this number, counted from now."""
+def cut_at(disk: SimDisk, number: int, *, fault: int | None = None) -> None:
+    """Stop the world in the change to the disk of this number, counted from now.
+
+    ``fault``: how many changes before that one fails.
+    """
     left = number
 
-    def gate(verb: str, path: str, size: int) -> None:
+    def cut() -> None:
+        raise PowerCut
+
+    def gate(verb: str, path: str, size: int) -> Halt | Fault | None:
         nonlocal left
         if verb in READING:
-            return
+            return None
         if left == 0:
-            raise PowerCut(f"{verb} {path}")
+            return Halt(size // 2, cut)
         left -= 1
+        return Fault(done=size // 2) if left == fault else None
 
     disk.gate = gate
 
 
-def live(disk: SimDisk, history: History, program, cut: int | None) -> bool:
-    """Run a life; returns False when the power was cut in it."""
+def live(
+    disk: SimDisk, history: History, program, cut: int | None, fault: int | None = None
+) -> bool:
+    """Run a life; returns False when the power was cut in it, or its disk failed."""
     if cut is not None:
-        cut_at(disk, cut)
+        cut_at(disk, cut, fault=fault)
     try:
         run(program(Machine(disk, history)))
     except PowerCut:
+        return False
+    except StorageError:
+        assert fault is not None
         return False
     return True

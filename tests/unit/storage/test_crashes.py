@@ -90,15 +90,27 @@ ACTIONS = st.one_of(
 )
 
 
-def lives_ended_by(*losses: Loss):
-    """Some lives: what is done in each, what its end leaves (None: it stops cleanly), and where."""
+KILL = "kill -9"
+
+
+def lives_ended_by(*ends: Loss | str):
+    """Some lives: what is done in each, how it ends (None: cleanly), where, and what fails."""
     life = st.tuples(
         st.lists(ACTIONS, max_size=25),
-        st.sampled_from([*losses, None]),
+        st.sampled_from([*ends, None]),
         st.integers(0, 1 << 16),
         st.none() | st.integers(0, 80),
+        st.none() | st.integers(0, 40),
     )
     return st.lists(life, min_size=1, max_size=5)
+
+
+def after(disk: SimDisk, end: Loss | str | None, seed: int) -> SimDisk:
+    """The disk as the next life finds it."""
+    if end == KILL:
+        return disk.restarted()
+    assert end is None or isinstance(end, Loss)
+    return disk.power_loss(end or Loss.TORN, Random(seed))
 
 
 async def perform(machine: Machine, actions: list[tuple[str, int]], *, stops: bool) -> None:
@@ -119,26 +131,54 @@ async def perform(machine: Machine, actions: list[tuple[str, int]], *, stops: bo
         await machine.stop()
 
 
-@given(lives=lives_ended_by(Loss.ALL, Loss.TORN, Loss.NONE))
+@given(lives=lives_ended_by(KILL, Loss.ALL, Loss.TORN, Loss.NONE))
 @settings(max_examples=100, deadline=None)
 def test_any_lives_on_one_disk_keep_a_prefix_with_all_that_was_acknowledged(lives) -> None:  # E15
     disk, history = SimDisk(), History("fsync")
-    for actions, loss, seed, cut in lives:
-        live(disk, history, lambda m: perform(m, actions, stops=loss is None), cut)  # noqa: B023
-        disk = disk.power_loss(loss or Loss.TORN, Random(seed))
+    for actions, end, seed, cut, fault in lives:
+        live(disk, history, lambda m: perform(m, actions, stops=end is None), cut, fault)  # noqa: B023
+        disk = after(disk, end, seed)
     assert live(disk, history, start_only, None)
 
 
-@given(lives=lives_ended_by(*Loss))
+@given(lives=lives_ended_by(KILL, *Loss))
 @settings(max_examples=60, deadline=None)
 def test_in_os_mode_any_power_cut_leaves_a_prefix(lives) -> None:  # E15
     disk, history = SimDisk(), History("os")
-    for actions, loss, seed, cut in lives:
-        live(disk, history, lambda m: perform(m, actions, stops=loss is None), cut)  # noqa: B023
-        disk = disk.power_loss(loss or Loss.TORN, Random(seed))
-        if loss is not Loss.NONE:
+    for actions, end, seed, cut, fault in lives:
+        live(disk, history, lambda m: perform(m, actions, stops=end is None), cut, fault)  # noqa: B023
+        disk = after(disk, end, seed)
+        if end not in {KILL, Loss.NONE}:
             history.acknowledged = b""  # acknowledged under `os` may be lost with the power
     assert live(disk, history, start_only, None)
+
+
+def test_a_partition_that_a_kill_left_half_made_keeps_what_it_acknowledges_later() -> None:  # D1
+    async def first_batch(machine: Machine) -> None:
+        await machine.start()
+        machine.append(100)
+        await machine.flush()
+
+    for cut in range(operations_of(first_batch)):
+        disk, history = SimDisk(), History("fsync")
+        assert not live(disk, history, first_batch, cut)
+        killed = disk.restarted()
+        assert live(killed, history, first_batch, None)
+        assert live(killed.power_loss(Loss.ALL), history, start_only, None), cut
+
+
+def test_segments_made_in_one_write_are_never_lost_from_between_others() -> None:  # E15
+    async def long_write(machine: Machine) -> None:
+        await machine.start()
+        for _ in range(6):
+            machine.append(700)
+        await machine.write()
+
+    for cut in range(0, operations_of(long_write), 2):
+        for seed in range(8):
+            disk, history = SimDisk(), History("fsync")
+            live(disk, history, long_write, cut)
+            assert live(disk.power_loss(Loss.TORN, Random(seed)), history, start_only, None)
 
 
 @given(seed=st.integers(0, 1 << 16))
