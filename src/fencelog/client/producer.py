@@ -55,6 +55,9 @@ class ProducerOptions:
     transaction_timeout_ms: int = 60_000
     compression: Compression = "none"
     joined: Joined | None = None
+    first_sequence: int = 0
+    """Where an idempotent producer begins to count, so that a test need not write 2^31 records to
+    see the sequence wrap (E1, E5)."""
 
 
 async def open_sender(cluster: Cluster, options: ProducerOptions) -> "Sender":
@@ -269,7 +272,8 @@ class Sender:
             return answer
 
         answer = await retrying(attempt, deadline, self._stale_coordinator)
-        return Identity(answer.producer_id, answer.producer_epoch, identifier)
+        first = self._options.first_sequence
+        return Identity(answer.producer_id, answer.producer_epoch, identifier, first)
 
     async def _enlist(self, partition: TopicPartition) -> None:
         identity = self._identity

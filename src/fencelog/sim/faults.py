@@ -145,8 +145,8 @@ WEIGHTS: Sequence[tuple[Kind, float]] = (
     (Kind.FULL, 0.5),
     (Kind.SKEW, 0.5),
     (Kind.SLOW_DISK, 0.7),
-    (Kind.ROT, 0.5),
-    (Kind.LATE_MARKER, 0.5),
+    (Kind.ROT, 0.7),
+    (Kind.LATE_MARKER, 0.7),
 )
 LONG_SHARE = 0.15
 """Of pauses and cuts, those that outlast the timeouts of transactions."""

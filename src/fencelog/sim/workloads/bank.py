@@ -5,6 +5,7 @@ nothing, transfer by transfer. This shows a torn transaction even where no poll 
 """
 
 from fencelog.check.history import Event
+from fencelog.sim.workloads import queue
 from fencelog.sim.workloads.own import OwnLibrary
 from fencelog.sim.workloads.plans import Plan, Send
 from fencelog.sim.workloads.player import Habit, Keys
@@ -47,7 +48,7 @@ def judge(events: list[Event]) -> list[str]:
     ]
     if len(problems) > PROBLEMS_MAX:
         problems[PROBLEMS_MAX:] = [f"and {len(problems) - PROBLEMS_MAX} more transfers"]
-    return problems
+    return problems + queue.judge(events)
 
 
 HABIT = Habit(plan, transaction_share=1.0)

@@ -12,12 +12,15 @@ from fencelog.errors import RequestError
 from fencelog.sim.workload import Stage
 from fencelog.sim.workloads.library import CALL_S, POLL_BYTES, Positions, Reader, Rows
 from fencelog.types import TopicPartition
-from fencelog.wire.batch import Compression
+from fencelog.wire.batch import SEQUENCE_MODULUS, Compression
 from fencelog.wire.records import RecordToWrite, build_batch
 
 ERRORS: tuple[type[Exception], ...] = (RequestError, TimeoutError, ConnectionError)
 TRANSACTION_TIMEOUT_MS = 15_000
 """Short enough for some to run out while a fault lasts (E12)."""
+WRAP_SHARE = 1 / 8
+"""Of the plain producers, those whose sequence numbers soon begin again at 0."""
+WRAP_RECORDS_MAX = 30
 
 
 def open_cluster(stage: Stage) -> Cluster:
@@ -159,8 +162,14 @@ class OwnLibrary:
 
     async def writer(self, transactional_id: str | None) -> OwnWriter:
         """Open a sender."""
+        first_sequence = 0
+        if transactional_id is None and self._stage.random.random() < WRAP_SHARE:
+            # Any sequence may be a producer's first one (E5).
+            first_sequence = SEQUENCE_MODULUS - self._stage.random.randint(1, WRAP_RECORDS_MAX)
         options = ProducerOptions(
-            transactional_id=transactional_id, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS
+            transactional_id=transactional_id,
+            transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+            first_sequence=first_sequence,
         )
         return OwnWriter(await open_sender(self._cluster, options), self._stage)
 

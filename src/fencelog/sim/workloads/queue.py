@@ -14,10 +14,18 @@ from fencelog.sim.workloads.traffic import Traffic
 STEPS_MAX = 4
 SEND_SHARE = 0.6
 TRANSACTION_SHARE = 0.6
+BURST_SHARE = 1 / 16
+"""Of the operations, those that send to one partition more than a broker remembers of it."""
+BURST_SENDS = (5, 9)
+OUT_OF_ORDER = "(OUT_OF_ORDER_SEQUENCE_NUMBER)"
 
 
 def plan(keys: Keys) -> Plan:
-    """Return one to four sends and polls."""
+    """Return one to four sends and polls, or a burst of sends."""
+    if keys.random.random() < BURST_SHARE:
+        partition = _send(keys).partition
+        sends = keys.random.randint(*BURST_SENDS)
+        return [Send(partition, keys.names(1)) for _ in range(sends)]
     steps = keys.random.randint(1, STEPS_MAX)
     return [_send(keys) if keys.random.random() < SEND_SHARE else None for _ in range(steps)]
 
@@ -29,8 +37,12 @@ def _send(keys: Keys) -> Send:
 
 
 def judge(events: list[Event]) -> list[str]:
-    """Nothing: the checker's anomalies are all that this workload claims."""
-    return []
+    """Name who was told that it is out of order: our client never is, so that was wrong (E5)."""
+    return [
+        f"spurious-out-of-order: {event['process']}: {event['error']}"
+        for event in events
+        if OUT_OF_ORDER in str(event.get("error", ""))
+    ]
 
 
 HABIT = Habit(plan, TRANSACTION_SHARE)
@@ -44,4 +56,4 @@ def queue() -> Traffic:
 def queue_aiokafka() -> Traffic:
     """The workload on aiokafka. Raises FencelogError where that is not installed."""
     require_aiokafka()
-    return Traffic("queue-aiokafka", AioLibrary, HABIT, judge)
+    return Traffic("queue-aiokafka", AioLibrary, HABIT, lambda events: [])
