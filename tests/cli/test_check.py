@@ -2,11 +2,14 @@
 
 import gzip
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from fencelog.check.verdict import ERRORS, NOTES
 
 SENT = '{"type": "invoke", "id": 1, "process": "w", "time": 1, "steps": [["send", "t/0", 17]]}'
 TOLD = '{"type": "ok", "id": 1, "process": "w", "time": 2, "steps": [["send", "t/0", 17, 0]]}'
@@ -28,6 +31,17 @@ def run(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]
         timeout=30,
         check=False,
     )
+
+
+ROOT = Path(__file__).parent.parent.parent
+GUIDE = (ROOT / "docs/guide/check.md").read_text(encoding="utf-8")
+
+
+def block(language: str) -> str:
+    """The first block of the guide in this language."""
+    found = re.search(rf"^```{language}\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+    assert found, language
+    return found[1]
 
 
 @pytest.fixture
@@ -97,3 +111,26 @@ def test_a_file_that_is_not_there_ends_with_2(tmp_path: Path) -> None:
     done = run(tmp_path / "none.jsonl")
     assert done.returncode == 2
     assert "No such file" in done.stderr
+
+
+def test_several_files_are_one_history(file: Path, tmp_path: Path) -> None:
+    writer, reader = tmp_path / "writer.jsonl", tmp_path / "reader.jsonl"
+    writer.write_text(f"{SENT}\n{TOLD}\n", encoding="utf-8")
+    reader.write_text(f"{ASKED}\n{SEEN}\n", encoding="utf-8")
+    assert run(reader, writer).stdout == run(file).stdout
+    writer.write_text(f"{TOLD}\n", encoding="utf-8")
+    done = run(reader, writer)
+    assert done.returncode == 2
+    assert f"error: {writer} line 1: operation 1 of w completes" in done.stderr
+
+
+def test_the_example_of_the_guide_comes_out_as_it_is_shown(file: Path, tmp_path: Path) -> None:
+    file.write_text(block("jsonl"), encoding="utf-8")
+    done = run(file, "--chart", tmp_path / "broken.svg")
+    command, _, shown = block("console").partition("\n")
+    assert command == "$ fencelog check history.jsonl --chart broken.svg"
+    assert (done.returncode, done.stdout) == (1, shown)
+
+
+def test_the_guide_names_each_finding() -> None:
+    assert [kind for kind in (*ERRORS, *NOTES) if f"`{kind}`" not in GUIDE] == []

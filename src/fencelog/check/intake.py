@@ -28,18 +28,20 @@ class HistoryError(FencelogError):
     def __init__(self, place: str, what: str, hint: str) -> None:
         """``place`` is ``line 7`` or ``event 7``."""
         super().__init__(f"{place}: {what}")
+        self.what = what
         self.hint = hint
 
 
 class Intake:
     """Fills a history, event by event."""
 
-    def __init__(self, unit: str = "event") -> None:
-        """``unit`` is what errors count."""
+    def __init__(self) -> None:
+        """Nothing yet."""
         self.history = History()
         self.count = 0
-        """Events, or lines, so far; whoever skips one counts it here."""
-        self._unit = unit
+        """Events so far; they are taken to have happened in the order in which they are added."""
+        self.place: str | None = None
+        """Where the event comes from, for errors; else it is told by its number."""
         self._open: dict[tuple[int, int | str], int] = {}
         self._reset_at: dict[int, int] = {}
         self._handlers: dict[str, Callable[[Event], None]] = {
@@ -57,7 +59,7 @@ class Intake:
 
     def error(self, what: str, hint: str) -> HistoryError:
         """An error at the event that was last begun."""
-        return HistoryError(f"{self._unit} {self.count}", what, hint)
+        return HistoryError(self.place or f"event {self.count}", what, hint)
 
     def add(self, event: Event) -> None:
         """Take one event; HistoryError if it cannot be one, or cannot stand here."""
@@ -355,29 +357,4 @@ def gather(events: Iterable[Event]) -> History:
     intake = Intake()
     for event in events:
         intake.add(event)
-    return intake.history
-
-
-def parse(lines: Iterable[str]) -> History:
-    """The tables of a history of JSON lines, read once, from start to end.
-
-    A last line without its end is what a killed writer leaves; it is left out, with a remark.
-    HistoryError names the line of anything else that cannot be read.
-    """
-    intake = Intake("line")
-    add, decode = intake.add, json.JSONDecoder().decode
-    for line in lines:
-        try:
-            event = decode(line)
-        except ValueError as error:
-            intake.count += 1
-            if not line.strip():
-                continue
-            if not line.endswith("\n"):
-                intake.history.remarks.append(f"line {intake.count}, the last, is torn; left out")
-                continue
-            raise intake.error(
-                f"not JSON ({error})", "each line is one event; whole lines, one writer a file"
-            ) from None
-        add(event)
     return intake.history

@@ -1,10 +1,10 @@
-"""``fencelog check HISTORY``: judge what clients of any Kafka-compatible cluster saw."""
+"""``fencelog check HISTORY…``: judge what clients of any Kafka-compatible cluster saw."""
 
 import gc
 import gzip
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
@@ -21,9 +21,11 @@ GZIP_MAGIC = b"\x1f\x8b"
 
 def check(
     history: Annotated[
-        Path,
+        list[Path],
         typer.Argument(
-            metavar="HISTORY", help="JSON lines, also gzipped; - for stdin.", show_default=False
+            metavar="HISTORY…",
+            help="JSON lines, also gzipped; several files are put together by time; - for stdin.",
+            show_default=False,
         ),
     ],
     chart: Annotated[
@@ -51,22 +53,23 @@ def check(
         _leave(verdict)
 
 
-def _read(path: Path) -> "History":
-    """The tables of the file; leaves with status 2 if there are none."""
-    from fencelog.check import HistoryError, parse
+def _read(paths: list[Path]) -> "History":
+    """The tables of the files; leaves with status 2 if there are none."""
+    from fencelog.check import HistoryError, merge, parse
 
     # Reading makes and drops millions of small objects, none of them in a circle.
     gc.disable()
     try:
-        with _opened(path) as lines:
-            return parse(lines)
+        with ExitStack() as stack:
+            files = {str(path): stack.enter_context(_opened(path)) for path in paths}
+            return parse(files[str(paths[0])]) if len(paths) == 1 else merge(files)
     except HistoryError as error:
-        fail(ExitStatus.USAGE, f"{path}: {error}", error.hint)
+        where = f"{paths[0]} " if len(paths) == 1 else ""
+        fail(ExitStatus.USAGE, f"{where}{error}", error.hint)
     except UnicodeDecodeError as error:
-        fail(ExitStatus.USAGE, f"{path}: not UTF-8 ({error.reason})", "JSON lines are UTF-8")
+        fail(ExitStatus.USAGE, f"not UTF-8 ({error.reason})", "JSON lines are UTF-8")
     except (EOFError, OSError) as error:
-        reason = error.strerror if isinstance(error, OSError) else None
-        fail(ExitStatus.USAGE, f"{path}: {reason or error}", "name a file of JSON lines")
+        fail(ExitStatus.USAGE, str(error), "name files of JSON lines")
     finally:
         gc.enable()
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fencelog.check import HistoryError, check, judge, parse
+from fencelog.check import HistoryError, check, judge, merge, parse
 from fencelog.check.history import Event
 from tests.unit.check.writing import Written, poll, send
 
@@ -120,3 +120,30 @@ def test_the_source_of_an_output_may_stand_in_the_invocation_alone() -> None:
         "in",
         3,
     )
+
+
+def test_several_files_are_put_together_by_time() -> None:
+    h = Written()
+    h.ok("w", send("x", "a", 0), send("x", "b", 1))
+    h.ok("v", send("x", "c", 2))
+    h.ok("w", send("x", "d", 3))
+    h.ok("final", poll(x=[(1, "b"), (3, "d")]))
+    h.ends(x=(0, 4, 4, 4))
+    h.events.append({"type": "group_end", "group": "g", "offsets": {}})
+    files = {
+        name: lines(*(each for each in h.events if each.get("process", "admin") == name))
+        for name in ("final", "admin", "v", "w")
+    }
+    assert judge(merge(files)).as_json() == check(h.events).as_json()
+
+
+def test_of_several_files_the_one_with_the_error_is_named() -> None:
+    with pytest.raises(HistoryError, match="b line 2: operation 1 of w completes"):
+        merge({"a": lines(INVOKE), "b": ["\n", *lines(changed(OK, time=0))]})
+    with pytest.raises(HistoryError, match="b line 1: not JSON"):
+        merge({"a": lines(INVOKE), "b": ["{\n"]})
+
+
+def test_a_file_that_goes_back_in_time_is_refused() -> None:
+    with pytest.raises(HistoryError, match="a line 2: time 1 after 2"):
+        merge({"a": lines(changed(INVOKE, time=2), changed(OK, time=1))})
