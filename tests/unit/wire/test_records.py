@@ -47,6 +47,34 @@ def test_records_are_read_back_at_their_offsets(
     assert check_crc(batch)
 
 
+SIZES = st.sampled_from([0, 1, 40, 55, 56, 57, 58, 62, 63, 64, 65, 127, 128])
+TIMES = st.sampled_from([0, 1, 62, 63, 64, 65, 127, 128, 9_000])
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.builds(
+            RecordToWrite,
+            st.none() | SIZES.map(bytes),
+            st.none() | SIZES.map(bytes),
+            TIMES,
+            st.sampled_from([(), (("h", b"v"),)]),
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    st.sampled_from([1, 13, 14, 2_000]),
+)
+def test_records_whose_numbers_just_fit_into_a_byte_or_not_are_read_back(
+    records: list[RecordToWrite], times: int
+) -> None:
+    many = records * times
+    read = read_records(build_batch(many))
+    assert content(read) == many
+    assert [one.offset for one in read] == list(range(len(many)))
+
+
 def test_a_batch_carries_the_largest_timestamp_even_where_it_is_not_the_last() -> None:
     header = read_header(build_batch([RecordToWrite(None, b"", at) for at in (5, 9, 7)]))
     assert (header.base_timestamp, header.max_timestamp) == (5, 9)
