@@ -49,7 +49,8 @@ class Disk(Protocol):
     async def open(self, path: str, *, create: bool = False) -> DiskFile:
         """Open for reading and appending; ``create`` makes an empty file where none is.
 
-        Raises FileNotFoundError where there is none and ``create`` is false.
+        A new name is durable once its directory is synced. Raises FileNotFoundError where there is
+        no such file and ``create`` is false, or no directory to make it in.
         """
         ...
 
@@ -58,7 +59,10 @@ class Disk(Protocol):
         ...
 
     async def make_directory(self, path: str) -> None:
-        """Make a directory and its parents; an existing one is left as it is."""
+        """Make a directory and its parents; an existing one is left as it is.
+
+        Each is durable, with all in it, once the directory that holds its name is synced.
+        """
         ...
 
     async def rename(self, old: str, new: str) -> None:
