@@ -7,9 +7,10 @@ the simulator and the report; ``--ablations`` takes away the fences instead.
 """
 
 import argparse
+import json
 import os
 import platform
-import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,8 +32,6 @@ SEEDS_MAX = 1000
 CONTROL_SEEDS_MIN = 50
 HUNT_LIMIT_S = 1800.0
 """For one bug and one workload, of real time; a bug that hangs a run is found by that."""
-FAILED = re.compile(r"FAILED seed (\d+) (\w+): (.*)")
-KIND_CHARACTERS_MAX = 90
 
 
 @dataclass(frozen=True)
@@ -43,54 +42,51 @@ class Hunt:
     seeds: int
     """How many ran, the one that failed included."""
     problem: str
-    """What failed first; empty where nothing did."""
+    """What the checker, or whoever it was, told first; empty where nothing did."""
+    kinds: tuple[str, ...]
+    """Who told of it."""
     real_s: float
-    output: str = ""
-
-    @property
-    def kind(self) -> str:
-        """What told of the problem, short enough for a table."""
-        return self.problem.split(":", 1)[0][:KIND_CHARACTERS_MAX]
 
 
-def hunt(source: Path, workload: str, seeds: int = SEEDS_MAX) -> Hunt:
-    """Run seeds from 0 on a source until one fails."""
+def hunt(source: Path, workload: str, seeds: int = SEEDS_MAX, *, checker: bool = False) -> Hunt:
+    """Run seeds from 0 on a source until one fails; ``checker``: in the checker's eyes."""
     began = time.monotonic()
-    command = [sys.executable, "-m", "fencelog.sim", "--seeds", f"0:{seeds}"]
-    command += ["--workload", workload, "--stop", "--no-shrink", "--jobs", "1"]
-    env = {**os.environ, "PYTHONPATH": str(source), "COLUMNS": "1000"}
+    command = [sys.executable, "-m", "tests.proofs._seek", workload, "0", str(seeds)]
     with subprocess.Popen(
-        command,
+        [*command, *(["--checker"] if checker else [])],
         cwd=ROOT,
-        env=env,
+        env={**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"},
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     ) as process:
         try:
-            output, _ = process.communicate(timeout=HUNT_LIMIT_S)
+            output, errors = process.communicate(timeout=HUNT_LIMIT_S)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, 9)
-            return Hunt(workload, seeds, "a run never ended", time.monotonic() - began)
+            os.killpg(process.pid, signal.SIGKILL)
+            took = time.monotonic() - began
+            return Hunt(workload, seeds, "a run never ended", ("a bound",), took)
     took = time.monotonic() - began
-    found = FAILED.search(output)
-    if found is not None:
-        return Hunt(workload, int(found[1]) + 1, found[3], took, output)
-    problem = "" if process.returncode == 0 else f"the simulator ended with {process.returncode}"
-    return Hunt(workload, seeds, problem, took, output)
+    try:
+        found = json.loads(output.splitlines()[-1])
+    except (ValueError, IndexError):
+        raise RuntimeError(f"the search ended without a word: {errors[-2000:]}") from None
+    if found["seed"] is None:
+        return Hunt(workload, seeds, "", (), took)
+    return Hunt(workload, found["seed"] + 1, found["problem"], tuple(found["kinds"]), took)
 
 
-def find(bug: Bug, seeds: int = SEEDS_MAX) -> Hunt:
+def find(bug: Bug, seeds: int = SEEDS_MAX, *, checker: bool = False) -> Hunt:
     """Look for a bug with each of its workloads in turn; returns the first success."""
     with tempfile.TemporaryDirectory(prefix="fencelog-mutant-") as folder:
         source = plant(bug, Path(folder))
         first, *others = bug.workloads
-        hunted = hunt(source, first, seeds)
+        hunted = hunt(source, first, seeds, checker=checker)
         for workload in others:
             if hunted.problem:
                 break
-            hunted = hunt(source, workload, seeds)
+            hunted = hunt(source, workload, seeds, checker=checker)
     return hunted
 
 
@@ -109,7 +105,7 @@ def table(found: Sequence[tuple[Bug, Hunt]]) -> list[str]:
         "|---|---|---|---|---:|---|---:|",
     ]
     for bug, hunted in found:
-        told = hunted.kind.replace("|", "/") or "**not found**"
+        told = ", ".join(hunted.kinds) or "**not found**"
         lines.append(
             f"| {bug.name} | {bug.rule} | {bug.says} | {hunted.workload} | {hunted.seeds} "
             f"| {told} | {hunted.real_s:.0f} |"
@@ -152,12 +148,12 @@ def main(arguments: Sequence[str]) -> int:
     wanted = [b for b in bugs if not options.names or any(n in b.name for n in options.names)]
     found: list[tuple[Bug, Hunt]] = []
     with ThreadPoolExecutor(min(options.jobs, 2)) as pool:
-        hunts = pool.map(lambda bug: find(bug, options.seeds), wanted)
+        hunts = pool.map(lambda bug: find(bug, options.seeds, checker=options.ablations), wanted)
         for bug, hunted in zip(wanted, hunts, strict=True):
             found.append((bug, hunted))
             print(
                 f"{hunted.seeds:5} seeds {hunted.real_s:5.0f} s  {hunted.workload:9} "
-                f"{bug.name}: {hunted.problem[:150] or 'NOT FOUND'}",
+                f"{bug.name}: {', '.join(hunted.kinds) or 'NOT FOUND'}: {hunted.problem[:110]}",
                 flush=True,
             )
     controls = control((each for _, each in found), min(CONTROL_SEEDS_MIN, options.seeds))
