@@ -1,0 +1,355 @@
+"""The monitors of a run: a sound broker passes, and each thing that they watch for is noticed."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from fencelog.broker.partition import Partition
+from fencelog.client.admin import Admin
+from fencelog.client.cluster import Cluster, ClusterOptions
+from fencelog.client.producer import ProducerOptions, open_sender
+from fencelog.coordination.group.records import CommittedOffset
+from fencelog.coordination.transaction.shard import TransactionShard
+from fencelog.log.values import Appended
+from fencelog.node import Node
+from fencelog.sim.disk import Loss
+from fencelog.sim.invariants import Monitor
+from fencelog.sim.workloads.own import encode
+from fencelog.sim.world import Setting, World, client_host
+from fencelog.types import Offset, Sequence, TopicPartition
+from fencelog.wire.batch import read_header
+from fencelog.wire.records import RecordToWrite, build_batch
+
+LIMIT_S = 60.0
+NAME = TopicPartition("orders", 0)
+TOPIC_CONFIG = {"retention.ms": "-1"}
+
+Main = Callable[["Rig"], Coroutine[Any, Any, None]]
+
+
+class Rig:
+    """A world with a monitor, and a client that writes to it."""
+
+    def __init__(self, seed: str = "monitored", **setting: Any) -> None:
+        self.world = World(seed, Setting(**setting))
+        self.monitor = Monitor(self.world)
+
+    def run(self, main: Main) -> str:
+        """Start a broker, carry out ``main`` and return what the monitor says."""
+
+        async def whole() -> None:
+            await self.world.start_broker()
+            await main(self)
+
+        self.world.loop.run(whole(), limit_s=LIMIT_S)
+        assert not self.world.crashes, self.world.crashes
+        assert not self.world.loop.errors, self.world.loop.errors
+        return "\n".join(self.monitor.violations)
+
+    @property
+    def node(self) -> Node:
+        assert self.world.node is not None
+        return self.world.node
+
+    @property
+    def partition(self) -> Partition:
+        found = self.node._logs.get(*NAME)
+        assert found is not None
+        return found
+
+    async def as_client(self, name: str, work: Callable[[Cluster], Awaitable[None]]) -> None:
+        """Do something as a process of its own."""
+        done = asyncio.Event()
+
+        async def main() -> None:
+            cluster = Cluster(ClusterOptions(bootstrap_servers=self.world.bootstrap))
+            try:
+                await work(cluster)
+            finally:
+                done.set()
+                await cluster.close()
+
+        self.world.start_client(name, client_host(0), main)
+        await done.wait()
+
+    async def write(self, *, transactional: bool = False, count: int = 1) -> None:
+        """Let a client create the topic and write to it, in committed transactions if asked."""
+
+        async def work(cluster: Cluster) -> None:
+            if self.node._logs.get(*NAME) is None:
+                await Admin(cluster).create_topic(NAME.topic, 1, TOPIC_CONFIG, -1)
+            options = ProducerOptions(transactional_id="t" if transactional else None)
+            sender = await open_sender(cluster, options)
+            for _ in range(count):
+                if transactional:
+                    await sender.begin()
+                await sender.enqueue([encode(NAME, ["value"], 1.0)])
+                await sender.flush()
+                if transactional:
+                    await sender.end(commit=True)
+            await sender.close()
+
+        await self.as_client("writer", work)
+
+    async def in_broker(self, work: Callable[[], object]) -> None:
+        """Do something in a step of the broker's process, and let it be looked at."""
+
+        async def step() -> None:
+            work()
+
+        assert self.world.broker is not None
+        await self.world.loop.start(self.world.broker, step())
+        await asyncio.sleep(0.01)
+
+    async def commit_offset(self, offset: int) -> None:
+        """Commit a group's offset as a request does."""
+
+        async def work() -> None:
+            committed = {NAME: CommittedOffset(Offset(offset))}
+            await self.node._groups.decide(
+                "g", lambda shard, now: shard.commit("g", committed, wall_ms=self._wall_ms())
+            )
+
+        assert self.world.broker is not None
+        await self.world.loop.start(self.world.broker, work())
+
+    def _wall_ms(self) -> Any:
+        return self.world.clock.now_ms()
+
+    def append(self) -> Offset:
+        """Append a batch as a request does; returns where it ends."""
+        partition = self.partition
+        batch = memoryview(build_batch([RecordToWrite(None, b"value", self._wall_ms())]))
+        done = partition.log.append(batch, read_header(batch), now_ms=self._wall_ms())
+        assert isinstance(done, Appended)
+        self.node._flusher.dirty(partition)
+        return done.end_offset
+
+
+async def live(rig: Rig) -> None:
+    """Writes, a kill, a power cut and a clean stop, and writes after each."""
+    await rig.write(transactional=True, count=3)
+    await rig.commit_offset(3)
+    await rig.commit_offset(1)
+    rig.world.kill_broker()
+    await rig.world.start_broker()
+    await rig.write(count=20)
+    rig.world.cut_power(Loss.TORN)
+    await rig.world.start_broker()
+    await rig.write(transactional=True, count=3)
+    await rig.world.stop_broker()
+    await rig.world.start_broker()
+    await rig.write()
+    await rig.world.stop_broker()
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+def test_a_sound_broker_passes_and_was_looked_at(durability: str) -> None:
+    rig = Rig(durability=durability, topic_defaults=(("segment.bytes", "1024"),))
+    loss = live if durability == "fsync" else live_without_power_cuts
+    assert rig.run(loss) == ""
+    counts = rig.monitor.counts
+    assert counts["broker lives watched"] == 4 - (durability == "os")
+    assert counts["broker steps watched"] > 100
+    assert counts["batches witnessed"] > 20
+    assert counts["recoveries witnessed"] >= 4
+    assert counts["replays compared"] > 10
+
+
+async def live_without_power_cuts(rig: Rig) -> None:
+    await rig.write(transactional=True, count=3)
+    rig.world.kill_broker()
+    await rig.world.start_broker()
+    await rig.write(count=5)
+    await rig.world.stop_broker()
+    await rig.world.start_broker()
+    await rig.write()
+    rig.world.kill_broker()
+
+
+def test_monitors_leave_no_trace_in_a_run() -> None:
+    digests = []
+    for is_monitored in (True, False):
+        rig = Rig()
+        if not is_monitored:
+            rig.world.watcher = rig.world.loop.after_event = None
+        rig.run(live)
+        digests.append(rig.world.loop.digest())
+    assert digests[0] == digests[1]
+
+
+def high_watermark_back(rig: Rig) -> None:
+    rig.partition.log.high_watermark = Offset(1)
+
+
+def high_watermark_ahead(rig: Rig) -> None:
+    rig.partition.log.high_watermark = Offset(99)
+
+
+def last_stable_offset_ahead(rig: Rig) -> None:
+    rig.partition.log.last_stable_offset = Offset(4)
+
+
+def last_stable_offset_behind(rig: Rig) -> None:
+    rig.append()
+    rig.partition.log.last_stable_offset = Offset(2)
+
+
+def log_start_ahead(rig: Rig) -> None:
+    rig.partition.log._state.log_start = Offset(9)
+
+
+def end_back(rig: Rig) -> None:
+    rig.partition.log._state.log_end = Offset(3)
+
+
+def answered_before_the_flush(rig: Rig) -> None:
+    rig.partition.log.high_watermark = rig.append()
+
+
+@pytest.mark.parametrize(
+    ("tamper", "expected"),
+    [
+        (high_watermark_back, "orders-0: the HW goes from 5 back to 1"),
+        (high_watermark_ahead, "log start 0 ≤ LSO 5 ≤ HW 99 ≤ LEO 5 does not hold"),
+        (last_stable_offset_ahead, "orders-0: the LSO is 4, expected 5 (E10)"),
+        (last_stable_offset_behind, "orders-0: the LSO goes from 5 back to 2"),
+        (log_start_ahead, "log start 9 ≤ LSO 5 ≤ HW 5 ≤ LEO 5 does not hold"),
+        (end_back, "orders-0: the LEO goes from 5 back to 3"),
+        (answered_before_the_flush, "orders-0: HW 6, though the disk has 5 (D1)"),
+    ],
+)
+def test_an_offset_that_is_wrong_after_a_step_is_noticed(
+    tamper: Callable[[Rig], None], expected: str
+) -> None:
+    async def main(rig: Rig) -> None:
+        await rig.write(count=5)
+        await rig.in_broker(lambda: tamper(rig))
+
+    rig = Rig()
+    # What the tampered log stumbles over afterwards is not the point.
+    rig.world.loop.set_exception_handler(lambda loop, context: None)
+    assert expected in rig.run(main)
+
+
+@pytest.mark.parametrize("loss", [Loss.ALL, None])
+def test_a_promise_that_a_crash_breaks_is_noticed(loss: Loss | None) -> None:  # D1
+    async def main(rig: Rig) -> None:
+        await rig.write()
+        rig.node._flusher._sync = False  # answers before it syncs
+        rig.append()
+        await asyncio.sleep(0.5)
+        if loss is None:
+            rig.world.kill_broker()
+        else:
+            rig.world.cut_power(loss)
+        await rig.world.start_broker()
+
+    said = Rig().run(main)
+    assert ("orders-0: ends at 1 after a crash, though 2 was promised" in said) == bool(loss)
+
+
+def test_in_os_mode_a_power_cut_takes_only_what_was_not_synced() -> None:  # D1
+    async def main(rig: Rig) -> None:
+        await rig.write()
+        await rig.world.stop_broker()
+        await rig.world.start_broker()
+        await rig.write()
+        rig.world.cut_power(Loss.ALL)
+        await rig.world.start_broker()
+        assert rig.partition.log.log_end_offset == 1
+
+    assert Rig(durability="os").run(main) == ""
+
+
+def test_a_partition_that_goes_offline_for_no_reason_is_noticed() -> None:  # E15
+    async def main(rig: Rig) -> None:
+        await rig.write(count=2)
+        await rig.world.stop_broker()
+        rig.world.disk.corrupt("orders-0/00000000000000000000.log", 70)
+        await rig.world.start_broker()
+
+    assert "orders-0: offline after a start, though nothing damaged it" in Rig().run(main)
+
+
+def test_a_shard_that_is_not_its_replay_is_noticed_at_a_crash() -> None:
+    async def main(rig: Rig) -> None:
+        await rig.write(transactional=True)
+        for loaded in rig.node._transactions.loaded():
+            shard: TransactionShard = loaded.shard
+            shard._transactions.pop("t", None)
+        rig.world.kill_broker()
+
+    assert "the shard is not its replay: _transactions['t'] is None" in Rig().run(main)
+
+
+def test_a_record_that_was_appended_and_is_not_on_disk_yet_is_in_the_replay() -> None:
+    async def main(rig: Rig) -> None:
+        await rig.commit_offset(1)
+
+        async def work() -> None:
+            rig.world.loop.start(rig.world.loop.outside, kill())
+            await rig.node._groups.decide(
+                "g",
+                lambda shard, now: shard.commit(
+                    "g", {NAME: CommittedOffset(Offset(2))}, wall_ms=rig._wall_ms()
+                ),
+            )
+
+        killed = asyncio.Event()
+
+        async def kill() -> None:
+            rig.world.kill_broker()
+            killed.set()
+
+        assert rig.world.broker is not None
+        rig.world.loop.start(rig.world.broker, work())
+        await killed.wait()
+
+    assert Rig().run(main) == ""
+
+
+def test_a_log_whose_state_is_not_its_replay_is_noticed_at_a_crash() -> None:
+    async def main(rig: Rig) -> None:
+        await rig.write()
+        for state in rig.partition.log._state.producers.values():
+            state.next_sequence = Sequence(17)
+        rig.world.kill_broker()
+
+    assert "orders-0: producers[0] is ProducerState(" in Rig().run(main)
+
+
+def test_a_list_of_aborted_transactions_that_is_one_short_is_noticed() -> None:  # E10
+    async def main(rig: Rig) -> None:
+        async def work(cluster: Cluster) -> None:
+            sender = await open_sender(cluster, ProducerOptions(transactional_id="t"))
+            await sender.begin()
+            await sender.enqueue([encode(NAME, ["value"], 1.0)])
+            await sender.flush()
+            await sender.end(commit=False)
+            await sender.close()
+
+        await rig.write()
+        await rig.as_client("aborter", work)
+        await asyncio.sleep(1.0)
+        rig.partition.log._state.transactions.aborted.pop()
+        rig.world.kill_broker()
+
+    assert "orders-0: aborted is [], its log says [(" in Rig().run(main)
+
+
+def test_a_group_that_goes_back_by_itself_is_noticed() -> None:
+    async def main(rig: Rig) -> None:
+        await rig.commit_offset(5)
+
+        def forget_who_asked() -> None:
+            rig.monitor._witness.coordinators.shared.asked.clear()
+
+        await rig.in_broker(forget_who_asked)
+        for loaded in rig.node._groups.loaded():
+            loaded.shard.commit = type(loaded.shard).commit.__get__(loaded.shard)
+        await rig.commit_offset(4)
+
+    assert "group g goes from 5 back to 4 on orders-0, and nobody asked" in Rig().run(main)
