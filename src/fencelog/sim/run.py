@@ -257,12 +257,12 @@ def _draw_setting(random: Random, case: Case) -> tuple[Setting, Scale, float]:
         topic_defaults=(("segment.bytes", random.choice(("1024", "4096", "1048576"))),),
         internal_partitions=random.randint(1, 3),
     )
-    clients, span_s = random.randint(2, 4), random.uniform(4.0, 12.0)
+    clients, span_s = random.randint(2, 4), random.uniform(3.0, 8.0)
     scale = Scale(
         clients=case.clients or clients,
         partitions=random.randint(1, 4),
         records_per_send=random.randint(1, 4),
-        pause_s=random.choice((0.02, 0.1, 0.3)),
+        pause_s=random.choice((0.03, 0.15, 0.4)),
         key_records=random.choice((16, 64, 256)),
     )
     return setting, scale, case.span_s or span_s
