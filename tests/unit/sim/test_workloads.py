@@ -15,9 +15,11 @@ from fencelog.check.history import FINAL, Event
 from fencelog.client.transactions import Transactions
 from fencelog.errors import ErrorCode, FencelogError, RequestError
 from fencelog.sim.workload import Scale
-from fencelog.sim.workloads import WORKLOADS, settling
+from fencelog.sim.workloads import WORKLOADS, lingering, player, settling
 from fencelog.sim.workloads.driver import WrongAnswerError
+from fencelog.sim.workloads.lingering import linger
 from fencelog.sim.workloads.own import OwnLibrary, open_cluster
+from fencelog.sim.workloads.plans import Send
 from fencelog.sim.workloads.settling import come_to_rest, end_transactions
 from fencelog.sim.workloads.topics import ensure_topic
 from fencelog.types import TopicPartition
@@ -199,6 +201,43 @@ def test_settling_gives_up_on_a_transaction_that_stays_open(
 
     with pytest.raises(TimeoutError, match="transactions are open on t-0 at 0 of 1"):
         asyncio.run(settle_beside_an_open_transaction())
+
+
+def test_a_deserted_transaction_is_left_to_its_timeout(  # E12
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lingering, "DESERT_SHARE", 1.0)
+    partition = TopicPartition("t", 0)
+    stage = RealStage(broker.address, Random(1), "final", SCALE, [], 0)
+
+    async def desert() -> dict[TopicPartition, dict[str, int]]:
+        cluster = open_cluster(stage)
+        await ensure_topic(cluster, "t", 1)
+        await linger(stage, cluster, "deserted", [Send(partition, ["a"]), Send(partition, ["b"])])
+        ends = await come_to_rest(stage, cluster, [partition])
+        await cluster.close()
+        return ends
+
+    ends = asyncio.run(desert())
+    record_and_marker = 2
+    assert ends[partition]["last_stable"] == record_and_marker
+    failed = stage.events[-1]
+    assert failed["type"] == "failed"
+    assert failed["steps"] == [["send", "t/0", "a", None], ["send", "t/0", "b", None]]
+
+
+def test_a_lingering_transaction_is_committed_whole_or_not_at_all(  # E12
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lingering, "DESERT_SHARE", 0.0)
+    monkeypatch.setattr(lingering, "TIMEOUT_MS", (150, 300))
+    monkeypatch.setattr(player, "LINGER_SHARE", 0.5)
+    events = play(WORKLOADS["bank"](), broker.address, operations=15, scale=SCALE)
+    verdict = check(events)
+    assert verdict.outcome == "valid", verdict.problems
+    assert WORKLOADS["bank"]().judge(events) == []
+    told = [event for event in events if "PRODUCER_FENCED" in str(event.get("error", ""))]
+    assert told, "nobody was too late"
 
 
 def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

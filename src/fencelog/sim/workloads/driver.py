@@ -33,6 +33,7 @@ RACE_S = 0.01
 POLL_SHARE = 0.25
 REPLAY_SHARE = 0.1
 STALE_SHARE = 0.05
+DESERT_SHARE = 0.03
 ASSIGN_SHARE = 1 / 16
 
 
@@ -144,6 +145,8 @@ class Driver:
             await self._replay(self._version - 1)
         elif chance < POLL_SHARE + REPLAY_SHARE + STALE_SHARE and is_settled:
             await self._come_back(self._version)
+        elif chance > 1 - DESERT_SHARE:
+            await self._desert()
         else:
             await self._write_version(self._version)
 
@@ -213,13 +216,17 @@ class Driver:
             self._joined_runs.append(self._run)
         if isinstance(joined, AlreadyCommitted):
             return None
+        return await self._attempt(joined, name)
+
+    async def _attempt(self, joined: Joined, name: str) -> _Attempt:
         sender = await open_sender(self._cluster, ProducerOptions(joined=joined))
-        sends = self._plan(version, f"{name}.{joined.producer_id}")
+        sends = self._plan(joined, name)
         return _Attempt(joined, OwnWriter(sender, self._stage), sends)
 
-    def _plan(self, version: int, writer: str) -> list[Send]:
+    def _plan(self, joined: Joined, name: str) -> list[Send]:
         """Return sends of values that say app, version, process, batch and writer."""
-        prefix = f"{self._app}@{version}#{self._history.process}.{writer}"
+        writer = f"{self._history.process}.{name}.{joined.producer_id}"
+        prefix = f"{joined.app}@{joined.version}#{writer}"
         sends: list[Send] = []
         first = 0
         for _ in range(self._random.randint(1, SENDS_MAX)):
@@ -398,6 +405,25 @@ class Driver:
         except ERRORS as error:
             return _Outcome("indeterminate", named(error))
         return _Outcome("ok")
+
+    async def _desert(self) -> None:
+        """Write in an app that nobody will hear of again: its timeout alone can end it (V7).
+
+        It has no query, so it is one batch and its app is forgotten after a while (V4).
+        """
+        self._batches += 1
+        app = f"{self._app}-{self._history.process}-{self._batches}"
+        joined = await self._transactions.join(
+            app, "", self._run, 0, SHORT_TIMEOUT_MS, takeover=False
+        )
+        assert isinstance(joined, Joined), joined
+        attempt = await self._attempt(joined, str(self._batches))
+        invocation = self._history.invoke(invoked(attempt.sends), transactional=True)
+        try:
+            await self._stray(attempt, attempt.sends, to_the_end=True)
+        finally:
+            invocation.failed(unknown(attempt.sends), "deserted")
+            await attempt.writer.close()
 
     # --- what must be refused, or do nothing
 

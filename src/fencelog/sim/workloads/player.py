@@ -11,6 +11,7 @@ from random import Random
 
 from fencelog.sim.workload import Stage
 from fencelog.sim.workloads.library import Library, Reader, Writer
+from fencelog.sim.workloads.lingering import linger
 from fencelog.sim.workloads.own import ERRORS
 from fencelog.sim.workloads.plans import (
     Plan,
@@ -28,6 +29,7 @@ from fencelog.types import TopicPartition
 ABORT_SHARE = 0.1
 """Of the steps of a transaction, after each of which it may be aborted."""
 SUCCESSOR_SHARE = 1 / 50
+LINGER_SHARE = 1 / 64
 ASSIGN_SHARE = 1 / 32
 OLD_KEY_SHARE = 1 / 3
 """Of the partitions assigned, those that may be of an earlier topic."""
@@ -117,6 +119,7 @@ class Player:
         self._habit = habit
         self._keys = Keys(stage, topics)
         self._writers: dict[bool, Writer] = {}
+        self._lingered = 0
 
     async def play(self) -> None:
         """Do operations until told to stop, beginning with the newest topic."""
@@ -151,6 +154,12 @@ class Player:
         except (*ERRORS, *self._library.errors):
             return False
         plan = self._habit.plan(self._keys)
+        sends = [step for step in plan if step is not None]
+        if len(sends) > 1 and self._random.random() < LINGER_SHARE:
+            self._lingered += 1
+            alone = f"{self._transactional_id}-{self._history.process}-{self._lingered}"
+            await linger(self._stage, self._topics.cluster, alone, sends)
+            return True
         if transactional:
             return await self._in_transaction(plan)
         return await self._plainly(plan)

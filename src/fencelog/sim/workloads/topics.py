@@ -29,25 +29,25 @@ class Generations:
 
     def __init__(self, cluster: Cluster, prefix: str, scale: Scale) -> None:
         """Know nothing yet."""
-        self._cluster = cluster
+        self.cluster = cluster
         self._prefix = prefix
         self._scale = scale
         self.current = 0
 
     async def first(self) -> None:
         """Make the first one."""
-        await ensure_topic(self._cluster, f"{self._prefix}-0", self._scale.partitions)
+        await ensure_topic(self.cluster, f"{self._prefix}-0", self._scale.partitions)
 
     async def find(self) -> None:
         """Learn which is current."""
-        found = await Admin(self._cluster).topics()
+        found = await Admin(self.cluster).topics()
         numbers = [topic.name.removeprefix(f"{self._prefix}-") for topic in found]
         self.current = max((int(number) for number in numbers if number.isdecimal()), default=0)
 
     async def rotate(self) -> None:
         """Go on to the next one, made here or by another client."""
         name = f"{self._prefix}-{self.current + 1}"
-        await ensure_topic(self._cluster, name, self._scale.partitions)
+        await ensure_topic(self.cluster, name, self._scale.partitions)
         self.current += 1
 
     def is_full(self, partition: TopicPartition, offset: int) -> bool:
