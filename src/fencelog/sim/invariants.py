@@ -291,6 +291,7 @@ class Monitor:
         if witness is None or not self._is_current(watched):
             return
         witness.log_start = log_start
+        self._witness.stands(witness, high_watermark)
         if high_watermark > witness.end:
             self._report(name, f"HW {high_watermark}, though the disk has {witness.end} (D1)")
             return

@@ -62,6 +62,8 @@ class LogWitness:
         self.log_start = 0
         self.stale = False
         """A crash came after all this was seen; what survived was not looked at yet."""
+        self.apart: tuple[int, str] | None = None
+        """A marker that came without those that belong to it, unless its append failed (V6)."""
         self.rebuilt = 0
         """How often batches were taken back: what was derived from them has to be made anew."""
 
@@ -127,6 +129,7 @@ class Witness:
     def _append(self, log: LogWitness, segment: int, position: int, data: bytes) -> None:
         if log.stale:
             self.reconcile(log, before=(segment, position))
+        self.stands(log, log.end)
         if segment != log.segment or not log.batches:
             if segment != log.end:
                 self.report(log.name, f"file {segment} begins where the log ends at {log.end} (D3)")
@@ -199,11 +202,18 @@ class Witness:
             producer_id = batch.header.producer_id
             for other in self.coordinators.siblings(producer_id, log.name):
                 if other in log.ledger.open:
-                    self.report(
-                        log.name,
-                        f"the marker of producer {producer_id} at {batch.header.base_offset} is "
-                        f"appended without that of {other} (V6)",
+                    offset = batch.header.base_offset
+                    log.apart = (
+                        offset,
+                        f"the marker of producer {producer_id} at {offset} is appended without "
+                        f"that of {other} (V6)",
                     )
+
+    def stands(self, log: LogWitness, high_watermark: int) -> None:
+        """All below an offset was appended without a failure: what is apart there stays so."""
+        if log.apart is not None and log.apart[0] < high_watermark:
+            self.report(log.name, log.apart[1])
+            log.apart = None
 
     # -- after a crash -------------------------------------------------------------------------
 
@@ -220,6 +230,7 @@ class Witness:
         ``before``: the bytes of this file from this position on were appended since.
         """
         log.stale = False
+        log.apart = None
         kept, lost = self._survivors(log, before)
         end, size = lost[0].header.base_offset if lost else log.end, 0
         if kept:

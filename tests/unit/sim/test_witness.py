@@ -363,6 +363,16 @@ def test_a_start_may_abort_what_no_coordinator_lists_and_not_commit_it() -> None
     assert "a marker that nobody decided" in files.said
 
 
+def test_a_write_that_fails_between_two_markers_does_not_part_them() -> None:  # V6, D2
+    files = Files()
+    written_by_app(files)
+    files.append(VERSIONED, records(app(Phase.COMMITTING, committing=[1, 2], last_version=0)))
+    files.append(DATA, marker(1, drop=True))
+    files.crash()
+    files.append(DATA, marker(2, drop=True))
+    assert files.said == ""
+
+
 def test_a_crash_may_take_what_was_not_promised() -> None:  # E15
     files = Files()
     files.append(DATA, data(3, 0, 0))
