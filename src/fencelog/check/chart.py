@@ -94,7 +94,7 @@ class _Chart:
     def _title(self) -> None:
         self._y = 34.0
         headline = self._verdict.text().splitlines()[0]
-        self._add(label(24, self._y, headline, font_size=20, font_weight="bold"))
+        self._add(label(24, self._y, _cut(headline, 100), font_size=20, font_weight="bold"))
         if self._finding is not None:
             for line in _wrapped(str(self._finding), 165):
                 self._y += 20

@@ -7,9 +7,6 @@ from fencelog.check.facts import Facts
 from fencelog.check.tables import FAILED, NEVER, NONE
 from fencelog.check.verdict import Findings
 
-LOOKUPS_MAX = 100
-"""For so many lost records is looked up who went past; it takes a while for each."""
-
 
 def check_records(facts: Facts, found: Findings) -> None:
     """All checks of single records; ``facts.final_seen`` must be marked."""
@@ -173,7 +170,6 @@ class _Lack:
     is_lost: bool
     """Readers went past its place, or the log ends before it. Else they did not get there."""
     how: str
-    proof: tuple[int, str] | None
 
 
 class _Missing:
@@ -183,7 +179,6 @@ class _Missing:
         self._facts = facts
         self._found = found
         self._lacks: dict[int, list[_Lack]] = {}
-        self._lookups = 0
 
     def check(self) -> None:
         for send in self._candidates():
@@ -197,6 +192,9 @@ class _Missing:
         """Sends that took place and that no final reader (nobody, if there are none) saw."""
         facts, sends = self._facts, self._facts.history.sends
         all_seen = [0 not in seen for seen in facts.final_seen]
+        moved: dict[int, list[int]] = {}
+        for send, offset in facts.history.twice:
+            moved.setdefault(send, []).append(offset)
         log_ends = [facts.log_end(key) for key in range(len(facts.orders))]
         vanishes_at = [NEVER if each is None else each for each in log_ends]
         for send, (op, key, polled) in enumerate(
@@ -210,10 +208,13 @@ class _Missing:
             elif (
                 not all_seen[key]
                 and (facts.finals or polled >= vanishes_at[key])
-                and not facts.final_seen[key][facts.rank(key, polled)]
+                and not any(self._is_final_seen(key, o) for o in (polled, *moved.get(send, ())))
                 and facts.history.ops.outcome[op] != FAILED
             ):
                 yield send
+
+    def _is_final_seen(self, key: int, offset: int) -> bool:
+        return bool(self._facts.final_seen[key][self._facts.rank(key, offset)])
 
     def _judge(self, send: int) -> _Lack | None:
         """What its absence means; None if it means nothing."""
@@ -222,23 +223,19 @@ class _Missing:
         who = "final readers" if facts.finals else "readers"
         if offset == NONE:
             if facts.finals:
-                return _Lack(send, False, "no final reader saw it, and its offset is unknown", None)
+                return _Lack(send, False, "no final reader saw it, and its offset is unknown")
             return None
         if offset < facts.log_start(key):
             return None
         horizon = (facts.final_horizons if facts.finals else facts.horizons)[key]
         is_seen = sends.polled[send] != NONE
-        name = facts.history.keys.all[key]
         at = f"was seen at {offset}" if is_seen else f"has offset {offset}"
         if offset < horizon:
-            past = facts.who_went_past(key, offset) if self._lookups < LOOKUPS_MAX else None
-            self._lookups += 1
-            proof = None if past is None else (past[0], f"polled {name}, offset {past[1]} in it")
-            return _Lack(send, True, f"it {at}, and {who} went past without it", proof)
+            return _Lack(send, True, f"it {at}, and {who} went past without it")
         log_end = facts.log_end(key)
         if log_end is not None and offset >= log_end:
-            return _Lack(send, True, f"it {at}, and the log ends at {log_end}", None)
-        return _Lack(send, False, f"it {at}, and no {who[:-1]} got there", None)
+            return _Lack(send, True, f"it {at}, and the log ends at {log_end}")
+        return _Lack(send, False, f"it {at}, and no {who[:-1]} got there")
 
     def _report(self, op: int, lacks: list[_Lack]) -> None:
         facts, sends, ops = self._facts, self._facts.history.sends, self._facts.history.ops
@@ -267,11 +264,20 @@ class _Missing:
         self._found.keep(
             kind,
             f"{facts.history.keys.all[key]}: {sends.value[lack.send]} is missing: {lack.how}",
-            [_sent(facts, lack.send), *seen, *([lack.proof] if lack.proof else [])],
+            [_sent(facts, lack.send), *seen, *self._who_went_past(lack)],
             key=key,
             offsets=() if offset == NONE else (offset,),
             values=(sends.value[lack.send],),
         )
+
+    def _who_went_past(self, lack: _Lack) -> list[tuple[int, str]]:
+        """The poll that shows it lost, if there is one."""
+        facts, key = self._facts, self._facts.history.sends.key[lack.send]
+        offset = facts.position[lack.send]
+        past = facts.who_went_past(key, offset) if lack.is_lost else None
+        if past is None:
+            return []
+        return [(past[0], f"polled {facts.history.keys.all[key]}, offset {past[1]} in it")]
 
     def _keep_torn(self, torn: list[_Lack], sibling: int) -> None:
         facts, sends = self._facts, self._facts.history.sends
@@ -286,7 +292,7 @@ class _Missing:
             [
                 _sent(facts, lack.send),
                 _polled(facts, sibling),
-                *([lack.proof] if lack.proof else []),
+                *self._who_went_past(lack),
             ],
             key=key,
             offsets=() if offset == NONE else (offset,),

@@ -154,6 +154,14 @@ def test_a_value_that_was_told_one_offset_and_seen_at_another_is_a_duplicate() -
     assert h.first("duplicate").offsets == (1, 3)
 
 
+def test_a_duplicate_that_final_readers_see_at_one_of_its_offsets_is_not_lost() -> None:
+    h = Written()
+    h.ok("w", send("x", "a"), send("x", "b", 4))
+    h.ok("r", poll(x=[(2, "a")]))
+    h.ok("final", poll(x=[(3, "a"), (4, "b")]))
+    assert h.kinds() == {"duplicate": 1, "poll-skip": 1}
+
+
 def test_two_values_polled_at_one_offset_are_inconsistent() -> None:
     h = Written()
     h.ok("w", send("x", "a"), send("x", "b"))
