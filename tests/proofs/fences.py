@@ -1,0 +1,152 @@
+"""``./dev prove fences [--write]``: take each fence away and see the failure that it exists for.
+
+For each fence of ``tests/simulation/_planted`` that is taken away, seeds run from 0 until the
+checker itself finds a violation; that run is made small, told, and run again with the fence.
+``--write`` puts the transcripts and the table into ``docs/guide/fences.md``.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from tests.proofs.mutants import ROOT, Hunt, hunt
+from tests.simulation._bug import SOURCE, plant
+from tests.simulation._planted import ABLATIONS, Ablation
+
+PAGE = ROOT / "docs/guide/fences.md"
+SEEDS_MAX = 1000
+SEEDS_WHERE_HELD = 200
+"""Run where another fence is expected to hold."""
+TELL_LIMIT_S = 900
+Told: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one ablation; ``without`` and ``with_it`` tell the same small case."""
+
+    ablation: Ablation
+    hunted: Hunt
+    without: Told | None = None
+    with_it: Told | None = None
+
+    @property
+    def is_as_expected(self) -> bool:
+        """Seen where it should be, and gone with the fence."""
+        if not self.ablation.is_seen:
+            return not self.hunted.problem
+        return self.with_it is not None and not self.with_it["problems"]
+
+
+def tell(source: Path, case: Mapping[str, object], kind: str | None = None) -> Told:
+    """Run a case on a source; with a kind of anomaly it is made small first."""
+    command = [sys.executable, "-m", "tests.proofs._tell", json.dumps(case)]
+    done = subprocess.run(
+        [*command, *([kind] if kind else [])],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=TELL_LIMIT_S,
+        check=True,
+    )
+    told: Told = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+def take_away(ablation: Ablation) -> Outcome:
+    """Look for the violation, tell it, and run the same case with the fence."""
+    bug = ablation.bug
+    seeds = SEEDS_MAX if ablation.is_seen else SEEDS_WHERE_HELD
+    with tempfile.TemporaryDirectory(prefix="fencelog-fence-") as folder:
+        source = plant(bug, Path(folder))
+        hunted = hunt(source, bug.workloads[0], seeds, checker=True)
+        if not hunted.problem:
+            return Outcome(ablation, hunted)
+        case = {"seed": hunted.seeds - 1, "workload": hunted.workload}
+        without = tell(source, case, hunted.kinds[0])
+    return Outcome(ablation, hunted, without, tell(SOURCE, without["case"]))
+
+
+def transcript(outcome: Outcome) -> list[str]:
+    """What the page shows of one fence that was taken away."""
+    without, with_it = outcome.without, outcome.with_it
+    if without is None or with_it is None:
+        return [f"{outcome.hunted.seeds} seeds without it: no anomaly"]
+    name = outcome.ablation.bug.name
+    case = without["case"]
+    # The worst kind comes first; of it the finding with the longest witness tells most.
+    kind = without["findings"][0]["kind"]
+    finding = max(
+        (each for each in without["findings"] if each["kind"] == kind),
+        key=lambda each: len(each["witness"]),
+    )
+    checked = ", ".join(f"{count} {what}" for what, count in with_it["checked"].items())
+    return [
+        f"without: {name}",
+        f"({case['workload']}, seed {case['seed']}, made small: {without['setting']})",
+        *(without["faults"] or ["  no fault at all"]),
+        without["headline"],
+        f"  {finding['kind']}: {finding['text']}",
+        *(f"    {line}" for line in finding["witness"]),
+        "",
+        "with it, the same seed and faults:",
+        *(with_it["faults"] or ["  no fault at all"]),
+        f"{with_it['headline']} in {checked}",
+    ]
+
+
+def table(outcomes: Sequence[Outcome]) -> list[str]:
+    """One row for each fence, or pair of fences, that was taken away."""
+    lines = [
+        "| fence | taken away | seeds | the checker shows | with it | why |",
+        "|---|---|---:|---|---|---|",
+    ]
+    for each in outcomes:
+        shown = each.without["headline"].removeprefix("INVALID: ") if each.without else "nothing"
+        held = "nothing" if each.with_it and not each.with_it["problems"] else ""
+        lines.append(
+            f"| {each.ablation.fence} | {each.ablation.bug.says} | {each.hunted.seeds} | {shown} "
+            f"| {held} | {each.ablation.why} |"
+        )
+    return lines
+
+
+def put(text: str, name: str, lines: Sequence[str]) -> str:
+    """Replace what stands between the page's two comments of this name."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    before, opened, rest = text.partition(begin)
+    _, closed, after = rest.partition(end)
+    assert opened, f"{PAGE} has no {begin}"
+    assert closed, f"{PAGE} has no {end}"
+    return "\n".join([before + begin, "", *lines, "", end + after])
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Take away every fence, or those whose ablations contain one of the words."""
+    names = [each for each in arguments if each != "--write"]
+    wanted = [a for a in ABLATIONS if not names or any(n in a.bug.name for n in names)]
+    outcomes = []
+    for ablation in wanted:
+        outcomes.append(take_away(ablation))
+        print("\n".join(transcript(outcomes[-1])), "", sep="\n", flush=True)
+    if "--write" in arguments:
+        text = PAGE.read_text(encoding="utf-8")
+        for each in outcomes:
+            text = put(text, each.ablation.bug.name, ["```text", *transcript(each), "```"])
+        if wanted == list(ABLATIONS):
+            text = put(text, "table", table(outcomes))
+        PAGE.write_text(text, encoding="utf-8")
+    wrong = [each.ablation.bug.name for each in outcomes if not each.is_as_expected]
+    print(f"{len(outcomes)} taken away; not as expected: {', '.join(wrong) or 'none'}")
+    return 1 if wrong or not wanted else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
