@@ -251,8 +251,8 @@ class Nemesis:
     async def _rot(self, fault: Fault) -> None:
         """Damage below the recovery point takes the partition out of service, and cuts nothing."""
         world = self._world
-        await world.stop_broker()
-        world.flip_a_bit()
+        if await world.stop_broker():
+            world.flip_a_bit()
         await self._start_again()
         await asyncio.sleep(fault.seconds)
         if world.flipped is not None:

@@ -156,18 +156,20 @@ class World:
         disk, metadata = self.disk.power_loss(loss, self.faults), self.metadata
         self._plug_in(disk, metadata.power_loss(self.faults))
 
-    async def stop_broker(self) -> None:
-        """Stop the broker cleanly; it takes what time it needs."""
+    async def stop_broker(self) -> bool:
+        """Stop the broker cleanly; it takes what time it needs. Whether it came to that."""
         process, node = self.broker, self.node
         if process is None or node is None or process.paused:
-            return
+            return False
         self.node = None
         stopping = self.loop.start(process, node.stop())
         stopping.add_done_callback(lambda _: self._changed.set(), context=self.loop.outside.context)
         while not stopping.done() and self.broker is process:
             await self._change()
-        if self.broker is process:
-            self.kill_broker()
+        if self.broker is not process:
+            return False
+        self.kill_broker()
+        return True
 
     async def _change(self) -> None:
         """Return when the broker has begun to serve, or has ended."""
