@@ -18,7 +18,7 @@ from tests.proofs._chaos_report import Chapter, Found
 
 SMALL = Scale(clients=3, partitions=2, records_per_send=20, pause_s=0.01, key_records=2_000)
 BREAK_CHAPTER_S = 20.0
-BREAK_GAP_S = 0.7
+BREAK_GAP_S = 1.2
 BREAK_ROUNDS_MAX = 6
 OPEN_CHAPTER_S = 40.0
 OPEN_GAP_S = 0.5

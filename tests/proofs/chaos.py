@@ -34,7 +34,7 @@ from tests.proofs._report import commit
 ROOT = Path(__file__).parent.parent.parent
 REPORTS = ROOT / "docs/internals/proofs"
 FULL_MINUTES = 60.0
-CHAPTER_S = 120.0
+CHAPTER_S = 100.0
 GAP_S = 3.0
 LARGE = Scale(clients=4, partitions=3, records_per_send=300, pause_s=0.02, key_records=50_000)
 OPEN_ON_VERSION_1 = "queue-aiokafka"
