@@ -156,8 +156,8 @@ class _Chart:
                         y=top - 4,
                         width=max(width, 2.0),
                         height=height + 4,
-                        fill=FAULT,
-                        opacity=0.7,
+                        fill=FAULT if width > 2 else WRONG,
+                        opacity=0.7 if width > 2 else 0.4,
                     )
                 )
                 if x >= free:

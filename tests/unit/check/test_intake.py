@@ -26,6 +26,7 @@ WRONG = [
     ([{"type": "invoke", "id": 1}], "line 1", "no field 'process'", "check.md"),
     ([changed(INVOKE, process=7)], "line 1", "process 7 is no string", "name each client"),
     ([changed(INVOKE, time="now")], "line 1", "time", "seconds"),
+    ([changed(INVOKE, time=10**400)], "line 1", "number is too large", "below 2^63"),
     ([changed(INVOKE, id=None)], "line 1", "id null", "count"),
     ([changed(INVOKE, steps="send")], "line 1", "no list", "as in"),
     ([changed(INVOKE, steps=[["sent", "x", 5]])], "line 1", "is no step", "send, poll or commit"),
@@ -147,3 +148,12 @@ def test_of_several_files_the_one_with_the_error_is_named() -> None:
 def test_a_file_that_goes_back_in_time_is_refused() -> None:
     with pytest.raises(HistoryError, match="a line 2: time 1 after 2"):
         merge({"a": lines(changed(INVOKE, time=2), changed(OK, time=1))})
+
+
+def test_an_entry_without_content_says_nothing() -> None:
+    events = [
+        changed(INVOKE, steps=[["send", "x", 5, None, None], ["poll"]]),
+        changed(OK, steps=[["send", "x", 5, 0, None], ["poll"], ["poll", {"x": []}]]),
+    ]
+    history = parse(lines(*events))
+    assert (list(history.sends.source_key), len(history.runs)) == ([-1], 0)

@@ -104,6 +104,14 @@ def test_sends_outside_a_transaction_prove_nothing_of_each_other() -> None:
     assert h.verdict().valid
 
 
+def test_a_missing_record_of_a_proven_transaction_may_be_anywhere_without_its_offset() -> None:
+    h = Written()
+    h.unknown("w", send("x", "a"), send("y", "b"), txn=True)
+    h.ok("v", send("y", "c", 1))
+    h.ok("r", poll(x=[(0, "a")], y=[(1, "c")]))
+    assert h.verdict().valid
+
+
 def test_a_crashed_transaction_that_final_readers_see_in_part_is_torn() -> None:
     h = Written()
     h.begin("w", send("x", "a"), send("y", "b"), txn=True)
