@@ -12,7 +12,7 @@ from zlib import crc32
 from fencelog.check import check
 from fencelog.check.history import FINAL, Event, Recorder
 from fencelog.sim import trampolines
-from fencelog.sim.faults import Fault, Plan, draw
+from fencelog.sim.faults import Fault, Kind, Plan, draw
 from fencelog.sim.invariants import Monitor
 from fencelog.sim.loop import SimLoop, StuckError
 from fencelog.sim.nemesis import Nemesis
@@ -26,6 +26,8 @@ STOP_LIMIT_S = 60.0
 SETTLE_LIMIT_S = 180.0
 RUN_LIMIT_S = 600.0
 CLIENT_DOWN_S = 0.5
+DISK_FAULTS = {Kind.SYNC_FAILS, Kind.WRITE_FAILS, Kind.FULL}
+"""What may make a broker end by itself."""
 OFFICE_HOST = "10.0.2.1"
 """Where topics are prepared and everything is read in the end."""
 
@@ -152,6 +154,8 @@ class _Run:
         result.problems += self._workload.judge(result.history)
         result.problems += self._monitor.violations
         result.problems += world.crashes
+        if not DISK_FAULTS & self._nemesis.struck.keys():
+            result.problems += [f"the broker ended by itself: {end}" for end in world.ends]
         result.problems += [f"unhandled in a callback: {each}" for each in world.loop.errors]
         result.counts = {**verdict.counts, **self._monitor.counts}
         result.struck = dict(self._nemesis.struck)

@@ -169,6 +169,10 @@ class World:
         if self.broker is not process:
             return False
         self.kill_broker()
+        if error := stopping.exception():
+            # A full disk, for one, leaves no room for the checkpoints of a clean stop.
+            self.ends.append(f"{type(error).__name__}: {error}")
+            return False
         return True
 
     async def _change(self) -> None:
