@@ -23,7 +23,7 @@ def check(
     history: Annotated[
         list[Path],
         typer.Argument(
-            metavar="HISTORY…",
+            metavar="HISTORY",
             help="JSON lines, also gzipped; several files are put together by time; - for stdin.",
             show_default=False,
         ),

@@ -12,6 +12,12 @@ def test_a_later_send_of_an_operation_at_a_lower_offset_is_nonmonotonic() -> Non
     assert h.only("int-nonmonotonic-send").offsets == (3, 1)
 
 
+def test_two_sends_of_an_operation_at_one_offset_are_out_of_order_too() -> None:
+    h = Written()
+    h.ok("w", send("x", "a", 1), send("x", "b", 1))
+    assert "int-nonmonotonic-send" in h.kinds()
+
+
 def test_a_send_below_one_that_was_acknowledged_before_it_is_nonmonotonic() -> None:
     h = Written()
     first = h.ok("w", send("x", "c", 3), send("x", "d", 4))
@@ -48,6 +54,13 @@ def test_others_between_the_sends_of_an_operation_are_told_and_allowed() -> None
     assert [each.offsets for each in verdict.notes] == [(1, 3)]
 
 
+def test_a_gap_in_which_nothing_is_known_is_no_skip_of_sends() -> None:
+    h = Written()
+    h.ok("w", send("x", "a", 0), send("x", "b", 2))
+    h.ok("r", poll(x=[(0, "a"), (2, "b")]))
+    assert h.verdict().found == {}
+
+
 @pytest.mark.parametrize(
     "end", [(5, 4, 9, 9), (0, 4, 3, 9), (0, 4, 9, 8)], ids=["start", "stable", "watermark"]
 )
@@ -82,6 +95,7 @@ def test_two_transactions_that_read_from_each_other_are_a_circle() -> None:
         "sent 1 to x, which b #2 polled",
         "sent 2 to y, which a #1 polled",
     }
+    assert "knot" not in finding.text
 
 
 def test_the_shortest_circle_of_a_knot_is_shown() -> None:
@@ -115,6 +129,18 @@ def test_transactions_that_write_around_each_other_are_told_and_allowed() -> Non
     verdict = h.verdict()
     assert verdict.valid
     assert verdict.found == {"G0": 1}
+
+
+def test_reads_outside_a_circle_of_writes_do_not_change_its_name() -> None:
+    h = Written()
+    h.ok("c", send("z", "c", 0), send("z", "d", 1), txn=True)
+    a = h.begin("a", send("x", "a"), send("y", "a"), txn=True)
+    b = h.begin("b", send("x", "b"), send("y", "b"), txn=True)
+    seen = poll(z=[(0, "c"), (1, "d")])
+    h.end("ok", "a", a, seen, send("x", "a", 0), send("y", "a", 1))
+    h.end("ok", "b", b, seen, send("x", "b", 1), send("y", "b", 0))
+    h.ok("r", poll(x=[(0, "a"), (1, "b")], y=[(0, "b"), (1, "a")]))
+    assert h.verdict().found == {"G0": 1}
 
 
 def test_a_circle_with_a_write_in_it_is_told_and_allowed() -> None:

@@ -147,10 +147,11 @@ def test_a_reader_whose_own_transaction_fails_must_not_be_shown_aborted_records_
 
 def test_a_value_at_two_offsets_is_a_duplicate() -> None:
     h = Written()
-    h.ok("w", send("x", "a", 0), send("x", "b", 1))
-    h.ok("r", poll(x=[(0, "a"), (1, "b"), (2, "a")]))
+    writer = h.ok("w", send("x", "a", 0), send("x", "b", 1))
+    reader = h.ok("r", poll(x=[(0, "a"), (1, "b"), (2, "a")]))
     h.ok("s", poll(x=[(0, "a"), (1, "b"), (2, "a")]))
     finding = h.only("duplicate")
+    assert who(finding) == [("w", writer), ("r", reader), ("r", reader)]
     assert (finding.offsets, finding.values) == ((0, 2), ("a",))
 
 
@@ -247,6 +248,16 @@ def test_a_commit_that_is_asked_for_again_counts_from_the_first_time() -> None:
     h._add("committing", "w", id=writer)
     h.ok("r", poll(x=[(0, "a")]))
     h._add("committing", "w", id=writer)
+    h.end("ok", "w", writer, send("x", "a", 0))
+    assert h.verdict().valid
+
+
+def test_a_poll_that_ends_as_the_commit_is_asked_for_is_not_too_early() -> None:
+    h = Written()
+    writer = h.begin("w", send("x", "a"), txn=True)
+    h.ok("r", poll(x=[(0, "a")]))
+    h.events.append({**h.events[-1], "type": "committing", "process": "w", "id": writer})
+    del h.events[-1]["steps"]
     h.end("ok", "w", writer, send("x", "a", 0))
     assert h.verdict().valid
 
