@@ -146,15 +146,20 @@ class TransactionView:
         if not same and producer_id in self._shared.written_by:
             yield f"{new.transactional_id} is given producer id {producer_id}, which has data (E7)"
 
-    def judge(self, header: BatchHeader, marker: Marker, *, serving: bool) -> str | None:
+    def judge(
+        self, partition: TopicPartition, header: BatchHeader, marker: Marker, *, serving: bool
+    ) -> str | None:
         """What is wrong with a marker of one of the producers here; see ``Coordinators.judge``."""
         transaction = self.transactions.get(self.ids[header.producer_id])
         if transaction is None:
             return "ends a transaction of an id that was forgotten (E10)" if serving else None
         name, state = transaction.transactional_id, transaction.state
         what = f"{_says(marker)} a transaction of {name}"
-        if transaction.producer.producer_id != header.producer_id or not state.is_prepared:
-            if serving or (marker.commit and not state.is_commit):
+        is_its = transaction.producer.producer_id == header.producer_id
+        if not (is_its and state.is_prepared):
+            is_open = is_its and state is TxnState.ONGOING
+            is_listed = is_open and partition in transaction.partitions
+            if serving or is_listed or (marker.commit and not state.is_commit):
                 return f"{what}, which is {state.kafka_name} (E10, E17)"
             return None
         epoch = transaction.producer.producer_epoch
@@ -369,7 +374,7 @@ class Coordinators:
         """
         for view in self._views.values():
             if isinstance(view, TransactionView) and header.producer_id in view.ids:
-                return view.judge(header, marker, serving=serving)
+                return view.judge(partition, header, marker, serving=serving)
             if isinstance(view, VersionedView) and header.producer_id in view.producers:
                 return view.judge(partition, header, marker)
         if serving or marker.commit:

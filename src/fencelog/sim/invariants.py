@@ -6,30 +6,37 @@ that a step costs a look at what it has touched; beside that each step looks at 
 turn, which would find what slipped past. The witness at the disk judges every batch (``witness``).
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from fencelog.broker.coordinator_runtime import CoordinatorRuntime, Loaded
+from fencelog.broker.coordinator_runtime import Loaded
 from fencelog.broker.log_manager import LogManager
 from fencelog.broker.partition import Partition
-from fencelog.coordination.group.records import CommittedOffset
 from fencelog.coordination.group.shard import GroupShard
-from fencelog.coordination.shard import Decision, LogRecord
-from fencelog.errors import CorruptionError, ErrorCode
+from fencelog.coordination.shard import LogRecord
+from fencelog.errors import CorruptionError
 from fencelog.log import layout
 from fencelog.node import Node
 from fencelog.sim.decided import Place
 from fencelog.sim.disk import Loss
 from fencelog.sim.loop import Process
 from fencelog.sim.replays import LogReplay, ShardReplay
+from fencelog.sim.taps import (
+    Runtime,
+    tap_commits,
+    tap_producer_ids,
+    tap_runtime,
+    touching,
+    wrap,
+)
 from fencelog.sim.witness import LogWitness, Witness
 from fencelog.sim.world import World
-from fencelog.types import Instant, Offset, TopicPartition
+from fencelog.types import Instant, ProducerId, TopicPartition
 
 REPLAY_EVENTS = 1000
 """Live state is compared with its replay every so many steps of the broker, and at each crash."""
 
-Runtime: TypeAlias = CoordinatorRuntime[Any]
+NO_PARTITION = TopicPartition("producer-ids", 0)
 Offsets: TypeAlias = tuple[int, int, int, int]
 """Log start, last stable offset, high watermark, end."""
 
@@ -69,6 +76,8 @@ class Monitor:
         self._touched: dict[Partition, None] = {}
         self._shards: dict[tuple[str, int], ShardReplay] = {}
         self._replays: dict[TopicPartition, LogReplay] = {}
+        self._ids: set[int] = set()
+        """Every producer id that was handed out in any life."""
         self._may_be_damaged = False
         self._events = self._lives = self._recoveries = self._compared = 0
         world.watcher = self
@@ -105,7 +114,7 @@ class Monitor:
             if damaged is not None:
                 damaged.promised = min(damaged.promised, damaged.synced)
         self._witness.clean = disk.exists(layout.CLEAN_SHUTDOWN)
-        _wrap(node._flusher, "dirty", self._dirtied)
+        wrap(node._flusher, "dirty", self._dirtied)
 
     def attach(self, node: Node) -> None:
         """The node begins to serve."""
@@ -113,6 +122,7 @@ class Monitor:
         self._lives += 1
         self._look_around()
         self._witness.serving = True
+        tap_producer_ids(node.broker.producer_ids, self._taken)
         for name, error in node._logs._offline.items():
             flipped = self._world.flipped
             if flipped is not None and flipped[0].startswith(f"{layout.directory_name(name)}/"):
@@ -184,7 +194,7 @@ class Monitor:
         witness = self._witness.logs.get(layout.directory_name(name))
         replay = self._replays.setdefault(name, LogReplay())
         watched = self._watched[partition] = _Watched(partition, witness, replay)
-        _wrap(partition.purgatory, "advance", lambda advance: self._advancing(partition, advance))
+        wrap(partition.purgatory, "advance", touching(self._touch, partition))
         if witness is not None:
             if witness.stale:
                 self._recoveries += 1
@@ -200,28 +210,23 @@ class Monitor:
         return watched
 
     def _follow(self, runtime: Runtime) -> None:
-        """See each shard that is loaded, and each decision that is appended."""
+        """See each shard that is loaded, each decision that is appended, each answer."""
 
-        def loading(load: Callable[[int], Awaitable[Loaded[Any]]]) -> object:
-            async def load_and_tell(index: int) -> Loaded[Any]:
-                loaded = await load(index)
-                self._shard(runtime, loaded)
-                return loaded
+        def loaded(found: Loaded[Any]) -> None:
+            self._shard(runtime, found)
 
-            return load_and_tell
+        def appended(owner: Loaded[Any], base_offset: int, records: tuple[LogRecord, ...]) -> None:
+            self._shard(runtime, owner).pending.append((base_offset, records))
 
-        def appending(append: Callable[..., None]) -> object:
-            def append_and_tell(
-                loaded: Loaded[Any], records: tuple[LogRecord, ...], now: Instant
-            ) -> None:
-                base_offset = loaded.partition.log.log_end_offset
-                append(loaded, records, now)
-                self._shard(runtime, loaded).pending.append((base_offset, records))
+        def answered(partition: Partition, end: int) -> None:
+            if partition.log.high_watermark < end:
+                self._report(
+                    partition.name,
+                    f"answered at HW {partition.log.high_watermark}, though the answer reveals "
+                    f"what is below {end} (E16)",
+                )
 
-            return append_and_tell
-
-        _wrap(runtime, "_load", loading)
-        _wrap(runtime, "_append", appending)
+        tap_runtime(runtime, loaded=loaded, appended=appended, answered=answered)
 
     def _shard(self, runtime: Runtime, loaded: Loaded[Any]) -> ShardReplay:
         key = runtime.topic, loaded.index
@@ -229,40 +234,29 @@ class Monitor:
         if known is None or known.loaded is not loaded:
             known = self._shards[key] = ShardReplay(runtime, loaded)
             if isinstance(loaded.shard, GroupShard):
-                _wrap(loaded.shard, "commit", self._committing)
+                tap_commits(loaded.shard, self._asked)
         return known
 
     # -- what the wrapped methods tell ---------------------------------------------------------
 
     def _dirtied(self, dirty: Callable[[Partition], None]) -> object:
         def dirty_and_tell(partition: Partition) -> None:
-            self._touched[partition] = None
+            self._touch(partition)
             dirty(partition)
 
         return dirty_and_tell
 
-    def _advancing(self, partition: Partition, advance: Callable[[Offset], None]) -> object:
-        def advance_and_tell(high_watermark: Offset) -> None:
-            self._touched[partition] = None
-            advance(high_watermark)
+    def _touch(self, partition: Partition) -> None:
+        self._touched[partition] = None
 
-        return advance_and_tell
+    def _asked(self, group: str, partition: TopicPartition, offset: int) -> None:
+        self._witness.coordinators.shared.asked[group, partition, offset] += 1
 
-    def _committing(
-        self, commit: Callable[..., Decision[dict[TopicPartition, ErrorCode]]]
-    ) -> object:
-        asked = self._witness.coordinators.shared.asked
-
-        def commit_and_tell(
-            group: str, offsets: Mapping[TopicPartition, CommittedOffset], **how: object
-        ) -> Decision[dict[TopicPartition, ErrorCode]]:
-            decision = commit(group, offsets, **how)
-            for partition, error in decision.response.items():
-                if error is ErrorCode.NONE:
-                    asked[group, partition, offsets[partition].offset] += 1
-            return decision
-
-        return commit_and_tell
+    def _taken(self, producer_id: ProducerId) -> None:
+        """No id is given twice, nor one that a log knows (E1, E7)."""
+        if producer_id in self._ids or producer_id in self._witness.coordinators.shared.written_by:
+            self._report(NO_PARTITION, f"producer id {producer_id} is given again (E1, E7)")
+        self._ids.add(producer_id)
 
     # -- looking -------------------------------------------------------------------------------
 
@@ -359,8 +353,3 @@ class Monitor:
 
     def _report(self, name: TopicPartition, problem: str) -> None:
         self._witness.report(name, f"{problem} [at {self._world.loop.time():.6f} s]")
-
-
-def _wrap(owner: object, name: str, make: Callable[[Any], object]) -> None:
-    """Put what ``make`` makes of a method in its place, on this object only."""
-    setattr(owner, name, make(getattr(owner, name)))

@@ -18,9 +18,10 @@ from fencelog.sim.disk import Loss
 from fencelog.sim.invariants import Monitor
 from fencelog.sim.workloads.own import encode
 from fencelog.sim.world import Setting, World, client_host
-from fencelog.types import Offset, Sequence, TopicPartition
+from fencelog.types import Instant, Offset, Sequence, TopicPartition
 from fencelog.wire.batch import read_header
 from fencelog.wire.records import RecordToWrite, build_batch
+from tests.unit.sim.files import committed_offset
 
 LIMIT_S = 60.0
 NAME = TopicPartition("orders", 0)
@@ -35,6 +36,7 @@ class Rig:
     def __init__(self, seed: str = "monitored", **setting: Any) -> None:
         self.world = World(seed, Setting(**setting))
         self.monitor = Monitor(self.world)
+        self._clients = 0
 
     def run(self, main: Main) -> str:
         """Start a broker, carry out ``main`` and return what the monitor says."""
@@ -68,10 +70,11 @@ class Rig:
             try:
                 await work(cluster)
             finally:
-                done.set()
                 await cluster.close()
+                done.set()
 
-        self.world.start_client(name, client_host(0), main)
+        self._clients += 1
+        self.world.start_client(f"{name}.{self._clients}", client_host(0), main)
         await done.wait()
 
     async def write(self, *, transactional: bool = False, count: int = 1) -> None:
@@ -353,3 +356,39 @@ def test_a_group_that_goes_back_by_itself_is_noticed() -> None:
         await rig.commit_offset(4)
 
     assert "group g goes from 5 back to 4 on orders-0, and nobody asked" in Rig().run(main)
+
+
+@pytest.mark.parametrize("how", ["decided", "read"])
+def test_an_answer_that_outruns_its_commit_is_noticed(how: str) -> None:  # E16
+    async def main(rig: Rig) -> None:
+        await rig.commit_offset(5)
+
+        async def at_once(loaded: object) -> None:
+            del loaded
+
+        groups = rig.node._groups
+        if how == "read":
+            sound, groups._settled = groups._settled, at_once  # type: ignore[method-assign]
+
+            async def work() -> None:
+                loaded = groups.loaded()[0]
+                groups._append(loaded, (committed_offset(6),), Instant(rig.world.loop.time()))
+                await groups.read("g", lambda shard: shard.fetch("g"))
+                groups._settled = sound  # type: ignore[method-assign]
+
+            assert rig.world.broker is not None
+            await rig.world.loop.start(rig.world.broker, work())
+        else:
+            groups._settled = at_once  # type: ignore[method-assign]
+            await rig.commit_offset(6)
+
+    assert "answered at HW 1, though the answer reveals what is below 2 (E16)" in Rig().run(main)
+
+
+def test_a_producer_id_that_is_given_again_is_noticed() -> None:  # E1, E7
+    async def main(rig: Rig) -> None:
+        await rig.write()
+        rig.node.broker.producer_ids._next = 0
+        await rig.write()
+
+    assert "producer id 0 is given again (E1, E7)" in Rig().run(main)

@@ -361,6 +361,10 @@ def test_a_start_may_abort_what_no_coordinator_lists_and_not_commit_it() -> None
     assert files.said == ""
     files.append(DATA, marker(8, commit=True))
     assert "a marker that nobody decided" in files.said
+    files.witness.violations.clear()
+    opened(files, producer_id=9)
+    files.append(DATA, marker(9, commit=False))
+    assert "a marker aborts a transaction of t, which is Ongoing" in files.said
 
 
 def test_a_write_that_fails_between_two_markers_does_not_part_them() -> None:  # V6, D2

@@ -1,0 +1,157 @@
+"""Wraps a few methods of live objects, so that a monitor sees what passes through them.
+
+Only the objects of one run are changed, never a class, and nothing is awaited that was not before:
+the order of events stays what it is.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeAlias
+
+from fencelog.broker.coordinator_runtime import CoordinatorRuntime, Loaded
+from fencelog.broker.partition import Partition
+from fencelog.broker.producer_ids import ProducerIds
+from fencelog.coordination.group.records import CommittedOffset
+from fencelog.coordination.group.shard import GroupShard
+from fencelog.coordination.shard import Decision, LogRecord, partition_for
+from fencelog.errors import ErrorCode
+from fencelog.types import Instant, Offset, ProducerId, TopicPartition
+
+Runtime: TypeAlias = CoordinatorRuntime[Any]
+Make: TypeAlias = Callable[[Any], object]
+"""Takes a method, returns what is called in its place."""
+Appended: TypeAlias = Callable[[Loaded[Any], int, tuple[LogRecord, ...]], None]
+Answered: TypeAlias = Callable[[Partition, int], None]
+
+
+def wrap(owner: object, name: str, make: Make) -> None:
+    """Put what ``make`` makes of a method in its place, on this object only."""
+    setattr(owner, name, make(getattr(owner, name)))
+
+
+def touching(touched: Callable[[Partition], None], partition: Partition) -> Make:
+    """For ``Purgatory.advance``: tells which partition has moved."""
+
+    def make(advance: Callable[[Offset], None]) -> object:
+        def advance_and_tell(high_watermark: Offset) -> None:
+            touched(partition)
+            advance(high_watermark)
+
+        return advance_and_tell
+
+    return make
+
+
+def tap_producer_ids(ids: ProducerIds, tell: Callable[[ProducerId], None]) -> None:
+    """Tell each producer id that is handed out."""
+
+    def make(take: Callable[[], Awaitable[ProducerId]]) -> object:
+        async def take_and_tell() -> ProducerId:
+            taken = await take()
+            tell(taken)
+            return taken
+
+        return take_and_tell
+
+    wrap(ids, "take", make)
+
+
+def tap_commits(shard: GroupShard, tell: Callable[[str, TopicPartition, int], None]) -> None:
+    """Tell each offset that a request commits: group, partition, offset."""
+
+    def make(commit: Callable[..., Decision[dict[TopicPartition, ErrorCode]]]) -> object:
+        def commit_and_tell(
+            group: str, offsets: Mapping[TopicPartition, CommittedOffset], **how: object
+        ) -> Decision[dict[TopicPartition, ErrorCode]]:
+            decision = commit(group, offsets, **how)
+            for partition, error in decision.response.items():
+                if error is ErrorCode.NONE:
+                    tell(group, partition, offsets[partition].offset)
+            return decision
+
+        return commit_and_tell
+
+    wrap(shard, "commit", make)
+
+
+def tap_runtime(
+    runtime: Runtime,
+    *,
+    loaded: Callable[[Loaded[Any]], None],
+    appended: Appended,
+    answered: Answered,
+) -> None:
+    """Tell of each load, of each append by its base offset, and of each answer.
+
+    ``answered`` is given the end of the log as the rule saw and left it.
+    """
+    wrap(runtime, "_load", _loading(loaded))
+    wrap(runtime, "_append", _appending(appended))
+    wrap(runtime, "decide_on", _deciding(answered))
+    wrap(runtime, "read", _reading(runtime, answered))
+
+
+def _loading(loaded: Callable[[Loaded[Any]], None]) -> Make:
+    def make(load: Callable[[int], Awaitable[Loaded[Any]]]) -> object:
+        async def load_and_tell(index: int) -> Loaded[Any]:
+            found = await load(index)
+            loaded(found)
+            return found
+
+        return load_and_tell
+
+    return make
+
+
+def _appending(appended: Appended) -> Make:
+    def make(append: Callable[..., None]) -> object:
+        def append_and_tell(
+            owner: Loaded[Any], records: tuple[LogRecord, ...], now: Instant
+        ) -> None:
+            base_offset = owner.partition.log.log_end_offset
+            append(owner, records, now)
+            appended(owner, base_offset, records)
+
+        return append_and_tell
+
+    return make
+
+
+def _deciding(answered: Answered) -> Make:
+    def make(decide_on: Callable[..., Awaitable[object]]) -> object:
+        async def decide_and_tell(
+            owner: Loaded[Any], rule: Callable[[Any, Instant], Decision[object]]
+        ) -> object:
+            ends: list[int] = []
+
+            def noted(shard: object, now: Instant) -> Decision[object]:
+                decision = rule(shard, now)
+                ends.append(owner.partition.log.log_end_offset + len(decision.records))
+                return decision
+
+            response = await decide_on(owner, noted)
+            answered(owner.partition, ends[0])
+            return response
+
+        return decide_and_tell
+
+    return make
+
+
+def _reading(runtime: Runtime, answered: Answered) -> Make:
+    def make(read: Callable[..., Awaitable[object]]) -> object:
+        async def read_and_tell(key: str, question: Callable[[Any], object]) -> object:
+            seen: list[tuple[Partition, int]] = []
+
+            def noted(shard: object) -> object:
+                index = partition_for(key, runtime.partition_count)
+                partition = runtime._loading[index].result().partition
+                seen.append((partition, partition.log.log_end_offset))
+                return question(shard)
+
+            answer = await read(key, noted)
+            answered(*seen[0])
+            return answer
+
+        return read_and_tell
+
+    return make
