@@ -16,7 +16,7 @@ from fencelog.client.transactions import Transactions
 from fencelog.errors import ErrorCode, FencelogError, RequestError
 from fencelog.sim.workload import Scale
 from fencelog.sim.workloads import WORKLOADS, lingering, player, settling
-from fencelog.sim.workloads.driver import WrongAnswerError
+from fencelog.sim.workloads.attempts import WrongAnswerError
 from fencelog.sim.workloads.lingering import linger
 from fencelog.sim.workloads.own import OwnLibrary, open_cluster
 from fencelog.sim.workloads.plans import Send

@@ -37,6 +37,21 @@ def require_aiokafka() -> None:
         raise FencelogError("this workload needs the package aiokafka: pip install aiokafka")
 
 
+class _Batches(dict[Any, None]):
+    """A set of batches that has an order, and that a batch may be taken from twice.
+
+    aiokafka does that where a producer fails while a batch waits for its next try.
+    """
+
+    def add(self, batch: object) -> None:
+        """Put one in."""
+        self[batch] = None
+
+    def remove(self, batch: object) -> None:
+        """Take one out."""
+        self.pop(batch, None)
+
+
 async def _bounded(call: Awaitable[T], seconds: float = CALL_S) -> T:
     async with asyncio.timeout(seconds):
         return await call
@@ -242,6 +257,7 @@ class AioLibrary:
             request_timeout_ms=REQUEST_MS,
             retry_backoff_ms=BACKOFF_MS,
         )
+        producer._message_accumulator._pending_batches = _Batches()
         try:
             await _bounded(producer.start())
         except BaseException:

@@ -7,18 +7,25 @@ back. A history has no place for what a broker answers to those, so a wrong answ
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
 
-from fencelog.check.history import Completion, Invocation
 from fencelog.client.cluster import Cluster
 from fencelog.client.model import AlreadyCommitted, Joined
 from fencelog.client.producer import ProducerOptions, open_sender
 from fencelog.client.transactions import Transactions
-from fencelog.errors import ErrorCode, FencelogError, RequestError
+from fencelog.errors import ErrorCode, RequestError
 from fencelog.sim.workload import Stage
+from fencelog.sim.workloads.attempts import (
+    Attempt,
+    Batch,
+    Fate,
+    Outcome,
+    WrongAnswerError,
+    fingerprint_of,
+    must_refuse,
+    query_of,
+)
 from fencelog.sim.workloads.own import ERRORS, OwnReader, OwnWriter
-from fencelog.sim.workloads.plans import Send, completed, invoked, named, poll, unknown
+from fencelog.sim.workloads.plans import Send, invoked, named, poll, unknown
 from fencelog.sim.workloads.player import choose_partitions
 from fencelog.sim.workloads.settling import RETRY_S
 from fencelog.sim.workloads.topics import Generations
@@ -35,61 +42,6 @@ REPLAY_SHARE = 0.1
 STALE_SHARE = 0.05
 DESERT_SHARE = 0.03
 ASSIGN_SHARE = 1 / 16
-
-
-class WrongAnswerError(FencelogError):
-    """The broker accepted what it must refuse, or refused what it must accept."""
-
-
-@dataclass(frozen=True)
-class _Outcome:
-    how: Completion
-    error: str = ""
-
-
-@dataclass(frozen=True)
-class _Attempt:
-    """One writer and what it writes."""
-
-    joined: Joined
-    writer: OwnWriter
-    sends: list[Send]
-
-
-@dataclass(frozen=True)
-class _Batch:
-    """One try to write a version."""
-
-    run: str
-    version: int
-    winners: list[_Attempt]
-    losers: list[_Attempt]
-    invocation: Invocation
-
-    @property
-    def attempts(self) -> list[_Attempt]:
-        return [*self.winners, *self.losers]
-
-    @property
-    def named(self) -> list[int]:
-        return [winner.joined.producer_id for winner in self.winners]
-
-    @property
-    def sends(self) -> list[Send]:
-        return [send for winner in self.winners for send in winner.sends]
-
-
-_Fate: TypeAlias = Callable[[_Batch], Awaitable[_Outcome]]
-
-
-def query_of(app: str) -> str:
-    """The query that every driver of an app says it runs."""
-    return f"query of {app}"
-
-
-def fingerprint_of(app: str, version: int) -> bytes:
-    """The same for every try, as with Spark: a try repeats the version's input."""
-    return f"{app}@{version}".encode()
 
 
 class Driver:
@@ -180,7 +132,7 @@ class Driver:
             # After this a commit whose answer was lost can no longer decide for its writers.
             await self._transactions.abort(self._app, self._query, self._run, version)
             self._may_be_open = False
-        fates: dict[_Fate, int] = {
+        fates: dict[Fate, int] = {
             self._commit: 12,
             self._abort: 2,
             self._run_out: 2,
@@ -193,7 +145,7 @@ class Driver:
         winners = self._random.randint(1, WINNERS_MAX)
         losers = self._random.randint(0, LOSERS_MAX)
         self._batches += 1
-        attempts: list[_Attempt] = []
+        attempts: list[Attempt] = []
         try:
             for number in range(winners + losers):
                 name = f"{self._batches}" if number < winners else f"{self._batches}-{number}"
@@ -207,7 +159,7 @@ class Driver:
             for attempt in attempts:
                 await attempt.writer.close()
 
-    async def _join(self, version: int, timeout_ms: int, name: str) -> _Attempt | None:
+    async def _join(self, version: int, timeout_ms: int, name: str) -> Attempt | None:
         """Return one more writer of the version; None where it is committed."""
         joined = await self._transactions.join(
             self._app, self._query, self._run, version, timeout_ms, takeover=False
@@ -218,10 +170,10 @@ class Driver:
             return None
         return await self._attempt(joined, name)
 
-    async def _attempt(self, joined: Joined, name: str) -> _Attempt:
+    async def _attempt(self, joined: Joined, name: str) -> Attempt:
         sender = await open_sender(self._cluster, ProducerOptions(joined=joined))
         sends = self._plan(joined, name)
-        return _Attempt(joined, OwnWriter(sender, self._stage), sends)
+        return Attempt(joined, OwnWriter(sender, self._stage), sends)
 
     def _plan(self, joined: Joined, name: str) -> list[Send]:
         """Return sends of values that say app, version, process, batch and writer."""
@@ -238,13 +190,13 @@ class Driver:
         return sends
 
     async def _write(
-        self, version: int, winners: list[_Attempt], losers: list[_Attempt], fate: _Fate
+        self, version: int, winners: list[Attempt], losers: list[Attempt], fate: Fate
     ) -> None:
         """Write, let fate decide, and record what became of it."""
         lost = [self._history.invoke(invoked(each.sends), transactional=True) for each in losers]
         sends = [send for winner in winners for send in winner.sends]
         invocation = self._history.invoke(invoked(sends), transactional=True)
-        batch = _Batch(self._run, version, winners, losers, invocation)
+        batch = Batch(self._run, version, winners, losers, invocation)
         offsets: list[list[int]] = []
         try:
             for loser in losers:
@@ -255,7 +207,9 @@ class Driver:
             self._refused(error)
         else:
             outcome = await fate(batch)
-            self._record(batch, outcome, offsets)
+            batch.record(outcome, offsets)
+            if outcome.how == "ok":
+                self._version = version + 1
             for loser in losers if fate != self._run_out else []:  # which closed them
                 await self._stray(loser, loser.sends[1:], to_the_end=True)
         for each, loser in zip(lost, losers, strict=True):
@@ -263,7 +217,7 @@ class Driver:
             each.failed(unknown(loser.sends), "not named")
         await self._follow(sends, offsets)
 
-    async def _send(self, winners: Sequence[_Attempt]) -> list[list[int]]:
+    async def _send(self, winners: Sequence[Attempt]) -> list[list[int]]:
         """Write what is to be committed; one writer after the other, so that it has one order."""
         offsets: list[list[int]] = []
         for winner in winners:
@@ -273,7 +227,7 @@ class Driver:
         return offsets
 
     async def _stray(
-        self, loser: _Attempt, sends: Sequence[Send], *, to_the_end: bool = False
+        self, loser: Attempt, sends: Sequence[Send], *, to_the_end: bool = False
     ) -> None:
         """Write what will never be visible, while others write; ``to_the_end``: until answered."""
         try:
@@ -284,20 +238,9 @@ class Driver:
         except ERRORS:
             return
 
-    def _record(self, batch: _Batch, outcome: _Outcome, offsets: list[list[int]]) -> None:
-        sends = batch.sends
-        match outcome.how:
-            case "ok":
-                self._version = batch.version + 1
-                batch.invocation.ok(completed(sends, offsets, []))
-            case "failed":
-                batch.invocation.failed(completed(sends, offsets, []), outcome.error)
-            case "indeterminate":
-                batch.invocation.indeterminate(completed(sends, offsets, []), outcome.error)
-
     # --- fates
 
-    async def _decide(self, batch: _Batch, named_ids: Sequence[int]) -> None:
+    async def _decide(self, batch: Batch, named_ids: Sequence[int]) -> None:
         await self._transactions.commit(
             self._app,
             self._query,
@@ -308,7 +251,7 @@ class Driver:
             takeover=False,
         )
 
-    async def _commit(self, batch: _Batch) -> _Outcome:
+    async def _commit(self, batch: Batch) -> Outcome:
         """Commit, as drivers do; sometimes with a replay of the last version in between."""
         batch.invocation.committing()
         try:
@@ -321,25 +264,25 @@ class Driver:
             aborted = isinstance(error, RequestError) and (
                 error.code is ErrorCode.TRANSACTION_ABORTED
             )
-            return _Outcome("failed" if aborted else "indeterminate", named(error))
-        return _Outcome("ok")
+            return Outcome("failed" if aborted else "indeterminate", named(error))
+        return Outcome("ok")
 
-    async def _abort(self, batch: _Batch) -> _Outcome:
+    async def _abort(self, batch: Batch) -> Outcome:
         """Abort on purpose. No commit was attempted, so its outcome changes nothing."""
         try:
             await self._transactions.abort(self._app, self._query, batch.run, batch.version)
         except ERRORS as error:
             self._refused(error)
-        return _Outcome("failed", "aborted on purpose")
+        return Outcome("failed", "aborted on purpose")
 
-    async def _run_out(self, batch: _Batch) -> _Outcome:
+    async def _run_out(self, batch: Batch) -> Outcome:
         """Renew no more, and commit at about the time when the transaction runs out."""
         for attempt in batch.attempts:
             await attempt.writer.close()
         await asyncio.sleep(SHORT_TIMEOUT_MS / 1000 * self._random.uniform(0.7, 1.3))
         return await self._commit(batch)
 
-    async def _mix(self, batch: _Batch) -> _Outcome:
+    async def _mix(self, batch: Batch) -> Outcome:
         """Abort, and commit the aborted writers together with one of the next incarnation."""
         try:
             await self._transactions.abort(self._app, self._query, batch.run, batch.version)
@@ -349,13 +292,13 @@ class Driver:
         except ERRORS as error:
             self._refused(error)
         self._may_be_open = True
-        return _Outcome("failed", "aborted on purpose")
+        return Outcome("failed", "aborted on purpose")
 
-    async def _mix_with(self, batch: _Batch, other: _Attempt) -> None:
+    async def _mix_with(self, batch: Batch, other: Attempt) -> None:
         invocation = self._history.invoke(invoked(other.sends), transactional=True)
         try:
             await self._send([other])
-            await self._must_refuse(
+            await must_refuse(
                 "V1: a commit that names producers of an aborted incarnation",
                 ErrorCode.TRANSACTION_ABORTED,
                 self._decide(batch, [*batch.named, other.joined.producer_id]),
@@ -364,7 +307,7 @@ class Driver:
             invocation.failed(unknown(other.sends), "named together with aborted writers")
             await other.writer.close()
 
-    async def _be_succeeded(self, batch: _Batch) -> _Outcome:
+    async def _be_succeeded(self, batch: Batch) -> Outcome:
         """Let a newer run take over before the commit."""
         self._begin_run()
         try:
@@ -372,13 +315,13 @@ class Driver:
             if attempt is not None:
                 await attempt.writer.close()
             commit = self._decide(batch, batch.named)
-            await self._must_refuse("V2: the commit of an older run", ErrorCode.RUN_FENCED, commit)
+            await must_refuse("V2: the commit of an older run", ErrorCode.RUN_FENCED, commit)
         except ERRORS as error:
             self._refused(error)
         self._version = None
-        return _Outcome("failed", "a newer run took over before the commit")
+        return Outcome("failed", "a newer run took over before the commit")
 
-    async def _race(self, batch: _Batch) -> _Outcome:
+    async def _race(self, batch: Batch) -> Outcome:
         """Let a newer run take over while the commit is on its way."""
         newer = f"{self._history.process}/{self._runs + 1}"
 
@@ -397,14 +340,14 @@ class Driver:
         self._begin_run()
         return committing.result()
 
-    async def _commit_of_older(self, batch: _Batch) -> _Outcome:
+    async def _commit_of_older(self, batch: Batch) -> Outcome:
         await asyncio.sleep(self._random.uniform(0, RACE_S))
         batch.invocation.committing()
         try:
             await self._decide(batch, batch.named)
         except ERRORS as error:
-            return _Outcome("indeterminate", named(error))
-        return _Outcome("ok")
+            return Outcome("indeterminate", named(error))
+        return Outcome("ok")
 
     async def _desert(self) -> None:
         """Write in an app that nobody will hear of again: its timeout alone can end it (V7).
@@ -427,16 +370,6 @@ class Driver:
 
     # --- what must be refused, or do nothing
 
-    async def _must_refuse(self, what: str, code: ErrorCode, request: Awaitable[object]) -> None:
-        """Raise WrongAnswerError where the request succeeds, and what else it failed with."""
-        try:
-            await request
-        except RequestError as error:
-            if error.code is not code:
-                raise
-        else:
-            raise WrongAnswerError(f"{what} was accepted, but {code.name} was due")
-
     async def _replay(self, version: int) -> None:
         """Do again what was done: the last version is committed, and nothing changes (V3)."""
         app, query, run = self._app, self._query, self._run
@@ -453,7 +386,7 @@ class Driver:
                 app, query, run, version, fingerprint, [self._random.getrandbits(30)], False
             )
         else:
-            await self._must_refuse(
+            await must_refuse(
                 f"V3: version {version} of {app} from other input",
                 ErrorCode.VERSION_CONFLICT,
                 self._transactions.commit(
@@ -476,7 +409,7 @@ class Driver:
         ]
         what = f"V2: a request of {run}, which {self._run} succeeded,"
         request = self._random.choice(requests)
-        await self._must_refuse(what, ErrorCode.RUN_FENCED, request())
+        await must_refuse(what, ErrorCode.RUN_FENCED, request())
 
     # --- reading
 

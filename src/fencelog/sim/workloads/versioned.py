@@ -8,7 +8,8 @@ from fencelog.check.history import Event
 from fencelog.client.cluster import Cluster
 from fencelog.client.transactions import Transactions
 from fencelog.sim.workload import Stage
-from fencelog.sim.workloads.driver import Driver, query_of
+from fencelog.sim.workloads.attempts import query_of
+from fencelog.sim.workloads.driver import Driver
 from fencelog.sim.workloads.own import open_cluster
 from fencelog.sim.workloads.settling import come_to_rest, insist, read_all, seen_in_the_end
 from fencelog.sim.workloads.topics import Generations
