@@ -7,6 +7,7 @@ A process of its own, whose Python path names the source that is searched:
 import json
 import logging
 import multiprocessing
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -15,6 +16,9 @@ from fencelog.sim.run import Case, run
 
 SEEDS_PER_PROCESS = 15
 """A process keeps what its killed brokers were doing, so it gives way to the next one."""
+
+RUN_CPU_S = 60
+"""Many times what a sound run needs: a bug may be found by a broker that spins."""
 
 
 def kinds_of(problems: Sequence[str]) -> list[str]:
@@ -41,10 +45,25 @@ def kinds_of(problems: Sequence[str]) -> list[str]:
     return list(found)
 
 
+class _EndlessError(KeyboardInterrupt):
+    """A run gets nowhere. Tasks keep every other exception to themselves."""
+
+
+def _give_up(number: int, frame: object) -> None:
+    raise _EndlessError(f"a run took more than {RUN_CPU_S} s of processor time")
+
+
 def seek(case: Case) -> tuple[int, list[str]]:
     """Run one seed; returns it with its problems."""
     logging.disable()
-    return case.seed, run(case).problems
+    signal.signal(signal.SIGPROF, _give_up)
+    signal.setitimer(signal.ITIMER_PROF, RUN_CPU_S)
+    try:
+        return case.seed, run(case).problems
+    except _EndlessError as error:
+        return case.seed, [f"stuck: {error}"]
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def main(arguments: Sequence[str]) -> int:

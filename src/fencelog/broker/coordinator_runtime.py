@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 from fencelog.broker.log_flusher import LogFlusher
 from fencelog.broker.partition import Partition
 from fencelog.coordination.shard import Decision, LogRecord, Shard, partition_for
-from fencelog.errors import FencelogError, NotLeaderError
+from fencelog.errors import CorruptionError, FencelogError, NotLeaderError
 from fencelog.log.values import Appended, Isolation, ReadPlan
 from fencelog.ports import WallClock
 from fencelog.types import CoordinatorEpoch, Instant, Offset
@@ -180,6 +180,8 @@ class CoordinatorRuntime(Generic[S]):
             plan = partition.log.read(offset, LOAD_BYTES, Isolation.REPLICATED)
             assert isinstance(plan, ReadPlan), plan
             data = await partition.store.read(plan)
+            if not data:
+                raise CorruptionError(f"{partition.name}: there is no record at offset {offset}")
             for header, batch in iterate(data):
                 if not header.is_control:
                     for record in read_records(batch):

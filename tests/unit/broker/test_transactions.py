@@ -8,8 +8,10 @@ import pytest
 from fencelog import node as node_module
 from fencelog.broker.partition import Partition
 from fencelog.errors import ErrorCode, StorageError
+from fencelog.log.values import ReadPlan
 from fencelog.node import Node
 from fencelog.sim.disk import Loss
+from fencelog.storage.partition_store import PartitionStore
 from fencelog.types import ProducerEpoch, ProducerId
 from fencelog.wire.batch import iterate, read_header
 from fencelog.wire.control import read_marker
@@ -405,6 +407,22 @@ def test_a_coordinator_that_cannot_read_its_log_keeps_nobody_else_from_serving(
             world.disk = world.disk.power_loss(Loss.ALL)
         async with world.node() as node, Peer.of(node) as peer:
             assert (await peer.produce("t", batch("a"))).error is ErrorCode.NONE
+            assert await Producer(peer).init() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    asyncio.run(scenario())
+
+
+def test_a_coordinator_with_a_hole_in_its_log_is_not_available(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:  # D3
+    async def nothing(store: PartitionStore, plan: ReadPlan) -> memoryview:
+        return memoryview(b"")
+
+    async def scenario() -> None:
+        async with world.node() as node, Peer.of(node) as peer:
+            await Producer(peer).init()
+        monkeypatch.setattr(PartitionStore, "read", nothing)
+        async with world.node() as node, Peer.of(node) as peer:
             assert await Producer(peer).init() is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     asyncio.run(scenario())
