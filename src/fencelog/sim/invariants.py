@@ -36,6 +36,9 @@ from fencelog.types import Instant, ProducerId, TopicPartition
 REPLAY_EVENTS = 1000
 """Live state is compared with its replay every so many steps of the broker, and at each crash."""
 
+ROUND_EVENTS = 32
+"""A round over all partitions begins every so many steps, and goes on by one at each step."""
+
 NO_PARTITION = TopicPartition("producer-ids", 0)
 Offsets: TypeAlias = tuple[int, int, int, int]
 """Log start, last stable offset, high watermark, end."""
@@ -158,7 +161,7 @@ class Monitor:
                 self._check(self._watched.get(partition) or self._watch(partition))
         if self._round:
             self._check(self._round.pop())
-        else:
+        elif not self._witness.serving or self._events % ROUND_EVENTS == 0:
             self._look_around()
         if self._events % REPLAY_EVENTS == 0:
             for watched in self._watched.values():

@@ -3,6 +3,8 @@
 Written a second time and in another way than ``fencelog.log``, because it judges it: nothing here
 looks at the log's own state. A method that takes a batch returns what is wrong with it, or None,
 and takes it over either way, so that one fault is told once.
+
+Producers that expire are not known here: a run is far shorter than the day that it takes.
 """
 
 from collections import deque

@@ -15,7 +15,7 @@ from fencelog.coordination.transaction.shard import TransactionShard
 from fencelog.log.values import Appended
 from fencelog.node import Node
 from fencelog.sim.disk import Loss
-from fencelog.sim.invariants import Monitor
+from fencelog.sim.invariants import ROUND_EVENTS, Monitor
 from fencelog.sim.workloads.own import encode
 from fencelog.sim.world import Setting, World, client_host
 from fencelog.types import Instant, Offset, Sequence, TopicPartition
@@ -97,14 +97,15 @@ class Rig:
         await self.as_client("writer", work)
 
     async def in_broker(self, work: Callable[[], object]) -> None:
-        """Do something in a step of the broker's process, and let it be looked at."""
+        """Do something in a step of the broker's process, and let one round of looks pass."""
 
         async def step() -> None:
             work()
+            for _ in range(2 * ROUND_EVENTS):
+                await asyncio.sleep(0)
 
         assert self.world.broker is not None
         await self.world.loop.start(self.world.broker, step())
-        await asyncio.sleep(0.01)
 
     async def commit_offset(self, offset: int) -> None:
         """Commit a group's offset as a request does."""
