@@ -36,7 +36,7 @@ REPORTS = ROOT / "docs/internals/proofs"
 FULL_MINUTES = 60.0
 CHAPTER_S = 100.0
 GAP_S = 3.0
-LARGE = Scale(clients=4, partitions=3, records_per_send=300, pause_s=0.02, key_records=50_000)
+LARGE = Scale(clients=4, partitions=3, records_per_send=600, pause_s=0.02, key_records=100_000)
 OPEN_ON_VERSION_1 = "queue-aiokafka"
 """Client ids that begin so are of producers that go on under one epoch after an EndTxn without an
 answer. On transaction version 1 a delayed EndTxn can end their next transaction: what the rules
