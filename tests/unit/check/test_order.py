@@ -98,6 +98,14 @@ def test_two_transactions_that_read_from_each_other_are_a_circle() -> None:
     assert "knot" not in finding.text
 
 
+def test_outside_transactions_clients_may_see_what_each_other_sent() -> None:
+    h = Written()
+    a, b = h.begin("a", send("x", 1)), h.begin("b", send("y", 2))
+    h.end("ok", "a", a, send("x", 1, 0), poll(y=[(0, 2)]))
+    h.end("ok", "b", b, send("y", 2, 0), poll(x=[(0, 1)]))
+    assert h.verdict().valid
+
+
 def test_the_shortest_circle_of_a_knot_is_shown() -> None:
     h = Written()
     names = ["a", "b", "c", "d"]
