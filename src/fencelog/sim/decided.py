@@ -367,11 +367,12 @@ class Coordinators:
     def judge(
         self, partition: TopicPartition, header: BatchHeader, marker: Marker, *, serving: bool
     ) -> str | None:
-        """What is wrong with a transaction marker.
+        """What is wrong with a transaction marker. It ends the producer's grant on the partition.
 
         ``serving``: only a start may end what no coordinator lists, by the recorded decision or
         else by an abort (E17).
         """
+        self.shared.grants.get(header.producer_id, {}).pop(partition, None)
         for view in self._views.values():
             if isinstance(view, TransactionView) and header.producer_id in view.ids:
                 return view.judge(partition, header, marker, serving=serving)

@@ -141,6 +141,12 @@ def unknown_transaction(files: Files) -> None:
     files.append(DATA, data(7, txn=True))
 
 
+def after_its_marker(files: Files) -> None:
+    opened(files)
+    decided(files)
+    files.append(DATA, marker(7), data(7, 0, 1, txn=True))
+
+
 def other_epoch(files: Files) -> None:
     opened(files)
     files.append(OTHER, data(7, 1, 0, txn=True))
@@ -306,6 +312,7 @@ def offsets_back(files: Files) -> None:
         (hole, "orders-0: bytes appended at 108 of 0, expected 73 (D2)"),
         (misnamed, "orders-0: file 2 begins where the log ends at 1 (D3)"),
         (unknown_transaction, "offset 0: opens a transaction that no coordinator knows here (E14)"),
+        (after_its_marker, "offset 2: opens a transaction that no coordinator knows here (E14)"),
         (other_epoch, "orders-1: offset 0: opens a transaction in epoch 1, not 0 (E14)"),
         (not_yet_committed, "before the coordinator's record of it is committed (E16)"),
         (plain_inside, "offset 1: a plain batch inside the producer's open transaction (E10)"),
