@@ -144,7 +144,7 @@ WEIGHTS: Sequence[tuple[Kind, float]] = (
     (Kind.WRITE_FAILS, 0.5),
     (Kind.FULL, 0.5),
     (Kind.SKEW, 0.5),
-    (Kind.SLOW_DISK, 0.7),
+    (Kind.SLOW_DISK, 1),
     (Kind.ROT, 0.7),
     (Kind.LATE_MARKER, 0.7),
 )
@@ -176,6 +176,12 @@ def draw(random: Random, span_s: float, *, clients: int, durability: str) -> Pla
             later = round(at + fault.seconds + random.uniform(0.0, 0.1), 3)
             again = Kind.POWER if random.random() < 0.6 else Kind.KILL
             faults.append(_fault(random, again, later, clients, durability))
+        if kind is Kind.SLOW_DISK and random.random() < 0.5:
+            # What waits for a sync is sent again, and then the power fails.
+            resent = round(at + random.uniform(0.0, 0.5), 3)
+            faults.append(Fault(kind=Kind.RESET, at=resent, how="all"))
+            later = round(resent + random.uniform(0.05, fault.seconds), 3)
+            faults.append(_fault(random, Kind.POWER, later, clients, durability))
     return tuple(sorted(faults, key=lambda each: each.at))
 
 
