@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from struct import Struct
 
+from fencelog.log.layout import CLEAN_SHUTDOWN
 from fencelog.sim.disk import Loss
 from fencelog.sim.faults import Fault, Kind, Plan
 from fencelog.sim.gate import Halt
@@ -253,6 +254,8 @@ class Nemesis:
         world = self._world
         if await world.stop_broker():
             world.flip_a_bit()
+            # A clean start trusts what a clean stop has closed, and looks at no batch.
+            await world.disk.remove(CLEAN_SHUTDOWN)
         await self._start_again()
         await asyncio.sleep(fault.seconds)
         if world.flipped is not None:
