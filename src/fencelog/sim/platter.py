@@ -12,6 +12,11 @@ from random import Random
 from typing import TypeAlias
 
 Entry: TypeAlias = "Inode | Directory"
+BEHIND_A_HOLE = 60
+"""Bytes that may survive behind zeros: no whole batch, which D3 would take for damage to promised
+data, and a run has no operator to tell otherwise."""
+WRITTEN_BACK = (0.1, 0.4, 0.9)
+"""The shares of unsynced files that the kernel wrote back of itself; files are old, or new."""
 Change: TypeAlias = "dict[str, Inode | Directory | None]"
 """Names given and, by None, taken; whole or not at all."""
 
@@ -22,7 +27,7 @@ class Loss(Enum):
     ALL = "nothing unsynced survives"
     NONE = "everything survives, and is stable from then on"
     TORN = "some, all or nothing of each file, and of the changes of each directory"
-    HOLES = "as torn, but pages in the middle may be zeros"
+    HOLES = "as torn, but bytes near the end may be zeros"
 
 
 @dataclass(eq=False, slots=True)
@@ -47,19 +52,20 @@ class Inode:
             self.doubtful.append((self.synced, end))
             self.synced = end
 
-    def survivor(self, loss: Loss, random: Random) -> "Inode":
-        """The file after a power cut."""
+    def survivor(self, loss: Loss, random: Random, whole: float) -> "Inode":
+        """The file after a power cut; ``whole``: how likely all of it was written back before."""
         if loss is Loss.NONE:
             return Inode(bytearray(self.data), len(self.data))
         if loss is Loss.ALL:
             kept = self.data[: self.synced]
+        elif random.random() < whole:
+            kept = self.data[:]
         else:
-            # Small files are often written back whole, or not at all.
             some = random.randint(self.synced, len(self.data))
-            kept = self.data[: random.choice((self.synced, some, some, len(self.data)))]
+            kept = self.data[: random.choice((self.synced, some))]
         if loss is Loss.HOLES and len(kept) > self.synced:
             start = random.randint(self.synced, len(kept))
-            end = random.randint(start, len(kept))
+            end = random.randint(max(start, len(kept) - BEHIND_A_HOLE), len(kept))
             kept[start:end] = bytes(end - start)
         for start, end in reversed(self.doubtful):
             cut = start if loss is Loss.ALL else random.randint(start, end)
@@ -97,10 +103,11 @@ class Directory:
         """The directory after a power cut, with all in it; ``seen`` has what was met before."""
         after = Directory()
         seen[id(self)] = after
+        whole = random.choice(WRITTEN_BACK)
         for name, entry in self._surviving_names(loss, random).items():
             if id(entry) not in seen:
                 seen[id(entry)] = (
-                    entry.survivor(loss, random)
+                    entry.survivor(loss, random, whole)
                     if isinstance(entry, Inode)
                     else entry.survivor(loss, random, seen)
                 )

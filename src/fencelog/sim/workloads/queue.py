@@ -14,9 +14,9 @@ from fencelog.sim.workloads.traffic import Traffic
 STEPS_MAX = 4
 SEND_SHARE = 0.6
 TRANSACTION_SHARE = 0.6
-BURST_SHARE = 1 / 16
+BURST_SHARE = 1 / 8
 """Of the operations, those that send to one partition more than a broker remembers of it."""
-BURST_SENDS = (5, 9)
+BURST_SENDS = (6, 14)
 OUT_OF_ORDER = "(OUT_OF_ORDER_SEQUENCE_NUMBER)"
 
 
