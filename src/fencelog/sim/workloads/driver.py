@@ -206,12 +206,16 @@ class Driver:
             invocation.failed(unknown(sends), named(error))
             self._refused(error)
         else:
+            begun = self._random.choice((1, 2))
+            for loser in losers:
+                # The first write of a partition may arrive together with the decision.
+                await self._stray(loser, loser.sends[1:begun])
             outcome = await fate(batch)
             batch.record(outcome, offsets)
             if outcome.how == "ok":
                 self._version = version + 1
             for loser in losers if fate != self._run_out else []:  # which closed them
-                await self._stray(loser, loser.sends[1:], to_the_end=True)
+                await self._stray(loser, loser.sends[begun:], to_the_end=True)
         for each, loser in zip(lost, losers, strict=True):
             # No commit names it, so it will never be visible, whatever its writes were told.
             each.failed(unknown(loser.sends), "not named")
