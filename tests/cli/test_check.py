@@ -86,12 +86,22 @@ def test_a_chart_is_written_beside_the_verdict(file: Path, tmp_path: Path) -> No
     assert chart.read_text(encoding="utf-8").startswith("<svg ")
 
 
+def test_a_chart_that_cannot_be_written_does_not_look_like_a_verdict(
+    file: Path, tmp_path: Path
+) -> None:
+    done = run(file, "--chart", tmp_path / "none" / "chart.svg")
+    assert done.returncode == 2
+    assert done.stdout.startswith("VALID: no anomaly\n")
+    assert done.stderr.startswith("error: no chart: [Errno 2] No such file or directory")
+
+
 @pytest.mark.parametrize(
     ("text", "what", "hint"),
     [
         (f"{SENT}\nnonsense\n", "line 2: not JSON", "each line is one event"),
         (f"{SENT}\n{SENT}\n", "line 2: operation 1 of w is invoked a second time", "own"),
         (f"{SENT}\n{TOLD}\n", "there is nothing to check", "acknowledged sends"),
+        (f"{SENT}\n{TOLD}\n{{", "there is nothing to check", "acknowledged sends"),
         ("", "there is nothing to check", "polls"),
         ("\xff\xfe", "not UTF-8", "JSON lines"),
     ],

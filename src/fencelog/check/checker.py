@@ -45,7 +45,7 @@ def _verdict(facts: Facts, found: Findings) -> Verdict:
     outcome: Outcome = "invalid" if problems else "valid"
     if not problems and not (counts["sends acknowledged"] and counts["records polled"]):
         outcome = "nothing-checked"
-        remarks.append("there must be acknowledged sends, and polls that returned records")
+        remarks.insert(0, "there must be acknowledged sends, and polls that returned records")
     if not facts.finals:
         remarks.append(
             "no final readers (processes named final…): a loss that nobody read past goes unnoticed"

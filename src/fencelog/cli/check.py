@@ -92,7 +92,10 @@ def _opened(path: Path) -> Iterator[TextIO]:
 def _draw(tables: "History", verdict: "Verdict", path: Path) -> None:
     from fencelog.check.chart import draw
 
-    path.write_text(draw(tables, verdict), encoding="utf-8")
+    try:
+        path.write_text(draw(tables, verdict), encoding="utf-8")
+    except OSError as error:
+        fail(ExitStatus.USAGE, f"no chart: {error}", "name a file that can be written")
     say(f"chart in {path}")
 
 
