@@ -15,6 +15,8 @@ from fencelog.sim.workloads.plans import Send, completed, invoked, named, unknow
 
 TIMEOUT_MS = (300, 1500)
 DESERT_SHARE = 0.4
+RACE_S = 0.03
+"""Half of the commits come in the last moments of their time: in about what markers take."""
 
 
 async def linger(stage: Stage, cluster: Cluster, transactional_id: str, sends: list[Send]) -> None:
@@ -39,6 +41,7 @@ async def _linger(stage: Stage, writer: OwnWriter, sends: list[Send], timeout_s:
     deserts = stage.random.random() < DESERT_SHARE
     try:
         await writer.begin()
+        begun = stage.now()
         await writer.send(sends[0].partition, sends[0].values)
         offsets = await writer.flush()
         if not deserts:
@@ -46,6 +49,9 @@ async def _linger(stage: Stage, writer: OwnWriter, sends: list[Send], timeout_s:
             for send in sends[1:]:
                 await writer.send(send.partition, send.values)
             offsets += await writer.flush()
+            if stage.random.random() < 0.5:
+                left_s = begun + timeout_s - stage.now()
+                await asyncio.sleep(max(0.0, left_s - stage.random.uniform(0.0, RACE_S)))
     except ERRORS as error:
         invocation.failed(unknown(sends), named(error))
         return
