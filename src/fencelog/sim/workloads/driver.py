@@ -47,12 +47,18 @@ ASSIGN_SHARE = 1 / 16
 class Driver:
     """One process that drives an app, through one run or several."""
 
-    def __init__(self, stage: Stage, cluster: Cluster, topics: Generations, app: str) -> None:
-        """Know nothing of the app: the broker knows."""
+    def __init__(
+        self, stage: Stage, cluster: Cluster, tasks: Cluster, topics: Generations, app: str
+    ) -> None:
+        """Know nothing of the app: the broker knows.
+
+        Writers have connections of their own, ``tasks``, as another process has: a broker answers
+        one connection's requests one after the other, and no write would ever meet a decision.
+        """
         self._stage = stage
         self._random = stage.random
         self._history = stage.history
-        self._cluster = cluster
+        self._tasks = tasks
         self._transactions = Transactions(cluster)
         self._reader = OwnReader(cluster)
         self._topics = topics
@@ -171,7 +177,7 @@ class Driver:
         return await self._attempt(joined, name)
 
     async def _attempt(self, joined: Joined, name: str) -> Attempt:
-        sender = await open_sender(self._cluster, ProducerOptions(joined=joined))
+        sender = await open_sender(self._tasks, ProducerOptions(joined=joined))
         sends = self._plan(joined, name)
         return Attempt(joined, OwnWriter(sender, self._stage), sends)
 

@@ -33,11 +33,12 @@ class Versioned:
 
     async def client(self, stage: Stage, index: int) -> None:
         """Drive the app until told to stop, as a run that was not seen before."""
-        cluster = open_cluster(stage)
+        cluster, tasks = open_cluster(stage), open_cluster(stage)
         topics = Generations(cluster, NAME, stage.scale)
         try:
-            await Driver(stage, cluster, topics, _app(index)).play()
+            await Driver(stage, cluster, tasks, topics, _app(index)).play()
         finally:
+            await tasks.close()
             await cluster.close()
 
     async def settle(self, stage: Stage) -> None:
