@@ -157,7 +157,11 @@ class _Run:
         if not DISK_FAULTS & self._nemesis.struck.keys():
             result.problems += [f"the broker ended by itself: {end}" for end in world.ends]
         result.problems += [f"unhandled in a callback: {each}" for each in world.loop.errors]
-        result.counts = {**verdict.counts, **self._monitor.counts}
+        result.counts = {
+            **verdict.counts,
+            **self._monitor.counts,
+            "runs with nothing to judge": int(verdict.outcome == "nothing-checked"),
+        }
         result.struck = dict(self._nemesis.struck)
         result.digest = world.loop.digest()
         result.events = world.loop.events
@@ -184,6 +188,9 @@ class _Run:
             stage.stopping = True
         _, late = await asyncio.wait(keepers, timeout=STOP_LIMIT_S)
         for process in list(world.clients.values()) if late else []:
+            self._result.problems.append(
+                f"stuck: client {process.name} did not end within {STOP_LIMIT_S:.0f} s"
+            )
             world.kill_client(process)
         settling = self._workload.settle(self._stage(FINAL))
         await self._in_office(FINAL, settling, SETTLE_LIMIT_S)

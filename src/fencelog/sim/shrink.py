@@ -1,5 +1,6 @@
 """Makes a failing case small: fewer faults, fewer clients, a shorter run, the same problem."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -46,8 +47,8 @@ def shrink(result: Result, attempt: Callable[[Case], Result]) -> Result:
 
 
 def problem_kinds(result: Result) -> set[str]:
-    """The kinds of a result's problems, without names and numbers."""
-    return {problem.split(":", 1)[0] for problem in result.problems}
+    """The kinds of a result's problems: what comes first in them, without numbers."""
+    return {re.sub(r"\d+", "#", problem.split(":", 1)[0]) for problem in result.problems}
 
 
 def _fewer_faults(case: Case, plan: Plan, fails: Callable[[Case], bool]) -> Case:

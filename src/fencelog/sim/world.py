@@ -31,7 +31,6 @@ Main = Coroutine[Any, Any, None]
 
 BROKER_HOST = "10.0.0.1"
 BROKER_PORT = 9092
-START_TIMEOUT_S = 60.0
 
 
 def client_host(number: int) -> str:
@@ -310,7 +309,7 @@ class World:
     async def _run_client(self, process: Process, main: Callable[[], Main]) -> None:
         try:
             await main()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the run reports it
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the run reports it
             self.crashes.append(f"client {process.name} ended: {type(error).__name__}: {error}")
         process.alive = False
         self._ended(process)

@@ -5,7 +5,6 @@ is kept apart from what it tells: a call that ran out of time may still do its w
 """
 
 import asyncio
-import contextlib
 import importlib.util
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
@@ -69,11 +68,18 @@ async def _stop(client: Untyped, connections: Untyped) -> None:
     """Stop a producer or consumer; where it does not, close its connections under it."""
     from aiokafka.errors import KafkaError
 
-    with contextlib.suppress(KafkaError, TimeoutError, OSError):
-        await _bounded(client.stop(), CLOSE_S)
+    for call in (client.stop, connections.close):
+        try:
+            await _bounded(call(), CLOSE_S)
+        except (KafkaError, TimeoutError, OSError):
+            continue
+        except asyncio.CancelledError:
+            # It waits for tasks that it has cancelled, and not all of them keep that to themselves.
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            continue
         return
-    with contextlib.suppress(KafkaError, TimeoutError, OSError):
-        await _bounded(connections.close(), CLOSE_S)
 
 
 class AioWriter:
