@@ -185,10 +185,6 @@ class SimTransport(asyncio.Transport):
         self._high = WRITE_BUFFER_BYTES if high is None else high
         self._low = self._high // 4 if low is None else low
 
-    def get_write_buffer_limits(self) -> tuple[int, int]:
-        """The low and the high mark."""
-        return self._low, self._high
-
     def get_write_buffer_size(self) -> int:
         """Bytes sent and not arrived."""
         return self.out.size if self.out is not None else 0
@@ -216,11 +212,15 @@ class SimTransport(asyncio.Transport):
             self.close()
 
     def drained(self) -> None:
-        """Let the protocol write again, once enough has arrived."""
+        """Let the protocol write again, once enough has arrived and its process runs."""
+        if self._paused_writing:
+            self._network.loop.call_soon(self._resume_writing, context=self.context)
+
+    def _resume_writing(self) -> None:
         if self._paused_writing and self.out is not None and self.out.size <= self._low:
             self._paused_writing = False
             if not self.lost:
-                self.context.run(self.get_protocol().resume_writing)
+                self.get_protocol().resume_writing()
 
 
 class SimServer(asyncio.AbstractServer):
@@ -447,8 +447,7 @@ class Network:
         data = pipe.queue.popleft().data
         if isinstance(data, bytes):
             pipe.size -= len(data)
-            if pipe.source.process.alive:
-                pipe.source.drained()
+            pipe.source.drained()
             if target.lost:
                 self.reset_peer(cast(_Pipe, target.out))
             elif not target.closing:

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from fencelog.sim.loop import Process, SimLoop
+from fencelog.sim.loop import Process, SimLoop, current_process
 from fencelog.sim.network import Network, Weather
 
 SERVER = ("10.0.0.1", 9092)
@@ -194,6 +194,33 @@ def test_nothing_of_a_dead_process_is_sent() -> None:
     stage.play(story)
     assert bytes(stage.received) == b"before"
     assert stage.ends == ["reset"]
+
+
+def test_a_paused_process_is_not_told_that_it_may_write_again() -> None:
+    stage, told = Stage(), []
+
+    class Writer(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            assert isinstance(transport, asyncio.Transport)
+            transport.write(bytes(200_000))
+
+        def resume_writing(self) -> None:
+            told.append((stage.loop.time(), current_process.get()))
+
+    async def client() -> None:
+        await stage.loop.create_connection(Writer, *SERVER)
+
+    async def story() -> None:
+        await stage.run_client(client)
+        stage.loop.pause(stage.client)
+        await asyncio.sleep(5)
+        assert len(stage.received) == 200_000
+        assert told == []
+        stage.loop.resume(stage.client)
+        await asyncio.sleep(1)
+
+    stage.play(story)
+    assert told == [(pytest.approx(5, abs=0.1), stage.client)]
 
 
 def test_a_writer_is_paused_while_its_peer_does_not_read() -> None:
