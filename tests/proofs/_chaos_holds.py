@@ -23,7 +23,6 @@ PRODUCE, ADD_PARTITIONS, END, INIT = (
     "EndTxn",
     "InitProducerId",
 )
-HELD = (PRODUCE, ADD_PARTITIONS, END)
 _KINDS = {
     int(ApiKey.PRODUCE): PRODUCE,
     int(ApiKey.ADD_PARTITIONS_TO_TXN): ADD_PARTITIONS,

@@ -341,7 +341,7 @@ class SimDisk(Device):
             self.platter.give_back(entry)
 
     def _find(self, path: str) -> "Entry | None":
-        entry: "Entry | None" = self.platter.root
+        entry: Entry | None = self.platter.root
         for name in _parts(path):
             entry = entry.names.get(name) if isinstance(entry, Directory) else None
         return entry

@@ -394,9 +394,3 @@ class SimLoop(asyncio.BaseEventLoop):
         del loop
         error = context.get("exception")
         self.errors.append(f"{context.get('message')}: {error!r}")
-
-    def _process_events(self, event_list: object) -> None:
-        """Nothing comes from outside."""
-
-    def _write_to_self(self) -> None:
-        """Nobody sleeps in a selector."""
