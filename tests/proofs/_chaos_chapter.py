@@ -113,6 +113,7 @@ def _act(script: Script, outcome: Outcome, nemesis: Nemesis, started: Callable[[
     outcome.problems += nemesis.failures
     outcome.problems += crew.stop(END_S)
     if not nemesis.broker.running:
+        outcome.problems.append(f"the broker ended by itself:\n{nemesis.broker.stderr[-2000:]}")
         return
     began = time.monotonic()
     if problem := crew.play.run("settle", "final", SETTLE_S):
