@@ -23,7 +23,7 @@ from fencelog.broker.marker_sender import MarkerSender
 from fencelog.broker.markers import transaction_work, versioned_work
 from fencelog.broker.producer_ids import ProducerIds
 from fencelog.broker.recovered import RecoveredTransactions
-from fencelog.broker.server import Server
+from fencelog.broker.server import Dispatch, Server
 from fencelog.coordination.group.shard import GroupShard
 from fencelog.coordination.shard import Shard
 from fencelog.coordination.transaction.shard import TransactionLimits, TransactionShard
@@ -61,10 +61,17 @@ class Node:
     no reader is served while half of a decided transaction is marked (V6).
     """
 
-    def __init__(self, config: BrokerConfig, ports: Ports) -> None:
-        """Compose; nothing runs before ``start``."""
+    def __init__(
+        self,
+        config: BrokerConfig,
+        ports: Ports,
+        *,
+        new_server: Callable[[BrokerConfig, Dispatch], Server] = Server,
+    ) -> None:
+        """Compose; nothing runs before ``start``. ``new_server`` makes what stands at the port."""
         self._config = config
         self._ports = ports
+        self._new_server = new_server
         self._flusher = LogFlusher(sync=config.durability == "fsync")
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
@@ -118,7 +125,7 @@ class Node:
             producer_ids=producer_ids,
             clock=ports.clock,
         )
-        self._server = Server(config, Dispatcher(self.broker, handlers()))
+        self._server = self._new_server(config, Dispatcher(self.broker, handlers()))
         self.address = self.broker.address = await self._server.start()
         self._upkeep = loop.create_task(self._keep_up())
         self._tasks.append(self._upkeep)

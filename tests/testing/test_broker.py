@@ -1,0 +1,206 @@
+"""The plugin's broker: what a kill leaves and breaks, what a hold holds, what it says of misuse."""
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from fencelog.client.blocking import Client
+from fencelog.coordination.shard import partition_for
+from fencelog.errors import FencelogError, RequestError
+from fencelog.testing import LocalBroker
+from tests.support.waiting import wait_until
+
+pytest_plugins = ["fencelog.testing"]
+
+DEADLINE_S = 20.0
+INTERNAL_PARTITIONS = 16
+
+
+def write(address: str, topic: str, value: bytes, **how: str) -> None:
+    with Client(address, **how) as client, client.producer() as producer:
+        producer.send(topic, value)
+
+
+def values(broker: LocalBroker, topic: str) -> list[bytes | None]:
+    return [record.value for record in broker.records(topic)]
+
+
+def address_of(broker: LocalBroker) -> tuple[str, int]:
+    host, port = broker.bootstrap.split(":")
+    return host, int(port)
+
+
+def stored(folder: Path) -> dict[str, bytes]:
+    # Not the metadata: closing SQLite moves what it has stored from one of its files to another.
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and "sqlite" not in path.name
+    }
+
+
+def test_a_kill_leaves_the_files_as_they_are_and_no_mark_of_a_clean_stop(
+    fencelog_broker: LocalBroker,
+) -> None:
+    fencelog_broker.create_topic("orders")
+    write(fencelog_broker.bootstrap, "orders", b"one")
+    before = stored(fencelog_broker.data_dir)
+    fencelog_broker.kill()
+    assert stored(fencelog_broker.data_dir) == before
+    fencelog_broker.start()
+    assert values(fencelog_broker, "orders") == [b"one"]
+
+
+def test_a_kill_breaks_every_connection_and_refuses_new_ones(fencelog_broker: LocalBroker) -> None:
+    with socket.create_connection(address_of(fencelog_broker), DEADLINE_S) as silent:
+        with Client(fencelog_broker.bootstrap) as client:
+            client.topics()  # accepted behind the silent one
+        fencelog_broker.kill()
+        with contextlib.suppress(ConnectionResetError):
+            assert silent.recv(1) == b""
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address_of(fencelog_broker), DEADLINE_S)
+
+
+def test_while_it_is_dead_nobody_else_gets_its_port(fencelog_broker: LocalBroker) -> None:
+    fencelog_broker.kill()
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(address_of(fencelog_broker))
+    address = fencelog_broker.bootstrap
+    fencelog_broker.start()
+    assert fencelog_broker.bootstrap == address
+
+
+def test_lives_leave_neither_threads_nor_descriptors_behind(
+    tmp_path: Path, fresh_name: Callable[[str], str]
+) -> None:
+    def one_life() -> tuple[int, int]:
+        with LocalBroker(tmp_path / fresh_name("data")) as broker:
+            broker.create_topic("orders")
+            write(broker.bootstrap, "orders", b"one")
+            broker.restart()
+            assert values(broker, "orders") == [b"one"]
+        return threading.active_count(), len(os.listdir("/proc/self/fd"))
+
+    assert one_life() == one_life()
+
+
+def test_what_a_broker_does_after_its_kill_is_refused_in_words(tmp_path: Path) -> None:
+    broker = LocalBroker(tmp_path)
+    with pytest.raises(FencelogError, match="not running"):
+        broker.create_topic("orders")
+    with broker:
+        assert broker.running
+        with pytest.raises(FencelogError, match="kill it first"):
+            broker.start()
+    assert not broker.running
+    broker.close()
+
+
+def test_a_directory_that_cannot_be_used_says_so_and_leaves_no_thread(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("a file")
+    before = threading.active_count()
+    broker = LocalBroker(tmp_path / "data")
+    with pytest.raises(FencelogError, match="data"):
+        broker.start()
+    broker.close()
+    assert threading.active_count() == before
+
+
+def test_only_the_named_transaction_expires(fencelog_broker: LocalBroker) -> None:
+    names = (f"shop-{number}" for number in count())
+    in_one_shard = (each for each in names if partition_for(each, INTERNAL_PARTITIONS) == 0)
+    first, second = next(in_one_shard), next(in_one_shard)
+    with Client(fencelog_broker.bootstrap) as client:
+        fencelog_broker.create_topic("orders", 2)
+        producers = [client.producer(transactional_id=each) for each in (first, second)]
+        for partition, producer in enumerate(producers):
+            producer.begin()
+            producer.send("orders", b"%d" % partition, partition=partition)
+            producer.flush()
+        fencelog_broker.expire_transaction(first)
+        with pytest.raises(FencelogError, match="no open transaction"):
+            fencelog_broker.expire_transaction(first)
+        producers[1].commit()
+        for producer in producers:
+            producer.close()
+    assert values(fencelog_broker, "orders") == [b"1"]
+
+
+def test_nobody_is_fenced_by_a_name_that_was_never_used(fencelog_broker: LocalBroker) -> None:
+    with pytest.raises(RequestError, match="TRANSACTIONAL_ID_NOT_FOUND"):
+        fencelog_broker.fence("nobody")
+    with pytest.raises(FencelogError, match="nobody has no open transaction"):
+        fencelog_broker.expire_transaction("nobody")
+
+
+def test_a_hold_of_one_client_leaves_the_others_alone(fencelog_broker: LocalBroker) -> None:
+    fencelog_broker.create_topic("orders")
+    address = fencelog_broker.bootstrap
+    with ThreadPoolExecutor(1) as beside:
+        with fencelog_broker.hold("Produce", client_id="slow") as held:
+            slow = beside.submit(write, address, "orders", b"slow", client_id="slow")
+            held.wait()
+            write(address, "orders", b"quick", client_id="quick")
+            assert values(fencelog_broker, "orders") == [b"quick"]
+        slow.result(DEADLINE_S)
+    assert values(fencelog_broker, "orders") == [b"quick", b"slow"]
+
+
+def test_a_held_request_arrives_even_if_its_sender_has_died(fencelog_broker: LocalBroker) -> None:
+    fencelog_broker.create_topic("orders")
+    with fencelog_broker.hold("Produce") as held:
+        client = Client(fencelog_broker.bootstrap)
+        producer = client.producer()
+        producer.send("orders", b"last words")
+        with ThreadPoolExecutor(1) as beside:
+            sending = beside.submit(producer.flush)
+            held.wait()
+            client.close()
+            assert sending.exception(DEADLINE_S) is not None
+        assert values(fencelog_broker, "orders") == []
+        held.release()
+    wait_until(lambda: values(fencelog_broker, "orders") == [b"last words"], what="it arrives")
+
+
+def test_what_was_held_at_a_kill_is_lost_and_comes_again(fencelog_broker: LocalBroker) -> None:
+    fencelog_broker.create_topic("orders")
+    with ThreadPoolExecutor(1) as beside, fencelog_broker.hold("Produce") as held:
+        sending = beside.submit(write, fencelog_broker.bootstrap, "orders", b"one")
+        held.wait()
+        fencelog_broker.restart()
+        assert values(fencelog_broker, "orders") == []
+        held.wait(2)  # the retry is held as well
+        held.release()
+        sending.result(DEADLINE_S)
+    assert values(fencelog_broker, "orders") == [b"one"]
+
+
+@pytest.mark.parametrize(
+    ("misuse", "words"),
+    [
+        (lambda broker: broker.hold("Prduce").__enter__(), "'Prduce' is not one of Produce, Fetch"),
+        (lambda broker: broker.records("nothing"), "UNKNOWN_TOPIC_OR_PARTITION"),
+    ],
+    ids=["no such request", "no such topic"],
+)
+def test_misuse_is_named(
+    fencelog_broker: LocalBroker, misuse: Callable[[LocalBroker], object], words: str
+) -> None:
+    with pytest.raises((ValueError, RequestError), match=words):
+        misuse(fencelog_broker)
+
+
+def test_a_hold_that_nothing_meets_tells_what_it_waited_for(fencelog_broker: LocalBroker) -> None:
+    with (
+        fencelog_broker.hold("EndTxn") as held,
+        pytest.raises(TimeoutError, match="0 of 1 EndTxn"),
+    ):
+        held.wait(timeout_s=0.01)
