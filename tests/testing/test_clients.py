@@ -101,12 +101,15 @@ def test_a_lost_acknowledgement_and_its_retry_leave_one_copy(  # E4, E13
     client: StockClient, fencelog_broker: LocalBroker, beside: ThreadPoolExecutor
 ) -> None:
     fencelog_broker.create_topic("orders")
-    with fencelog_broker.hold("Produce") as held:
+    with fencelog_broker.hold("Produce") as first, fencelog_broker.hold("Produce") as second:
         sending = beside.submit(
             client.write, fencelog_broker.bootstrap, "orders", [ToSend(b"once")], idempotent=True
         )
-        held.wait()
-        held.drop_answer()
+        first.wait()
+        first.drop_answer()
+        second.wait()  # the retry; without one this would show nothing
+        assert values(fencelog_broker, "orders", committed=False) == [b"once"]
+        second.release()
         sending.result(DEADLINE_S)
     assert values(fencelog_broker, "orders", committed=False) == [b"once"]
 
