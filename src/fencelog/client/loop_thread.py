@@ -38,6 +38,8 @@ class LoopThread:
         """Start the thread. ``farewell`` runs in the loop before it is closed."""
         self._farewell = farewell
         self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._closed = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
@@ -50,10 +52,11 @@ class LoopThread:
 
     def submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         """Start a coroutine in the loop; the future answers in any thread."""
-        if not self._thread.is_alive():
-            work.close()
-            raise FencelogError("this client is closed; make a new one")
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._lock:
+            if not self._closed and self._thread.is_alive():
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        work.close()
+        raise FencelogError("this client is closed; make a new one")
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the loop and wait; an interrupt of the waiter cancels it."""
@@ -69,7 +72,11 @@ class LoopThread:
         _running.discard(self)
         if not self.owned or not self._thread.is_alive():
             return
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        with self._lock:
+            if not self._closed:
+                # Behind all that was submitted, which is therefore cancelled and not forgotten.
+                self._closed = True
+                self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(JOIN_TIMEOUT_S)
 
     def _main(self) -> None:
