@@ -3,10 +3,12 @@
 import contextlib
 import os
 import socket
+import struct
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
+from operator import le
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ pytest_plugins = ["fencelog.testing"]
 
 DEADLINE_S = 20.0
 INTERNAL_PARTITIONS = 16
+API_VERSIONS_V0 = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 
 
 def write(address: str, topic: str, value: bytes, **how: str) -> None:
@@ -78,6 +81,27 @@ def test_while_it_is_dead_nobody_else_gets_its_port(fencelog_broker: LocalBroker
     assert fencelog_broker.bootstrap == address
 
 
+def test_a_kill_keeps_what_was_not_sent_from_a_slow_reader(fencelog_broker: LocalBroker) -> None:
+    many = 40_000
+    fencelog_broker.create_topic("orders")
+    with socket.socket() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.settimeout(DEADLINE_S)
+        slow.connect(address_of(fencelog_broker))
+        slow.sendall(API_VERSIONS_V0)
+        answer_bytes = 4 + int.from_bytes(slow.recv(4, socket.MSG_WAITALL), "big")
+        slow.recv(answer_bytes - 4, socket.MSG_WAITALL)
+        slow.sendall(API_VERSIONS_V0 * many)
+        for _ in range(10):
+            fencelog_broker.records("orders")  # the broker reads from both in turns
+        fencelog_broker.kill()
+        got = 0
+        with contextlib.suppress(ConnectionResetError):
+            while some := slow.recv(1 << 20):
+                got += len(some)
+    assert got < many * answer_bytes
+
+
 def test_lives_leave_neither_threads_nor_descriptors_behind(
     tmp_path: Path, fresh_name: Callable[[str], str]
 ) -> None:
@@ -87,9 +111,15 @@ def test_lives_leave_neither_threads_nor_descriptors_behind(
             write(broker.bootstrap, "orders", b"one")
             broker.restart()
             assert values(broker, "orders") == [b"one"]
+        return left_open()
+
+    def left_open() -> tuple[int, int]:
         return threading.active_count(), len(os.listdir("/proc/self/fd"))
 
-    assert one_life() == one_life()
+    before = one_life()
+    one_life()
+    # The last threads of a pool end a moment after it.
+    wait_until(lambda: all(map(le, left_open(), before)), what="as many as before")
 
 
 def test_what_a_broker_does_after_its_kill_is_refused_in_words(tmp_path: Path) -> None:
@@ -112,6 +142,29 @@ def test_a_directory_that_cannot_be_used_says_so_and_leaves_no_thread(tmp_path: 
         broker.start()
     broker.close()
     assert threading.active_count() == before
+
+
+def test_what_is_decided_is_settled_once_its_markers_are_in_the_log(
+    fencelog_broker: LocalBroker,
+) -> None:
+    life = fencelog_broker._life
+    assert life is not None
+
+    async def decide_and_settle() -> bool:
+        assert await life.expire_transaction("shop")
+        await life.settled()
+        partition = life._node.broker.logs.get("orders", 0)
+        assert partition is not None
+        return partition.log.last_stable_offset == partition.log.log_end_offset == 2
+
+    fencelog_broker.create_topic("orders")
+    with Client(fencelog_broker.bootstrap) as client:
+        producer = client.producer(transactional_id="shop")
+        producer.begin()
+        producer.send("orders", b"one tea")
+        producer.flush()
+        assert life.run(decide_and_settle())
+        producer.close()
 
 
 def test_only_the_named_transaction_expires(fencelog_broker: LocalBroker) -> None:
