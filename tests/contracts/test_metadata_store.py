@@ -15,7 +15,7 @@ from fencelog.sim.metadata import SimMetadata
 Open = Callable[[], Awaitable[MetadataStore]]
 
 
-@pytest.fixture(params=["sqlite", "sim", "slow sim"])
+@pytest.fixture(params=["sqlite", "unsynced sqlite", "sim", "slow sim"])
 def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     """Open the store; a second call after a close opens the same one again."""
     simulated = SimMetadata()
@@ -27,8 +27,9 @@ def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
             simulated.delay = a_while
         return simulated
 
-    if request.param == "sqlite":
-        return lambda: SqliteMetadata.open(tmp_path / "metadata.db")
+    if request.param.endswith("sqlite"):
+        sync = request.param == "sqlite"
+        return lambda: SqliteMetadata.open(tmp_path / "metadata.db", sync=sync)
     return open_simulated
 
 

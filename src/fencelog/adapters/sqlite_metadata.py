@@ -43,13 +43,16 @@ class SqliteMetadata:
         self._connection: sqlite3.Connection | None = connection
 
     @classmethod
-    async def open(cls, path: str | Path) -> Self:
-        """Open or make the file. Raises StorageError or CorruptionError."""
+    async def open(cls, path: str | Path, *, sync: bool = True) -> Self:
+        """Open or make the file. Raises StorageError or CorruptionError.
+
+        Without ``sync`` what was answered survives the process and no power loss.
+        """
         where = Path(path)
         thread = ThreadPoolExecutor(1, thread_name_prefix="fencelog-metadata")
         loop = asyncio.get_running_loop()
         try:
-            connection = await loop.run_in_executor(thread, _connect, where)
+            connection = await loop.run_in_executor(thread, _connect, where, sync)
         except BaseException as error:
             thread.shutdown(wait=False)
             if isinstance(error, sqlite3.Error | OSError):
@@ -128,14 +131,16 @@ class SqliteMetadata:
             raise _translated(self._path, error) from error
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _connect(path: Path, sync: bool) -> sqlite3.Connection:
     path.parent.mkdir(parents=True, exist_ok=True)
     # isolation_level None: each statement is its own transaction, synced when it returns.
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("PRAGMA journal_mode = WAL").fetchone()
-        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA synchronous = FULL" if sync else "PRAGMA synchronous = OFF")
         connection.executescript(_SCHEMA)
+        if not sync:
+            return connection
         directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(directory)
