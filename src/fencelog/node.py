@@ -23,7 +23,7 @@ from fencelog.broker.marker_sender import MarkerSender
 from fencelog.broker.markers import transaction_work, versioned_work
 from fencelog.broker.producer_ids import ProducerIds
 from fencelog.broker.recovered import RecoveredTransactions
-from fencelog.broker.server import Dispatch, Server
+from fencelog.broker.server import Server
 from fencelog.coordination.group.shard import GroupShard
 from fencelog.coordination.shard import Shard
 from fencelog.coordination.transaction.shard import TransactionLimits, TransactionShard
@@ -66,7 +66,7 @@ class Node:
         config: BrokerConfig,
         ports: Ports,
         *,
-        new_server: Callable[[BrokerConfig, Dispatch], Server] = Server,
+        new_server: Callable[[BrokerConfig, Dispatcher], Server] = Server,
     ) -> None:
         """Compose; nothing runs before ``start``. ``new_server`` makes what stands at the port."""
         self._config = config

@@ -3,15 +3,12 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TypeAlias
 
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.connection import Answer, Connection
 from fencelog.types import Instant
 
 log = logging.getLogger(__name__)
-
-Dispatch: TypeAlias = Callable[[bytearray, Connection], Answer]
 
 SCRATCH_BYTES = 256 * 1024
 SWEEP_INTERVAL_S = 5.0
@@ -20,7 +17,9 @@ SWEEP_INTERVAL_S = 5.0
 class Server:
     """Accepts connections and hands their frames to one dispatch function."""
 
-    def __init__(self, config: BrokerConfig, dispatch: Dispatch) -> None:
+    def __init__(
+        self, config: BrokerConfig, dispatch: Callable[[bytearray, Connection], Answer]
+    ) -> None:
         """Prepare; nothing listens before ``start``."""
         self._config = config
         self._dispatch = dispatch

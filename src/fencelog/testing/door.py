@@ -7,7 +7,8 @@ from concurrent.futures import Future
 
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.connection import Answer, Connection, Pending, Reply
-from fencelog.broker.server import Dispatch, Server
+from fencelog.broker.dispatch import Dispatcher
+from fencelog.broker.server import Server
 from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.headers import RequestHeader, read_request_header
 
@@ -73,7 +74,7 @@ class Held:
 class Door(Server):
     """A server that lets a test hold requests before the broker sees them."""
 
-    def __init__(self, config: BrokerConfig, dispatch: Dispatch, holds: Sequence[Held]) -> None:
+    def __init__(self, config: BrokerConfig, dispatch: Dispatcher, holds: Sequence[Held]) -> None:
         """``holds`` may grow and shrink meanwhile."""
         super().__init__(config, dispatch)
         self._holds = holds

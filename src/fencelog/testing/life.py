@@ -13,7 +13,7 @@ from fencelog.adapters.file_disk import FileDisk, FileDiskFile
 from fencelog.adapters.sqlite_metadata import SqliteMetadata
 from fencelog.adapters.system_clock import SystemClock, SystemRandom
 from fencelog.broker.config import BrokerConfig
-from fencelog.broker.server import Dispatch
+from fencelog.broker.dispatch import Dispatcher
 from fencelog.client.loop_thread import LoopThread
 from fencelog.coordination.shard import Decision
 from fencelog.coordination.transaction.records import read_key
@@ -125,7 +125,7 @@ class Life:
         self._node = Node(config, ports, new_server=self._new_door)
         await self._node.start()
 
-    def _new_door(self, config: BrokerConfig, dispatch: Dispatch) -> Door:
+    def _new_door(self, config: BrokerConfig, dispatch: Dispatcher) -> Door:
         self._door = Door(config, dispatch, self._holds)
         return self._door
 
