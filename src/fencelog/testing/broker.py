@@ -5,15 +5,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from fencelog.broker.config import BrokerConfig
-from fencelog.client.blocking import Client
-from fencelog.client.model import Isolation, Record
 from fencelog.errors import FencelogError
 from fencelog.testing.door import OWN_CLIENT_ID, Held
 from fencelog.testing.life import Life
 from fencelog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from fencelog.client.blocking import Client
+    from fencelog.client.model import Isolation, Record
 
 HOST = "127.0.0.1"
 REQUEST_TIMEOUT_S = 10.0
@@ -78,7 +80,7 @@ class LocalBroker:
         """Create a topic. Raises RequestError (TOPIC_ALREADY_EXISTS, INVALID_CONFIG …)."""
         self._asking().create_topic(name, partitions, configs)
 
-    def records(self, topic: str, *, isolation: Isolation = "transactional") -> list[Record]:
+    def records(self, topic: str, *, isolation: "Isolation" = "transactional") -> "list[Record]":
         """All records that a reader sees now, by partition and offset; decided transactions whole.
 
         ``transactional`` is what a consumer with ``read_committed`` sees, ``replicated`` what one
@@ -155,9 +157,11 @@ class LocalBroker:
             raise FencelogError("the broker is not running; start it first")
         return self._life
 
-    def _asking(self) -> Client:
+    def _asking(self) -> "Client":
         self._alive()
         if self._client is None:
+            from fencelog.client.blocking import Client
+
             self._client = Client(
                 self.bootstrap, client_id=OWN_CLIENT_ID, request_timeout_s=REQUEST_TIMEOUT_S
             )
