@@ -1,7 +1,9 @@
-"""A fixed set of seeds over all workloads, and the seeds that once found a defect."""
+"""A fixed set of seeds over all workloads, and the cases that once showed a defect."""
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -9,8 +11,31 @@ from fencelog.sim.workloads import WORKLOADS
 
 SEEDS = 200
 DEADLINE_S = 600
-REGRESSIONS: list[tuple[int, str, str]] = []
-"""Seed, workload, and what it found."""
+REGRESSIONS: dict[str, dict[str, object]] = {
+    # A kill parted the making of a partition from the sync of its name, which the next run used
+    # unsynced; a power cut took the partition with all that was acknowledged.
+    "names_of_a_killed_run": {
+        "seed": 1,
+        "workload": "queue",
+        "plan": [
+            {"kind": "kill", "at": 0.5, "point": "sync_directory ", "nth": 2, "seconds": 0.2},
+            {"kind": "power", "at": 3.5, "seconds": 0.2, "how": "ALL"},
+        ],
+    },
+    # aiokafka cancelled a client that closed it; the client was gone, and nobody said so.
+    "client_that_was_cancelled": {
+        "seed": 32,
+        "workload": "queue-aiokafka",
+        "plan": [
+            {"kind": "sync-fails", "at": 0.646, "seconds": 0.407, "how": "NONE"},
+            {"kind": "cut", "at": 1.18, "seconds": 0.98, "how": "in"},
+            {"kind": "client-pause", "at": 1.378, "seconds": 1.333, "how": "0"},
+        ],
+        "clients": 3,
+        "span_s": 3.621082306009482,
+    },
+}
+"""Cases by what they showed; with their plans, as what a seed draws may change."""
 
 
 def simulate(*arguments: str) -> str:
@@ -35,7 +60,9 @@ def test_two_hundred_seeds_show_no_anomaly_and_all_kinds_of_faults() -> None:
         assert f"\n {kind} " in told, told
 
 
-@pytest.mark.parametrize(("seed", "workload", "found"), REGRESSIONS)
-def test_a_seed_that_found_a_defect_stays_clean(seed: int, workload: str, found: str) -> None:
-    del found
-    simulate(str(seed), "--workload", workload)
+@pytest.mark.parametrize("case", REGRESSIONS.values(), ids=REGRESSIONS)
+def test_a_case_that_showed_a_defect_stays_clean(case: dict[str, object], tmp_path: Path) -> None:
+    file = tmp_path / "case.json"
+    file.write_text(json.dumps(case), encoding="utf-8")
+    told = simulate("--case", str(file))
+    assert " 0 sends acknowledged" not in told
