@@ -8,12 +8,13 @@ first, as long as the checker still finds that anomaly.
 import json
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 
-from fencelog.check import check
+from fencelog.check import Verdict, check
 from fencelog.sim.run import Case, Result, run
 from fencelog.sim.shrink import shrink
+from tests.proofs._seek import told
 
 
 def case_of(text: str) -> Case:
@@ -27,11 +28,17 @@ def small(case: Case, kind: str) -> Case:
 
     def attempt(tried: Case) -> Result:
         result = run(tried)
-        same = [each for each in result.problems if each.startswith(f"{kind}:")]
-        return replace(result, problems=same)
+        found = told(result.problems)
+        return replace(result, problems=[found[kind]] if kind in found else [])
 
     best = shrink(attempt(case), attempt)
     return replace(best.case, plan=best.plan, clients=best.scale.clients, span_s=best.span_s)
+
+
+def headline(verdict: Verdict, kinds: Container[str]) -> str:
+    """The verdict in a line, of what can be told."""
+    found = [f"{count} {kind}" for kind, count in verdict.found.items() if kind in kinds]
+    return f"INVALID: {', '.join(found)}" if found else verdict.text().splitlines()[0]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -42,21 +49,23 @@ def main(arguments: Sequence[str]) -> int:
         case = small(case, arguments[1])
     result = run(case)
     verdict = check(result.history)
+    kinds = told(result.problems)
     findings = [
         {"kind": each.kind, "text": each.text, "witness": [w.line() for w in each.witness]}
         for each in verdict.problems
+        if each.kind in kinds
     ]
-    told = {
+    story = {
         "case": case.to_json(),
         "setting": f"{result.setting.durability} mode, {result.scale.clients} clients, "
         f"{result.scale.partitions} partitions",
         "faults": result.story,
-        "headline": verdict.text().splitlines()[0],
+        "headline": headline(verdict, kinds),
         "findings": findings,
         "problems": result.problems,
         "checked": {name: verdict.counts[name] for name in ("operations", "sends")},
     }
-    print(json.dumps(told))
+    print(json.dumps(story))
     return 0
 
 

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, TypeAlias
 
 from tests.proofs.mutants import ROOT, Hunt, hunt
@@ -24,6 +25,7 @@ SEEDS_MAX = 1000
 SEEDS_WHERE_HELD = 200
 """Run where another fence is expected to hold."""
 TELL_LIMIT_S = 900
+WITNESS_CHARACTERS = 150
 Told: TypeAlias = Mapping[str, Any]
 
 
@@ -87,6 +89,7 @@ def transcript(outcome: Outcome) -> list[str]:
         (each for each in without["findings"] if each["kind"] == kind),
         key=lambda each: len(each["witness"]),
     )
+    witness = [" ".join(line.split()) for line in finding["witness"]]
     checked = ", ".join(f"{count} {what}" for what, count in with_it["checked"].items())
     return [
         f"without: {name}",
@@ -94,7 +97,7 @@ def transcript(outcome: Outcome) -> list[str]:
         *(without["faults"] or ["  no fault at all"]),
         without["headline"],
         f"  {finding['kind']}: {finding['text']}",
-        *(f"    {line}" for line in finding["witness"]),
+        *(f"    {shorten(line, WITNESS_CHARACTERS, placeholder=' …')}" for line in witness),
         "",
         "with it, the same seed and faults:",
         *(with_it["faults"] or ["  no fault at all"]),
