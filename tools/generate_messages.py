@@ -32,22 +32,32 @@ OWN_DEFINITIONS = ROOT / "src/fencelog/wire/definitions"
 TARGET = ROOT / "src/fencelog/wire/messages"
 
 KAFKA_MESSAGES = [
+    "AddOffsetsToTxn",
     "AddPartitionsToTxn",
     "ApiVersions",
     "CreateTopics",
+    "DeleteGroups",
     "DeleteTopics",
     "DescribeCluster",
     "DescribeConfigs",
+    "DescribeGroups",
     "DescribeProducers",
     "DescribeTransactions",
     "EndTxn",
     "FindCoordinator",
+    "Heartbeat",
     "InitProducerId",
+    "JoinGroup",
+    "LeaveGroup",
+    "ListGroups",
     "ListOffsets",
     "ListTransactions",
     "Metadata",
     "OffsetCommit",
+    "OffsetDelete",
     "OffsetFetch",
+    "SyncGroup",
+    "TxnOffsetCommit",
 ]
 """All that are spoken here but Produce and Fetch, which ``fencelog.wire.hot`` has by hand."""
 
