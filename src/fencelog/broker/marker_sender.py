@@ -114,7 +114,7 @@ class MarkerSender(Generic[S]):
             if partition is None:
                 done.add(name)  # deleted: nothing is left to mark (E17)
                 continue
-            outcome = partition.log.append_markers(markers, now_ms=self._clock.now_ms())
+            outcome = partition.append_markers(markers, now_ms=self._clock.now_ms())
             if isinstance(outcome, Appended):
                 self._flusher.dirty(partition)
                 waits.append((partition, outcome.end_offset))

@@ -1,11 +1,13 @@
 """One partition in service: its log (rules), its files (store) and who waits on it."""
 
 import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from fencelog.broker.purgatory import Purgatory
 from fencelog.errors import NotLeaderError, StorageError
 from fencelog.log.partition_log import PartitionLog
+from fencelog.log.values import Appended, MarkerToWrite, Rejected
 from fencelog.storage.partition_store import PartitionStore
 from fencelog.types import Offset, TopicId, TopicPartition
 
@@ -24,11 +26,22 @@ class Partition:
     stamps_on_append: bool = field(init=False)
     """Whether the broker sets the timestamps (LogAppendTime)."""
     failure: Exception | None = None
+    marked: Callable[[Sequence[MarkerToWrite]], None] = field(default=lambda _markers: None)
+    """Who follows the transactions that end here: a coordinator whose records are in this log."""
 
     def __post_init__(self) -> None:
         """Waits start from what recovery found durable."""
         self.purgatory = Purgatory(self.log.high_watermark)
         self.stamps_on_append = self.log.config.message_timestamp_type == "LogAppendTime"
+
+    def append_markers(
+        self, markers: Sequence[MarkerToWrite], *, now_ms: int
+    ) -> Appended | Rejected:
+        """End transactions here, all of them or none, and tell who follows."""
+        outcome = self.log.append_markers(markers, now_ms=now_ms)
+        if isinstance(outcome, Appended):
+            self.marked(markers)
+        return outcome
 
     def flushed(self, end_offset: Offset) -> None:
         """All below ``end_offset`` is durable in the mode in force: move HW and wake who waits."""

@@ -69,7 +69,7 @@ class RecoveredTransactions:
 
     async def _end(self, partition: Partition, markers: list[MarkerToWrite]) -> None:
         log.warning("%s: ending %d transactions that nobody lists", partition.name, len(markers))
-        outcome = partition.log.append_markers(markers, now_ms=self._clock.now_ms())
+        outcome = partition.append_markers(markers, now_ms=self._clock.now_ms())
         if isinstance(outcome, Appended):
             self._flusher.dirty(partition)
             try:

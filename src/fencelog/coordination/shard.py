@@ -13,7 +13,7 @@ leadership moves, it is thrown away and a new one is replayed from the log.
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from fencelog.types import Instant, Offset, TimestampMs
+from fencelog.types import NO_PRODUCER_ID, Instant, Offset, ProducerId, TimestampMs
 
 R = TypeVar("R", covariant=True)
 
@@ -24,6 +24,8 @@ class LogRecord:
 
     key: bytes
     value: bytes | None
+    producer_id: ProducerId = NO_PRODUCER_ID
+    """Whose transaction it is part of: it counts once that one's marker says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,8 @@ class Decision(Generic[R]):
 
     records: tuple[LogRecord, ...]
     response: R
+    moves_deadline: bool = False
+    """Whether ``next_deadline`` may be earlier now although no record says so."""
 
 
 class Shard(Protocol):
@@ -49,7 +53,7 @@ class Shard(Protocol):
         """When ``expire`` has something to do; None while nothing can run out."""
         ...
 
-    def expire(self, now: Instant, wall_ms: TimestampMs) -> Decision[None]:
+    def expire(self, now: Instant, wall_ms: TimestampMs) -> Decision[object]:
         """Decide what has run out by ``now``. Call it once after a load, too."""
         ...
 

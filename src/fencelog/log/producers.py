@@ -117,6 +117,8 @@ def judge(
         return None
     if epoch < state.epoch:
         return ErrorCode.INVALID_PRODUCER_EPOCH  # E2
+    if first_sequence < 0:
+        return None  # a coordinator's own batch: its producer numbers what it sends itself only
     # KIP-360: an idempotent producer raises its epoch by itself and starts again at 0 (E6).
     expected = state.next_sequence if epoch == state.epoch else 0
     if expected in (first_sequence, UNKNOWN_SEQUENCE):
