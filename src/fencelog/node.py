@@ -14,8 +14,9 @@ from fencelog.adapters.system_clock import SystemClock, SystemRandom
 from fencelog.broker.catalog import GROUP_TOPIC, TRANSACTION_TOPIC, VERSIONED_TOPIC, Catalog
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.context import Broker
-from fencelog.broker.coordinator_runtime import CoordinatorRuntime
+from fencelog.broker.coordinator_runtime import CoordinatorRuntime, ReplayMarker
 from fencelog.broker.dispatch import Dispatcher
+from fencelog.broker.group_requests import GroupRequests
 from fencelog.broker.handlers.table import handlers
 from fencelog.broker.log_flusher import LogFlusher
 from fencelog.broker.log_manager import LogManager
@@ -24,6 +25,7 @@ from fencelog.broker.markers import transaction_work, versioned_work
 from fencelog.broker.producer_ids import ProducerIds
 from fencelog.broker.recovered import RecoveredTransactions
 from fencelog.broker.server import Server
+from fencelog.coordination.group.model import GroupLimits
 from fencelog.coordination.group.shard import GroupShard
 from fencelog.coordination.shard import Shard
 from fencelog.coordination.transaction.shard import TransactionLimits, TransactionShard
@@ -94,7 +96,14 @@ class Node:
         self._versioned = self._runtime(
             catalog, VERSIONED_TOPIC, lambda epoch: VersionedShard(epoch, versioned_limits)
         )
-        self._groups = self._runtime(catalog, GROUP_TOPIC, GroupShard)
+        group_limits = _group_limits(config)
+        self._groups = self._runtime(
+            catalog,
+            GROUP_TOPIC,
+            lambda epoch: GroupShard(epoch, group_limits),
+            lambda shard, producer_id, commit: shard.replay_marker(producer_id, commit=commit),
+        )
+        self._members = GroupRequests(self._groups, clock=ports.clock, random=ports.random)
         self._senders: tuple[MarkerSender[TransactionShard], MarkerSender[VersionedShard]] = (
             MarkerSender(
                 self._transactions,
@@ -122,6 +131,7 @@ class Node:
             transactions=self._transactions,
             versioned=self._versioned,
             groups=self._groups,
+            members=self._members,
             producer_ids=producer_ids,
             clock=ports.clock,
         )
@@ -132,6 +142,7 @@ class Node:
 
     async def stop(self) -> None:
         """Answer what was begun, flush, and close so that the next start trusts the files."""
+        self._members.close()
         await self._server.stop()
         transactions, versioned = self._senders
         await transactions.stop()
@@ -171,7 +182,11 @@ class Node:
         return (self._transactions, self._versioned, self._groups)
 
     def _runtime(
-        self, catalog: Catalog, topic: str, new_shard: Callable[[CoordinatorEpoch], S]
+        self,
+        catalog: Catalog,
+        topic: str,
+        new_shard: Callable[[CoordinatorEpoch], S],
+        replay_marker: ReplayMarker[S] | None = None,
     ) -> CoordinatorRuntime[S]:
         # What a key is stored under must be found again, whatever the setting says by now.
         existing = catalog.get(topic)
@@ -183,6 +198,7 @@ class Node:
             next_epoch=self._next_coordinator_epoch,
             flusher=self._flusher,
             clock=self._ports.clock,
+            replay_marker=replay_marker,
         )
 
     async def _next_coordinator_epoch(self, shard: str) -> CoordinatorEpoch:
@@ -242,6 +258,18 @@ class Node:
                     await self._logs.upkeep(self._ports.clock.now_ms())
             except StorageError as error:
                 log.error("upkeep is put off: %s", error)  # noqa: TRY400
+
+
+def _group_limits(config: BrokerConfig) -> GroupLimits:
+    return GroupLimits(
+        members_max=config.group_members_max,
+        metadata_bytes_max=config.offset_metadata_bytes_max,
+        session_timeout_ms_min=config.group_session_timeout_ms_min,
+        session_timeout_ms_max=config.group_session_timeout_ms_max,
+        initial_delay_s=config.group_initial_delay_s,
+        offsets_retention_ms=config.offsets_retention_minutes * 60_000,
+        retention_check_s=config.offsets_retention_check_s,
+    )
 
 
 @asynccontextmanager

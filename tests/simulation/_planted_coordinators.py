@@ -8,7 +8,8 @@ SENDER = "broker/marker_sender.py"
 PRODUCER_IDS = "broker/producer_ids.py"
 VERSIONED = "coordination/versioned/shard.py"
 TABLE = "coordination/versioned/table.py"
-SETTLED = "        await self._settled(loaded)\n        return decision.response\n"
+CHECKED = "        assert not isinstance(response, Rejected), response\n"
+SETTLED = f"{CHECKED}        await self._settled(loaded)\n        return response\n"
 
 EPOCH_NOT_CHECKED = Bug(
     "epoch not checked",
@@ -35,9 +36,9 @@ EPOCH_NOT_PERSISTED = Bug(
         Edit(
             RUNTIME,
             SETTLED,
-            '        if type(decision.response).__name__ != "InitResult":\n'
+            f'{CHECKED}        if type(response).__name__ != "InitResult":\n'
             "            await self._settled(loaded)\n"
-            "        return decision.response\n",
+            "        return response\n",
         ),
     ),
 )
@@ -49,9 +50,9 @@ DECISION_NOT_PERSISTED = Bug(
         Edit(
             RUNTIME,
             SETTLED,
-            "        if not isinstance(decision.response, int):\n"
+            f"{CHECKED}        if not isinstance(response, int):\n"
             "            await self._settled(loaded)\n"
-            "        return decision.response\n",
+            "        return response\n",
         ),
     ),
     ("versioned", "queue", "bank"),
@@ -283,13 +284,13 @@ MARKERS_APART = Bug(
     (
         Edit(
             SENDER,
-            "            outcome = partition.log.append_markers("
+            "            outcome = partition.append_markers("
             "markers, now_ms=self._clock.now_ms())\n",
             "            for one in markers[:-1]:\n"
-            "                partition.log.append_markers((one,), now_ms=self._clock.now_ms())\n"
+            "                partition.append_markers((one,), now_ms=self._clock.now_ms())\n"
             "                self._flusher.dirty(partition)\n"
             "                await asyncio.sleep(0.02)\n"
-            "            outcome = partition.log.append_markers(\n"
+            "            outcome = partition.append_markers(\n"
             "                markers[-1:], now_ms=self._clock.now_ms()\n"
             "            )\n",
         ),

@@ -37,6 +37,13 @@ class BrokerConfig:
     transaction_timeout_ms_max: int = 900_000  # transaction.max.timeout.ms
     fetch_bytes_max: int = 55 * 1024 * 1024  # fetch.max.bytes
     partitions_max: int = 10_000  # fencelog.max.partitions
+    group_members_max: int = 10_000  # group.max.size
+    group_session_timeout_ms_min: int = 6_000  # group.min.session.timeout.ms
+    group_session_timeout_ms_max: int = 1_800_000  # group.max.session.timeout.ms
+    group_initial_delay_s: float = 3.0  # group.initial.rebalance.delay.ms
+    offsets_retention_minutes: int = 7 * 24 * 60  # offsets.retention.minutes
+    offsets_retention_check_s: float = 600.0  # offsets.retention.check.interval.ms
+    offset_metadata_bytes_max: int = 4096  # offset.metadata.max.bytes
     topic_defaults: Mapping[str, str] = field(default_factory=dict)  # log.* keys
     log_config: LogConfig = field(default_factory=LogConfig)
 
@@ -65,11 +72,19 @@ _INT_KEYS = {
     "transaction.max.timeout.ms": ("transaction_timeout_ms_max", 1, 2**31 - 1),
     "fetch.max.bytes": ("fetch_bytes_max", 1024, 2**31 - 1),
     "fencelog.max.partitions": ("partitions_max", 1, 10**6),
+    "offsets.retention.minutes": ("offsets_retention_minutes", 1, 2**31 - 1),
+    "group.max.size": ("group_members_max", 1, 2**31 - 1),
+    "group.min.session.timeout.ms": ("group_session_timeout_ms_min", 1, 2**31 - 1),
+    "group.max.session.timeout.ms": ("group_session_timeout_ms_max", 1, 2**31 - 1),
+    "offset.metadata.max.bytes": ("offset_metadata_bytes_max", 1, 2**31 - 1),
 }
 _MS_KEYS = {
+    "group.initial.rebalance.delay.ms": "group_initial_delay_s",
+    "offsets.retention.check.interval.ms": "offsets_retention_check_s",
     "socket.frame.timeout.ms": "frame_timeout_s",
     "connections.max.idle.ms": "idle_timeout_s",
 }
+_ZERO_IS_OFF = ("group.initial.rebalance.delay.ms",)
 # Kafka's broker-wide defaults of topic settings, and the topic's own name for each.
 _LOG_KEYS = {
     "log.segment.bytes": "segment.bytes",
@@ -80,8 +95,14 @@ _LOG_KEYS = {
     "log.retention.ms": "retention.ms",
     "log.retention.bytes": "retention.bytes",
     "log.cleanup.policy": "cleanup.policy",
+    "group.fence": "group.fence",
 }
-_OTHER_KEYS = ("durability", "auto.create.topics.enable", "listeners", "advertised.listeners")
+_OTHER_KEYS = (
+    "durability",
+    "auto.create.topics.enable",
+    "listeners",
+    "advertised.listeners",
+)
 # Keys of a stock server.properties that one node has no use for.
 _IGNORED_PREFIXES = (
     "process.roles",
@@ -172,7 +193,7 @@ def _setting(key: str, value: str, where: str) -> dict[str, object]:
             name, low, high = _INT_KEYS[key]
             return {name: _whole(value, low, high)}
         if key in _MS_KEYS:
-            return {_MS_KEYS[key]: _whole(value, 1, 2**40) / 1000}
+            return {_MS_KEYS[key]: _whole(value, 0 if key in _ZERO_IS_OFF else 1, 2**40) / 1000}
         if key == "auto.create.topics.enable":
             return {"auto_create_topics": _truth(value)}
         if key == "durability" and value in ("fsync", "os"):

@@ -6,6 +6,7 @@ from fencelog.broker.catalog import Catalog
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.coordinator_runtime import CoordinatorRuntime
 from fencelog.broker.deadlines import Deadlines
+from fencelog.broker.group_requests import GroupRequests
 from fencelog.broker.log_flusher import LogFlusher
 from fencelog.broker.log_manager import LogManager
 from fencelog.broker.producer_ids import ProducerIds
@@ -27,6 +28,7 @@ class Broker:
     transactions: CoordinatorRuntime[TransactionShard]
     versioned: CoordinatorRuntime[VersionedShard]
     groups: CoordinatorRuntime[GroupShard]
+    members: GroupRequests
     producer_ids: ProducerIds
     clock: WallClock
     deadlines: Deadlines = field(default_factory=Deadlines)

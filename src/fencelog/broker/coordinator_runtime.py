@@ -236,7 +236,7 @@ class CoordinatorRuntime(Generic[S]):
         loaded: Loaded[S],
         records: tuple[LogRecord, ...],
         now: Instant,
-        transaction: InTransaction,
+        transaction: InTransaction = NO_TRANSACTION,
     ) -> Rejected | None:
         """Store and replay one decision, in one step; Rejected only where a producer is refused."""
         wall_ms = self._clock.now_ms()

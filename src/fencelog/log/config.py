@@ -11,6 +11,7 @@ INT32_MAX = (1 << 31) - 1
 _DAY_MS = 24 * 60 * 60 * 1000
 
 TimestampKind = Literal["CreateTime", "LogAppendTime"]
+GroupFence = Literal["off", "required"]
 
 
 class InvalidConfigError(FencelogError):
@@ -38,6 +39,8 @@ class LogConfig:
     retention_bytes: int = -1
     cleanup_policy: frozenset[str] = frozenset({"delete"})
     min_insync_replicas: int = 1
+    group_fence: GroupFence = "off"
+    """Whether offsets on this topic are taken from members only, where a group has any (E8)."""
 
     @classmethod
     def from_topic_config(cls, values: Mapping[str, str]) -> "LogConfig":
@@ -132,6 +135,8 @@ _KEYS: dict[str, tuple[str | None, _Parse]] = {
     "retention.bytes": ("retention_bytes", _integer(-1, INT64_MAX)),
     "cleanup.policy": ("cleanup_policy", _cleanup_policy),
     "min.insync.replicas": ("min_insync_replicas", _in_sync_replicas),
+    # fencelog's own.
+    "group.fence": ("group_fence", _one_of("off", "required")),
     # The broker never opens a batch, so it never changes a codec.
     "compression.type": (None, _one_of("producer")),
     "delete.retention.ms": (None, _LONG),

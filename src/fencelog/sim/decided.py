@@ -19,7 +19,7 @@ from fencelog.coordination.versioned import records as versioned_records
 from fencelog.coordination.versioned import state as versioned_state
 from fencelog.coordination.versioned.records import AppKey, ProducerKey, RunKey
 from fencelog.coordination.versioned.state import NO_VERSION, App, Joined, Phase
-from fencelog.types import ProducerId, TopicPartition
+from fencelog.types import NO_PRODUCER_ID, ProducerId, TopicPartition
 from fencelog.wire.batch import BatchHeader
 from fencelog.wire.control import Marker
 
@@ -309,7 +309,8 @@ class GroupView:
             self.offsets.pop(key, None)
             return
         old, new = self.offsets.get(key, -1), group_records.read_value(record.value).offset
-        self.offsets[key] = new
+        if record.producer_id == NO_PRODUCER_ID:
+            self.offsets[key] = new  # else it is pending, and the marker's to settle
         asked = (*key, int(new))
         if self._shared.asked[asked] > 0:
             self._shared.asked[asked] -= 1

@@ -16,6 +16,7 @@ from fencelog.coordination.group.shard import GroupShard
 from fencelog.coordination.shard import LogRecord
 from fencelog.errors import CorruptionError
 from fencelog.log import layout
+from fencelog.log.values import MarkerToWrite
 from fencelog.node import Node
 from fencelog.sim.decided import Place
 from fencelog.sim.disk import Loss
@@ -221,6 +222,10 @@ class Monitor:
         def appended(owner: Loaded[Any], base_offset: int, records: tuple[LogRecord, ...]) -> None:
             self._shard(runtime, owner).pending.append((base_offset, records))
 
+        def marked(owner: Loaded[Any], marker: MarkerToWrite) -> None:
+            last = owner.partition.log.log_end_offset - 1
+            self._shard(runtime, owner).pending.append((last, marker))
+
         def answered(partition: Partition, end: int) -> None:
             if partition.log.high_watermark < end:
                 self._report(
@@ -229,7 +234,7 @@ class Monitor:
                     f"what is below {end} (E16)",
                 )
 
-        tap_runtime(runtime, loaded=loaded, appended=appended, answered=answered)
+        tap_runtime(runtime, loaded=loaded, appended=appended, marked=marked, answered=answered)
 
     def _shard(self, runtime: Runtime, loaded: Loaded[Any]) -> ShardReplay:
         key = runtime.topic, loaded.index

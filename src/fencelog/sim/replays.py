@@ -3,19 +3,25 @@
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from fencelog.broker.coordinator_runtime import CoordinatorRuntime, Loaded
+from fencelog.coordination.group.offsets import OffsetTable
+from fencelog.coordination.group.shard import GroupShard
 from fencelog.coordination.shard import LogRecord, Shard
 from fencelog.coordination.versioned.table import VersionedTable
 from fencelog.log.config import LogConfig
 from fencelog.log.partition_log import PartitionLog
 from fencelog.log.rebuild import LogBuilder
 from fencelog.log.state import LogState
+from fencelog.log.values import MarkerToWrite
 from fencelog.sim.witness import LogWitness
-from fencelog.types import Instant, Offset
+from fencelog.types import Instant, Offset, ProducerId
 
 GIVEN = frozenset({"coordinator_epoch", "_limits"})
 """What a shard is made with: no record says it."""
+SOFT = frozenset({"_groups", "_timers"})
+"""Who is heard and who waits: it lives as long as the shard, and no record says all of it."""
 CLOCKS = frozenset({"_deadlines", "deadlines", "forgotten_at"})
 """A load restarts them, so only is compared who has one."""
 
@@ -26,11 +32,11 @@ def state_of(holder: object) -> dict[str, object]:
     """Everything that a shard holds and that its log says."""
     state: dict[str, object] = {}
     for name, value in vars(holder).items():
-        if isinstance(value, VersionedTable):
+        if isinstance(value, VersionedTable | OffsetTable):
             state.update(state_of(value))
         elif name in CLOCKS:
             state[name] = list(value)
-        elif name not in GIVEN and not callable(value):
+        elif name not in GIVEN | SOFT and not callable(value):
             state[name] = value
     return state
 
@@ -49,14 +55,18 @@ def difference(live: dict[str, object], replayed: dict[str, object]) -> str | No
     return None
 
 
+Entry: TypeAlias = tuple[LogRecord, ...] | MarkerToWrite
+"""The records of one decision, or the end of a transaction that wrote to the shard's log."""
+
+
 @dataclass(eq=False)
 class ShardReplay:
     """A loaded shard, and another one that is fed from the bytes on disk."""
 
     runtime: CoordinatorRuntime[Shard]
     loaded: Loaded[Shard]
-    pending: deque[tuple[int, tuple[LogRecord, ...]]] = field(default_factory=deque)
-    """What was appended and may not be on disk yet, by base offset."""
+    pending: deque[tuple[int, Entry]] = field(default_factory=deque)
+    """What was appended and may not be on disk yet, by its offset."""
     due: bool = True
     _other: Shard | None = None
     _fed: int = 0
@@ -72,8 +82,11 @@ class ShardReplay:
         if to_the_end:
             while self.pending and self.pending[0][0] < log.end:
                 self.pending.popleft()
-            for base_offset, records in self.pending:
-                _replay(other, records, base_offset, now)
+            for base_offset, entry in self.pending:
+                if isinstance(entry, MarkerToWrite):
+                    _end(other, entry.producer_id, commit=entry.commit)
+                else:
+                    _replay(other, entry, base_offset, now)
         else:
             self.pending.clear()
         return difference(state_of(self.loaded.shard), state_of(other))
@@ -85,6 +98,8 @@ class ShardReplay:
             self._seen, self._rebuilt = log, log.rebuilt
         for batch in log.batches[self._fed :]:
             _replay(self._other, batch.records, batch.header.base_offset, now)
+            if batch.marker is not None:
+                _end(self._other, batch.header.producer_id, commit=batch.marker.commit)
         self._fed = len(log.batches)
         return self._other
 
@@ -92,6 +107,12 @@ class ShardReplay:
 def _replay(shard: Shard, records: tuple[LogRecord, ...], base_offset: int, now: Instant) -> None:
     for position, record in enumerate(records):
         shard.replay(record, Offset(base_offset + position), now)
+
+
+def _end(shard: Shard, producer_id: ProducerId, *, commit: bool) -> None:
+    """Groups take part in transactions; no other coordinator's log has markers."""
+    assert isinstance(shard, GroupShard), shard
+    shard.replay_marker(producer_id, commit=commit)
 
 
 class LogReplay:

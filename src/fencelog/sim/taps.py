@@ -4,22 +4,28 @@ Only the objects of one run are changed, never a class, and nothing is awaited t
 the order of events stays what it is.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
-from fencelog.broker.coordinator_runtime import CoordinatorRuntime, Loaded
+from fencelog.broker.coordinator_runtime import (
+    NO_TRANSACTION,
+    CoordinatorRuntime,
+    InTransaction,
+    Loaded,
+)
 from fencelog.broker.partition import Partition
 from fencelog.broker.producer_ids import ProducerIds
-from fencelog.coordination.group.records import CommittedOffset
-from fencelog.coordination.group.shard import GroupShard
+from fencelog.coordination.group.shard import Commit, GroupShard
 from fencelog.coordination.shard import Decision, LogRecord, partition_for
 from fencelog.errors import ErrorCode
+from fencelog.log.values import MarkerToWrite, Rejected
 from fencelog.types import Instant, Offset, ProducerId, TopicPartition
 
 Runtime: TypeAlias = CoordinatorRuntime[Any]
 Make: TypeAlias = Callable[[Any], object]
 """Takes a method, returns what is called in its place."""
 Appended: TypeAlias = Callable[[Loaded[Any], int, tuple[LogRecord, ...]], None]
+Marked: TypeAlias = Callable[[Loaded[Any], MarkerToWrite], None]
 Answered: TypeAlias = Callable[[Partition, int], None]
 
 
@@ -60,12 +66,12 @@ def tap_commits(shard: GroupShard, tell: Callable[[str, TopicPartition, int], No
 
     def make(commit: Callable[..., Decision[dict[TopicPartition, ErrorCode]]]) -> object:
         def commit_and_tell(
-            group: str, offsets: Mapping[TopicPartition, CommittedOffset], **how: object
+            asked: Commit, **how: object
         ) -> Decision[dict[TopicPartition, ErrorCode]]:
-            decision = commit(group, offsets, **how)
+            decision = commit(asked, **how)
             for partition, error in decision.response.items():
                 if error is ErrorCode.NONE:
-                    tell(group, partition, offsets[partition].offset)
+                    tell(asked.group, partition, asked.offsets[partition].offset)
             return decision
 
         return commit_and_tell
@@ -78,15 +84,20 @@ def tap_runtime(
     *,
     loaded: Callable[[Loaded[Any]], None],
     appended: Appended,
+    marked: Marked,
     answered: Answered,
 ) -> None:
-    """Tell of each load, of each append by its base offset, and of each answer.
+    """Tell of each load, of each append by its base offset, of each marker that a shard follows,
+    and of each answer.
 
     ``answered`` is given the end of the log as the rule saw and left it.
     """
     wrap(runtime, "_load", _loading(loaded))
+    wrap(runtime, "_marked", _marking(marked))
     wrap(runtime, "_append", _appending(appended))
     wrap(runtime, "decide_on", _deciding(answered))
+    wrap(runtime, "decide_in", _deciding_in(answered))
+    wrap(runtime, "carry_out", _carrying_out(answered))
     wrap(runtime, "read", _reading(runtime, answered))
 
 
@@ -102,14 +113,31 @@ def _loading(loaded: Callable[[Loaded[Any]], None]) -> Make:
     return make
 
 
+def _marking(marked: Marked) -> Make:
+    def make(mark: Callable[..., None]) -> object:
+        def mark_and_tell(owner: Loaded[Any], markers: Sequence[MarkerToWrite]) -> None:
+            mark(owner, markers)
+            for marker in markers:
+                marked(owner, marker)
+
+        return mark_and_tell
+
+    return make
+
+
 def _appending(appended: Appended) -> Make:
-    def make(append: Callable[..., None]) -> object:
+    def make(append: Callable[..., Rejected | None]) -> object:
         def append_and_tell(
-            owner: Loaded[Any], records: tuple[LogRecord, ...], now: Instant
-        ) -> None:
+            owner: Loaded[Any],
+            records: tuple[LogRecord, ...],
+            now: Instant,
+            transaction: InTransaction = NO_TRANSACTION,
+        ) -> Rejected | None:
             base_offset = owner.partition.log.log_end_offset
-            append(owner, records, now)
-            appended(owner, base_offset, records)
+            rejected = append(owner, records, now, transaction)
+            if rejected is None:
+                appended(owner, base_offset, records)
+            return rejected
 
         return append_and_tell
 
@@ -133,6 +161,55 @@ def _deciding(answered: Answered) -> Make:
             return response
 
         return decide_and_tell
+
+    return make
+
+
+def _deciding_in(answered: Answered) -> Make:
+    def make(decide_in: Callable[..., Awaitable[object]]) -> object:
+        async def decide_and_tell(
+            owner: Loaded[Any],
+            transaction: InTransaction,
+            rule: Callable[[Any, Instant], Decision[object]],
+        ) -> object:
+            ends: list[int] = []
+
+            def noted(shard: object, now: Instant) -> Decision[object]:
+                decision = rule(shard, now)
+                ends.append(owner.partition.log.log_end_offset + len(decision.records))
+                return decision
+
+            response = await decide_in(owner, transaction, noted)
+            if not isinstance(response, Rejected):
+                answered(owner.partition, ends[0])
+            return response
+
+        return decide_and_tell
+
+    return make
+
+
+def _carrying_out(answered: Answered) -> Make:
+    def make(carry_out: Callable[..., None]) -> object:
+        def carry_out_and_tell(
+            owner: Loaded[Any],
+            rule: Callable[[Any, Instant], Decision[object]],
+            then: Callable[[object], None],
+        ) -> None:
+            ends: list[int] = []
+
+            def noted(shard: object, now: Instant) -> Decision[object]:
+                decision = rule(shard, now)
+                ends.append(owner.partition.log.log_end_offset + len(decision.records))
+                return decision
+
+            def then_tell(response: object) -> None:
+                answered(owner.partition, ends[0])
+                then(response)
+
+            carry_out(owner, noted, then_tell)
+
+        return carry_out_and_tell
 
     return make
 

@@ -15,7 +15,7 @@ from fencelog.errors import CorruptionError, WireError
 from fencelog.log import layout
 from fencelog.sim.decided import Coordinators, Place
 from fencelog.sim.ledger import Ledger
-from fencelog.types import TopicId, TopicPartition
+from fencelog.types import NO_PRODUCER_ID, TopicId, TopicPartition
 from fencelog.wire.batch import HEADER_BYTES, BatchHeader, check_crc, read_header
 from fencelog.wire.control import Marker, read_marker
 from fencelog.wire.records import read_records
@@ -362,5 +362,8 @@ def _batch(
         except WireError:
             marker = None  # a control batch of another kind
     elif log.is_internal:
-        records = tuple(LogRecord(each.key or b"", each.value) for each in read_records(data))
+        owner = header.producer_id if header.is_transactional else NO_PRODUCER_ID
+        records = tuple(
+            LogRecord(each.key or b"", each.value, owner) for each in read_records(data)
+        )
     return Batch(segment, position, header, crc32(data), marker, records)

@@ -3,7 +3,7 @@
 The ranges are what six client families were seen to need. Where one looks odd:
 Produce is advertised from 0 because librdkafka silently drops codecs otherwise (KAFKA-18659), and
 0 to 2 are refused when they come; AddPartitionsToTxn above 3 is for brokers among themselves;
-EndTxn above 3 would announce transaction version 2.
+EndTxn above 3 would announce transaction version 2, and TxnOffsetCommit above 3 knows its errors.
 """
 
 from enum import IntEnum
@@ -21,13 +21,23 @@ class ApiKey(IntEnum):
     OFFSET_COMMIT = 8
     OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
     INIT_PRODUCER_ID = 22
     ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
     END_TXN = 26
+    TXN_OFFSET_COMMIT = 28
     DESCRIBE_CONFIGS = 32
+    DELETE_GROUPS = 42
+    OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
@@ -59,13 +69,23 @@ SUPPORTED = MappingProxyType(
         ApiKey.OFFSET_COMMIT: VersionRange(2, 9),
         ApiKey.OFFSET_FETCH: VersionRange(1, 9),
         ApiKey.FIND_COORDINATOR: VersionRange(0, 4),
+        ApiKey.JOIN_GROUP: VersionRange(0, 9),
+        ApiKey.HEARTBEAT: VersionRange(0, 4),
+        ApiKey.LEAVE_GROUP: VersionRange(0, 5),
+        ApiKey.SYNC_GROUP: VersionRange(0, 5),
+        ApiKey.DESCRIBE_GROUPS: VersionRange(0, 5),
+        ApiKey.LIST_GROUPS: VersionRange(0, 5),
         ApiKey.API_VERSIONS: VersionRange(0, 3),
         ApiKey.CREATE_TOPICS: VersionRange(2, 7),
         ApiKey.DELETE_TOPICS: VersionRange(1, 6),
         ApiKey.INIT_PRODUCER_ID: VersionRange(0, 4),
         ApiKey.ADD_PARTITIONS_TO_TXN: VersionRange(0, 3),
+        ApiKey.ADD_OFFSETS_TO_TXN: VersionRange(0, 3),
         ApiKey.END_TXN: VersionRange(0, 3),
+        ApiKey.TXN_OFFSET_COMMIT: VersionRange(0, 3),
         ApiKey.DESCRIBE_CONFIGS: VersionRange(1, 4),
+        ApiKey.DELETE_GROUPS: VersionRange(0, 2),
+        ApiKey.OFFSET_DELETE: VersionRange(0, 0),
         ApiKey.DESCRIBE_CLUSTER: VersionRange(0, 1),
         ApiKey.DESCRIBE_PRODUCERS: VersionRange(0, 0),
         ApiKey.DESCRIBE_TRANSACTIONS: VersionRange(0, 0),
@@ -82,6 +102,9 @@ SUPPORTED = MappingProxyType(
 PRODUCE_VERSION_MIN_ACCEPTED = 3
 """Below this a produce request carries message sets of magic 0 or 1, which are refused."""
 
+NEVER = 0x7FFF
+"""Above every version: a request that was never made flexible."""
+
 FLEXIBLE_FROM = MappingProxyType(
     {
         ApiKey.PRODUCE: 9,
@@ -91,13 +114,23 @@ FLEXIBLE_FROM = MappingProxyType(
         ApiKey.OFFSET_COMMIT: 8,
         ApiKey.OFFSET_FETCH: 6,
         ApiKey.FIND_COORDINATOR: 3,
+        ApiKey.JOIN_GROUP: 6,
+        ApiKey.HEARTBEAT: 4,
+        ApiKey.LEAVE_GROUP: 4,
+        ApiKey.SYNC_GROUP: 4,
+        ApiKey.DESCRIBE_GROUPS: 5,
+        ApiKey.LIST_GROUPS: 3,
         ApiKey.API_VERSIONS: 3,
         ApiKey.CREATE_TOPICS: 5,
         ApiKey.DELETE_TOPICS: 4,
         ApiKey.INIT_PRODUCER_ID: 2,
         ApiKey.ADD_PARTITIONS_TO_TXN: 3,
+        ApiKey.ADD_OFFSETS_TO_TXN: 3,
         ApiKey.END_TXN: 3,
+        ApiKey.TXN_OFFSET_COMMIT: 3,
         ApiKey.DESCRIBE_CONFIGS: 4,
+        ApiKey.DELETE_GROUPS: 2,
+        ApiKey.OFFSET_DELETE: NEVER,
         ApiKey.DESCRIBE_CLUSTER: 0,
         ApiKey.DESCRIBE_PRODUCERS: 0,
         ApiKey.DESCRIBE_TRANSACTIONS: 0,

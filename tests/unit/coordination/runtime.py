@@ -14,15 +14,17 @@ from fencelog.types import CoordinatorEpoch, Instant, Offset, ProducerId, Timest
 S = TypeVar("S", bound=Any)
 R = TypeVar("R")
 
-CLOCKS = ("_deadlines", "deadlines", "forgotten_at")
+CLOCKS = ("_deadlines", "deadlines", "forgotten_at", "_timers")
+SOFT = ("_groups",)  # who is heard and who waits, which a load does not bring back
 
 
 def state_of(shard: Any) -> dict[str, Any]:
     """Everything that a shard holds, but for its clocks, which a load restarts."""
-    held = {key: value for key, value in vars(shard).items() if key not in ("_limits", *CLOCKS)}
+    held = {key: value for key, value in vars(shard).items() if key not in ("_limits", *CLOCKS, *SOFT)}
     held.pop("coordinator_epoch", None)
-    if "_table" in held:
-        held.update(state_of(held.pop("_table")))
+    for part in ("_table", "_offsets"):
+        if part in held:
+            held.update(state_of(held.pop(part)))
     return held
 
 

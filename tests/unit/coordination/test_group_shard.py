@@ -4,13 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fencelog.coordination.group.model import Caller, GroupLimits
 from fencelog.coordination.group.records import (
     CommittedOffset,
     read_key,
     read_value,
     write_offset,
 )
-from fencelog.coordination.group.shard import GroupLimits, GroupShard
+from fencelog.coordination.group.shard import Commit, GroupShard
 from fencelog.coordination.shard import LogRecord
 from fencelog.errors import CorruptionError, ErrorCode
 from fencelog.types import (
@@ -55,10 +56,8 @@ def commit(
     offsets = {each: CommittedOffset(Offset(7), metadata=metadata) for each in partitions}
     return runtime.append(
         runtime.shard.commit(
-            group,
-            offsets,
-            member_id=member_id,
-            generation=generation,
+            Commit(group=group, offsets=offsets, caller=Caller(member_id, generation)),
+            now=runtime.now,
             wall_ms=runtime.wall_ms,
         )
     )
@@ -82,10 +81,10 @@ def test_a_value_that_makes_no_sense_is_damage(value: bytes) -> None:
         read_value(value)
 
 
-def test_records_of_members_are_left_alone(runtime: Runtime[GroupShard]) -> None:
-    key_of_members = b"\x00\x02\x00\x01g"
-    assert read_key(key_of_members) is None
-    runtime.shard.replay(LogRecord(key_of_members, b"?"), Offset(0), Instant(0))
+def test_records_of_a_kind_that_is_not_known_are_left_alone(runtime: Runtime[GroupShard]) -> None:
+    key_of_another_kind = b"\x00\x03\x00\x01g"
+    assert read_key(key_of_another_kind) is None
+    runtime.shard.replay(LogRecord(key_of_another_kind, b"?"), Offset(0), Instant(0))
     assert runtime.shard.fetch("g") == {}
 
 
@@ -141,7 +140,10 @@ def test_the_shard_is_a_dictionary_that_survives_crashes(
         else:
             group, asked = step
             committed = {at: CommittedOffset(Offset(offset)) for at, offset in asked.items()}
-            runtime.append(runtime.shard.commit(group, committed, wall_ms=runtime.wall_ms))
+            request = Commit(group=group, offsets=committed)
+            runtime.append(
+                runtime.shard.commit(request, now=runtime.now, wall_ms=runtime.wall_ms)
+            )
             model[group].update(asked)
         fetched = {group: runtime.shard.fetch(group) for group in names}
         assert {

@@ -11,6 +11,7 @@ from fencelog.client.admin import Admin
 from fencelog.client.cluster import Cluster, ClusterOptions
 from fencelog.client.producer import ProducerOptions, open_sender
 from fencelog.coordination.group.records import CommittedOffset
+from fencelog.coordination.group.shard import Commit
 from fencelog.coordination.transaction.shard import TransactionShard
 from fencelog.log.values import Appended
 from fencelog.node import Node
@@ -111,9 +112,9 @@ class Rig:
         """Commit a group's offset as a request does."""
 
         async def work() -> None:
-            committed = {NAME: CommittedOffset(Offset(offset))}
+            asked = Commit(group="g", offsets={NAME: CommittedOffset(Offset(offset))})
             await self.node._groups.decide(
-                "g", lambda shard, now: shard.commit("g", committed, wall_ms=self._wall_ms())
+                "g", lambda shard, now: shard.commit(asked, now=now, wall_ms=self._wall_ms())
             )
 
         assert self.world.broker is not None
@@ -295,11 +296,9 @@ def test_a_record_that_was_appended_and_is_not_on_disk_yet_is_in_the_replay() ->
 
         async def work() -> None:
             rig.world.loop.start(rig.world.loop.outside, kill())
+            asked = Commit(group="g", offsets={NAME: CommittedOffset(Offset(2))})
             await rig.node._groups.decide(
-                "g",
-                lambda shard, now: shard.commit(
-                    "g", {NAME: CommittedOffset(Offset(2))}, wall_ms=rig._wall_ms()
-                ),
+                "g", lambda shard, now: shard.commit(asked, now=now, wall_ms=rig._wall_ms())
             )
 
         killed = asyncio.Event()

@@ -1,15 +1,30 @@
-"""Offsets that groups commit, for groups that only record how far they have come (S6).
+"""Offsets that groups commit: by members, in transactions, or by who only records progress (S6).
 
-Version notes: OffsetFetch asks for one group up to version 7 and for several from 8 on.
+Version notes: OffsetFetch asks for one group up to version 7 and for several from 8 on. From 7 on a
+client knows UNSTABLE_OFFSET_COMMIT; an older one is told that the coordinator is loading, which it
+retries, too (rule E8). TxnOffsetCommit names the member from version 3 on (KIP-447).
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from fencelog.broker.connection import Request
 from fencelog.broker.context import Broker
+from fencelog.broker.coordinator_runtime import InTransaction
+from fencelog.coordination.group.model import Caller
 from fencelog.coordination.group.records import CommittedOffset
+from fencelog.coordination.group.shard import Answers, Commit
 from fencelog.errors import ErrorCode, NotLeaderError
-from fencelog.types import LeaderEpoch, Offset, TimestampMs, TopicPartition
+from fencelog.log.values import Rejected
+from fencelog.types import (
+    LeaderEpoch,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    TimestampMs,
+    TopicPartition,
+)
 from fencelog.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -27,11 +42,42 @@ from fencelog.wire.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from fencelog.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from fencelog.wire.own import app_of
 
 NO_OFFSET = CommittedOffset(
     offset=Offset(-1), leader_epoch=LeaderEpoch(-1), metadata="", commit_ms=TimestampMs(-1)
 )
+UNSTABLE_FROM = 7
 Committed = dict[TopicPartition, CommittedOffset]
+
+
+class _Partition(Protocol):
+    """What OffsetCommit and TxnOffsetCommit say of one partition."""
+
+    partition_index: int
+    committed_offset: int
+    committed_leader_epoch: int
+    committed_metadata: str | None
+
+
+class _Topic(Protocol):
+    """What they say of one topic."""
+
+    name: str
+
+    @property
+    def partitions(self) -> Sequence[_Partition]:
+        """Its partitions."""
+        ...
+
+
+# -- committing ---------------------------------------------------------------------------------
 
 
 async def offset_commit(
@@ -39,35 +85,17 @@ async def offset_commit(
 ) -> OffsetCommitResponse:
     """Store a group's offsets durably; each partition has its own answer."""
     del request
-    offsets: Committed = {}
-    answers: dict[TopicPartition, ErrorCode] = {}
-    wall_ms = broker.clock.now_ms()
-    for topic in message.topics:
-        known = broker.catalog.get(topic.name)
-        for part in topic.partitions:
-            name = TopicPartition(topic.name, part.partition_index)
-            if known is None or not 0 <= name.partition < known.partitions:
-                answers[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                continue
-            offsets[name] = CommittedOffset(
-                offset=Offset(part.committed_offset),
-                leader_epoch=LeaderEpoch(part.committed_leader_epoch),
-                metadata=part.committed_metadata or "",
-                commit_ms=wall_ms,
-            )
+    caller = Caller(
+        message.member_id, message.generation_id_or_member_epoch, message.group_instance_id
+    )
+    asked, answers = _asked(broker, message.group_id, message.topics, caller)
     try:
         answers |= await broker.groups.decide(
             message.group_id,
-            lambda shard, now: shard.commit(
-                message.group_id,
-                offsets,
-                member_id=message.member_id,
-                generation=message.generation_id_or_member_epoch,
-                wall_ms=wall_ms,
-            ),
+            lambda shard, now: shard.commit(asked, now=now, wall_ms=broker.clock.now_ms()),
         )
     except NotLeaderError:
-        answers |= dict.fromkeys(offsets, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        answers |= dict.fromkeys(asked.offsets, ErrorCode.COORDINATOR_NOT_AVAILABLE)
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(
@@ -85,15 +113,147 @@ async def offset_commit(
     )
 
 
+def _asked(
+    broker: Broker, group: str, topics: Sequence[_Topic], caller: Caller
+) -> tuple[Commit, Answers]:
+    """What is to be stored, and the answers for partitions that there are not."""
+    offsets: Committed = {}
+    fenced: set[TopicPartition] = set()
+    answers: Answers = {}
+    for topic in topics:
+        known = broker.catalog.get(topic.name)
+        for part in topic.partitions:
+            name = TopicPartition(topic.name, part.partition_index)
+            if known is None or not 0 <= name.partition < known.partitions:
+                answers[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                continue
+            offsets[name] = CommittedOffset(
+                offset=Offset(part.committed_offset),
+                leader_epoch=LeaderEpoch(part.committed_leader_epoch),
+                metadata=part.committed_metadata or "",
+            )
+            if known.log_config(broker.config.topic_defaults).group_fence == "required":
+                fenced.add(name)
+    asked = Commit(group=group, offsets=offsets, caller=caller, fenced=frozenset(fenced))
+    return asked, answers
+
+
+async def txn_offset_commit(
+    broker: Broker, message: TxnOffsetCommitRequest, request: Request
+) -> TxnOffsetCommitResponse:
+    """Store a group's offsets in a transaction: they count once it is committed (rule E8)."""
+    del request
+    caller = Caller(message.member_id, message.generation_id, message.group_instance_id)
+    asked, answers = _asked(broker, message.group_id, message.topics, caller)
+    producer = _Producer(
+        message.transactional_id,
+        ProducerId(message.producer_id),
+        ProducerEpoch(message.producer_epoch),
+    )
+    try:
+        answers |= await _commit_in_transaction(broker, asked, producer)
+    except NotLeaderError:
+        answers |= dict.fromkeys(asked.offsets, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    TxnOffsetCommitResponsePartition(
+                        partition_index=part.partition_index,
+                        error_code=answers[TopicPartition(topic.name, part.partition_index)],
+                    )
+                    for part in topic.partitions
+                ],
+            )
+            for topic in message.topics
+        ]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Producer:
+    transactional_id: str
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+
+
+async def _commit_in_transaction(broker: Broker, asked: Commit, producer: _Producer) -> Answers:
+    """Verify that the transaction is open and has the group's partition, then append (E14)."""
+    if not asked.group or producer.producer_id < 0 or app_of(producer.transactional_id) is not None:
+        error = ErrorCode.INVALID_REQUEST if asked.group else ErrorCode.INVALID_GROUP_ID
+        return dict.fromkeys(asked.offsets, error)
+    loaded = await broker.groups.shard_of(asked.group)
+    partition = loaded.partition
+    guard = partition.log.begin_verification(producer.producer_id, producer.producer_epoch)
+    if guard is not None:
+        error = await broker.transactions.read(
+            producer.transactional_id,
+            lambda shard: shard.verify(
+                producer.transactional_id,
+                producer.producer_id,
+                producer.producer_epoch,
+                partition.name,
+            ),
+        )
+        if error is not ErrorCode.NONE:
+            return dict.fromkeys(asked.offsets, _for_producer(error))
+    pending = replace(asked, producer_id=producer.producer_id)
+    answers = await broker.groups.decide_in(
+        loaded,
+        InTransaction(producer.producer_id, producer.producer_epoch, guard),
+        lambda shard, now: shard.commit(pending, now=now, wall_ms=broker.clock.now_ms()),
+    )
+    if isinstance(answers, Rejected):
+        return dict.fromkeys(asked.offsets, _for_producer(answers.error))
+    return answers
+
+
+def _for_producer(error: ErrorCode) -> ErrorCode:
+    """A refusal in the codes that TxnOffsetCommit may be answered with up to version 3."""
+    if error is ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if error is ErrorCode.CONCURRENT_TRANSACTIONS:
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # markers are on their way: try again
+    if error is ErrorCode.TRANSACTION_ABORTABLE:
+        return ErrorCode.INVALID_TXN_STATE
+    return error
+
+
+# -- fetching -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A group's offsets, and where an open transaction may yet change them."""
+
+    offsets: Committed
+    unstable: frozenset[TopicPartition]
+
+    def error(self, name: TopicPartition, code: ErrorCode) -> ErrorCode:
+        """The code for a partition that is not stable, else NONE."""
+        return code if name in self.unstable else ErrorCode.NONE
+
+
 async def offset_fetch(
     broker: Broker, message: OffsetFetchRequest, request: Request
 ) -> OffsetFetchResponse:
-    """How far groups have come; -1 where a partition has no offset."""
-    if request.header.api_version < 8:
+    """How far groups have come; -1 where a partition has no offset.
+
+    Every fetch is treated as one that requires stable offsets: a member that took over and read
+    from before an open transaction would do its work twice.
+    """
+    version = request.header.api_version
+    if version < 8:
         found = await _fetch(broker, message.group_id, message.topics)
         if isinstance(found, ErrorCode):
             return OffsetFetchResponse(error_code=found)
-        return OffsetFetchResponse(topics=_topics(found))
+        if version >= UNSTABLE_FROM:
+            return OffsetFetchResponse(topics=_topics(found, ErrorCode.UNSTABLE_OFFSET_COMMIT))
+        # Some clients look at the whole, some at each partition.
+        loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        whole = loading if found.unstable else ErrorCode.NONE
+        return OffsetFetchResponse(error_code=whole, topics=_topics(found, loading))
     groups = []
     for group in message.groups:
         found = await _fetch(broker, group.group_id, group.topics)
@@ -109,7 +269,7 @@ async def _fetch(
     broker: Broker,
     group: str,
     asked: Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None,
-) -> Committed | ErrorCode:
+) -> _Found | ErrorCode:
     """A group's offsets on the partitions asked for; on all that it has where none are named."""
     wanted = None
     if asked is not None:
@@ -119,12 +279,17 @@ async def _fetch(
             for index in topic.partition_indexes
         ]
     try:
-        found = await broker.groups.read(group, lambda shard: shard.fetch(group, wanted))
+        found, pending = await broker.groups.read(
+            group, lambda shard: (shard.fetch(group, wanted), shard.pending(group))
+        )
     except NotLeaderError:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    if wanted is None:
-        return found
-    return {name: found.get(name, NO_OFFSET) for name in wanted}
+    names = [*found, *(pending - found.keys())] if wanted is None else wanted
+    unstable = pending.intersection(names)
+    offsets = {
+        name: NO_OFFSET if name in unstable else found.get(name, NO_OFFSET) for name in names
+    }
+    return _Found(offsets, unstable)
 
 
 def _by_topic(found: Committed) -> dict[str, Committed]:
@@ -134,7 +299,7 @@ def _by_topic(found: Committed) -> dict[str, Committed]:
     return topics
 
 
-def _topics(found: Committed) -> list[OffsetFetchResponseTopic]:
+def _topics(found: _Found, unstable: ErrorCode) -> list[OffsetFetchResponseTopic]:
     return [
         OffsetFetchResponseTopic(
             name=topic,
@@ -144,15 +309,16 @@ def _topics(found: Committed) -> list[OffsetFetchResponseTopic]:
                     committed_offset=committed.offset,
                     committed_leader_epoch=committed.leader_epoch,
                     metadata=committed.metadata,
+                    error_code=found.error(name, unstable),
                 )
                 for name, committed in offsets.items()
             ],
         )
-        for topic, offsets in _by_topic(found).items()
+        for topic, offsets in _by_topic(found.offsets).items()
     ]
 
 
-def _group_topics(found: Committed) -> list[OffsetFetchResponseTopics]:
+def _group_topics(found: _Found) -> list[OffsetFetchResponseTopics]:
     return [
         OffsetFetchResponseTopics(
             name=topic,
@@ -162,9 +328,10 @@ def _group_topics(found: Committed) -> list[OffsetFetchResponseTopics]:
                     committed_offset=committed.offset,
                     committed_leader_epoch=committed.leader_epoch,
                     metadata=committed.metadata,
+                    error_code=found.error(name, ErrorCode.UNSTABLE_OFFSET_COMMIT),
                 )
                 for name, committed in offsets.items()
             ],
         )
-        for topic, offsets in _by_topic(found).items()
+        for topic, offsets in _by_topic(found.offsets).items()
     ]

@@ -1,30 +1,49 @@
 """Which handler answers which request."""
 
 from fencelog.broker.dispatch import RawHandler, message_handler
-from fencelog.broker.handlers import cluster, groups, offsets, topics, transactions, versioned
+from fencelog.broker.handlers import (
+    cluster,
+    group_admin,
+    groups,
+    members,
+    offsets,
+    topics,
+    transactions,
+    versioned,
+)
 from fencelog.broker.handlers.fetch import fetch
 from fencelog.broker.handlers.produce import produce
 from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.messages.abort_transaction import AbortTransactionRequest
+from fencelog.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from fencelog.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from fencelog.wire.messages.commit_transaction import CommitTransactionRequest
 from fencelog.wire.messages.create_topics import CreateTopicsRequest
+from fencelog.wire.messages.delete_groups import DeleteGroupsRequest
 from fencelog.wire.messages.delete_topics import DeleteTopicsRequest
 from fencelog.wire.messages.describe_app import DescribeAppRequest
 from fencelog.wire.messages.describe_cluster import DescribeClusterRequest
 from fencelog.wire.messages.describe_configs import DescribeConfigsRequest
+from fencelog.wire.messages.describe_groups import DescribeGroupsRequest
 from fencelog.wire.messages.describe_producers import DescribeProducersRequest
 from fencelog.wire.messages.describe_transactions import DescribeTransactionsRequest
 from fencelog.wire.messages.end_txn import EndTxnRequest
 from fencelog.wire.messages.find_coordinator import FindCoordinatorRequest
+from fencelog.wire.messages.heartbeat import HeartbeatRequest
 from fencelog.wire.messages.init_producer_id import InitProducerIdRequest
+from fencelog.wire.messages.join_group import JoinGroupRequest
 from fencelog.wire.messages.join_transaction import JoinTransactionRequest
+from fencelog.wire.messages.leave_group import LeaveGroupRequest
+from fencelog.wire.messages.list_groups import ListGroupsRequest
 from fencelog.wire.messages.list_offsets import ListOffsetsRequest
 from fencelog.wire.messages.list_transactions import ListTransactionsRequest
 from fencelog.wire.messages.metadata import MetadataRequest
 from fencelog.wire.messages.offset_commit import OffsetCommitRequest
+from fencelog.wire.messages.offset_delete import OffsetDeleteRequest
 from fencelog.wire.messages.offset_fetch import OffsetFetchRequest
 from fencelog.wire.messages.renew_transaction import RenewTransactionRequest
+from fencelog.wire.messages.sync_group import SyncGroupRequest
+from fencelog.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 
 
 def handlers() -> dict[ApiKey, RawHandler]:
@@ -48,11 +67,27 @@ def handlers() -> dict[ApiKey, RawHandler]:
         ApiKey.LIST_OFFSETS: message_handler(ListOffsetsRequest.read, offsets.list_offsets),
         ApiKey.OFFSET_COMMIT: message_handler(OffsetCommitRequest.read, groups.offset_commit),
         ApiKey.OFFSET_FETCH: message_handler(OffsetFetchRequest.read, groups.offset_fetch),
+        ApiKey.OFFSET_DELETE: message_handler(OffsetDeleteRequest.read, group_admin.offset_delete),
+        ApiKey.JOIN_GROUP: message_handler(JoinGroupRequest.read, members.join_group),
+        ApiKey.SYNC_GROUP: message_handler(SyncGroupRequest.read, members.sync_group),
+        ApiKey.HEARTBEAT: message_handler(HeartbeatRequest.read, members.heartbeat),
+        ApiKey.LEAVE_GROUP: message_handler(LeaveGroupRequest.read, members.leave_group),
+        ApiKey.LIST_GROUPS: message_handler(ListGroupsRequest.read, group_admin.list_groups),
+        ApiKey.DESCRIBE_GROUPS: message_handler(
+            DescribeGroupsRequest.read, group_admin.describe_groups
+        ),
+        ApiKey.DELETE_GROUPS: message_handler(DeleteGroupsRequest.read, group_admin.delete_groups),
         ApiKey.INIT_PRODUCER_ID: message_handler(
             InitProducerIdRequest.read, transactions.init_producer_id
         ),
         ApiKey.ADD_PARTITIONS_TO_TXN: message_handler(
             AddPartitionsToTxnRequest.read, transactions.add_partitions
+        ),
+        ApiKey.ADD_OFFSETS_TO_TXN: message_handler(
+            AddOffsetsToTxnRequest.read, transactions.add_offsets
+        ),
+        ApiKey.TXN_OFFSET_COMMIT: message_handler(
+            TxnOffsetCommitRequest.read, groups.txn_offset_commit
         ),
         ApiKey.END_TXN: message_handler(EndTxnRequest.read, transactions.end_transaction),
         ApiKey.LIST_TRANSACTIONS: message_handler(

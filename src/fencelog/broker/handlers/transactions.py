@@ -11,6 +11,10 @@ from fencelog.coordination.transaction.shard import InitResult, for_client
 from fencelog.coordination.transaction.state import Transaction, TxnState
 from fencelog.errors import ErrorCode, NotLeaderError
 from fencelog.types import ProducerEpoch, ProducerId, TopicPartition
+from fencelog.wire.messages.add_offsets_to_txn import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+)
 from fencelog.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
@@ -120,6 +124,38 @@ def _enlistable(broker: Broker, name: TopicPartition) -> ErrorCode:
     if topic is None or not 0 <= name.partition < topic.partitions:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return ErrorCode.TOPIC_AUTHORIZATION_FAILED if topic.internal else ErrorCode.NONE
+
+
+async def add_offsets(
+    broker: Broker, message: AddOffsetsToTxnRequest, request: Request
+) -> AddOffsetsToTxnResponse:
+    """Enlist the partition that holds a group's offsets (rule E8)."""
+    error = await _add_offsets(broker, message)
+    known = for_client(error, knows_fenced=request.header.api_version >= 2)
+    return AddOffsetsToTxnResponse(error_code=known)
+
+
+async def _add_offsets(broker: Broker, message: AddOffsetsToTxnRequest) -> ErrorCode:
+    if not message.group_id:
+        return ErrorCode.INVALID_GROUP_ID
+    if app_of(message.transactional_id) is not None:
+        return ErrorCode.INVALID_REQUEST  # its version says how far it has come
+    try:
+        # Loaded before it is enlisted: its markers must find the partition.
+        loaded = await broker.groups.shard_of(message.group_id)
+        wall_ms = broker.clock.now_ms()
+        return await broker.transactions.decide(
+            message.transactional_id,
+            lambda shard, now: shard.add_partitions(
+                message.transactional_id,
+                ProducerId(message.producer_id),
+                ProducerEpoch(message.producer_epoch),
+                [loaded.partition.name],
+                wall_ms=wall_ms,
+            ),
+        )
+    except NotLeaderError:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 async def _add(

@@ -1,8 +1,39 @@
-"""The group coordinator: committed offsets of groups without members."""
+"""The group coordinator: members, generations and offsets of the groups of one partition.
+
+What must survive (offsets, and the outcome of each rebalance) changes in ``replay`` only. Members'
+sessions and a rebalance under way are soft: the rules change them as they decide, which is safe
+because a shard whose append fails is thrown away with all of it.
+"""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
+from fencelog.coordination.group.group import Group
+from fencelog.coordination.group.joining import join, refused_form
+from fencelog.coordination.group.metadata import forget_group, read_group, read_group_key
+from fencelog.coordination.group.model import (
+    JOIN,
+    NOBODY,
+    RETENTION,
+    SESSION,
+    SYNC,
+    Alarm,
+    Caller,
+    GroupLimits,
+    GroupState,
+    GroupView,
+    HeartbeatAnswer,
+    JoinRequest,
+    LeaveAnswer,
+    Leaver,
+    Replies,
+    Step,
+    SyncAnswer,
+    SyncRequest,
+    Ticket,
+    refused_join,
+)
+from fencelog.coordination.group.offsets import Kept, OffsetTable
 from fencelog.coordination.group.records import (
     CommittedOffset,
     forget_offset,
@@ -10,23 +41,40 @@ from fencelog.coordination.group.records import (
     read_value,
     write_offset,
 )
+from fencelog.coordination.group.retention import expired_offsets
+from fencelog.coordination.group.timers import Timers
 from fencelog.coordination.shard import Decision, LogRecord
 from fencelog.errors import ErrorCode
-from fencelog.types import CoordinatorEpoch, Instant, Offset, TimestampMs, TopicPartition
+from fencelog.types import (
+    NO_PRODUCER_ID,
+    CoordinatorEpoch,
+    Instant,
+    Offset,
+    ProducerId,
+    TimestampMs,
+    TopicPartition,
+)
 
-NO_GENERATION = -1
-"""What a commit carries that comes from no member."""
+NO_FENCE: frozenset[TopicPartition] = frozenset()
+Answers = dict[TopicPartition, ErrorCode]
 
 
-@dataclass(frozen=True, kw_only=True)
-class GroupLimits:
-    """What bounds the shard; beyond a count the answer is GROUP_MAX_SIZE_REACHED."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Commit:
+    """Offsets that somebody wants to store for a group."""
 
-    groups_max: int = 100_000
-    partitions_max: int = 100_000
-    """Of one group."""
-    metadata_bytes_max: int = 4096
-    """Kafka's ``offset.metadata.max.bytes``."""
+    group: str
+    offsets: Mapping[TopicPartition, CommittedOffset]
+    caller: Caller = NOBODY
+    fenced: frozenset[TopicPartition] = NO_FENCE
+    """Partitions of topics with ``group.fence=required``: only members commit there (rule E8)."""
+    producer_id: ProducerId = NO_PRODUCER_ID
+    """Whose transaction it is part of."""
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether it counts only once a transaction is committed."""
+        return self.producer_id != NO_PRODUCER_ID
 
 
 class GroupShard:
@@ -38,68 +86,195 @@ class GroupShard:
         """Begin empty; the log is replayed into it."""
         self.coordinator_epoch = coordinator_epoch
         self._limits = limits or GroupLimits()
-        self._offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+        self._offsets = OffsetTable()
+        self._groups: dict[str, Group] = {}
+        self._timers: Timers[Alarm] = Timers()
+
+    # -- the only places where what is stored changes --------------------------------------------
 
     def replay(self, record: LogRecord, offset: Offset, now: Instant) -> None:
-        """Apply one record of ``__consumer_offsets``; those of members are left alone.
+        """Apply one record of ``__consumer_offsets``; keys of kinds unknown here are left alone.
 
-        Raises CorruptionError on bytes that are no offset commit.
+        Raises CorruptionError on bytes that are neither an offset nor a group.
         """
+        name = read_group_key(record.key)
+        if name is not None:
+            self._replay_group(name, record.value, now)
+            return
         key = read_key(record.key)
         if key is None:
             return
         group, partition = key
-        offsets = self._offsets.setdefault(group, {})
         if record.value is None:
-            offsets.pop(partition, None)
+            self._offsets.forget(group, partition)
+            return
+        kept = Kept(read_value(record.value), offset)
+        if record.producer_id == NO_PRODUCER_ID:
+            self._offsets.store(group, partition, kept)
         else:
-            offsets[partition] = read_value(record.value)
-        if not offsets:
-            del self._offsets[group]
+            self._offsets.store_pending(record.producer_id, group, partition, kept)
 
-    def commit(
+    def _replay_group(self, name: str, value: bytes | None, now: Instant) -> None:
+        known = self._groups.get(name)
+        if value is None:
+            if known is not None:
+                known.dissolve()
+                del self._groups[name]
+            return
+        stored = read_group(name, value)
+        # The group in service has just said this itself, unless it is read in a load.
+        if known is None or known.stored != stored:
+            if known is not None:
+                known.dissolve()
+            self._groups[name] = Group.restored(stored, self._timers, self._limits, now)
+
+    def replay_marker(self, producer_id: ProducerId, *, commit: bool) -> None:
+        """A transaction's end is in this partition's log: its offsets count, or never did (E10)."""
+        self._offsets.end_transaction(producer_id, commit=commit)
+
+    # -- what members ask ------------------------------------------------------------------------
+
+    def join(
         self,
-        group: str,
-        offsets: Mapping[TopicPartition, CommittedOffset],
+        request: JoinRequest,
+        ticket: Ticket,
         *,
-        member_id: str = "",
-        generation: int = NO_GENERATION,
+        fresh_id: str,
+        now: Instant,
         wall_ms: TimestampMs,
-    ) -> Decision[dict[TopicPartition, ErrorCode]]:
-        """Store how far a group has come; each partition has its own answer.
+    ) -> Decision[Replies]:
+        """Let somebody into a group, or say why not; the answer comes with the new generation.
 
-        No group here has members, so a commit in the name of one is refused: UNKNOWN_MEMBER_ID, or
-        ILLEGAL_GENERATION where only the generation claims one.
+        ``fresh_id`` is the member id of a newcomer and must be new.
         """
-        error = self._refused(group, offsets, member_id, generation)
-        if error is not None:
-            return Decision((), dict.fromkeys(offsets, error))
-        answers: dict[TopicPartition, ErrorCode] = {}
+        step = Step(now, wall_ms)
+        error = refused_form(request, self._limits)
+        group = self._groups.get(request.group)
+        if error is ErrorCode.NONE and group is None:
+            if request.member_id:
+                error = ErrorCode.UNKNOWN_MEMBER_ID
+            elif self._is_full(request.group):
+                error = ErrorCode.GROUP_MAX_SIZE_REACHED
+        if error is not ErrorCode.NONE:
+            step.reply(ticket, refused_join(error, request.member_id))
+            return step.decision()
+        group = group or Group(request.group, self._timers, self._limits)
+        self._groups[request.group] = group
+        join(group, step, request, ticket, fresh_id=fresh_id, members_max=self._limits.members_max)
+        self._drop_if_void(group)
+        return step.decision()
+
+    def sync(
+        self, request: SyncRequest, ticket: Ticket, *, now: Instant, wall_ms: TimestampMs
+    ) -> Decision[Replies]:
+        """Give a member its assignment, once its leader has brought one."""
+        step = Step(now, wall_ms)
+        group = self._groups.get(request.group)
+        if group is None:
+            step.reply(ticket, SyncAnswer(error=self._unknown(request.group)))
+        else:
+            group.sync(step, request, ticket)
+        return step.decision()
+
+    def heartbeat(
+        self, name: str, caller: Caller, ticket: Ticket, *, now: Instant
+    ) -> Decision[Replies]:
+        """Note that a member lives; the answer tells it of a rebalance."""
+        step = Step(now, TimestampMs(-1))
+        group = self._groups.get(name)
+        error = self._unknown(name) if group is None else group.heartbeat(caller, now)
+        step.reply(ticket, HeartbeatAnswer(error))
+        return step.decision()
+
+    def leave(
+        self,
+        name: str,
+        leavers: tuple[Leaver, ...],
+        ticket: Ticket,
+        *,
+        now: Instant,
+        wall_ms: TimestampMs,
+    ) -> Decision[Replies]:
+        """Take members out of a group, each with its own result."""
+        step = Step(now, wall_ms)
+        group = self._groups.get(name)
+        if group is None:
+            step.reply(ticket, LeaveAnswer(error=self._unknown(name)))
+        else:
+            step.reply(ticket, LeaveAnswer(group.leave(step, leavers)))
+            self._drop_if_void(group)
+        return step.decision()
+
+    @staticmethod
+    def _unknown(name: str) -> ErrorCode:
+        return ErrorCode.UNKNOWN_MEMBER_ID if name else ErrorCode.INVALID_GROUP_ID
+
+    def _drop_if_void(self, group: Group) -> None:
+        if group.is_void:
+            self._groups.pop(group.name, None)
+
+    # -- offsets ---------------------------------------------------------------------------------
+
+    def commit(self, asked: Commit, *, now: Instant, wall_ms: TimestampMs) -> Decision[Answers]:
+        """Store how far a group has come; each partition has its own answer (rule E8).
+
+        In a transaction the offsets are pending until its marker is in this partition's log.
+        """
+        error = self._refused(asked)
+        if error is not ErrorCode.NONE:
+            return Decision((), dict.fromkeys(asked.offsets, error))
+        group = self._groups.get(asked.group)
+        member = None if group is None else group.members.get(asked.caller.member_id)
+        if group is not None and member is not None:
+            group.heard(member, now)
+        has_members = group is not None and group.had_members
+        needs_member = has_members and not asked.caller.claims_membership
+        answers: Answers = {}
         records: list[LogRecord] = []
-        for partition, committed in offsets.items():
+        for partition, committed in asked.offsets.items():
             answers[partition] = ErrorCode.NONE
-            if len(committed.metadata.encode()) > self._limits.metadata_bytes_max:
+            if needs_member and partition in asked.fenced:
+                answers[partition] = ErrorCode.UNKNOWN_MEMBER_ID
+            elif len(committed.metadata.encode()) > self._limits.metadata_bytes_max:
                 answers[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
             else:
-                records.append(
-                    write_offset(group, partition, replace(committed, commit_ms=wall_ms))
-                )
-        return Decision(tuple(records), answers)
+                stamped = replace(committed, commit_ms=wall_ms)
+                record = write_offset(asked.group, partition, stamped)
+                records.append(replace(record, producer_id=asked.producer_id))
+        return Decision(tuple(records), answers, moves_deadline=member is not None)
 
-    def _refused(
-        self, group: str, offsets: Collection[TopicPartition], member_id: str, generation: int
-    ) -> ErrorCode | None:
-        known = self._offsets.get(group, {})
-        is_full = group not in self._offsets and len(self._offsets) >= self._limits.groups_max
-        if not group:
+    def _refused(self, asked: Commit) -> ErrorCode:
+        if not asked.group:
             return ErrorCode.INVALID_GROUP_ID
-        if member_id:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        if generation >= 0:
-            return ErrorCode.ILLEGAL_GENERATION
-        if is_full or len({*known, *offsets}) > self._limits.partitions_max:
+        error = self._not_a_member(asked)
+        if error is not ErrorCode.NONE:
+            return error
+        all_partitions = self._offsets.partitions(asked.group).union(asked.offsets)
+        if self._is_full(asked.group) or len(all_partitions) > self._limits.partitions_max:
             return ErrorCode.GROUP_MAX_SIZE_REACHED
-        return None
+        return ErrorCode.NONE
+
+    def _not_a_member(self, asked: Commit) -> ErrorCode:
+        """Hold a commit against the group's generation (rule E8, KIP-447)."""
+        group, caller = self._groups.get(asked.group), asked.caller
+        if group is None:
+            if caller.member_id or caller.instance_id is not None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            return ErrorCode.ILLEGAL_GENERATION if caller.generation >= 0 else ErrorCode.NONE
+        if caller.claims_membership:
+            error = group.refusal_of(caller)
+            if error is not ErrorCode.NONE:
+                return error
+        elif group.members and not asked.is_transactional:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if group.state is GroupState.COMPLETING and not asked.is_transactional:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def _is_full(self, group: str) -> bool:
+        if group in self._groups or group in self._offsets:
+            return False
+        return max(len(self._groups), len(self._offsets)) >= self._limits.groups_max
 
     def fetch(
         self, group: str, partitions: Collection[TopicPartition] | None = None
@@ -109,23 +284,119 @@ class GroupShard:
         Partitions without an offset are left out. The answer reveals state: it may be given once
         everything appended so far is committed (rule E16).
         """
-        known = self._offsets.get(group, {})
+        known = self._offsets.committed(group)
         wanted = known if partitions is None else partitions
-        return {partition: known[partition] for partition in wanted if partition in known}
+        return {each: known[each].committed for each in wanted if each in known}
+
+    def pending(self, group: str) -> frozenset[TopicPartition]:
+        """Where an open transaction may yet change what ``fetch`` says (rule E8)."""
+        return self._offsets.pending(group)
+
+    def delete_offsets(
+        self, name: str, partitions: Collection[TopicPartition]
+    ) -> Decision[Answers | ErrorCode]:
+        """Forget offsets of a group; not on topics that its members read (KIP-496)."""
+        group = self._groups.get(name)
+        if group is None and name not in self._offsets:
+            return Decision(
+                (), ErrorCode.GROUP_ID_NOT_FOUND if name else ErrorCode.INVALID_GROUP_ID
+            )
+        subscribed: frozenset[str] = frozenset()
+        if group is not None and group.members:
+            topics = group.subscribed()
+            if topics is None:
+                return Decision((), ErrorCode.NON_EMPTY_GROUP)
+            subscribed = topics
+        known = self._offsets.partitions(name)
+        answers: Answers = {}
+        records = []
+        for partition in partitions:
+            is_read = partition.topic in subscribed
+            answers[partition] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_read else ErrorCode.NONE
+            if not is_read and partition in known:
+                records.append(forget_offset(name, partition))
+        return Decision(tuple(records), answers)
 
     def partition_deleted(self, partition: TopicPartition) -> Decision[None]:
         """Forget every group's offset on a partition whose topic was deleted."""
         records = [
             forget_offset(group, partition)
-            for group, offsets in self._offsets.items()
-            if partition in offsets
+            for group in self._offsets.groups()
+            if partition in self._offsets.partitions(group)
         ]
         return Decision(tuple(records), None)
 
-    def next_deadline(self) -> Instant | None:
-        """None: nothing runs out while groups have no members."""
-        return None
+    # -- what operators ask ----------------------------------------------------------------------
 
-    def expire(self, now: Instant, wall_ms: TimestampMs) -> Decision[None]:
-        """Nothing runs out while groups have no members."""
-        return Decision((), None)
+    def describe(self, name: str) -> GroupView:
+        """One group; DEAD where there is none. Answer it once all is committed (rule E16)."""
+        group = self._groups.get(name)
+        if group is not None:
+            return group.view()
+        state = GroupState.EMPTY if name in self._offsets else GroupState.DEAD
+        return GroupView(group=name, state=state)
+
+    def groups(self) -> list[GroupView]:
+        """Every group, those that only record progress included; answered as ``describe`` is."""
+        names = {**dict.fromkeys(self._groups), **dict.fromkeys(self._offsets.groups())}
+        return [self.describe(name) for name in names]
+
+    def delete_group(self, name: str) -> Decision[ErrorCode]:
+        """Forget a group that has no members, and its offsets."""
+        group = self._groups.get(name)
+        if group is None and name not in self._offsets:
+            return Decision(
+                (), ErrorCode.GROUP_ID_NOT_FOUND if name else ErrorCode.INVALID_GROUP_ID
+            )
+        if group is not None and (group.members or group.pending):
+            return Decision((), ErrorCode.NON_EMPTY_GROUP)
+        return Decision(self._forget(name), ErrorCode.NONE)
+
+    def _forget(self, name: str) -> tuple[LogRecord, ...]:
+        records = [forget_offset(name, each) for each in sorted(self._offsets.partitions(name))]
+        if name in self._groups:
+            records.append(forget_group(name))
+        return tuple(records)
+
+    # -- deadlines -------------------------------------------------------------------------------
+
+    def next_deadline(self) -> Instant | None:
+        """When a session, a rebalance or a look at old offsets may be due."""
+        return self._timers.next_due()
+
+    def expire(self, now: Instant, wall_ms: TimestampMs) -> Decision[Replies]:
+        """Do what is due: sessions, rebalances, and every so often the offsets' retention."""
+        step = Step(now, wall_ms)
+        records: list[LogRecord] = []
+        for alarm in self._timers.take_due(now):
+            group = self._groups.get(alarm.group)
+            if alarm.kind == RETENTION:
+                records += self._expire_offsets(wall_ms)
+            elif group is not None:
+                if alarm.kind == SESSION:
+                    group.session_due(step, alarm.member_id)
+                elif alarm.kind == JOIN:
+                    group.join_due(step)
+                elif alarm.kind == SYNC:
+                    group.sync_due(step)
+                self._drop_if_void(group)
+        check = Alarm(RETENTION, "")
+        if not self._timers.has(check):
+            self._timers.set(check, Instant(now + self._limits.retention_check_s))
+        decision = step.decision()
+        return replace(decision, records=(*decision.records, *records))
+
+    def _expire_offsets(self, wall_ms: TimestampMs) -> list[LogRecord]:
+        """What nobody has touched for ``offsets.retention.minutes`` (KIP-211)."""
+        records: list[LogRecord] = []
+        for name in {**dict.fromkeys(self._offsets.groups()), **dict.fromkeys(self._groups)}:
+            if self._offsets.has_pending(name):
+                continue
+            group, known = self._groups.get(name), self._offsets.committed(name)
+            gone = expired_offsets(group, known, wall_ms - self._limits.offsets_retention_ms)
+            is_over = group is None or (group.state is GroupState.EMPTY and not group.pending)
+            if is_over and len(gone) == len(known):
+                records += self._forget(name)
+            else:
+                records += [forget_offset(name, each) for each in gone]
+        return records

@@ -1,0 +1,152 @@
+"""ListGroups, DescribeGroups, DeleteGroups, OffsetDelete: what operators ask of groups.
+
+Version notes: ListGroups filters by state from 4 on and by type from 5 on; a group that is not
+known is described as Dead, without an error, up to DescribeGroups 5.
+"""
+
+from fencelog.broker.connection import Request
+from fencelog.broker.context import Broker
+from fencelog.coordination.group.model import GroupState, GroupView
+from fencelog.errors import ErrorCode, NotLeaderError
+from fencelog.types import TopicPartition
+from fencelog.wire.messages.delete_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+)
+from fencelog.wire.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from fencelog.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from fencelog.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+
+CLASSIC = "classic"
+"""The only type of group that is spoken here."""
+
+
+async def list_groups(
+    broker: Broker, message: ListGroupsRequest, request: Request
+) -> ListGroupsResponse:
+    """Every group, those that only record progress included."""
+    del request
+    states = {each.lower() for each in message.states_filter}
+    types = {each.lower() for each in message.types_filter}
+    try:
+        found = await broker.groups.read_all(lambda shard: shard.groups())
+    except NotLeaderError:
+        return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return ListGroupsResponse(
+        groups=[
+            ListedGroup(
+                group_id=each.group,
+                protocol_type=each.protocol_type,
+                group_state=each.state.value,
+                group_type=CLASSIC,
+            )
+            for each in sorted(found, key=lambda view: view.group)
+            if (not states or each.state.value.lower() in states)
+            and (not types or CLASSIC in types)
+        ]
+    )
+
+
+async def describe_groups(
+    broker: Broker, message: DescribeGroupsRequest, request: Request
+) -> DescribeGroupsResponse:
+    """State, protocol and members of each group that was asked for."""
+    del request
+    return DescribeGroupsResponse(groups=[await _describe(broker, name) for name in message.groups])
+
+
+async def _describe(broker: Broker, name: str) -> DescribedGroup:
+    error = ErrorCode.NONE if name else ErrorCode.INVALID_GROUP_ID
+    view = GroupView(group=name, state=GroupState.DEAD)
+    if name:
+        try:
+            view = await broker.groups.read(name, lambda shard: shard.describe(name))
+        except NotLeaderError:
+            error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return DescribedGroup(
+        error_code=error,
+        group_id=name,
+        group_state=view.state.value,
+        protocol_type=view.protocol_type,
+        protocol_data=view.protocol,
+        members=[
+            DescribedGroupMember(
+                member_id=each.member_id,
+                group_instance_id=each.instance_id,
+                client_id=each.client_id,
+                client_host=each.client_host,
+                member_metadata=each.subscription,
+                member_assignment=each.assignment,
+            )
+            for each in view.members
+        ],
+    )
+
+
+async def delete_groups(
+    broker: Broker, message: DeleteGroupsRequest, request: Request
+) -> DeleteGroupsResponse:
+    """Forget groups that have no members, and their offsets."""
+    del request
+    return DeleteGroupsResponse(
+        results=[
+            DeletableGroupResult(group_id=name, error_code=await _delete(broker, name))
+            for name in message.groups_names
+        ]
+    )
+
+
+async def _delete(broker: Broker, name: str) -> ErrorCode:
+    if not name:
+        return ErrorCode.INVALID_GROUP_ID
+    try:
+        return await broker.groups.decide(name, lambda shard, now: shard.delete_group(name))
+    except NotLeaderError:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def offset_delete(
+    broker: Broker, message: OffsetDeleteRequest, request: Request
+) -> OffsetDeleteResponse:
+    """Forget offsets of a group, one result for each partition."""
+    del request
+    group = message.group_id
+    named = [
+        TopicPartition(topic.name, part.partition_index)
+        for topic in message.topics
+        for part in topic.partitions
+    ]
+    try:
+        answers = await broker.groups.decide(
+            group, lambda shard, now: shard.delete_offsets(group, named)
+        )
+    except NotLeaderError:
+        answers = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if isinstance(answers, ErrorCode):
+        return OffsetDeleteResponse(error_code=answers)
+    return OffsetDeleteResponse(
+        topics=[
+            OffsetDeleteResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetDeleteResponsePartition(
+                        partition_index=part.partition_index,
+                        error_code=answers[TopicPartition(topic.name, part.partition_index)],
+                    )
+                    for part in topic.partitions
+                ],
+            )
+            for topic in message.topics
+        ]
+    )

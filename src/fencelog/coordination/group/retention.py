@@ -1,0 +1,23 @@
+"""Which committed offsets are too old to keep (KIP-211)."""
+
+from fencelog.coordination.group.group import Group
+from fencelog.coordination.group.model import GroupState
+from fencelog.coordination.group.offsets import Offsets
+from fencelog.types import TopicPartition
+
+
+def expired_offsets(group: Group | None, known: Offsets, before_ms: int) -> list[TopicPartition]:
+    """Return where a group's offset is older than this time and nobody reads on from it.
+
+    An empty group's clock starts when its last member left, and at its newest commit. While it has
+    members, only offsets on topics that none of them reads grow old.
+    """
+    old = [at for at, kept in known.items() if kept.committed.commit_ms < before_ms]
+    if group is None or not group.had_members:
+        return old
+    if group.state is GroupState.EMPTY:
+        return old if group.changed_ms < before_ms else []
+    subscribed = group.subscribed() if group.state is GroupState.STABLE else None
+    if subscribed is None:
+        return []
+    return [partition for partition in old if partition.topic not in subscribed]

@@ -1,0 +1,24 @@
+"""What a consumer's subscription says of topics (Kafka's ConsumerProtocolSubscription)."""
+
+from fencelog.errors import WireError
+from fencelog.wire.primitives import Reader
+
+CONSUMER = "consumer"
+"""The protocol type whose members subscribe to topics; Connect, for one, has another."""
+
+
+def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
+    """The topics of a subscription; None where the bytes are none.
+
+    Every version begins with its number and the topics; what follows (user data, partitions owned)
+    says nothing about what the member wants to read.
+    """
+    reader = Reader(metadata)
+    try:
+        reader.int16()
+        count = reader.int32()
+        if not 0 <= count <= reader.remaining // 2:
+            return None
+        return frozenset(reader.string(flexible=False) for _ in range(count))
+    except WireError:
+        return None

@@ -1,0 +1,71 @@
+"""Many deadlines that are mostly put off: a heartbeat costs one assignment, not a search."""
+
+import heapq
+from collections.abc import Hashable, Iterator
+from itertools import count
+from typing import Generic, TypeVar
+
+from fencelog.types import Instant
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Timers(Generic[K]):
+    """Deadlines by key. One that is put off stays queued where it was and is looked at again there.
+
+    Invariant: each key with a deadline has a queue entry at or before it, the one in ``_queued``;
+    all other entries are stale.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is due, ever."""
+        self._due: dict[K, Instant] = {}
+        self._queued: dict[K, Instant] = {}
+        self._heap: list[tuple[Instant, int, K]] = []
+        self._numbers = count()  # equal deadlines come in the order in which they were set
+
+    def set(self, key: K, due: Instant) -> None:
+        """Give a key this deadline instead of the one that it may have."""
+        self._due[key] = due
+        queued = self._queued.get(key)
+        if queued is None or due < queued:
+            self._queue(key, due)
+
+    def cancel(self, key: K) -> None:
+        """Take a key's deadline away, if it has one."""
+        self._due.pop(key, None)
+
+    def has(self, key: K) -> bool:
+        """Whether a key has a deadline."""
+        return key in self._due
+
+    def next_due(self) -> Instant | None:
+        """When something may be due, or earlier; None while there is no deadline."""
+        while self._heap:
+            at, _, key = self._heap[0]
+            if self._queued.get(key) == at and key in self._due:
+                return at
+            heapq.heappop(self._heap)
+            if self._queued.get(key) == at:
+                del self._queued[key]
+        return None
+
+    def take_due(self, now: Instant) -> Iterator[K]:
+        """Each key whose deadline has come; it has none any more when it is given."""
+        while self._heap and self._heap[0][0] <= now:
+            at, _, key = heapq.heappop(self._heap)
+            if self._queued.get(key) != at:
+                continue
+            del self._queued[key]
+            due = self._due.get(key)
+            if due is None:
+                continue
+            if due > now:
+                self._queue(key, due)
+                continue
+            del self._due[key]
+            yield key
+
+    def _queue(self, key: K, due: Instant) -> None:
+        self._queued[key] = due
+        heapq.heappush(self._heap, (due, next(self._numbers), key))
