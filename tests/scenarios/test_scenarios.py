@@ -9,13 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.scenarios.group_stage import GroupStage
 from tests.scenarios.transaction_stage import TransactionStage
 from tests.scenarios.transcript import play
 from tests.scenarios.versioned_stage import VersionedStage
 from tests.scenarios.words import Stage
 
 HERE = Path(__file__).parent
-STAGES: dict[str, type[Stage]] = {"transaction": TransactionStage, "versioned": VersionedStage}
+STAGES: dict[str, type[Stage]] = {
+    "group": GroupStage,
+    "transaction": TransactionStage,
+    "versioned": VersionedStage,
+}
 
 
 @pytest.mark.parametrize("path", sorted(HERE.glob("*.txt")), ids=lambda path: path.stem)

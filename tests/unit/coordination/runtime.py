@@ -6,7 +6,7 @@ in the shard but not in the log shows as a difference.
 """
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from fencelog.coordination.shard import Decision, LogRecord
 from fencelog.types import CoordinatorEpoch, Instant, Offset, ProducerId, TimestampMs
@@ -20,7 +20,8 @@ SOFT = ("_groups",)  # who is heard and who waits, which a load does not bring b
 
 def state_of(shard: Any) -> dict[str, Any]:
     """Everything that a shard holds, but for its clocks, which a load restarts."""
-    held = {key: value for key, value in vars(shard).items() if key not in ("_limits", *CLOCKS, *SOFT)}
+    left_out = ("_limits", *CLOCKS, *SOFT)
+    held = {key: value for key, value in vars(shard).items() if key not in left_out}
     held.pop("coordinator_epoch", None)
     for part in ("_table", "_offsets"):
         if part in held:
@@ -28,12 +29,19 @@ def state_of(shard: Any) -> dict[str, Any]:
     return held
 
 
+class Ended(NamedTuple):
+    """A transaction's marker in the shard's own partition, where coordinators write in one."""
+
+    producer_id: ProducerId
+    commit: bool
+
+
 class Runtime(Generic[S]):
     """One shard, its log and its clock."""
 
     def __init__(self, make: Callable[[CoordinatorEpoch], S], *, hold: bool = False) -> None:
         self._make = make
-        self.log: list[LogRecord] = []
+        self.log: list[LogRecord | Ended] = []
         self.committed = Offset(0)
         self.now = Instant(1000.0)
         self.hold = hold
@@ -47,9 +55,20 @@ class Runtime(Generic[S]):
 
     def _replayed(self) -> S:
         shard = self._make(CoordinatorEpoch(self.loads))
-        for offset, record in enumerate(self.log):
-            shard.replay(record, Offset(offset), self.now)
+        for offset, entry in enumerate(self.log):
+            if isinstance(entry, Ended):
+                shard.replay_marker(entry.producer_id, commit=entry.commit)
+            else:
+                shard.replay(entry, Offset(offset), self.now)
         return shard
+
+    def end(self, producer_id: ProducerId, *, commit: bool) -> None:
+        """A producer's marker is appended to the shard's partition."""
+        self.log.append(Ended(producer_id, commit))
+        self.shard.replay_marker(producer_id, commit=commit)
+        assert state_of(self.shard) == state_of(self._replayed())
+        if not self.hold:
+            self.commit()
 
     @property
     def wall_ms(self) -> TimestampMs:

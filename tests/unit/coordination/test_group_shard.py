@@ -141,9 +141,7 @@ def test_the_shard_is_a_dictionary_that_survives_crashes(
             group, asked = step
             committed = {at: CommittedOffset(Offset(offset)) for at, offset in asked.items()}
             request = Commit(group=group, offsets=committed)
-            runtime.append(
-                runtime.shard.commit(request, now=runtime.now, wall_ms=runtime.wall_ms)
-            )
+            runtime.append(runtime.shard.commit(request, now=runtime.now, wall_ms=runtime.wall_ms))
             model[group].update(asked)
         fetched = {group: runtime.shard.fetch(group) for group in names}
         assert {

@@ -6,7 +6,8 @@ record again, and its members have one session timeout to be heard (``Group.rest
 
 Kafka's classic protocol: members join, the coordinator names a leader, the leader assigns, all get
 their share by a sync. Every finished join is a new generation, the third of the counters that fence
-a zombie (rule E8).
+a zombie (rule E8). It is stored when it begins and again with the assignment; Kafka stores the
+latter only, and may after a crash give its number once more.
 """
 
 from fencelog.coordination.group import protocols
@@ -78,7 +79,8 @@ class Group:
         group.changed_ms = stored.changed_ms
         group.stored = stored
         if stored.members:
-            group.state = GroupState.STABLE
+            is_assigned = any(each.assignment for each in stored.members)
+            group.state = GroupState.STABLE if is_assigned else GroupState.COMPLETING
         for each in stored.members:
             member = Member(
                 member_id=each.member_id,
@@ -94,6 +96,8 @@ class Group:
             if each.instance_id is not None:
                 group.instances[each.instance_id] = each.member_id
             group.heard(member, now)
+        if group.state is GroupState.COMPLETING:
+            group.await_syncs(now)
         return group
 
     def dissolve(self) -> None:
@@ -338,15 +342,21 @@ class Group:
             return
         self.protocol = self.choice()
         self._move(step, GroupState.COMPLETING)
-        self._timers.set(
-            Alarm(SYNC, self.name), Instant(step.now + max(self.rebalance_timeout_s, 0.001))
-        )
+        self.await_syncs(step.now)
         for member in self.members.values():
-            self._unsynced[member.member_id] = None
+            member.assignment = b""
             self.heard(member, step.now)
             member.is_new = False
             step.reply(member.joining, self.joined(member))
             member.joining = None
+        # Before anybody hears of it: a crash must not let two generations have one number.
+        self.store(step)
+
+    def await_syncs(self, now: Instant) -> None:
+        """Every member has the rebalance timeout to ask for its assignment."""
+        self._unsynced = dict.fromkeys(self.members)
+        due = Instant(now + max(self.rebalance_timeout_s, 0.001))
+        self._timers.set(Alarm(SYNC, self.name), due)
 
     def _elect_leader(self) -> bool:
         """Keep a leader that has joined, else take the first who has; False: nobody has."""

@@ -45,10 +45,8 @@ def join(
 ) -> None:
     """Answer a join, or let it wait for the rebalance. ``fresh_id`` is used for a newcomer."""
     asked = request.member_id
-    is_known = asked in group.members or asked in group.pending
-    is_static = request.instance_id is not None and request.instance_id in group.instances
-    is_full = len(group.members) + len(group.pending) >= members_max
-    if not (is_known or (is_static and not asked)) and is_full:
+    is_newcomer = not asked and request.instance_id not in group.instances
+    if is_newcomer and len(group.members) + len(group.pending) >= members_max:
         step.reply(ticket, refused_join(ErrorCode.GROUP_MAX_SIZE_REACHED))
     elif not group.supports(request.protocol_type, request.protocols):
         step.reply(ticket, refused_join(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, asked))
