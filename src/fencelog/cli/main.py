@@ -9,6 +9,7 @@ from fencelog.cli.direct import plain_options, run
 
 NOUNS = {
     "topic": "fencelog.cli.topic",
+    "group": "fencelog.cli.group",
     "txn": "fencelog.cli.txn",
     "cluster": "fencelog.cli.cluster",
 }

@@ -70,6 +70,12 @@ HINTS = {
     ErrorCode.OFFSET_OUT_OF_RANGE: "`-o beginning` starts at the first record that is still there",
     ErrorCode.MESSAGE_TOO_LARGE: "raise the topic's max.message.bytes, or send smaller records",
     ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "`fencelog txn list` shows the ids that are known",
+    ErrorCode.GROUP_ID_NOT_FOUND: "`fencelog group list` shows the groups that are known",
+    ErrorCode.NON_EMPTY_GROUP: "`fencelog group describe NAME` shows its members",
+    ErrorCode.UNKNOWN_MEMBER_ID: (
+        "`fencelog group describe NAME` shows its members; with group.fence=required only they "
+        "move a group that has had any, until it is deleted"
+    ),
     ErrorCode.PRODUCER_FENCED: (
         "another producer uses this transactional id; only the newest may write"
     ),

@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from fencelog.client.admin import Admin
 from fencelog.client.blocking_writers import ArrowWriter, Producer
 from fencelog.client.cluster import Cluster, ClusterOptions
+from fencelog.client.groups import Groups
 from fencelog.client.loop_thread import LoopThread, keep_for_ever
 from fencelog.client.model import (
     AlreadyCommitted,
     AppDescription,
     ClusterDescription,
     Compression,
+    GroupDescription,
+    GroupListing,
     Isolation,
     Joined,
     OffsetSpec,
@@ -330,6 +333,20 @@ class Client:
     def describe_transaction(self, transactional_id: str) -> TransactionDescription:
         """One transactional id. Raises RequestError (TRANSACTIONAL_ID_NOT_FOUND)."""
         return self._loop().run(self._admin().describe_transaction(transactional_id))
+
+    # --- groups
+
+    def list_groups(self) -> list[GroupListing]:
+        """Every group, by name."""
+        return self._loop().run(Groups(self._cluster).list())
+
+    def describe_group(self, group: str) -> GroupDescription:
+        """Members and offsets of a group. Raises RequestError (GROUP_ID_NOT_FOUND)."""
+        return self._loop().run(Groups(self._cluster).describe(group))
+
+    def delete_group(self, group: str) -> None:
+        """Forget a group that has no members. Raises RequestError (NON_EMPTY_GROUP)."""
+        self._loop().run(Groups(self._cluster).delete(group))
 
     # --- inside
 

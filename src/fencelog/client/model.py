@@ -157,3 +157,46 @@ class TransactionDescription:
     timeout_ms: int
     start_time_ms: int
     partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupListing:
+    """One group that some coordinator knows."""
+
+    group: str
+    state: str
+    protocol_type: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupMember:
+    """One member of a group, and the partitions that it reads where that can be told."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupOffset:
+    """How far a group has come on a partition; None where nothing is committed.
+
+    ``pending``: an open transaction may yet change it, and until then nobody is told what it is.
+    """
+
+    committed: int | None
+    pending: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupDescription:
+    """One group: its members, and its offsets."""
+
+    group: str
+    state: str
+    protocol_type: str
+    protocol: str
+    members: tuple[GroupMember, ...]
+    offsets: Mapping[TopicPartition, GroupOffset]

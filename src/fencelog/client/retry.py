@@ -71,6 +71,8 @@ ADVICE = {
     ErrorCode.KAFKA_STORAGE_ERROR: "the broker's disk failed or is full; see the broker's log",
     ErrorCode.TOPIC_ALREADY_EXISTS: "choose another name, or delete it first",
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: "records may be missing; write them again",
+    ErrorCode.UNKNOWN_MEMBER_ID: "only the group's members may; stop them first, or be one",
+    ErrorCode.NON_EMPTY_GROUP: "it has members; stop them first",
     ErrorCode.UNSUPPORTED_VERSION: "it does not know this request; is it a fencelog broker?",
 }
 

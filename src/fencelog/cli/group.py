@@ -1,0 +1,197 @@
+"""``fencelog group``: who reads what, how far behind, and setting it elsewhere."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fencelog.cli.options import (
+    DEFAULT_BOOTSTRAP,
+    BootstrapOption,
+    FormatOption,
+    PropertyOption,
+    connection,
+)
+from fencelog.cli.output import (
+    Format,
+    Row,
+    UsageError,
+    default_format,
+    reported_errors,
+    say,
+    show_json,
+    show_rows,
+)
+from fencelog.cli.start_offsets import parse_start
+from fencelog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from fencelog.client.blocking import Client
+    from fencelog.client.model import GroupDescription
+
+app = typer.Typer(
+    name="group", help="List, describe, move and delete consumer groups.", no_args_is_help=True
+)
+
+GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The group.")]
+GroupsArgument = Annotated[list[str], typer.Argument(metavar="GROUP…", help="One group or more.")]
+COLUMNS = ("topic", "partition", "committed", "end", "lag", "member", "client", "host")
+
+
+@app.command("list")
+def list_groups(
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    properties: PropertyOption = None,
+    form: FormatOption = None,
+) -> None:
+    """List groups with their states."""
+    with reported_errors():
+        with connection(bootstrap, properties).open() as client:
+            listed = client.list_groups()
+        rows: list[Row] = [
+            {"group": each.group, "state": each.state, "protocol_type": each.protocol_type}
+            for each in listed
+        ]
+        show_rows(rows, ("group", "state", "protocol_type"), form)
+
+
+@app.command()
+def describe(
+    groups: GroupsArgument,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    properties: PropertyOption = None,
+    form: FormatOption = None,
+) -> None:
+    """Show members, offsets and lag.
+
+    The lag is counted to the last stable offset, up to which committed records can be seen: what an
+    open transaction holds back is nobody's backlog. A committed offset shows as - where there is
+    none, and as pending while an open transaction may change it.
+    """
+    with reported_errors():
+        with connection(bootstrap, properties).open() as client:
+            described = [_described(client, client.describe_group(each)) for each in groups]
+        if (form or default_format()) is Format.JSON:
+            show_json(described)
+            return
+        for group in described:
+            say(
+                f"{group['group']}  {group['state']}, {group['members']} members, "
+                f"{group['protocol'] or 'no protocol'}, lag {group['lag']}"
+            )
+            partitions = group["partitions"]
+            assert isinstance(partitions, list)
+            show_rows(partitions, COLUMNS, Format.TABLE)
+
+
+def _described(client: "Client", group: "GroupDescription") -> Row:
+    owners = {place: member for member in group.members for place in member.partitions}
+    places = sorted({*owners, *group.offsets})
+    known = {topic.name: len(topic.partitions) for topic in client.topics()}
+    live = [place for place in places if place.partition < known.get(place.topic, 0)]
+    starts = client.offsets(live, "earliest", "transactional")
+    ends = client.offsets(live, "latest", "transactional")
+    rows: list[Row] = []
+    total = 0
+    for place in places:
+        found, owner = group.offsets.get(place), owners.get(place)
+        committed = None if found is None else found.committed
+        lag = None
+        if committed is not None and place in ends:
+            # What retention has taken can be read by nobody.
+            lag = max(ends[place] - max(committed, starts[place]), 0)
+            total += lag
+        is_pending = found is not None and found.pending
+        rows.append(
+            {
+                "topic": place.topic,
+                "partition": place.partition,
+                "committed": "pending" if is_pending else committed,
+                "end": ends.get(place),
+                "lag": lag,
+                "member": owner and owner.member_id,
+                "instance": owner and owner.instance_id,
+                "client": owner and owner.client_id,
+                "host": owner and owner.host,
+            }
+        )
+    return {
+        "group": group.group,
+        "state": group.state,
+        "protocol_type": group.protocol_type,
+        "protocol": group.protocol,
+        "members": len(group.members),
+        "lag": total,
+        "partitions": rows,
+    }
+
+
+@app.command()
+def seek(
+    group: GroupArgument,
+    to: Annotated[
+        str,
+        typer.Option("-o", "--offset", help="beginning, end, N, -N (from the end) or @TIME."),
+    ],
+    topics: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-t",
+            "--topic",
+            metavar="TOPIC[:PARTITION]",
+            help="Default: all that it has offsets on.",
+        ),
+    ] = None,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    properties: PropertyOption = None,
+    form: FormatOption = None,
+) -> None:
+    """Set a group's offsets; it must have no members."""
+    with reported_errors():
+        from fencelog.adapters.system_clock import SystemClock
+        from fencelog.cli.topic_consume import start_positions
+
+        start = parse_start(to, now_ms=SystemClock().now_ms())
+        with connection(bootstrap, properties).open() as client:
+            before = client.committed_offsets(group) if topics is None else {}
+            places = sorted(before) if topics is None else _places(client, topics)
+            if not places:
+                raise UsageError(f"{group} has no offsets yet: name topics with -t")
+            positions = start_positions(client, places, start, "transactional")
+            client.commit_offsets(group, positions)
+        rows: list[Row] = [
+            {"topic": place.topic, "partition": place.partition, "committed": positions[place]}
+            for place in places
+        ]
+        show_rows(rows, ("topic", "partition", "committed"), form)
+
+
+def _places(client: "Client", topics: list[str]) -> list[TopicPartition]:
+    """The partitions that ``-t`` names: ``orders`` all of a topic's, ``orders:3`` one."""
+    places = []
+    for text in topics:
+        name, colon, number = text.partition(":")
+        numbers = client.partitions([name])[name]
+        if not colon:
+            places += [TopicPartition(name, each) for each in numbers]
+        elif number.isdecimal() and int(number) in numbers:
+            places.append(TopicPartition(name, int(number)))
+        else:
+            raise UsageError(f"-t {text}: {name} has the partitions {numbers[0]} to {numbers[-1]}")
+    return places
+
+
+@app.command()
+def delete(
+    groups: GroupsArgument,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    properties: PropertyOption = None,
+    form: FormatOption = None,
+) -> None:
+    """Forget groups that have no members, and their offsets."""
+    with reported_errors():
+        rows: list[Row] = []
+        with connection(bootstrap, properties).open() as client:
+            for name in groups:
+                client.delete_group(name)
+                rows.append({"group": name, "deleted": True})
+        show_rows(rows, ("group", "deleted"), form)
