@@ -222,6 +222,8 @@ class Node:
                     except NotLeaderError as error:
                         log.error("%s", error)  # noqa: TRY400
                         is_whole = False
+        read = {topic for each in self._groups.loaded() for topic in each.shard.topics()}
+        await self._members.forget_topics([each for each in sorted(read) if not catalog.get(each)])
         highest = self._logs.highest_producer_id()
         for shards in (self._transactions.loaded(), self._versioned.loaded()):
             for loaded in shards:

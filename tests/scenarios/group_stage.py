@@ -26,7 +26,7 @@ from fencelog.coordination.group.model import (
 from fencelog.coordination.group.records import CommittedOffset, read_key, read_value
 from fencelog.coordination.group.shard import Commit, GroupShard
 from fencelog.coordination.shard import Decision, LogRecord
-from fencelog.types import NO_PRODUCER_ID, Offset, ProducerId, TopicPartition
+from fencelog.types import NO_PRODUCER_ID, Offset, ProducerId
 from tests.scenarios.words import Stage, options, partition
 from tests.unit.coordination.runtime import Runtime
 
@@ -187,9 +187,8 @@ class GroupStage(Stage):
         return " ".join(f"{at}:{error.name}" for at, error in answers.items()) + written
 
     def do_topic_deleted(self, words: list[str]) -> str:
-        """``topic-deleted PARTITION``: its topic is gone."""
-        deleted = TopicPartition(*partition(words[0]))
-        _, written = self.decide(self.runtime.shard.partition_deleted(deleted))
+        """``topic-deleted TOPIC…``: these are gone."""
+        _, written = self.decide(self.runtime.shard.topics_deleted(words))
         return written.lstrip() or "nothing"
 
     # -- operators -----------------------------------------------------------------------------

@@ -6,8 +6,9 @@ brought it about: the last member to join may hang up before the others are told
 """
 
 import asyncio
+import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import count
 from typing import TypeVar
 
@@ -30,6 +31,8 @@ from fencelog.coordination.shard import Decision
 from fencelog.errors import NotLeaderError
 from fencelog.ports import Random, WallClock
 from fencelog.types import Instant
+
+log = logging.getLogger(__name__)
 
 A = TypeVar("A", JoinAnswer, SyncAnswer, LeaveAnswer, HeartbeatAnswer)
 Waiting = tuple[Loaded[GroupShard], "asyncio.Future[Answer]"]
@@ -87,6 +90,16 @@ class GroupRequests:
             return shard.leave(group, leavers, ticket, now=now, wall_ms=self._clock.now_ms())
 
         return await self._ask(group, rule, LeaveAnswer)
+
+    async def forget_topics(self, topics: Collection[str]) -> None:
+        """These are gone, and groups' offsets on them. What fails here the next start does."""
+        for loaded in self._runtime.loaded():
+            try:
+                await self._runtime.decide_on(
+                    loaded, lambda shard, now: shard.topics_deleted(topics)
+                )
+            except NotLeaderError as error:
+                log.warning("offsets on topics that are gone stay for now: %s", error)
 
     def close(self) -> None:
         """The broker is stopping: members are sent away, to ask again where they find another."""

@@ -112,10 +112,11 @@ def test_beyond_a_bound_nothing_is_stored(runtime: Runtime[GroupShard]) -> None:
 
 
 def test_the_offsets_on_a_deleted_topic_are_forgotten(runtime: Runtime[GroupShard]) -> None:
-    commit(runtime, "g", A0, A1)
-    runtime.append(runtime.shard.partition_deleted(A0))
-    assert list(runtime.shard.fetch("g")) == [A1]
-    assert runtime.shard.partition_deleted(B0).records == ()
+    commit(runtime, "g", A0, B0)
+    assert runtime.shard.topics() == {"a", "b"}
+    runtime.append(runtime.shard.topics_deleted(["a"]))
+    assert list(runtime.shard.fetch("g")) == [B0]
+    assert runtime.shard.topics_deleted(["a"]).records == ()
 
 
 names = ("g", "h")
@@ -134,9 +135,10 @@ def test_the_shard_is_a_dictionary_that_survives_crashes(
         if step is None:
             runtime.crash()
         elif isinstance(step, TopicPartition):
-            runtime.append(runtime.shard.partition_deleted(step))
+            runtime.append(runtime.shard.topics_deleted([step.topic]))
             for known in model.values():
-                known.pop(step, None)
+                for at in [at for at in known if at.topic == step.topic]:
+                    del known[at]
         else:
             group, asked = step
             committed = {at: CommittedOffset(Offset(offset)) for at, offset in asked.items()}

@@ -168,6 +168,7 @@ async def _delete(broker: Broker, topic: Topic) -> ErrorCode:
         await broker.logs.delete_topic(topic)
     except RequestError as error:
         return error.code
+    await broker.members.forget_topics([topic.name])
     return ErrorCode.NONE
 
 

@@ -317,12 +317,18 @@ class GroupShard:
                 records.append(forget_offset(name, partition))
         return Decision(tuple(records), answers)
 
-    def partition_deleted(self, partition: TopicPartition) -> Decision[None]:
-        """Forget every group's offset on a partition whose topic was deleted."""
+    def topics(self) -> frozenset[str]:
+        """Every topic that some group has an offset on."""
+        groups = self._offsets.groups()
+        return frozenset(each.topic for group in groups for each in self._offsets.partitions(group))
+
+    def topics_deleted(self, topics: Collection[str]) -> Decision[None]:
+        """Forget every group's offsets on topics that are gone."""
         records = [
             forget_offset(group, partition)
             for group in self._offsets.groups()
-            if partition in self._offsets.partitions(group)
+            for partition in sorted(self._offsets.partitions(group))
+            if partition.topic in topics
         ]
         return Decision(tuple(records), None)
 
