@@ -4,19 +4,8 @@ A planted fault replaces text that stands exactly once in a file below ``src/fen
 has no switches; the fault exists in a copy only. ``docs/internals/rules.md`` is written from here.
 """
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Planted:
-    """One fault: in ``file`` this text becomes that one, and then ``test`` must fail."""
-
-    rule: str
-    file: str
-    text: str
-    instead: str
-    test: str
-
+from tests.proofs._planted_fault import Planted
+from tests.proofs._planted_groups import GROUPS
 
 RULES = {
     "D1": "An answer waits for what the mode promises: the sync, or the page cache.",
@@ -30,6 +19,7 @@ RULES = {
     "E5": "A gap is out of order; a producer without state may begin anywhere.",
     "E6": "A newer epoch is adopted, with sequence 0 only.",
     "E7": "The older incarnation is fenced, its transaction aborted first; ids are never reused.",
+    "E8": "A stale generation or member takes no offset along; a pending one is nobody's yet.",
     "E9": "The states are a table; no client writes to internal topics.",
     "E10": "An open transaction holds the LSO back; aborted records are never shown.",
     "E12": "A transaction past its timeout is aborted under a new epoch.",
@@ -58,6 +48,8 @@ RULES = {
     "S6": "Progress is a consumer group's; lost records stop the query.",
     "S7": "The same job runs locally and on a cluster.",
 }
+
+__all__ = ["PLANTED", "RULES", "SEEN", "Planted"]
 
 IDEMPOTENCE = "tests/unit/log/test_idempotence.py::"
 TRANSACTIONS = "tests/unit/log/test_transactions.py::"
@@ -479,6 +471,7 @@ PLANTED = [
     *OFFSETS,
     *IDEMPOTENT_PRODUCERS,
     *TRANSACTIONAL_PRODUCERS,
+    *GROUPS,
     *VERSIONED_TRANSACTIONS,
     *SPARK,
 ]

@@ -7,6 +7,7 @@ import pytest
 
 from fencelog.errors import ErrorCode
 from fencelog.node import Node
+from fencelog.sim.disk import Loss
 from fencelog.wire.messages.add_offsets_to_txn import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -22,7 +23,6 @@ from fencelog.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
 )
-from tests.support.memory_disk import Loss
 from tests.support.node import Peer, World, visible
 from tests.unit.broker.test_groups import FAST, Member, committed
 from tests.unit.broker.test_transactions import ID, Producer, settled

@@ -7,6 +7,7 @@ import pytest
 
 from fencelog.errors import ErrorCode, StorageError
 from fencelog.node import Node
+from fencelog.sim.disk import Loss
 from fencelog.wire.messages.delete_topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
@@ -38,7 +39,6 @@ from fencelog.wire.messages.sync_group import (
     SyncGroupResponse,
 )
 from tests.scenarios.group_stage import subscription
-from tests.support.memory_disk import Loss
 from tests.support.node import Peer, World, until
 
 FAST = {"group_initial_delay_s": 0.0, "group_session_timeout_ms_min": 1}
