@@ -76,7 +76,7 @@ _INT_KEYS = {
     "group.max.size": ("group_members_max", 1, 2**31 - 1),
     "group.min.session.timeout.ms": ("group_session_timeout_ms_min", 1, 2**31 - 1),
     "group.max.session.timeout.ms": ("group_session_timeout_ms_max", 1, 2**31 - 1),
-    "offset.metadata.max.bytes": ("offset_metadata_bytes_max", 1, 2**31 - 1),
+    "offset.metadata.max.bytes": ("offset_metadata_bytes_max", 1, 2**15 - 1),
 }
 _MS_KEYS = {
     "group.initial.rebalance.delay.ms": "group_initial_delay_s",

@@ -34,6 +34,9 @@ from fencelog.types import Instant
 
 log = logging.getLogger(__name__)
 
+NAME_CHARACTERS_MAX = 255
+"""Of a client's or an instance's name in a member id, which has to fit where one is stored."""
+
 A = TypeVar("A", JoinAnswer, SyncAnswer, LeaveAnswer, HeartbeatAnswer)
 Waiting = tuple[Loaded[GroupShard], "asyncio.Future[Answer]"]
 
@@ -112,7 +115,8 @@ class GroupRequests:
     def _fresh_id(self, request: JoinRequest) -> str:
         """A member id that nobody can guess, and an operator can read."""
         number = uuid.UUID(bytes=self._random.bytes(16), version=4)
-        return f"{request.instance_id or request.client_id}-{number}"
+        name = request.instance_id or request.client_id
+        return f"{name[:NAME_CHARACTERS_MAX]}-{number}"
 
     async def _ask(
         self,

@@ -89,3 +89,19 @@ def test_addresses(text: str, address: tuple[str, int]) -> None:
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="HOST:PORT"):
         parse_address(text, "--listen")
+
+
+def test_settings_of_groups_have_kafkas_names_and_units(tmp_path: Path) -> None:
+    text = (
+        "group.initial.rebalance.delay.ms=0\ngroup.min.session.timeout.ms=100\n"
+        "group.max.size=7\noffsets.retention.minutes=60\ngroup.fence=required\n"
+        "group.coordinator.rebalance.protocols=classic\n"
+    )
+    config = resolve(tmp_path, text, environ={"FENCELOG_GROUP_MAX_SIZE": "8"})
+    assert config.group_initial_delay_s == 0
+    assert config.group_session_timeout_ms_min == 100
+    assert config.group_members_max == 8
+    assert config.offsets_retention_minutes == 60
+    assert config.topic_defaults == {"group.fence": "required"}
+    with pytest.raises(ConfigError, match=r"group\.fence"):
+        resolve(tmp_path, "group.fence=perhaps\n")

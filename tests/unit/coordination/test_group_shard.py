@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencelog.coordination.group.model import Caller, GroupLimits
+from fencelog.coordination.group.model import (
+    Caller,
+    GroupLimits,
+    JoinAnswer,
+    JoinRequest,
+    Protocol,
+    Ticket,
+)
 from fencelog.coordination.group.records import (
     CommittedOffset,
     read_key,
@@ -109,6 +116,38 @@ def test_beyond_a_bound_nothing_is_stored(runtime: Runtime[GroupShard]) -> None:
     assert commit(runtime, "g", B0) == {B0: ErrorCode.GROUP_MAX_SIZE_REACHED}
     assert commit(runtime, "h", A0) == {A0: ErrorCode.GROUP_MAX_SIZE_REACHED}
     assert commit(runtime, "g", A1) == {A1: ErrorCode.NONE}
+
+
+def test_what_members_say_of_themselves_together_is_bounded() -> None:
+    limits = GroupLimits(subscriptions_bytes_max=25, initial_delay_s=0)
+    runtime = Runtime(lambda epoch: GroupShard(epoch, limits))
+
+    def join(number: int, size: int, member_id: str = "") -> ErrorCode:
+        request = JoinRequest(
+            group="g",
+            member_id=member_id,
+            protocols=(Protocol("range", b"x" * size),),
+            knows_member_id_required=False,
+        )
+        decision = runtime.shard.join(
+            request,
+            Ticket(number),
+            fresh_id=f"m{number}",
+            now=runtime.now,
+            wall_ms=runtime.wall_ms,
+        )
+        told = dict(runtime.append(decision))
+        answer = told.get(Ticket(number), JoinAnswer())
+        assert isinstance(answer, JoinAnswer)
+        return answer.error
+
+    assert join(1, 21) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert join(2, 10) is ErrorCode.NONE
+    assert join(3, 6) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert join(4, 5) is ErrorCode.NONE
+    # Of its own say a member's newest counts.
+    assert join(5, 10, "m2") is ErrorCode.NONE
+    assert join(6, 11, "m2") is ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
 def test_the_offsets_on_a_deleted_topic_are_forgotten(runtime: Runtime[GroupShard]) -> None:

@@ -19,6 +19,7 @@ from fencelog.coordination.group.model import (
     SyncAnswer,
     Ticket,
     refused_join,
+    size_of,
 )
 from fencelog.coordination.group.subscription import subscribed_topics
 from fencelog.errors import ErrorCode
@@ -41,12 +42,11 @@ def join(
     ticket: Ticket,
     *,
     fresh_id: str,
-    members_max: int,
+    limits: GroupLimits,
 ) -> None:
     """Answer a join, or let it wait for the rebalance. ``fresh_id`` is used for a newcomer."""
     asked = request.member_id
-    is_newcomer = not asked and request.instance_id not in group.instances
-    if is_newcomer and len(group.members) + len(group.pending) >= members_max:
+    if _is_too_much(group, request, limits):
         step.reply(ticket, refused_join(ErrorCode.GROUP_MAX_SIZE_REACHED))
     elif not group.supports(request.protocol_type, request.protocols):
         step.reply(ticket, refused_join(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, asked))
@@ -60,6 +60,16 @@ def join(
             _join_again(group, step, request, ticket)
         else:
             step.reply(ticket, refused_join(error, asked))
+
+
+def _is_too_much(group: Group, request: JoinRequest, limits: GroupLimits) -> bool:
+    is_newcomer = not request.member_id and request.instance_id not in group.instances
+    if is_newcomer and len(group.members) + len(group.pending) >= limits.members_max:
+        return True
+    others = sum(
+        each.size for each in group.members.values() if each.member_id != request.member_id
+    )
+    return others + size_of(request.protocols) > limits.subscriptions_bytes_max
 
 
 def _join_new(

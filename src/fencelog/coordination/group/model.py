@@ -50,6 +50,8 @@ class GroupLimits:
     """Of one group."""
     members_max: int = 10_000
     """Of one group (Kafka's ``group.max.size``)."""
+    subscriptions_bytes_max: int = 16 * 1024 * 1024
+    """What all members of a group may say of themselves together: it is held, and stored."""
     metadata_bytes_max: int = 4096
     """Kafka's ``offset.metadata.max.bytes``."""
     session_timeout_ms_min: int = 6_000
@@ -92,6 +94,11 @@ class Protocol(NamedTuple):
 
     name: str
     metadata: bytes
+
+
+def size_of(protocols: tuple[Protocol, ...]) -> int:
+    """Bytes of what a member says of itself."""
+    return sum(len(each.name) + len(each.metadata) for each in protocols)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -216,6 +223,11 @@ class Member:
     """Its sync that waits for the leader's."""
     is_new: bool = False
     """It has not been through a rebalance: it knows no id to send heartbeats with."""
+
+    @property
+    def size(self) -> int:
+        """Bytes that it says of itself."""
+        return size_of(self.protocols)
 
     def metadata(self, protocol: str | None) -> bytes:
         """What it says of itself under a protocol."""

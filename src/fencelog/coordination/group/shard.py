@@ -160,7 +160,7 @@ class GroupShard:
             return step.decision()
         group = group or Group(request.group, self._timers, self._limits)
         self._groups[request.group] = group
-        join(group, step, request, ticket, fresh_id=fresh_id, members_max=self._limits.members_max)
+        join(group, step, request, ticket, fresh_id=fresh_id, limits=self._limits)
         self._drop_if_void(group)
         return step.decision()
 
