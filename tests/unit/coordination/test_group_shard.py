@@ -22,9 +22,11 @@ from fencelog.coordination.group.shard import Commit, GroupShard
 from fencelog.coordination.shard import LogRecord
 from fencelog.errors import CorruptionError, ErrorCode
 from fencelog.types import (
+    NO_PRODUCER_ID,
     Instant,
     LeaderEpoch,
     Offset,
+    ProducerId,
     TimestampMs,
     TopicPartition,
 )
@@ -189,3 +191,41 @@ def test_the_shard_is_a_dictionary_that_survives_crashes(
             group: {at: committed.offset for at, committed in found.items()}
             for group, found in fetched.items()
         } == model
+
+
+PRODUCERS = (ProducerId(7), ProducerId(8))
+steps = st.one_of(
+    st.tuples(st.sampled_from((NO_PRODUCER_ID, *PRODUCERS)), partitions, st.integers(0, 99)),
+    st.tuples(st.sampled_from(PRODUCERS), st.booleans()),
+    st.none(),
+)
+
+
+@given(st.lists(steps, max_size=15))
+def test_an_offset_in_a_transaction_counts_from_its_marker_and_from_its_place_in_the_log(
+    script: list[tuple[ProducerId, TopicPartition, int] | tuple[ProducerId, bool] | None],
+) -> None:  # E8, E10, E15
+    runtime = Runtime(GroupShard)
+    # Every offset that was ever written: place in the log, partition, offset, whether it counts.
+    written: list[tuple[TopicPartition, int, ProducerId, bool | None]] = []
+    for step in script:
+        if step is None:
+            runtime.crash()
+        elif len(step) == 2:
+            producer, commits = step
+            runtime.end(producer, commit=commits)
+            written = [
+                (at, to, owner, commits if owner == producer and counts is None else counts)
+                for at, to, owner, counts in written
+            ]
+        else:
+            producer, at, to = step
+            asked = Commit(
+                group="g", offsets={at: CommittedOffset(Offset(to))}, producer_id=producer
+            )
+            runtime.append(runtime.shard.commit(asked, now=runtime.now, wall_ms=runtime.wall_ms))
+            written.append((at, to, producer, True if producer == NO_PRODUCER_ID else None))
+        expected = {at: to for at, to, _, counts in written if counts}
+        fetched = runtime.shard.fetch("g")
+        assert {at: found.offset for at, found in fetched.items()} == expected
+        assert runtime.shard.pending("g") == {at for at, _, _, counts in written if counts is None}

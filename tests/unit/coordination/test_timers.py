@@ -50,3 +50,14 @@ def test_a_deadline_that_is_put_off_is_not_looked_for_among_the_others() -> None
     assert len(timers._heap) == 1000
     assert len(list(timers.take_due(Instant(10.0)))) == 999
     assert timers.next_due() == 20.0
+
+
+def test_keys_that_come_and_go_leave_nothing_behind() -> None:
+    timers: Timers[int] = Timers()
+    timers.set(-1, Instant(7.0))
+    for number in range(10_000):
+        timers.set(number, Instant(1000.0))
+        timers.cancel(number)
+    assert len(timers._heap) < 2000
+    assert timers.next_due() == 7.0
+    assert list(timers.take_due(Instant(2000.0))) == [-1]

@@ -122,6 +122,7 @@ def _asked(
     answers: Answers = {}
     for topic in topics:
         known = broker.catalog.get(topic.name)
+        settings = None if known is None else known.log_config(broker.config.topic_defaults)
         for part in topic.partitions:
             name = TopicPartition(topic.name, part.partition_index)
             if known is None or not 0 <= name.partition < known.partitions:
@@ -132,7 +133,7 @@ def _asked(
                 leader_epoch=LeaderEpoch(part.committed_leader_epoch),
                 metadata=part.committed_metadata or "",
             )
-            if known.log_config(broker.config.topic_defaults).group_fence == "required":
+            if settings is not None and settings.group_fence == "required":
                 fenced.add(name)
     asked = Commit(group=group, offsets=offsets, caller=caller, fenced=frozenset(fenced))
     return asked, answers

@@ -46,7 +46,7 @@ class OffsetTable:
 
     def __len__(self) -> int:
         """Count the groups."""
-        return sum(1 for _ in self.groups())
+        return len(self._committed) + sum(each not in self._committed for each in self._pending)
 
     def committed(self, group: str) -> Offsets:
         """What a group has committed; not to be changed."""

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 from fencelog.types import Instant
 
 K = TypeVar("K", bound=Hashable)
+STALE_MAX = 1000
 
 
 class Timers(Generic[K]):
@@ -67,5 +68,13 @@ class Timers(Generic[K]):
             yield key
 
     def _queue(self, key: K, due: Instant) -> None:
+        if len(self._heap) > STALE_MAX + 2 * len(self._due):
+            self._sweep()
         self._queued[key] = due
         heapq.heappush(self._heap, (due, next(self._numbers), key))
+
+    def _sweep(self) -> None:
+        """Drop stale entries: keys that come and go at once leave one each."""
+        self._queued = {key: at for key, at in self._queued.items() if key in self._due}
+        self._heap = [each for each in self._heap if self._queued.get(each[2]) == each[0]]
+        heapq.heapify(self._heap)
