@@ -4,14 +4,27 @@ from tests.proofs._planted_fault import Planted
 
 NODE = "tests/unit/broker/test_groups.py::"
 IN_TRANSACTION = "tests/unit/broker/test_group_transactions.py::"
+CLIENTS = "tests/conformance/test_groups.py::"
 TRANSCRIPT = "tests/scenarios/test_scenarios.py::test_a_transcript_comes_out_as_it_is_written"
+
+WITHOUT_GENERATIONS = (
+    "        if error is ErrorCode.NONE and caller.generation != self.generation:\n"
+    "            return ErrorCode.ILLEGAL_GENERATION\n"
+)
 
 GROUPS = [
     Planted(
         "E8",
         "coordination/group/group.py",
-        "        if error is ErrorCode.NONE and caller.generation != self.generation:\n"
-        "            return ErrorCode.ILLEGAL_GENERATION\n",
+        WITHOUT_GENERATIONS,
+        "",
+        CLIENTS
+        + "test_a_zombie_member_s_transaction_is_refused_and_leaves_nothing[confluent-kafka]",
+    ),
+    Planted(
+        "E8",
+        "coordination/group/group.py",
+        WITHOUT_GENERATIONS,
         "",
         IN_TRANSACTION + "test_a_stale_member_takes_no_offset_into_a_transaction",
     ),
