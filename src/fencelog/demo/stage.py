@@ -281,7 +281,7 @@ class Stage:
         listen = self.address or "127.0.0.1:0"
         data = str(self.setup.folder / "data")
         command = [*self.setup.fencelog, "serve", "--data-dir", data, "--listen", listen]
-        # Only members move a group that has any (E8); the pipelines' groups record progress, no more.
+        # Only members move a group that has any (E8); those of the pipelines record progress.
         return self._start("broker", command, {"FENCELOG_GROUP_FENCE": "required"})
 
     def _start_producer(self, folder: list[str]) -> None:
