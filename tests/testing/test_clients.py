@@ -1,12 +1,14 @@
 """What mock brokers get wrong, tried by stock clients on the plugin's broker."""
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from fencelog.testing import LocalBroker
-from tests.support.stock import CLIENTS, Fenced, StockClient, ToSend
+from tests.support.stock import CLIENTS, Confluent, Fenced, Seen, StockClient, ToSend
+from tests.support.stock.members import ConfluentMember
 
 pytest_plugins = ["fencelog.testing"]
 
@@ -151,3 +153,20 @@ def test_a_transaction_that_is_expired_is_aborted_and_its_producer_fenced(  # E1
             writer.commit()
     finally:
         writer.close()
+
+
+def test_a_consumer_that_subscribes_has_its_partition_without_kafkas_delay(
+    fencelog_broker: LocalBroker,
+) -> None:
+    fencelog_broker.create_topic("orders")
+    Confluent().write(fencelog_broker.bootstrap, "orders", [ToSend(b"first")])
+    member = ConfluentMember(fencelog_broker.bootstrap, "g", "orders")
+    try:
+        ends_at = time.monotonic() + 2.5  # Kafka's own delay alone is 3 s
+        seen: list[Seen] = []
+        while not seen:
+            assert time.monotonic() < ends_at
+            seen = member.poll()
+        assert [each.value for each in seen] == [b"first"]
+    finally:
+        member.close()

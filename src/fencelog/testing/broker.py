@@ -39,7 +39,14 @@ class LocalBroker:
         self.data_dir = Path(data_dir)
         self.bootstrap = f"{HOST}:{port}"
         """``host:port``, for any client's ``bootstrap.servers``."""
-        self._config = BrokerConfig(data_dir=str(data_dir), host=HOST, port=port, durability="os")
+        self._config = BrokerConfig(
+            data_dir=str(data_dir),
+            host=HOST,
+            port=port,
+            durability="os",
+            group_initial_delay_s=0.0,  # a test's members are few, and do not wait for others
+            group_session_timeout_ms_min=1,
+        )
         self._holds: list[Held] = []
         self._life: Life | None = None
         self._client: Client | None = None
