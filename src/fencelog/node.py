@@ -82,7 +82,7 @@ class Node:
         ports, config = self._ports, self._config
         directory = await DataDirectory.open(ports.disk, ports.random, node_id=config.node_id)
         catalog = Catalog(ports.metadata)
-        self._logs = LogManager(ports.disk, directory, catalog, config, ports.random)
+        self._logs = LogManager(ports.disk, directory, catalog, config, ports.random, self._flusher)
         await self._logs.start()
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self._flusher.run()))

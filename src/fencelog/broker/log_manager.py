@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from fencelog.broker.catalog import INTERNAL_TOPICS, Catalog, Topic
 from fencelog.broker.config import BrokerConfig
+from fencelog.broker.log_flusher import LogFlusher
 from fencelog.broker.partition import Partition
 from fencelog.errors import CorruptionError, ErrorCode, NotLeaderError, RequestError, StorageError
 from fencelog.log.config import InvalidConfigError, LogConfig
@@ -18,6 +19,8 @@ from fencelog.types import Offset, ProducerId, TimestampMs, TopicId, TopicPartit
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+TO_HIGH_WATERMARK = -1
+"""As an offset to delete to."""
 
 
 class LogManager:
@@ -30,8 +33,10 @@ class LogManager:
         catalog: Catalog,
         config: BrokerConfig,
         random: Random,
+        flusher: LogFlusher,
     ) -> None:
         """Nothing is open before ``start``."""
+        self._flusher = flusher
         self._disk = disk
         self._directory = directory
         self._catalog = catalog
@@ -93,22 +98,51 @@ class LogManager:
         )
 
     async def upkeep(self, now_ms: TimestampMs) -> None:
-        """Forget idle producers, and delete what the topics' retention lets go (D4).
-
-        The new log start is stored before a segment goes, so a start never takes it for a loss.
-        """
+        """Forget idle producers, and delete what the topics' retention lets go (D4)."""
         for name, partition in list(self._partitions.items()):
             partition.log.expire_producers(now_ms)
-            start = partition.log.retained_from(now_ms)
-            if partition.failure is not None or start <= partition.log.log_start_offset:
+            if partition.failure is not None:
                 continue
-            gone = partition.log.advance_start(start)
-            await self.checkpoint()
-            if self._partitions.get(name) is not partition:
-                continue  # deleted meanwhile
+            if partition.log.roll_if_due(now_ms):
+                self._flusher.dirty(partition)
+            start = partition.log.retained_from(now_ms)
+            if start > partition.log.log_start_offset:
+                log.info("%s: retention ends at offset %d", name, start)
+                await self._begin_at(partition, start)
+
+    async def delete_records(self, partition: Partition, offset: Offset) -> ErrorCode:
+        """Begin a partition at ``offset``, or at HW where that is -1; nothing goes back (D4)."""
+        target = partition.log.high_watermark if offset == TO_HIGH_WATERMARK else offset
+        if not 0 <= target <= partition.log.high_watermark:
+            return ErrorCode.OFFSET_OUT_OF_RANGE
+        try:
+            await self._begin_at(partition, target)
+        except StorageError as error:
+            log.error("%s: records below %d stay: %s", partition.name, target, error)  # noqa: TRY400
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if partition.failure is not None:
+            return self.missing(*partition.name)
+        return ErrorCode.NONE
+
+    async def _begin_at(self, partition: Partition, start: Offset) -> None:
+        """Raise the log start: stored first, seen by readers after, so that it never goes back.
+
+        The log is synced up to there before, or a power cut could leave an end below the start.
+        Raises StorageError.
+        """
+        if start <= partition.log.log_start_offset:
+            return
+        if partition.store.recovery_point < start:
+            await self._sync(partition)
+        if partition.failure is not None:
+            raise StorageError(f"{partition.name} is out of service: {partition.failure}")
+        await self._directory.checkpoint({}, {partition.name: start})
+        if self._partitions.get(partition.name) is not partition:
+            return  # deleted meanwhile
+        gone = partition.log.advance_start(start)
+        partition.purgatory.wake_readers()
+        if isinstance(gone, list) and gone:
             await partition.store.delete_segments_below(start)
-            partition.purgatory.wake_readers()
-            log.info("%s begins at %d now; segments deleted: %s", name, start, gone)
 
     @staticmethod
     async def _sync(partition: Partition) -> None:

@@ -12,8 +12,8 @@ How the broker and the storage use it:
    ``flushed(end)`` when they are durable in the mode in force, ``failed()`` when they never will.
 5. Readers: ``read(offset, max_bytes, isolation)`` -> ``ReadPlan | ErrorCode``, then
    ``aborted_transactions(offset, end)`` for what was really read; ``offset_for_timestamp``.
-6. Upkeep: ``expire_producers``, ``retained_from`` and ``advance_start``; at a clean stop ``seal``
-   (take the tail once more) and ``snapshot``.
+6. Upkeep: ``expire_producers``, ``roll_if_due``, ``retained_from``, ``advance_start``; at a clean
+   stop ``seal`` (take the tail once more) and ``snapshot``.
 
 A ``PartitionLog`` comes from ``PartitionLog.create`` (empty) or ``rebuild.LogBuilder.finish``.
 """
@@ -28,7 +28,7 @@ from fencelog.log.admission import (
     refuse_marker,
 )
 from fencelog.log.config import LogConfig
-from fencelog.log.retention import retained_from
+from fencelog.log.retention import is_due, retained_from
 from fencelog.log.segment import Segment
 from fencelog.log.snapshot import encode_snapshot
 from fencelog.log.state import LogState
@@ -393,7 +393,22 @@ class PartitionLog:
 
     def retained_from(self, now_ms: int) -> Offset:
         """Return where the topic's retention lets the log begin; never above HW (D4)."""
-        return retained_from(self._state, self.high_watermark, now_ms)
+        written_base = self._tail.written_mark.segment_base_offset
+        return retained_from(self._state, self.high_watermark, written_base, now_ms)
+
+    def roll_if_due(self, now_ms: int) -> bool:
+        """Begin a new segment where the active one is due by age; True: there is a tail to take.
+
+        Appends roll by themselves; this is for partitions that get none.
+        """
+        active = self._state.active
+        if active.created_ms is None:
+            # Files do not say when they were begun: after a start it counts from the first look.
+            active.created_ms = TimestampMs(now_ms)
+        if self._failed or not is_due(active, self.config, now_ms):
+            return False
+        self._roll(now_ms)
+        return True
 
     def advance_start(self, offset: Offset) -> list[Offset] | ErrorCode:
         """Begin the log at ``offset`` (D4); return the base offsets of segments to delete."""

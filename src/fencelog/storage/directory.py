@@ -91,10 +91,12 @@ class DataDirectory:
     ) -> None:
         """Store these offsets durably; partitions that are not named keep theirs.
 
-        A log start must be stored here before the segments below it are deleted.
+        A log start must be stored here before the segments below it are deleted. One that is lower
+        than the one stored is not taken: it is what somebody saw before that one was stored.
         """
         self._recovery_points.update(recovery_points)
-        self._log_starts.update(log_starts or {})
+        for partition, start in (log_starts or {}).items():
+            self._log_starts[partition] = max(start, self.log_start(partition))
         await self._write_checkpoints()
 
     async def remove_partition(self, partition: TopicPartition, topic_id: TopicId) -> None:

@@ -387,3 +387,45 @@ def test_retention_never_passes_the_high_watermark() -> None:  # D4
     for _ in range(7):
         partition.produce(payload=39)
     assert partition.log.retained_from(NOW_MS) == 0
+
+
+def test_the_active_segment_is_rolled_once_its_records_are_due_and_then_given_up() -> None:  # D4
+    partition = Driver(retention_ms=1000)
+    partition.produce(count=3)
+    assert not partition.log.roll_if_due(NOW_MS + 1000)
+    assert partition.log.roll_if_due(NOW_MS + 1001)
+    assert partition.log.retained_from(NOW_MS + 1001) == 0, "not above the high watermark"
+    partition.flush()
+    assert partition.log.retained_from(NOW_MS + 1001) == 3
+    assert partition.log.advance_start(3) == [0]
+    assert not partition.log.roll_if_due(NOW_MS + 5000), "an empty segment has nothing to give up"
+    partition.produce()
+    partition.flush()
+    assert [header.base_offset for header in partition.read(3)] == [3]
+
+
+def test_a_segment_without_a_file_is_not_the_newest_to_retention() -> None:  # D4
+    partition = Driver(retention_ms=1000)
+    partition.produce()
+    partition.flush()
+    assert partition.log.roll_if_due(NOW_MS + 1001)
+    assert partition.log.retained_from(NOW_MS + 1001) == 0
+    partition.flush()
+    assert partition.log.retained_from(NOW_MS + 1001) == 1
+
+
+def test_a_quiet_segment_is_rolled_when_its_time_is_up() -> None:
+    partition = Driver(segment_ms=500, retention_ms=-1)
+    partition.produce()
+    assert not partition.log.roll_if_due(NOW_MS), "its age counts from the first look"
+    assert not partition.log.roll_if_due(NOW_MS + 500)
+    assert partition.log.roll_if_due(NOW_MS + 501)
+    partition.flush()
+    assert partition.log.segment_base_offsets == [0, 1]
+
+
+def test_a_compacted_log_gives_up_nothing_to_retention() -> None:
+    partition = Driver(retention_ms=1000, cleanup_policy=frozenset({"compact"}))
+    partition.produce()
+    partition.flush()
+    assert not partition.log.roll_if_due(NOW_MS + 5000)

@@ -1,7 +1,15 @@
 """Which handler answers which request."""
 
 from fencelog.broker.dispatch import RawHandler, message_handler
-from fencelog.broker.handlers import cluster, groups, offsets, topics, transactions, versioned
+from fencelog.broker.handlers import (
+    cluster,
+    groups,
+    offsets,
+    partitions,
+    topics,
+    transactions,
+    versioned,
+)
 from fencelog.broker.handlers.fetch import fetch
 from fencelog.broker.handlers.produce import produce
 from fencelog.wire.api_versions import ApiKey
@@ -9,6 +17,7 @@ from fencelog.wire.messages.abort_transaction import AbortTransactionRequest
 from fencelog.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from fencelog.wire.messages.commit_transaction import CommitTransactionRequest
 from fencelog.wire.messages.create_topics import CreateTopicsRequest
+from fencelog.wire.messages.delete_records import DeleteRecordsRequest
 from fencelog.wire.messages.delete_topics import DeleteTopicsRequest
 from fencelog.wire.messages.describe_app import DescribeAppRequest
 from fencelog.wire.messages.describe_cluster import DescribeClusterRequest
@@ -42,6 +51,9 @@ def handlers() -> dict[ApiKey, RawHandler]:
         ),
         ApiKey.CREATE_TOPICS: message_handler(CreateTopicsRequest.read, topics.create_topics),
         ApiKey.DELETE_TOPICS: message_handler(DeleteTopicsRequest.read, topics.delete_topics),
+        ApiKey.DELETE_RECORDS: message_handler(
+            DeleteRecordsRequest.read, partitions.delete_records
+        ),
         ApiKey.DESCRIBE_CONFIGS: message_handler(
             DescribeConfigsRequest.read, topics.describe_configs
         ),
