@@ -24,6 +24,7 @@ from fencelog.broker.markers import transaction_work, versioned_work
 from fencelog.broker.producer_ids import ProducerIds
 from fencelog.broker.recovered import RecoveredTransactions
 from fencelog.broker.server import Server
+from fencelog.broker.settings import Settings
 from fencelog.coordination.group.shard import GroupShard
 from fencelog.coordination.shard import Shard
 from fencelog.coordination.transaction.shard import TransactionLimits, TransactionShard
@@ -82,7 +83,11 @@ class Node:
         ports, config = self._ports, self._config
         directory = await DataDirectory.open(ports.disk, ports.random, node_id=config.node_id)
         catalog = Catalog(ports.metadata)
-        self._logs = LogManager(ports.disk, directory, catalog, config, ports.random, self._flusher)
+        settings = Settings(config, ports.metadata)
+        await settings.load()
+        self._logs = LogManager(
+            ports.disk, directory, catalog, config, settings, ports.random, self._flusher
+        )
         await self._logs.start()
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self._flusher.run()))
@@ -118,6 +123,7 @@ class Node:
             cluster_id=directory.cluster_id,
             catalog=catalog,
             logs=self._logs,
+            settings=settings,
             flusher=self._flusher,
             transactions=self._transactions,
             versioned=self._versioned,

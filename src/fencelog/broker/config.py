@@ -70,17 +70,24 @@ _MS_KEYS = {
     "socket.frame.timeout.ms": "frame_timeout_s",
     "connections.max.idle.ms": "idle_timeout_s",
 }
-# Kafka's broker-wide defaults of topic settings, and the topic's own name for each.
-_LOG_KEYS = {
+LOG_KEYS = {
     "log.segment.bytes": "segment.bytes",
     "log.roll.ms": "segment.ms",
+    "log.index.size.max.bytes": "segment.index.bytes",
     "log.index.interval.bytes": "index.interval.bytes",
     "message.max.bytes": "max.message.bytes",
     "log.message.timestamp.type": "message.timestamp.type",
+    "log.message.timestamp.before.max.ms": "message.timestamp.before.max.ms",
+    "log.message.timestamp.after.max.ms": "message.timestamp.after.max.ms",
     "log.retention.ms": "retention.ms",
     "log.retention.bytes": "retention.bytes",
     "log.cleanup.policy": "cleanup.policy",
+    "log.cleaner.delete.retention.ms": "delete.retention.ms",
+    "log.cleaner.min.compaction.lag.ms": "min.compaction.lag.ms",
+    "log.cleaner.max.compaction.lag.ms": "max.compaction.lag.ms",
+    "log.cleaner.min.cleanable.ratio": "min.cleanable.dirty.ratio",
 }
+"""Kafka's broker-wide defaults of topic settings, and the topic's own name for each."""
 _OTHER_KEYS = ("durability", "auto.create.topics.enable", "listeners", "advertised.listeners")
 # Keys of a stock server.properties that one node has no use for.
 _IGNORED_PREFIXES = (
@@ -155,7 +162,7 @@ def read_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
     Only keys that exist are taken: other programs use variables that begin with KAFKA_ as well.
     """
-    known = {*_INT_KEYS, *_MS_KEYS, *_LOG_KEYS, *_OTHER_KEYS}
+    known = {*_INT_KEYS, *_MS_KEYS, *LOG_KEYS, *_OTHER_KEYS}
     pairs = {}
     for name, value in environ.items():
         for prefix in ("KAFKA_", "FENCELOG_"):
@@ -200,8 +207,8 @@ def _apply(config: BrokerConfig, pairs: Mapping[str, str], where: str) -> Broker
     changes: dict[str, object] = {}
     defaults = dict(config.topic_defaults)
     for key, value in pairs.items():
-        if key in _LOG_KEYS:
-            defaults[_LOG_KEYS[key]] = value
+        if key in LOG_KEYS:
+            defaults[LOG_KEYS[key]] = value
         elif key in _INT_KEYS or key in _MS_KEYS or key in _OTHER_KEYS:
             changes.update(_setting(key, value, where))
         elif not key.startswith(_IGNORED_PREFIXES):

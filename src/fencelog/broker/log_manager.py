@@ -3,12 +3,14 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from fencelog.broker.catalog import INTERNAL_TOPICS, Catalog, Topic
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.log_flusher import LogFlusher
 from fencelog.broker.partition import Partition
+from fencelog.broker.settings import Settings
 from fencelog.errors import CorruptionError, ErrorCode, NotLeaderError, RequestError, StorageError
 from fencelog.log.config import InvalidConfigError, LogConfig
 from fencelog.ports import Disk, Random
@@ -19,6 +21,8 @@ from fencelog.types import Offset, ProducerId, TimestampMs, TopicId, TopicPartit
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Change = Callable[[Mapping[str, str]], dict[str, str]]
+"""From the settings that are made to those that shall be; raises RequestError."""
 TO_HIGH_WATERMARK = -1
 """As an offset to delete to."""
 
@@ -32,10 +36,12 @@ class LogManager:
         directory: DataDirectory,
         catalog: Catalog,
         config: BrokerConfig,
+        settings: Settings,
         random: Random,
         flusher: LogFlusher,
     ) -> None:
         """Nothing is open before ``start``."""
+        self._settings = settings
         self._flusher = flusher
         self._disk = disk
         self._directory = directory
@@ -222,26 +228,15 @@ class LogManager:
         return await self._whole(lambda: self._create(name, partitions, settings))
 
     async def _create(self, name: str, partitions: int, settings: Mapping[str, str]) -> Topic:
-        total = self._catalog.partition_total() + partitions
-        # Not held against the internal ones: without them nobody could commit.
-        if total > self._config.partitions_max and name not in INTERNAL_TOPICS:
-            raise RequestError(
-                ErrorCode.POLICY_VIOLATION,
-                f"{name} with {partitions} partitions would make {total} in all; "
-                f"fencelog.max.partitions is {self._config.partitions_max}",
-            )
+        self._check_total(name, partitions)
         topic = Topic(
             name=name,
             topic_id=TopicId(self._random.bytes(16)),
             partitions=partitions,
             settings=settings,
         )
-        try:
-            topic.log_config(self._config.topic_defaults)
-        except InvalidConfigError as error:
-            raise RequestError(ErrorCode.INVALID_CONFIG, str(error)) from error
-        if self._catalog.get(name) is not None:
-            raise RequestError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists already")
+        self.valid(settings)
+        self.check_free(name)
         made = [] if topic.internal else [TopicPartition(name, i) for i in range(partitions)]
         await self._check_room(made)
         if not await self._catalog.create(topic):
@@ -253,6 +248,17 @@ class LogManager:
                 await self._delete(topic)
                 raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, problem)
         return topic
+
+    def check_free(self, name: str) -> None:
+        """Raise RequestError where a topic of this name exists, or one too much like it."""
+        if self._catalog.get(name) is not None:
+            raise RequestError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists already")
+        other = self._catalog.colliding(name)
+        if other is not None:
+            raise RequestError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"topic {name} collides with {other}: . and _ count as the same",
+            )
 
     async def _check_room(self, names: list[TopicPartition]) -> None:
         """Refuse to make partitions where others, of no topic, have left something (D3)."""
@@ -292,6 +298,103 @@ class LogManager:
         assert partition is not None
         return partition
 
+    async def add_partitions(self, topic: Topic, count: int) -> None:
+        """Raise a topic's partition count to ``count``, durably. Raises RequestError.
+
+        Where a new partition cannot be made it is offline, and made at the next start.
+        """
+        await self._whole(lambda: self._add_partitions(topic.name, count))
+
+    async def _add_partitions(self, name: str, count: int) -> None:
+        topic = self._present(name)
+        self.check_count(topic, count)
+        made = [TopicPartition(name, index) for index in range(topic.partitions, count)]
+        await self._check_room(made)
+        topic = replace(topic, partitions=count)
+        if not await self._catalog.change(topic):
+            raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} was deleted")
+        for each in made:
+            await self._open(topic, each, exists=False)
+        problems = [self._offline[each] for each in made if each in self._offline]
+        if problems:
+            raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, str(problems[0]))
+
+    def check_count(self, topic: Topic, count: int) -> None:
+        """Raise RequestError where a topic may not have so many partitions."""
+        if topic.internal:
+            # The partition of a key follows from their number.
+            raise RequestError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"the partitions of {topic.name} are fixed"
+            )
+        if count <= topic.partitions:
+            raise RequestError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"{topic.name} has {topic.partitions} partitions: {count} would not be more",
+            )
+        self._check_total(topic.name, count - topic.partitions)
+
+    def _check_total(self, name: str, more: int) -> None:
+        total = self._catalog.partition_total() + more
+        # Not held against the internal ones: without them nobody could commit.
+        if total > self._config.partitions_max and name not in INTERNAL_TOPICS:
+            raise RequestError(
+                ErrorCode.POLICY_VIOLATION,
+                f"{name} with {more} more partitions would make {total} in all; "
+                f"fencelog.max.partitions is {self._config.partitions_max}",
+            )
+
+    def _present(self, name: str) -> Topic:
+        topic = self._catalog.get(name)
+        if topic is None:
+            raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+        return topic
+
+    async def configure_topic(self, name: str, change: Change) -> None:
+        """Give a topic the settings that ``change`` makes of its own; they hold at once.
+
+        Raises RequestError, and stores nothing then.
+        """
+
+        async def run() -> None:
+            topic = self._present(name)
+            topic = replace(topic, settings=change(topic.settings))
+            config = self.valid(topic.settings)
+            if not await self._catalog.change(topic):
+                raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name} was deleted")
+            self._apply(topic, config)
+
+        await self._whole(run)
+
+    async def configure_broker(self, scope: str, change: Change) -> None:
+        """Change the defaults of all topics, by broker config names; as ``configure_topic``."""
+
+        async def run() -> None:
+            settings = change(self._settings.changed(scope))
+            defaults = self._settings.topic_defaults_with(scope, settings)
+            configs = [(t, self.valid(t.settings, defaults)) for t in self._catalog.topics()]
+            self.valid({}, defaults)
+            await self._settings.change(scope, settings)
+            for topic, config in configs:
+                self._apply(topic, config)
+
+        await self._whole(run)
+
+    def valid(
+        self, settings: Mapping[str, str], defaults: Mapping[str, str] | None = None
+    ) -> LogConfig:
+        """What these settings of a topic make, over the broker's. Raises RequestError."""
+        under = self._settings.topic_defaults if defaults is None else defaults
+        try:
+            return LogConfig.from_topic_config({**under, **settings})
+        except InvalidConfigError as error:
+            raise RequestError(ErrorCode.INVALID_CONFIG, str(error)) from error
+
+    def _apply(self, topic: Topic, config: LogConfig) -> None:
+        for index in range(topic.partitions):
+            partition = self.get(topic.name, index)
+            if partition is not None:
+                partition.reconfigure(config)
+
     async def delete_topic(self, topic: Topic) -> None:
         """Delete durably: noted first, files after, so that a crash leaves no half topic.
 
@@ -322,7 +425,7 @@ class LogManager:
         return stored is None or stored == topic_id
 
     async def _open(self, topic: Topic, name: TopicPartition, *, exists: bool) -> None:
-        config: LogConfig = topic.log_config(self._config.topic_defaults)
+        config: LogConfig = topic.log_config(self._settings.topic_defaults)
         try:
             if exists:
                 store, partition_log = await PartitionStore.recover(

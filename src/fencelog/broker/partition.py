@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from fencelog.broker.purgatory import Purgatory
 from fencelog.errors import NotLeaderError, StorageError
+from fencelog.log.config import LogConfig
 from fencelog.log.partition_log import PartitionLog
 from fencelog.storage.partition_store import PartitionStore
 from fencelog.types import Offset, TopicId, TopicPartition
@@ -28,7 +29,12 @@ class Partition:
     def __post_init__(self) -> None:
         """Waits start from what recovery found durable."""
         self.purgatory = Purgatory(self.log.high_watermark)
-        self.stamps_on_append = self.log.config.message_timestamp_type == "LogAppendTime"
+        self.reconfigure(self.log.config)
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """The topic's settings changed."""
+        self.log.reconfigure(config)
+        self.stamps_on_append = config.message_timestamp_type == "LogAppendTime"
 
     def flushed(self, end_offset: Offset) -> None:
         """All below ``end_offset`` is durable in the mode in force: move HW and wake who waits."""

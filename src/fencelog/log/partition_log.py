@@ -389,7 +389,12 @@ class PartitionLog:
                 return None if plan.is_empty else plan
         return None
 
-    # Retention
+    # Upkeep
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """The topic's settings changed: they hold from the next append and the next upkeep on."""
+        self.config = self._state.config = config
+        self._log_append_time = config.message_timestamp_type == "LogAppendTime"
 
     def retained_from(self, now_ms: int) -> Offset:
         """Return where the topic's retention lets the log begin; never above HW (D4)."""

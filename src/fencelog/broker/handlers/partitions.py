@@ -1,10 +1,18 @@
-"""What changes the partitions of a topic: DeleteRecords."""
+"""What changes a topic's partitions: DeleteRecords, CreatePartitions."""
+
+from collections import Counter
 
 from fencelog.broker.connection import Request
 from fencelog.broker.context import Broker
 from fencelog.broker.dispatch import each
-from fencelog.errors import ErrorCode
+from fencelog.errors import ErrorCode, RequestError
 from fencelog.types import Offset
+from fencelog.wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
 from fencelog.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
@@ -51,3 +59,42 @@ async def _delete(
     return DeleteRecordsPartitionResult(
         partition_index=index, low_watermark=low_watermark, error_code=error
     )
+
+
+async def create_partitions(
+    broker: Broker, message: CreatePartitionsRequest, request: Request
+) -> CreatePartitionsResponse:
+    """Raise each topic's partition count to the one asked for, or say why not."""
+    del request
+    times = Counter(topic.name for topic in message.topics)
+    results = []
+    async for asked in each(message.topics):
+        error, text = ErrorCode.NONE, None
+        try:
+            await _add(broker, asked, times[asked.name], validate_only=message.validate_only)
+        except RequestError as refused:
+            error, text = refused.code, str(refused)
+        results.append(
+            CreatePartitionsTopicResult(name=asked.name, error_code=error, error_message=text)
+        )
+    return CreatePartitionsResponse(results=results)
+
+
+async def _add(
+    broker: Broker, asked: CreatePartitionsTopic, times: int, *, validate_only: bool
+) -> None:
+    if times > 1:
+        raise RequestError(ErrorCode.INVALID_REQUEST, f"topic {asked.name} is named more than once")
+    topic = broker.catalog.get(asked.name)
+    if topic is None:
+        raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {asked.name}")
+    broker.logs.check_count(topic, asked.count)
+    if asked.assignments is not None and [one.broker_ids for one in asked.assignments] != [
+        [broker.config.node_id]
+    ] * (asked.count - topic.partitions):
+        raise RequestError(
+            ErrorCode.INVALID_REPLICATION_ASSIGNMENT,
+            f"{asked.name}: each new partition must be on broker {broker.config.node_id}",
+        )
+    if not validate_only:
+        await broker.logs.add_partitions(topic, asked.count)

@@ -3,6 +3,7 @@
 from fencelog.broker.dispatch import RawHandler, message_handler
 from fencelog.broker.handlers import (
     cluster,
+    configs,
     groups,
     offsets,
     partitions,
@@ -15,7 +16,9 @@ from fencelog.broker.handlers.produce import produce
 from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.messages.abort_transaction import AbortTransactionRequest
 from fencelog.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from fencelog.wire.messages.alter_configs import AlterConfigsRequest
 from fencelog.wire.messages.commit_transaction import CommitTransactionRequest
+from fencelog.wire.messages.create_partitions import CreatePartitionsRequest
 from fencelog.wire.messages.create_topics import CreateTopicsRequest
 from fencelog.wire.messages.delete_records import DeleteRecordsRequest
 from fencelog.wire.messages.delete_topics import DeleteTopicsRequest
@@ -26,6 +29,7 @@ from fencelog.wire.messages.describe_producers import DescribeProducersRequest
 from fencelog.wire.messages.describe_transactions import DescribeTransactionsRequest
 from fencelog.wire.messages.end_txn import EndTxnRequest
 from fencelog.wire.messages.find_coordinator import FindCoordinatorRequest
+from fencelog.wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from fencelog.wire.messages.init_producer_id import InitProducerIdRequest
 from fencelog.wire.messages.join_transaction import JoinTransactionRequest
 from fencelog.wire.messages.list_offsets import ListOffsetsRequest
@@ -55,7 +59,14 @@ def handlers() -> dict[ApiKey, RawHandler]:
             DeleteRecordsRequest.read, partitions.delete_records
         ),
         ApiKey.DESCRIBE_CONFIGS: message_handler(
-            DescribeConfigsRequest.read, topics.describe_configs
+            DescribeConfigsRequest.read, configs.describe_configs
+        ),
+        ApiKey.ALTER_CONFIGS: message_handler(AlterConfigsRequest.read, configs.alter_configs),
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: message_handler(
+            IncrementalAlterConfigsRequest.read, configs.incremental_alter_configs
+        ),
+        ApiKey.CREATE_PARTITIONS: message_handler(
+            CreatePartitionsRequest.read, partitions.create_partitions
         ),
         ApiKey.LIST_OFFSETS: message_handler(ListOffsetsRequest.read, offsets.list_offsets),
         ApiKey.OFFSET_COMMIT: message_handler(OffsetCommitRequest.read, groups.offset_commit),
