@@ -37,6 +37,7 @@ from fencelog.log.values import (
     AbortedTransaction,
     Appended,
     Duplicate,
+    EpochStart,
     Isolation,
     MarkerToWrite,
     OpenTransaction,
@@ -388,6 +389,14 @@ class PartitionLog:
                 assert isinstance(plan, ReadPlan), plan
                 return None if plan.is_empty else plan
         return None
+
+    def end_of_epoch(self, epoch: int) -> EpochStart | None:
+        """Return the newest epoch up to this one and where it ends; None: it is unknown (F7)."""
+        if not 0 <= epoch <= self.leader_epoch:
+            return None
+        if epoch == self.leader_epoch:
+            return EpochStart(epoch, self.log_end_offset)
+        return self._state.epochs.end_of(epoch, self.log_end_offset)
 
     # Upkeep
 

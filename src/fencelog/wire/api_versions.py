@@ -69,6 +69,7 @@ SUPPORTED = MappingProxyType(
         ApiKey.DELETE_TOPICS: VersionRange(1, 6),
         ApiKey.DELETE_RECORDS: VersionRange(0, 2),
         ApiKey.INIT_PRODUCER_ID: VersionRange(0, 4),
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: VersionRange(2, 4),
         ApiKey.ADD_PARTITIONS_TO_TXN: VersionRange(0, 3),
         ApiKey.END_TXN: VersionRange(0, 3),
         ApiKey.DESCRIBE_CONFIGS: VersionRange(1, 4),

@@ -429,3 +429,38 @@ def test_a_compacted_log_gives_up_nothing_to_retention() -> None:
     partition.produce()
     partition.flush()
     assert not partition.log.roll_if_due(NOW_MS + 5000)
+
+
+# Leader epochs
+
+
+def test_an_epoch_ends_where_the_next_one_begins_and_the_last_at_the_logs_end() -> None:  # F7
+    partition = Driver()
+    for epoch, count in ((2, 3), (5, 4), (6, 1)):
+        partition.log.leader_epoch = epoch
+        partition.produce(count=count)
+    partition.log.leader_epoch = 8  # leads, and has written nothing yet
+    ends = {epoch: partition.log.end_of_epoch(epoch) for epoch in (0, 2, 3, 4, 5, 6, 7, 8)}
+    assert ends == {
+        0: (0, 0),
+        2: (2, 3),
+        3: (2, 3),
+        4: (2, 3),
+        5: (5, 7),
+        6: (6, 8),
+        7: (6, 8),
+        8: (8, 8),
+    }
+    assert partition.log.end_of_epoch(9) is None
+    assert partition.log.end_of_epoch(-1) is None
+
+
+def test_epochs_that_ended_before_the_log_start_are_older_than_all_that_is_here() -> None:  # F7
+    partition = Driver()
+    for epoch in (1, 2, 3):
+        partition.log.leader_epoch = epoch
+        partition.produce(count=2)
+    partition.flush()
+    partition.log.advance_start(3)
+    assert partition.log.end_of_epoch(1) == (1, 3)
+    assert partition.log.end_of_epoch(2) == (2, 4)

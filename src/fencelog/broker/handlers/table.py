@@ -37,6 +37,7 @@ from fencelog.wire.messages.list_transactions import ListTransactionsRequest
 from fencelog.wire.messages.metadata import MetadataRequest
 from fencelog.wire.messages.offset_commit import OffsetCommitRequest
 from fencelog.wire.messages.offset_fetch import OffsetFetchRequest
+from fencelog.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from fencelog.wire.messages.renew_transaction import RenewTransactionRequest
 
 
@@ -69,6 +70,9 @@ def handlers() -> dict[ApiKey, RawHandler]:
             CreatePartitionsRequest.read, partitions.create_partitions
         ),
         ApiKey.LIST_OFFSETS: message_handler(ListOffsetsRequest.read, offsets.list_offsets),
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: message_handler(
+            OffsetForLeaderEpochRequest.read, offsets.offset_for_leader_epoch
+        ),
         ApiKey.OFFSET_COMMIT: message_handler(OffsetCommitRequest.read, groups.offset_commit),
         ApiKey.OFFSET_FETCH: message_handler(OffsetFetchRequest.read, groups.offset_fetch),
         ApiKey.INIT_PRODUCER_ID: message_handler(
