@@ -17,6 +17,7 @@ from fencelog.broker.context import Broker
 from fencelog.broker.coordinator_runtime import CoordinatorRuntime
 from fencelog.broker.dispatch import Dispatcher
 from fencelog.broker.handlers.table import handlers
+from fencelog.broker.log_cleaner import LogCleaner
 from fencelog.broker.log_flusher import LogFlusher
 from fencelog.broker.log_manager import LogManager
 from fencelog.broker.marker_sender import MarkerSender
@@ -39,8 +40,6 @@ log = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=Shard)
 CHECKPOINT_INTERVAL_S = 10.0
-UPKEEP_ROUNDS = 30
-"""Retention is looked at every so many checkpoints: Kafka's five minutes."""
 RESUME_TIMEOUT_S = 10.0
 METADATA_FILE = "metadata.sqlite"
 
@@ -133,8 +132,10 @@ class Node:
         )
         self._server = self._new_server(config, Dispatcher(self.broker, handlers()))
         self.address = self.broker.address = await self._server.start()
+        self.cleaner = LogCleaner(self._logs, ports.clock, config.compaction_interval_s)
         self._upkeep = loop.create_task(self._keep_up())
-        self._tasks.append(self._upkeep)
+        self._cleaning = loop.create_task(self.cleaner.run())
+        self._tasks += [self._upkeep, self._cleaning]
 
     async def stop(self) -> None:
         """Answer what was begun, flush, and close so that the next start trusts the files."""
@@ -147,7 +148,8 @@ class Node:
         await self._flusher.drained()
         # Not cancelled: a sync that is cut short ends its partition's clean stop.
         self._stopping.set()
-        await asyncio.wait([self._upkeep])
+        self.cleaner.stop()
+        await asyncio.wait([self._upkeep, self._cleaning])
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)  # noqa: TID251 - all are cancelled
@@ -234,17 +236,21 @@ class Node:
 
     async def _keep_up(self) -> None:
         """What is due at intervals. A disk that fails here fails the writers, not this task."""
-        rounds = 0
+        loop = asyncio.get_running_loop()
+        interval_s = self._config.upkeep_interval_s
+        upkeep_at = loop.time() + interval_s
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(CHECKPOINT_INTERVAL_S):
+                async with asyncio.timeout(min(CHECKPOINT_INTERVAL_S, upkeep_at - loop.time())):
                     await self._stopping.wait()
             if self._stopping.is_set():
                 return
-            rounds += 1
+            is_due = loop.time() >= upkeep_at
+            if is_due:
+                upkeep_at = loop.time() + interval_s
             try:
                 await self._logs.checkpoint()
-                if rounds % UPKEEP_ROUNDS == 0:
+                if is_due:
                     await self._logs.upkeep(self._ports.clock.now_ms())
             except StorageError as error:
                 log.error("upkeep is put off: %s", error)  # noqa: TRY400

@@ -92,8 +92,8 @@ DURABILITY = [
     Planted(
         "D2",
         "log/partition_log.py",
-        "if self._failed or end_offset <= self.high_watermark:",
-        "if end_offset <= self.high_watermark:",
+        "if self._failed or end_offset < self.high_watermark:",
+        "if end_offset < self.high_watermark:",
         "tests/unit/log/test_partition_log.py::test_a_failed_log_appends_and_acknowledges_nothing",
     ),
     Planted(

@@ -37,6 +37,8 @@ class BrokerConfig:
     transaction_timeout_ms_max: int = 900_000  # transaction.max.timeout.ms
     fetch_bytes_max: int = 55 * 1024 * 1024  # fetch.max.bytes
     partitions_max: int = 10_000  # fencelog.max.partitions
+    upkeep_interval_s: float = 300.0  # log.retention.check.interval.ms
+    compaction_interval_s: float = 15.0  # log.cleaner.backoff.ms
     topic_defaults: Mapping[str, str] = field(default_factory=dict)  # log.* keys
     log_config: LogConfig = field(default_factory=LogConfig)
 
@@ -69,6 +71,8 @@ _INT_KEYS = {
 _MS_KEYS = {
     "socket.frame.timeout.ms": "frame_timeout_s",
     "connections.max.idle.ms": "idle_timeout_s",
+    "log.retention.check.interval.ms": "upkeep_interval_s",
+    "log.cleaner.backoff.ms": "compaction_interval_s",
 }
 LOG_KEYS = {
     "log.segment.bytes": "segment.bytes",
@@ -105,7 +109,7 @@ _IGNORED_PREFIXES = (
     "offsets.topic.",
     "group.",
     "num.recovery.",
-    "log.retention.check.",
+    "log.cleaner.",
     "log.retention.hours",
     "log.flush.",
     "transaction.state.log.replication.factor",

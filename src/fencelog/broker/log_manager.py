@@ -15,7 +15,8 @@ from fencelog.errors import CorruptionError, ErrorCode, NotLeaderError, RequestE
 from fencelog.log.config import InvalidConfigError, LogConfig
 from fencelog.ports import Disk, Random
 from fencelog.storage.directory import DataDirectory
-from fencelog.storage.partition_store import PartitionStore, read_topic_id
+from fencelog.storage.partition_store import PartitionStore
+from fencelog.storage.topic_id import read_topic_id
 from fencelog.types import Offset, ProducerId, TimestampMs, TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Change = Callable[[Mapping[str, str]], dict[str, str]]
 """From the settings that are made to those that shall be; raises RequestError."""
+INTERNAL_SETTINGS = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20)}
+"""Small enough segments that a coordinator's log is compacted long before it is slow to load."""
 TO_HIGH_WATERMARK = -1
 """As an offset to delete to."""
 
@@ -164,6 +167,17 @@ class LogManager:
 
     # -- finding -------------------------------------------------------------------------------
 
+    def first_dirty(self, partition: Partition) -> Offset:
+        """Where compaction goes on; at the log start where the note of it makes no sense."""
+        start, end = partition.log.log_start_offset, partition.log.log_end_offset
+        noted = self._directory.first_dirty(partition.name)
+        return start if noted is None or not start <= noted <= end else noted
+
+    async def note_compacted(self, partition: Partition, first_dirty: Offset) -> None:
+        """Store how far a partition is compacted; once before the first of its files changes."""
+        if self._partitions.get(partition.name) is partition:
+            await self._directory.checkpoint_cleaner(partition.name, first_dirty)
+
     def get(self, topic: str, index: int) -> Partition | None:
         """An open partition, or None."""
         return self._partitions.get(TopicPartition(topic, index))
@@ -286,7 +300,7 @@ class LogManager:
         if topic is None:
             try:
                 topic = await self.create_topic(
-                    topic_name, self._config.internal_partitions, {"cleanup.policy": "compact"}
+                    topic_name, self._config.internal_partitions, INTERNAL_SETTINGS
                 )
             except RequestError as error:
                 if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
@@ -437,6 +451,7 @@ class LogManager:
                     log_start=self._directory.log_start(name),
                     durability=self._config.durability,
                     topic_id=topic.topic_id,
+                    was_compacted=self._directory.first_dirty(name) is not None,
                 )
             else:
                 self._directory.check_new(name)

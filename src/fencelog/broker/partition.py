@@ -24,6 +24,8 @@ class Partition:
     purgatory: Purgatory = field(init=False)
     stamps_on_append: bool = field(init=False)
     """Whether the broker sets the timestamps (LogAppendTime)."""
+    is_compacted: bool = field(init=False)
+    """Whether every record must have a key."""
     failure: Exception | None = None
 
     def __post_init__(self) -> None:
@@ -35,6 +37,7 @@ class Partition:
         """The topic's settings changed."""
         self.log.reconfigure(config)
         self.stamps_on_append = config.message_timestamp_type == "LogAppendTime"
+        self.is_compacted = "compact" in config.cleanup_policy
 
     def flushed(self, end_offset: Offset) -> None:
         """All below ``end_offset`` is durable in the mode in force: move HW and wake who waits."""

@@ -18,6 +18,7 @@ How the broker and the storage use it:
 A ``PartitionLog`` comes from ``PartitionLog.create`` (empty) or ``rebuild.LogBuilder.finish``.
 """
 
+from collections.abc import Collection
 from collections.abc import Sequence as Sequence_
 
 from fencelog.errors import ErrorCode
@@ -27,6 +28,8 @@ from fencelog.log.admission import (
     refuse_form,
     refuse_marker,
 )
+from fencelog.log.compaction import KEYS_MAX
+from fencelog.log.compaction_round import Cleaned, CompactionNeed, Round, need_of
 from fencelog.log.config import LogConfig
 from fencelog.log.retention import is_due, retained_from
 from fencelog.log.segment import Segment
@@ -321,7 +324,7 @@ class PartitionLog:
 
         On a single node nobody else has to acknowledge (F2). Nothing happens after a failure (D2).
         """
-        if self._failed or end_offset <= self.high_watermark:
+        if self._failed or end_offset < self.high_watermark:
             return
         assert end_offset <= self._state.log_end, (end_offset, self._state.log_end)
         self.high_watermark = end_offset
@@ -423,6 +426,26 @@ class PartitionLog:
             return False
         self._roll(now_ms)
         return True
+
+    def compaction_need(self, first_dirty: Offset, synced: Offset, now_ms: int) -> CompactionNeed:
+        """Say what a round of compaction would do below the LSO and below what is synced (D4)."""
+        limit = min(self.last_stable_offset, synced)
+        written_base = self._tail.durable.segment_base_offset
+        return need_of(self._state, first_dirty, limit, written_base, now_ms)
+
+    def compaction(
+        self, first_dirty: Offset, end: Offset, now_ms: int, keys_max: int = KEYS_MAX
+    ) -> Round:
+        """Begin a round of compaction up to where ``compaction_need`` lets it go."""
+        return Round(self._state, first_dirty, end, now_ms, keys_max)
+
+    def has_segments(self, base_offsets: Collection[Offset]) -> bool:
+        """Tell whether segments of these base offsets are all still part of the log."""
+        return set(base_offsets) <= set(self.segment_base_offsets)
+
+    def take_over(self, cleaned: Cleaned) -> None:
+        """The files have this segment now, in place of those that it was made of."""
+        self._state.replace_segments(cleaned.replaced, cleaned.segment, cleaned.forgotten)
 
     def advance_start(self, offset: Offset) -> list[Offset] | ErrorCode:
         """Begin the log at ``offset`` (D4); return the base offsets of segments to delete."""

@@ -26,9 +26,18 @@ _FIRST_OFFSET = Offset(0)
 class LogBuilder:
     """Takes segments in order, each by its batches or by its side files."""
 
-    def __init__(self, config: LogConfig, *, log_start: Offset = _FIRST_OFFSET) -> None:
-        """``log_start``: where reading may begin, as the checkpoint has it."""
-        self._state = LogState(config, log_start)
+    def __init__(
+        self,
+        config: LogConfig,
+        *,
+        log_start: Offset = _FIRST_OFFSET,
+        was_compacted: bool = False,
+    ) -> None:
+        """``log_start``: where reading may begin, as the checkpoint has it.
+
+        ``was_compacted``: a round of compaction has begun on this log at some time.
+        """
+        self._state = LogState(config, log_start, was_compacted=was_compacted)
 
     @property
     def log_end(self) -> Offset:

@@ -50,4 +50,8 @@ def is_due(segment: Segment, config: LogConfig, now_ms: int) -> bool:
         config.retention_bytes == 0 or _is_old(segment, config, now_ms)
     ):
         return True
+    if "compact" in config.cleanup_policy and (
+        0 <= segment.first_timestamp < now_ms - config.max_compaction_lag_ms
+    ):
+        return True
     return segment.created_ms is not None and now_ms - segment.created_ms > config.segment_ms
