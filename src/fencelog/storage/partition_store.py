@@ -263,9 +263,6 @@ class PartitionStore:
         base_offset = cleaned.segment.base_offset
         path = self._path(base_offset, layout.LOG)
         old = [self._segments[base] for base in cleaned.replaced]
-        for segment in old:
-            # By its name a reader would find the new file, with an old idea of where to look.
-            segment.file = segment.file or await self._disk.open(segment.path)
         new = _Segment(base_offset, path)
         await self._disk.rename(path + layout.CLEANED, path + layout.SWAP)
         await self._disk.sync_directory(self._directory)
@@ -422,12 +419,11 @@ class PartitionStore:
                 file = await self._disk.open(segment.path)
             except FileNotFoundError:
                 return None
-            if self._segments.get(segment.base_offset) is segment and segment.file is None:
+            if self._segments.get(segment.base_offset) is segment:
                 return file
-            # A swap came between: whose file this is cannot be told by its name.
+            # A swap came between: this may be the new file, and where to look is an old idea.
             await file.close()
-            if segment.file is None:
-                return None
+            return None
         segment.readers += 1
         return segment.file
 
