@@ -52,18 +52,14 @@ class LogCleaner:
             await self._clean_all()
 
     async def _clean_all(self) -> None:
-        done: set[Partition] = set()
-        while not self._stopping.is_set():
-            due = [
-                (need.dirty_ratio, partition.name, partition, need)
-                for partition in self._logs.partitions()
-                if partition not in done and (need := self._need_of(partition)) is not None
-            ]
-            if not due:
+        needs = [(self._need_of(partition), partition) for partition in self._logs.partitions()]
+        due = [(need.dirty_ratio, partition) for need, partition in needs if need is not None]
+        for _, partition in sorted(due, key=lambda each: (-each[0], each[1].name)):
+            if self._stopping.is_set():
                 return
-            *_, partition, need = max(due, key=lambda each: each[:2])
-            done.add(partition)
-            await self._clean(partition, need)
+            need = self._need_of(partition)
+            if need is not None:
+                await self._clean(partition, need)
 
     def _need_of(self, partition: Partition) -> CompactionNeed | None:
         """What there is to do for a partition; None where nothing is due."""

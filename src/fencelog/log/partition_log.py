@@ -118,6 +118,10 @@ class PartitionLog:
         """Base offset of each segment, oldest first."""
         return [segment.base_offset for segment in self._state.segments]
 
+    def end_of_segment(self, base_offset: Offset) -> Offset:
+        """Offset that follows the segment that holds this one."""
+        return self._state.segment_of(base_offset).next_offset
+
     @property
     def highest_producer_id(self) -> ProducerId:
         """Highest producer id ever stored here, of forgotten producers too; -1 without one (E7)."""
@@ -377,17 +381,22 @@ class PartitionLog:
         return ReadPlan(segment.base_offset, position, end_position, offset, upper, max_bytes)
 
     def offset_for_timestamp(
-        self, timestamp: TimestampMs, isolation: Isolation = Isolation.REPLICATED
+        self,
+        timestamp: TimestampMs,
+        isolation: Isolation = Isolation.REPLICATED,
+        start: Offset = _FIRST_OFFSET,
     ) -> ReadPlan | None:
         """Return where to look for the first record at or after a timestamp; None: there is none.
 
-        The record is the first one with such a timestamp in the plan's range, if any.
+        The record is the first one with such a timestamp in the plan's range. Where that has none
+        (compaction took it, and left its batch) it is in a later segment: ask again with ``start``.
         """
         state = self._state
+        start = max(start, state.log_start)
         for segment in state.segments:
-            if segment.max_timestamp >= timestamp and segment.next_offset > state.log_start:
+            if segment.max_timestamp >= timestamp and segment.next_offset > start:
                 relative = segment.time_index.offset_before(timestamp)
-                offset = max(Offset(segment.base_offset + relative), state.log_start)
+                offset = max(Offset(segment.base_offset + relative), start)
                 plan = self.read(offset, segment.size, isolation)
                 assert isinstance(plan, ReadPlan), plan
                 return None if plan.is_empty else plan

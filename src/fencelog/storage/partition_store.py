@@ -203,15 +203,21 @@ class PartitionStore:
         self, timestamp: TimestampMs, isolation: Isolation = Isolation.REPLICATED
     ) -> tuple[Offset, TimestampMs] | None:
         """Return offset and timestamp of the first record at or after a timestamp, if any."""
-        plan = self._log.offset_for_timestamp(timestamp, isolation)
-        segment = None if plan is None else self._segments.get(plan.segment_base_offset)
-        file = None if segment is None else await self._begin_read(segment)
-        if plan is None or segment is None or file is None:
-            return None
-        try:
-            return await find_timestamp(file, segment.path, plan, timestamp)
-        finally:
-            await self._end_read(segment, file)
+        start = self._log.log_start_offset
+        while True:
+            plan = self._log.offset_for_timestamp(timestamp, isolation, start)
+            segment = None if plan is None else self._segments.get(plan.segment_base_offset)
+            file = None if segment is None else await self._begin_read(segment)
+            if plan is None or segment is None or file is None:
+                return None
+            end = self._log.end_of_segment(plan.segment_base_offset)
+            try:
+                found = await find_timestamp(file, segment.path, plan, timestamp)
+            finally:
+                await self._end_read(segment, file)
+            if found is not None or end >= plan.upper_offset:
+                return found
+            start = end
 
     async def delete_segments_below(self, offset: Offset) -> None:
         """Remove the segments that end at or below an offset, never the newest.

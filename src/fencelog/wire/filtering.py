@@ -17,8 +17,11 @@ from fencelog.wire.batch import (
     seal,
 )
 from fencelog.wire.compression import compress, decompress
-from fencelog.wire.primitives import Reader, write_varint
+from fencelog.wire.primitives import write_varint
 
+_MORE = 0x80
+"""The bit of a varint's byte that says that another one follows."""
+_SHIFT_MAX = 63
 DELETE_HORIZON = 0x40
 """The attribute that says that the base timestamp is a delete horizon."""
 
@@ -50,29 +53,65 @@ def scan(header: BatchHeader, batch: Buffer) -> tuple[Buffer, list[ScannedRecord
     """
     if header.record_count == 0:
         return b"", []
-    plain = decompress(header.compression, memoryview(batch)[HEADER_BYTES:])
-    reader = Reader(plain)
-    records: list[ScannedRecord] = []
-    for _ in range(header.record_count):
-        start = reader.position
-        size = reader.varint()
-        body = reader.position
-        end = body + size
-        reader.int8()
-        timestamp_delta = reader.varlong()
-        rest = reader.position
-        offset_delta = reader.varint()
-        size = reader.varint()
-        key = bytes(reader.view(size)) if size >= 0 else None
-        has_value = reader.varint() >= 0
-        if not reader.position <= end <= reader.end:
-            raise WireError(f"record {len(records)} does not fill its length")
-        reader.position = end
-        records.append(
-            ScannedRecord(start, body, end, timestamp_delta, rest, offset_delta, key, has_value)
-        )
-    reader.expect_end()
+    plain = bytes(decompress(header.compression, memoryview(batch)[HEADER_BYTES:]))
+    records = []
+    position = 0
+    try:
+        for _ in range(header.record_count):
+            record = _scan_one(plain, position)
+            position = record.end
+            records.append(record)
+    except IndexError:
+        raise WireError(f"{len(records)} of {header.record_count} records are whole") from None
+    if position != len(plain):
+        raise WireError(f"{len(plain) - position} bytes after the last record")
     return plain, records
+
+
+def _scan_one(data: bytes, start: int) -> ScannedRecord:
+    """Find one record's parts; IndexError where the data ends before.
+
+    By hand, for it is asked of every record of a compacted log, and few varints take two bytes.
+    """
+    size, body = (data[start], start + 1) if data[start] < _MORE else _varint(data, start)
+    size = (size >> 1) ^ -(size & 1)
+    at = body + 1
+    delta, rest = (data[at], at + 1) if data[at] < _MORE else _varint(data, at)
+    number, at = (data[rest], rest + 1) if data[rest] < _MORE else _varint(data, rest)
+    length, at = (data[at], at + 1) if data[at] < _MORE else _varint(data, at)
+    length = (length >> 1) ^ -(length & 1)
+    key = None
+    if length >= 0:
+        key = data[at : at + length]
+        at += length
+    value_size = data[at] if data[at] < _MORE else _varint(data, at)[0]
+    end = body + size
+    if not at < end <= len(data):
+        raise WireError(f"a record of {size} bytes does not hold its key")
+    return ScannedRecord(
+        start,
+        body,
+        end,
+        (delta >> 1) ^ -(delta & 1),
+        rest,
+        (number >> 1) ^ -(number & 1),
+        key,
+        not value_size & 1,
+    )
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """Return a varint of any length, still in zigzag, and where it ends."""
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < _MORE:
+            return value, position
+        shift += 7
+        if shift > _SHIFT_MAX:
+            raise WireError(f"varint at byte {position} does not end")
 
 
 def emptied(header: BatchHeader) -> bytearray:

@@ -367,3 +367,24 @@ def test_a_log_that_was_compacted_may_have_gaps_under_any_policy() -> None:  # D
             await World.recover(after, config=plain, recovery_point=world.store.recovery_point)
 
     run(scenario())
+
+
+def test_a_time_is_found_behind_batches_that_were_emptied() -> None:
+    async def scenario() -> None:
+        world = await World.create(config=CONFIG)
+        late = NOW_MS + 100_000
+        for number in range(4):
+            batch = build_batch([RecordToWrite(b"k%d" % (number // 3), b"v" * 500, late - number)])
+            world.append(batch)
+            await world.flush()
+        await write(world, ("end", "v" * 600))
+        await world.store.sync()
+        await compact(world)
+        headers = [header for header, _ in iterate(await world.read_all())]
+        assert [header.record_count for header in headers][:3] == [0, 0, 1]
+        assert await world.store.find_timestamp(late - 50) == (2, late - 2)
+        assert await world.store.find_timestamp(late - 2) == (2, late - 2)
+        assert await world.store.find_timestamp(late - 1) is None
+        assert await world.store.find_timestamp(NOW_MS) == (2, late - 2)
+
+    run(scenario())
