@@ -52,8 +52,7 @@ class LogBuilder:
     def open_segment(self, base_offset: Offset) -> None:
         """The batches that follow are in the segment file of this base offset.
 
-        Raises CorruptionError where the file's name says less than the log's end, or more than it
-        though nothing was ever removed from inside this log.
+        Raises CorruptionError where the file's name says anything but the log's end.
         """
         state = self._state
         if not state.segments:

@@ -193,8 +193,11 @@ class LogState:
         return None
 
     def check_base(self, base_offset: Offset) -> None:
-        """Raise CorruptionError where no segment can begin at this offset after what is here."""
-        if base_offset < self.log_end or (base_offset > self.log_end and not self._may_have_gaps()):
+        """Raise CorruptionError where no segment can begin at this offset after what is here.
+
+        Compaction keeps the last batch of each file: the next one begins where it ends, always.
+        """
+        if base_offset != self.log_end:
             raise CorruptionError(
                 f"segment of base offset {base_offset} where the log ends at {self.log_end}"
             )

@@ -388,3 +388,17 @@ def test_a_time_is_found_behind_batches_that_were_emptied() -> None:
         assert await world.store.find_timestamp(NOW_MS) == (2, late - 2)
 
     run(scenario())
+
+
+def test_a_segment_that_is_missing_from_a_compacted_log_is_damage() -> None:  # D3
+    async def scenario() -> None:
+        world = await filled()
+        await compact(world)
+        bases = world.log.segment_base_offsets
+        assert len(bases) > 3
+        crashed = world.disk.power_loss(Loss.ALL)
+        await crashed.remove(f"{DIRECTORY}/{bases[1]:020d}.log")
+        with pytest.raises(CorruptionError, match=f"ends at {bases[1]}"):
+            await restarted(crashed, world)
+
+    run(scenario())
