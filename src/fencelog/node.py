@@ -133,9 +133,10 @@ class Node:
         self._server = self._new_server(config, Dispatcher(self.broker, handlers()))
         self.address = self.broker.address = await self._server.start()
         self.cleaner = LogCleaner(self._logs, ports.clock, config.compaction_interval_s)
-        self._upkeep = loop.create_task(self._keep_up())
-        self._cleaning = loop.create_task(self.cleaner.run())
-        self._tasks += [self._upkeep, self._cleaning]
+        self._upkeep = [loop.create_task(self._keep_up())]
+        if config.compaction_enabled:
+            self._upkeep.append(loop.create_task(self.cleaner.run()))
+        self._tasks += self._upkeep
 
     async def stop(self) -> None:
         """Answer what was begun, flush, and close so that the next start trusts the files."""
@@ -149,7 +150,7 @@ class Node:
         # Not cancelled: a sync that is cut short ends its partition's clean stop.
         self._stopping.set()
         self.cleaner.stop()
-        await asyncio.wait([self._upkeep, self._cleaning])
+        await asyncio.wait(self._upkeep)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)  # noqa: TID251 - all are cancelled

@@ -38,6 +38,7 @@ class BrokerConfig:
     fetch_bytes_max: int = 55 * 1024 * 1024  # fetch.max.bytes
     partitions_max: int = 10_000  # fencelog.max.partitions
     upkeep_interval_s: float = 300.0  # log.retention.check.interval.ms
+    compaction_enabled: bool = True  # log.cleaner.enable
     compaction_interval_s: float = 15.0  # log.cleaner.backoff.ms
     topic_defaults: Mapping[str, str] = field(default_factory=dict)  # log.* keys
     log_config: LogConfig = field(default_factory=LogConfig)
@@ -92,7 +93,11 @@ LOG_KEYS = {
     "log.cleaner.min.cleanable.ratio": "min.cleanable.dirty.ratio",
 }
 """Kafka's broker-wide defaults of topic settings, and the topic's own name for each."""
-_OTHER_KEYS = ("durability", "auto.create.topics.enable", "listeners", "advertised.listeners")
+_TRUTH_KEYS = {
+    "auto.create.topics.enable": "auto_create_topics",
+    "log.cleaner.enable": "compaction_enabled",
+}
+_OTHER_KEYS = ("durability", "listeners", "advertised.listeners", *_TRUTH_KEYS)
 # Keys of a stock server.properties that one node has no use for.
 _IGNORED_PREFIXES = (
     "process.roles",
@@ -109,7 +114,9 @@ _IGNORED_PREFIXES = (
     "offsets.topic.",
     "group.",
     "num.recovery.",
-    "log.cleaner.",
+    "log.cleaner.threads",
+    "log.cleaner.io.",
+    "log.cleaner.dedupe.",
     "log.retention.hours",
     "log.flush.",
     "transaction.state.log.replication.factor",
@@ -184,8 +191,8 @@ def _setting(key: str, value: str, where: str) -> dict[str, object]:
             return {name: _whole(value, low, high)}
         if key in _MS_KEYS:
             return {_MS_KEYS[key]: _whole(value, 1, 2**40) / 1000}
-        if key == "auto.create.topics.enable":
-            return {"auto_create_topics": _truth(value)}
+        if key in _TRUTH_KEYS:
+            return {_TRUTH_KEYS[key]: _truth(value)}
         if key == "durability" and value in ("fsync", "os"):
             return {"durability": value}
     except ValueError:
@@ -201,9 +208,9 @@ def _setting(key: str, value: str, where: str) -> dict[str, object]:
         _, low, high = _INT_KEYS[key]
         allowed = f"a whole number from {low} to {high}"
     else:
-        allowed = {"durability": "fsync or os", "auto.create.topics.enable": "true or false"}.get(
-            key, "a positive whole number"
-        )
+        allowed = "true or false" if key in _TRUTH_KEYS else "a positive whole number"
+        if key == "durability":
+            allowed = "fsync or os"
     raise ConfigError(f"{where}: {key}={value!r}: expected {allowed}")
 
 

@@ -305,3 +305,15 @@ def test_a_stop_during_a_round_is_clean(world: World) -> None:
             assert {key: value for _, key, value in await read_all(peer)} == newest
 
     asyncio.run(scenario())
+
+
+def test_without_the_cleaner_the_broker_serves_and_compacts_nothing(world: World) -> None:
+    async def scenario() -> None:
+        settings = {"compaction_enabled": False, "compaction_interval_s": 0.001}
+        async with world.node(**settings) as node, Peer.of(node) as peer:
+            await peer.create_topic("t", **SMALL)
+            await fill(node, peer)
+            assert len(await read_all(peer)) == 40
+            assert node.failure() is None
+
+    asyncio.run(scenario())
