@@ -33,8 +33,11 @@ TARGET = ROOT / "src/fencelog/wire/messages"
 
 KAFKA_MESSAGES = [
     "AddPartitionsToTxn",
+    "AlterConfigs",
     "ApiVersions",
+    "CreatePartitions",
     "CreateTopics",
+    "DeleteRecords",
     "DeleteTopics",
     "DescribeCluster",
     "DescribeConfigs",
@@ -42,12 +45,14 @@ KAFKA_MESSAGES = [
     "DescribeTransactions",
     "EndTxn",
     "FindCoordinator",
+    "IncrementalAlterConfigs",
     "InitProducerId",
     "ListOffsets",
     "ListTransactions",
     "Metadata",
     "OffsetCommit",
     "OffsetFetch",
+    "OffsetForLeaderEpoch",
 ]
 """All that are spoken here but Produce and Fetch, which ``fencelog.wire.hot`` has by hand."""
 

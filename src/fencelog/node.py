@@ -17,6 +17,7 @@ from fencelog.broker.context import Broker
 from fencelog.broker.coordinator_runtime import CoordinatorRuntime
 from fencelog.broker.dispatch import Dispatcher
 from fencelog.broker.handlers.table import handlers
+from fencelog.broker.log_cleaner import LogCleaner
 from fencelog.broker.log_flusher import LogFlusher
 from fencelog.broker.log_manager import LogManager
 from fencelog.broker.marker_sender import MarkerSender
@@ -24,6 +25,7 @@ from fencelog.broker.markers import transaction_work, versioned_work
 from fencelog.broker.producer_ids import ProducerIds
 from fencelog.broker.recovered import RecoveredTransactions
 from fencelog.broker.server import Server
+from fencelog.broker.settings import Settings
 from fencelog.coordination.group.shard import GroupShard
 from fencelog.coordination.shard import Shard
 from fencelog.coordination.transaction.shard import TransactionLimits, TransactionShard
@@ -38,8 +40,6 @@ log = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=Shard)
 CHECKPOINT_INTERVAL_S = 10.0
-UPKEEP_ROUNDS = 30
-"""Retention is looked at every so many checkpoints: Kafka's five minutes."""
 RESUME_TIMEOUT_S = 10.0
 METADATA_FILE = "metadata.sqlite"
 
@@ -82,7 +82,11 @@ class Node:
         ports, config = self._ports, self._config
         directory = await DataDirectory.open(ports.disk, ports.random, node_id=config.node_id)
         catalog = Catalog(ports.metadata)
-        self._logs = LogManager(ports.disk, directory, catalog, config, ports.random)
+        settings = Settings(config, ports.metadata)
+        await settings.load()
+        self._logs = LogManager(
+            ports.disk, directory, catalog, config, settings, ports.random, self._flusher
+        )
         await self._logs.start()
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self._flusher.run()))
@@ -118,6 +122,7 @@ class Node:
             cluster_id=directory.cluster_id,
             catalog=catalog,
             logs=self._logs,
+            settings=settings,
             flusher=self._flusher,
             transactions=self._transactions,
             versioned=self._versioned,
@@ -127,8 +132,11 @@ class Node:
         )
         self._server = self._new_server(config, Dispatcher(self.broker, handlers()))
         self.address = self.broker.address = await self._server.start()
-        self._upkeep = loop.create_task(self._keep_up())
-        self._tasks.append(self._upkeep)
+        self.cleaner = LogCleaner(self._logs, ports.clock, config.compaction_interval_s)
+        self._upkeep = [loop.create_task(self._keep_up())]
+        if config.compaction_enabled:
+            self._upkeep.append(loop.create_task(self.cleaner.run()))
+        self._tasks += self._upkeep
 
     async def stop(self) -> None:
         """Answer what was begun, flush, and close so that the next start trusts the files."""
@@ -141,7 +149,8 @@ class Node:
         await self._flusher.drained()
         # Not cancelled: a sync that is cut short ends its partition's clean stop.
         self._stopping.set()
-        await asyncio.wait([self._upkeep])
+        self.cleaner.stop()
+        await asyncio.wait(self._upkeep)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)  # noqa: TID251 - all are cancelled
@@ -228,17 +237,21 @@ class Node:
 
     async def _keep_up(self) -> None:
         """What is due at intervals. A disk that fails here fails the writers, not this task."""
-        rounds = 0
+        loop = asyncio.get_running_loop()
+        interval_s = self._config.upkeep_interval_s
+        upkeep_at = loop.time() + interval_s
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(CHECKPOINT_INTERVAL_S):
+                async with asyncio.timeout(min(CHECKPOINT_INTERVAL_S, upkeep_at - loop.time())):
                     await self._stopping.wait()
             if self._stopping.is_set():
                 return
-            rounds += 1
+            is_due = loop.time() >= upkeep_at
+            if is_due:
+                upkeep_at = loop.time() + interval_s
             try:
                 await self._logs.checkpoint()
-                if rounds % UPKEEP_ROUNDS == 0:
+                if is_due:
                     await self._logs.upkeep(self._ports.clock.now_ms())
             except StorageError as error:
                 log.error("upkeep is put off: %s", error)  # noqa: TRY400

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from fencelog.broker.purgatory import Purgatory
 from fencelog.errors import NotLeaderError, StorageError
+from fencelog.log.config import LogConfig
 from fencelog.log.partition_log import PartitionLog
 from fencelog.storage.partition_store import PartitionStore
 from fencelog.types import Offset, TopicId, TopicPartition
@@ -23,12 +24,20 @@ class Partition:
     purgatory: Purgatory = field(init=False)
     stamps_on_append: bool = field(init=False)
     """Whether the broker sets the timestamps (LogAppendTime)."""
+    is_compacted: bool = field(init=False)
+    """Whether every record must have a key."""
     failure: Exception | None = None
 
     def __post_init__(self) -> None:
         """Waits start from what recovery found durable."""
         self.purgatory = Purgatory(self.log.high_watermark)
-        self.stamps_on_append = self.log.config.message_timestamp_type == "LogAppendTime"
+        self.reconfigure(self.log.config)
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """The topic's settings changed."""
+        self.log.reconfigure(config)
+        self.stamps_on_append = config.message_timestamp_type == "LogAppendTime"
+        self.is_compacted = "compact" in config.cleanup_policy
 
     def flushed(self, end_offset: Offset) -> None:
         """All below ``end_offset`` is durable in the mode in force: move HW and wake who waits."""

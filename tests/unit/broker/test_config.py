@@ -89,3 +89,11 @@ def test_addresses(text: str, address: tuple[str, int]) -> None:
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="HOST:PORT"):
         parse_address(text, "--listen")
+
+
+def test_compaction_is_set_by_kafkas_names() -> None:
+    environment = {"KAFKA_LOG_CLEANER_ENABLE": "false", "KAFKA_LOG_CLEANER_BACKOFF_MS": "50"}
+    config = Flags(data_dir="d").resolve(environment)
+    assert (config.compaction_enabled, config.compaction_interval_s) == (False, 0.05)
+    with pytest.raises(ConfigError, match="true or false"):
+        Flags(data_dir="d").resolve({"KAFKA_LOG_CLEANER_ENABLE": "maybe"})

@@ -1,14 +1,26 @@
 """Which handler answers which request."""
 
 from fencelog.broker.dispatch import RawHandler, message_handler
-from fencelog.broker.handlers import cluster, groups, offsets, topics, transactions, versioned
+from fencelog.broker.handlers import (
+    cluster,
+    configs,
+    groups,
+    offsets,
+    partitions,
+    topics,
+    transactions,
+    versioned,
+)
 from fencelog.broker.handlers.fetch import fetch
 from fencelog.broker.handlers.produce import produce
 from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.messages.abort_transaction import AbortTransactionRequest
 from fencelog.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from fencelog.wire.messages.alter_configs import AlterConfigsRequest
 from fencelog.wire.messages.commit_transaction import CommitTransactionRequest
+from fencelog.wire.messages.create_partitions import CreatePartitionsRequest
 from fencelog.wire.messages.create_topics import CreateTopicsRequest
+from fencelog.wire.messages.delete_records import DeleteRecordsRequest
 from fencelog.wire.messages.delete_topics import DeleteTopicsRequest
 from fencelog.wire.messages.describe_app import DescribeAppRequest
 from fencelog.wire.messages.describe_cluster import DescribeClusterRequest
@@ -17,6 +29,7 @@ from fencelog.wire.messages.describe_producers import DescribeProducersRequest
 from fencelog.wire.messages.describe_transactions import DescribeTransactionsRequest
 from fencelog.wire.messages.end_txn import EndTxnRequest
 from fencelog.wire.messages.find_coordinator import FindCoordinatorRequest
+from fencelog.wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from fencelog.wire.messages.init_producer_id import InitProducerIdRequest
 from fencelog.wire.messages.join_transaction import JoinTransactionRequest
 from fencelog.wire.messages.list_offsets import ListOffsetsRequest
@@ -24,6 +37,7 @@ from fencelog.wire.messages.list_transactions import ListTransactionsRequest
 from fencelog.wire.messages.metadata import MetadataRequest
 from fencelog.wire.messages.offset_commit import OffsetCommitRequest
 from fencelog.wire.messages.offset_fetch import OffsetFetchRequest
+from fencelog.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from fencelog.wire.messages.renew_transaction import RenewTransactionRequest
 
 
@@ -42,10 +56,23 @@ def handlers() -> dict[ApiKey, RawHandler]:
         ),
         ApiKey.CREATE_TOPICS: message_handler(CreateTopicsRequest.read, topics.create_topics),
         ApiKey.DELETE_TOPICS: message_handler(DeleteTopicsRequest.read, topics.delete_topics),
+        ApiKey.DELETE_RECORDS: message_handler(
+            DeleteRecordsRequest.read, partitions.delete_records
+        ),
         ApiKey.DESCRIBE_CONFIGS: message_handler(
-            DescribeConfigsRequest.read, topics.describe_configs
+            DescribeConfigsRequest.read, configs.describe_configs
+        ),
+        ApiKey.ALTER_CONFIGS: message_handler(AlterConfigsRequest.read, configs.alter_configs),
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: message_handler(
+            IncrementalAlterConfigsRequest.read, configs.incremental_alter_configs
+        ),
+        ApiKey.CREATE_PARTITIONS: message_handler(
+            CreatePartitionsRequest.read, partitions.create_partitions
         ),
         ApiKey.LIST_OFFSETS: message_handler(ListOffsetsRequest.read, offsets.list_offsets),
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: message_handler(
+            OffsetForLeaderEpochRequest.read, offsets.offset_for_leader_epoch
+        ),
         ApiKey.OFFSET_COMMIT: message_handler(OffsetCommitRequest.read, groups.offset_commit),
         ApiKey.OFFSET_FETCH: message_handler(OffsetFetchRequest.read, groups.offset_fetch),
         ApiKey.INIT_PRODUCER_ID: message_handler(
