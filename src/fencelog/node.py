@@ -220,6 +220,9 @@ class Node:
             for loaded in shards:
                 highest = max(highest, loaded.shard.highest_producer_id())
         await producer_ids.start_above(ProducerId(highest))
+        recovered = RecoveredTransactions(
+            self._transactions, self._versioned, flusher=self._flusher, clock=self._ports.clock
+        )
         try:
             async with asyncio.timeout(RESUME_TIMEOUT_S):
                 transactions, versioned = self._senders
@@ -227,13 +230,9 @@ class Node:
                 await versioned.drain()
         except TimeoutError:
             log.error("some markers cannot be written yet; their transactions stay open")  # noqa: TRY400
-        if not is_whole:
+        if not is_whole or not await recovered.settle(self._logs):
             # What a coordinator decided is not known then, and the last stable offsets wait for it.
             log.error("a coordinator is offline: transactions that none lists stay as they are")
-            return
-        await RecoveredTransactions(
-            self._transactions, self._versioned, flusher=self._flusher, clock=self._ports.clock
-        ).settle(self._logs)
 
     async def _keep_up(self) -> None:
         """What is due at intervals. A disk that fails here fails the writers, not this task."""
