@@ -34,9 +34,12 @@ TARGET = ROOT / "src/fencelog/wire/messages"
 KAFKA_MESSAGES = [
     "AddOffsetsToTxn",
     "AddPartitionsToTxn",
+    "AlterConfigs",
     "ApiVersions",
+    "CreatePartitions",
     "CreateTopics",
     "DeleteGroups",
+    "DeleteRecords",
     "DeleteTopics",
     "DescribeCluster",
     "DescribeConfigs",
@@ -46,6 +49,7 @@ KAFKA_MESSAGES = [
     "EndTxn",
     "FindCoordinator",
     "Heartbeat",
+    "IncrementalAlterConfigs",
     "InitProducerId",
     "JoinGroup",
     "LeaveGroup",
@@ -58,6 +62,7 @@ KAFKA_MESSAGES = [
     "OffsetFetch",
     "SyncGroup",
     "TxnOffsetCommit",
+    "OffsetForLeaderEpoch",
 ]
 """All that are spoken here but Produce and Fetch, which ``fencelog.wire.hot`` has by hand."""
 

@@ -18,6 +18,7 @@ from fencelog.broker.coordinator_runtime import CoordinatorRuntime, ReplayMarker
 from fencelog.broker.dispatch import Dispatcher
 from fencelog.broker.group_requests import GroupRequests
 from fencelog.broker.handlers.table import handlers
+from fencelog.broker.log_cleaner import LogCleaner
 from fencelog.broker.log_flusher import LogFlusher
 from fencelog.broker.log_manager import LogManager
 from fencelog.broker.marker_sender import MarkerSender
@@ -25,6 +26,7 @@ from fencelog.broker.markers import transaction_work, versioned_work
 from fencelog.broker.producer_ids import ProducerIds
 from fencelog.broker.recovered import RecoveredTransactions
 from fencelog.broker.server import Server
+from fencelog.broker.settings import Settings
 from fencelog.coordination.group.model import GroupLimits
 from fencelog.coordination.group.shard import GroupShard
 from fencelog.coordination.shard import Shard
@@ -40,8 +42,6 @@ log = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=Shard)
 CHECKPOINT_INTERVAL_S = 10.0
-UPKEEP_ROUNDS = 30
-"""Retention is looked at every so many checkpoints: Kafka's five minutes."""
 RESUME_TIMEOUT_S = 10.0
 METADATA_FILE = "metadata.sqlite"
 
@@ -84,7 +84,11 @@ class Node:
         ports, config = self._ports, self._config
         directory = await DataDirectory.open(ports.disk, ports.random, node_id=config.node_id)
         catalog = Catalog(ports.metadata)
-        self._logs = LogManager(ports.disk, directory, catalog, config, ports.random)
+        settings = Settings(config, ports.metadata)
+        await settings.load()
+        self._logs = LogManager(
+            ports.disk, directory, catalog, config, settings, ports.random, self._flusher
+        )
         await self._logs.start()
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self._flusher.run()))
@@ -127,6 +131,7 @@ class Node:
             cluster_id=directory.cluster_id,
             catalog=catalog,
             logs=self._logs,
+            settings=settings,
             flusher=self._flusher,
             transactions=self._transactions,
             versioned=self._versioned,
@@ -137,8 +142,11 @@ class Node:
         )
         self._server = self._new_server(config, Dispatcher(self.broker, handlers()))
         self.address = self.broker.address = await self._server.start()
-        self._upkeep = loop.create_task(self._keep_up())
-        self._tasks.append(self._upkeep)
+        self.cleaner = LogCleaner(self._logs, ports.clock, config.compaction_interval_s)
+        self._upkeep = [loop.create_task(self._keep_up())]
+        if config.compaction_enabled:
+            self._upkeep.append(loop.create_task(self.cleaner.run()))
+        self._tasks += self._upkeep
 
     async def stop(self) -> None:
         """Answer what was begun, flush, and close so that the next start trusts the files."""
@@ -152,7 +160,8 @@ class Node:
         await self._flusher.drained()
         # Not cancelled: a sync that is cut short ends its partition's clean stop.
         self._stopping.set()
-        await asyncio.wait([self._upkeep])
+        self.cleaner.stop()
+        await asyncio.wait(self._upkeep)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)  # noqa: TID251 - all are cancelled
@@ -229,6 +238,9 @@ class Node:
             for loaded in shards:
                 highest = max(highest, loaded.shard.highest_producer_id())
         await producer_ids.start_above(ProducerId(highest))
+        recovered = RecoveredTransactions(
+            self._transactions, self._versioned, flusher=self._flusher, clock=self._ports.clock
+        )
         try:
             async with asyncio.timeout(RESUME_TIMEOUT_S):
                 transactions, versioned = self._senders
@@ -236,27 +248,27 @@ class Node:
                 await versioned.drain()
         except TimeoutError:
             log.error("some markers cannot be written yet; their transactions stay open")  # noqa: TRY400
-        if not is_whole:
+        if not is_whole or not await recovered.settle(self._logs):
             # What a coordinator decided is not known then, and the last stable offsets wait for it.
             log.error("a coordinator is offline: transactions that none lists stay as they are")
-            return
-        await RecoveredTransactions(
-            self._transactions, self._versioned, flusher=self._flusher, clock=self._ports.clock
-        ).settle(self._logs)
 
     async def _keep_up(self) -> None:
         """What is due at intervals. A disk that fails here fails the writers, not this task."""
-        rounds = 0
+        loop = asyncio.get_running_loop()
+        interval_s = self._config.upkeep_interval_s
+        upkeep_at = loop.time() + interval_s
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(CHECKPOINT_INTERVAL_S):
+                async with asyncio.timeout(min(CHECKPOINT_INTERVAL_S, upkeep_at - loop.time())):
                     await self._stopping.wait()
             if self._stopping.is_set():
                 return
-            rounds += 1
+            is_due = loop.time() >= upkeep_at
+            if is_due:
+                upkeep_at = loop.time() + interval_s
             try:
                 await self._logs.checkpoint()
-                if rounds % UPKEEP_ROUNDS == 0:
+                if is_due:
                     await self._logs.upkeep(self._ports.clock.now_ms())
             except StorageError as error:
                 log.error("upkeep is put off: %s", error)  # noqa: TRY400

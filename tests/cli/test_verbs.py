@@ -74,6 +74,37 @@ def test_a_topic_is_created_listed_described_and_deleted(cli: Cli, topic: str) -
     assert topic not in {row["topic"] for row in cli.json("topic", "list")}
 
 
+def test_a_topic_is_changed_and_its_oldest_records_are_deleted(cli: Cli, topic: str) -> None:
+    cli.out("topic", "create", topic, "-c", "retention.ms=60000")
+    changed = cli.json(
+        "topic",
+        "alter",
+        topic,
+        "-p",
+        "2",
+        "-c",
+        "cleanup.policy=compact,delete",
+        "--unset",
+        "retention.ms",
+    )
+    configs = {"cleanup.policy": "compact,delete", "retention.ms": None}
+    assert changed == [{"topic": topic, "partitions": 2, "configs": configs}]
+    (described,) = cli.json("topic", "describe", topic)
+    assert len(described["partitions"]) == 2
+    assert described["configs"]["retention.ms"] == "604800000"
+    assert "nothing to change" in cli.refused(2, "topic", "alter", topic)
+    assert "INVALID_CONFIG" in cli.refused(1, "topic", "alter", topic, "-c", "retention.ms=soon")
+    assert "--unset a" in cli.refused(2, "topic", "alter", topic, "-c", "a=1", "--unset", "a")
+
+    cli.out("topic", "produce", topic, "-p", "0", "-k", "k", stdin=b"a\nb\nc\nd")
+    deleted = cli.json("topic", "delete-records", topic, "-o", "-1", "-p", "0")
+    assert deleted == [{"topic": topic, "partition": 0, "log_start_offset": 3}]
+    every = cli.json("topic", "delete-records", topic, "--before", "end")
+    assert [row["log_start_offset"] for row in every] == [4, 0]
+    assert "OFFSET_OUT_OF_RANGE" in cli.refused(1, "topic", "delete-records", topic, "-o", "9")
+    assert "-p 7" in cli.refused(2, "topic", "delete-records", topic, "-o", "end", "-p", "7")
+
+
 def test_lines_of_stdin_are_produced_and_consumed_again(cli: Cli, topic: str) -> None:
     cli.out("topic", "create", topic)
     told = cli.json("topic", "produce", topic, "-X", "acks=all", stdin=b"one\ntwo\nthree")

@@ -6,12 +6,13 @@ has no switches; the fault exists in a copy only. ``docs/internals/rules.md`` is
 
 from tests.proofs._planted_fault import Planted
 from tests.proofs._planted_groups import GROUPS
+from tests.proofs._planted_log import LOG_CHANGES
 
 RULES = {
     "D1": "An answer waits for what the mode promises: the sync, or the page cache.",
     "D2": "After a failed write or sync nothing is acknowledged; recovery rewrites and syncs.",
     "D3": "Batches are CRC-checked on arrival and in recovery; damage is named, never cut away.",
-    "D4": "The log start never passes the high watermark; nothing before it is served.",
+    "D4": "Deletion never passes the high watermark, nor compaction the LSO; nothing comes back.",
     "E1": "Sequences count records, per producer and partition, and wrap to 0.",
     "E2": "An older epoch is fenced and writes nothing.",
     "E3": "The next sequence is appended; check and append are one step.",
@@ -84,8 +85,8 @@ DURABILITY = [
     Planted(
         "D2",
         "log/partition_log.py",
-        "if self._failed or end_offset <= self.high_watermark:",
-        "if end_offset <= self.high_watermark:",
+        "if self._failed or end_offset < self.high_watermark:",
+        "if end_offset < self.high_watermark:",
         "tests/unit/log/test_partition_log.py::test_a_failed_log_appends_and_acknowledges_nothing",
     ),
     Planted(
@@ -474,6 +475,7 @@ PLANTED = [
     *GROUPS,
     *VERSIONED_TRANSACTIONS,
     *SPARK,
+    *(Planted(*each) for each in LOG_CHANGES),
 ]
 
 # Rules that are seen to hold by a test, without a line that one could take out by itself.

@@ -52,6 +52,13 @@ LEFT_OPEN = [
     "unacknowledged round and lose an earlier one. In `fsync` mode a sound batch behind a bad one",
     "counts as damage: the partition stays offline though nothing acknowledged is lost. There is",
     "no command yet that salvages it.",
+    "",
+    "**D4, retries across a compaction and a crash.** Of a producer whose records are superseded",
+    "its last batch stays. A retry of one of the four before it is known while the broker runs and",
+    "after a clean stop; after a crash it is out of order.",
+    "",
+    "**F7, the epoch of a single node.** A restart does not begin a new leader epoch. Where `os`",
+    "mode lost a tail with the power, a reader that had seen it is not told that its log forked.",
 ]
 TESTS_FAILED = 1  # pytest's exit status; any other one means that no test ran to its end
 

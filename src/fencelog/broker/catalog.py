@@ -33,6 +33,10 @@ def name_problem(name: str) -> str | None:
     return None
 
 
+def _folded(name: str) -> str:
+    return name.replace(".", "_")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Topic:
     """One topic as the metadata store has it."""
@@ -83,6 +87,7 @@ class Catalog:
         self._store = store
         self._topics: dict[str, Topic] = {}
         self._names: dict[TopicId, str] = {}
+        self._folded: dict[str, str] = {}
         self.generation = 0
         """Grows with every change; what was derived from an older one is stale."""
 
@@ -107,6 +112,11 @@ class Catalog:
         name = self._names.get(topic_id)
         return None if name is None else self._topics.get(name)
 
+    def colliding(self, name: str) -> str | None:
+        """Another topic that metrics could not tell from one of this name (Kafka's rule)."""
+        other = self._folded.get(_folded(name))
+        return None if other == name else other
+
     def topics(self) -> list[Topic]:
         """All topics, by name."""
         return [self._topics[name] for name in sorted(self._topics)]
@@ -125,6 +135,17 @@ class Catalog:
         self._put(topic)
         return True
 
+    async def change(self, topic: Topic) -> bool:
+        """Store a topic's new settings or partition count; False where it is another one now."""
+        key = TOPIC_PREFIX + topic.name
+        cell = await self._store.get(key)
+        if cell is None or Topic.decode(topic.name, cell[0]).topic_id != topic.topic_id:
+            return False
+        if await self._store.put(key, topic.encode(), expected_version=cell[1]) is None:
+            return False
+        self._put(topic)
+        return True
+
     async def begin_deletion(self, topic: Topic) -> None:
         """Note the deletion, then forget the topic; its files may go from here on."""
         await self._store.put(
@@ -133,6 +154,7 @@ class Catalog:
         # From here on it is gone, whatever becomes of the rest: the next start would delete it.
         self._topics.pop(topic.name, None)
         self._names.pop(topic.topic_id, None)
+        self._folded.pop(_folded(topic.name), None)
         self.generation += 1
         await self._drop(topic.name, topic.topic_id)
 
@@ -146,6 +168,7 @@ class Catalog:
     def _put(self, topic: Topic) -> None:
         self._topics[topic.name] = topic
         self._names[topic.topic_id] = topic.name
+        self._folded[_folded(topic.name)] = topic.name
         self.generation += 1
 
     async def _drop(self, name: str, topic_id: TopicId) -> None:

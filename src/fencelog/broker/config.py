@@ -44,6 +44,9 @@ class BrokerConfig:
     offsets_retention_minutes: int = 7 * 24 * 60  # offsets.retention.minutes
     offsets_retention_check_s: float = 600.0  # offsets.retention.check.interval.ms
     offset_metadata_bytes_max: int = 4096  # offset.metadata.max.bytes
+    upkeep_interval_s: float = 300.0  # log.retention.check.interval.ms
+    compaction_enabled: bool = True  # log.cleaner.enable
+    compaction_interval_s: float = 15.0  # log.cleaner.backoff.ms
     topic_defaults: Mapping[str, str] = field(default_factory=dict)  # log.* keys
     log_config: LogConfig = field(default_factory=LogConfig)
 
@@ -83,26 +86,34 @@ _MS_KEYS = {
     "offsets.retention.check.interval.ms": "offsets_retention_check_s",
     "socket.frame.timeout.ms": "frame_timeout_s",
     "connections.max.idle.ms": "idle_timeout_s",
+    "log.retention.check.interval.ms": "upkeep_interval_s",
+    "log.cleaner.backoff.ms": "compaction_interval_s",
 }
 _ZERO_IS_OFF = ("group.initial.rebalance.delay.ms",)
-# Kafka's broker-wide defaults of topic settings, and the topic's own name for each.
-_LOG_KEYS = {
+LOG_KEYS = {
     "log.segment.bytes": "segment.bytes",
     "log.roll.ms": "segment.ms",
+    "log.index.size.max.bytes": "segment.index.bytes",
     "log.index.interval.bytes": "index.interval.bytes",
     "message.max.bytes": "max.message.bytes",
     "log.message.timestamp.type": "message.timestamp.type",
+    "log.message.timestamp.before.max.ms": "message.timestamp.before.max.ms",
+    "log.message.timestamp.after.max.ms": "message.timestamp.after.max.ms",
     "log.retention.ms": "retention.ms",
     "log.retention.bytes": "retention.bytes",
     "log.cleanup.policy": "cleanup.policy",
     "group.fence": "group.fence",
+    "log.cleaner.delete.retention.ms": "delete.retention.ms",
+    "log.cleaner.min.compaction.lag.ms": "min.compaction.lag.ms",
+    "log.cleaner.max.compaction.lag.ms": "max.compaction.lag.ms",
+    "log.cleaner.min.cleanable.ratio": "min.cleanable.dirty.ratio",
 }
-_OTHER_KEYS = (
-    "durability",
-    "auto.create.topics.enable",
-    "listeners",
-    "advertised.listeners",
-)
+"""Kafka's broker-wide defaults of topic settings, and the topic's own name for each."""
+_TRUTH_KEYS = {
+    "auto.create.topics.enable": "auto_create_topics",
+    "log.cleaner.enable": "compaction_enabled",
+}
+_OTHER_KEYS = ("durability", "listeners", "advertised.listeners", *_TRUTH_KEYS)
 # Keys of a stock server.properties that one node has no use for.
 _IGNORED_PREFIXES = (
     "process.roles",
@@ -119,7 +130,9 @@ _IGNORED_PREFIXES = (
     "offsets.topic.",
     "group.",
     "num.recovery.",
-    "log.retention.check.",
+    "log.cleaner.threads",
+    "log.cleaner.io.",
+    "log.cleaner.dedupe.",
     "log.retention.hours",
     "log.flush.",
     "transaction.state.log.replication.factor",
@@ -176,7 +189,7 @@ def read_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
     Only keys that exist are taken: other programs use variables that begin with KAFKA_ as well.
     """
-    known = {*_INT_KEYS, *_MS_KEYS, *_LOG_KEYS, *_OTHER_KEYS}
+    known = {*_INT_KEYS, *_MS_KEYS, *LOG_KEYS, *_OTHER_KEYS}
     pairs = {}
     for name, value in environ.items():
         for prefix in ("KAFKA_", "FENCELOG_"):
@@ -194,8 +207,8 @@ def _setting(key: str, value: str, where: str) -> dict[str, object]:
             return {name: _whole(value, low, high)}
         if key in _MS_KEYS:
             return {_MS_KEYS[key]: _whole(value, 0 if key in _ZERO_IS_OFF else 1, 2**40) / 1000}
-        if key == "auto.create.topics.enable":
-            return {"auto_create_topics": _truth(value)}
+        if key in _TRUTH_KEYS:
+            return {_TRUTH_KEYS[key]: _truth(value)}
         if key == "durability" and value in ("fsync", "os"):
             return {"durability": value}
     except ValueError:
@@ -211,9 +224,9 @@ def _setting(key: str, value: str, where: str) -> dict[str, object]:
         _, low, high = _INT_KEYS[key]
         allowed = f"a whole number from {low} to {high}"
     else:
-        allowed = {"durability": "fsync or os", "auto.create.topics.enable": "true or false"}.get(
-            key, "a positive whole number"
-        )
+        allowed = "true or false" if key in _TRUTH_KEYS else "a positive whole number"
+        if key == "durability":
+            allowed = "fsync or os"
     raise ConfigError(f"{where}: {key}={value!r}: expected {allowed}")
 
 
@@ -221,8 +234,8 @@ def _apply(config: BrokerConfig, pairs: Mapping[str, str], where: str) -> Broker
     changes: dict[str, object] = {}
     defaults = dict(config.topic_defaults)
     for key, value in pairs.items():
-        if key in _LOG_KEYS:
-            defaults[_LOG_KEYS[key]] = value
+        if key in LOG_KEYS:
+            defaults[LOG_KEYS[key]] = value
         elif key in _INT_KEYS or key in _MS_KEYS or key in _OTHER_KEYS:
             changes.update(_setting(key, value, where))
         elif not key.startswith(_IGNORED_PREFIXES):

@@ -10,6 +10,7 @@ from fencelog.broker.group_requests import GroupRequests
 from fencelog.broker.log_flusher import LogFlusher
 from fencelog.broker.log_manager import LogManager
 from fencelog.broker.producer_ids import ProducerIds
+from fencelog.broker.settings import Settings
 from fencelog.coordination.group.shard import GroupShard
 from fencelog.coordination.transaction.shard import TransactionShard
 from fencelog.coordination.versioned.shard import VersionedShard
@@ -24,6 +25,7 @@ class Broker:
     cluster_id: str
     catalog: Catalog
     logs: LogManager
+    settings: Settings
     flusher: LogFlusher
     transactions: CoordinatorRuntime[TransactionShard]
     versioned: CoordinatorRuntime[VersionedShard]

@@ -3,21 +3,31 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from fencelog.broker.catalog import INTERNAL_TOPICS, Catalog, Topic
 from fencelog.broker.config import BrokerConfig
+from fencelog.broker.log_flusher import LogFlusher
 from fencelog.broker.partition import Partition
+from fencelog.broker.settings import Settings
 from fencelog.errors import CorruptionError, ErrorCode, NotLeaderError, RequestError, StorageError
 from fencelog.log.config import InvalidConfigError, LogConfig
 from fencelog.ports import Disk, Random
 from fencelog.storage.directory import DataDirectory
-from fencelog.storage.partition_store import PartitionStore, read_topic_id
+from fencelog.storage.partition_store import PartitionStore
+from fencelog.storage.topic_id import read_topic_id
 from fencelog.types import Offset, ProducerId, TimestampMs, TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Change = Callable[[Mapping[str, str]], dict[str, str]]
+"""From the settings that are made to those that shall be; raises RequestError."""
+INTERNAL_SETTINGS = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20)}
+"""Small enough segments that a coordinator's log is compacted long before it is slow to load."""
+TO_HIGH_WATERMARK = -1
+"""As an offset to delete to."""
 
 
 class LogManager:
@@ -29,9 +39,13 @@ class LogManager:
         directory: DataDirectory,
         catalog: Catalog,
         config: BrokerConfig,
+        settings: Settings,
         random: Random,
+        flusher: LogFlusher,
     ) -> None:
         """Nothing is open before ``start``."""
+        self._settings = settings
+        self._flusher = flusher
         self._disk = disk
         self._directory = directory
         self._catalog = catalog
@@ -93,22 +107,51 @@ class LogManager:
         )
 
     async def upkeep(self, now_ms: TimestampMs) -> None:
-        """Forget idle producers, and delete what the topics' retention lets go (D4).
-
-        The new log start is stored before a segment goes, so a start never takes it for a loss.
-        """
+        """Forget idle producers, and delete what the topics' retention lets go (D4)."""
         for name, partition in list(self._partitions.items()):
             partition.log.expire_producers(now_ms)
-            start = partition.log.retained_from(now_ms)
-            if partition.failure is not None or start <= partition.log.log_start_offset:
+            if partition.failure is not None:
                 continue
-            gone = partition.log.advance_start(start)
-            await self.checkpoint()
-            if self._partitions.get(name) is not partition:
-                continue  # deleted meanwhile
+            if partition.log.roll_if_due(now_ms):
+                self._flusher.dirty(partition)
+            start = partition.log.retained_from(now_ms)
+            if start > partition.log.log_start_offset:
+                log.info("%s: retention ends at offset %d", name, start)
+                await self._begin_at(partition, start)
+
+    async def delete_records(self, partition: Partition, offset: Offset) -> ErrorCode:
+        """Begin a partition at ``offset``, or at HW where that is -1; nothing goes back (D4)."""
+        target = partition.log.high_watermark if offset == TO_HIGH_WATERMARK else offset
+        if not 0 <= target <= partition.log.high_watermark:
+            return ErrorCode.OFFSET_OUT_OF_RANGE
+        try:
+            await self._begin_at(partition, target)
+        except StorageError as error:
+            log.error("%s: records below %d stay: %s", partition.name, target, error)  # noqa: TRY400
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if partition.failure is not None:
+            return self.missing(*partition.name)
+        return ErrorCode.NONE
+
+    async def _begin_at(self, partition: Partition, start: Offset) -> None:
+        """Raise the log start: stored first, seen by readers after, so that it never goes back.
+
+        The log is synced up to there before, or a power cut could leave an end below the start.
+        Raises StorageError.
+        """
+        if start <= partition.log.log_start_offset:
+            return
+        if partition.store.recovery_point < start:
+            await self._sync(partition)
+        if partition.failure is not None:
+            raise StorageError(f"{partition.name} is out of service: {partition.failure}")
+        await self._directory.checkpoint({}, {partition.name: start})
+        if self._partitions.get(partition.name) is not partition:
+            return  # deleted meanwhile
+        gone = partition.log.advance_start(start)
+        partition.purgatory.wake_readers()
+        if isinstance(gone, list) and gone:
             await partition.store.delete_segments_below(start)
-            partition.purgatory.wake_readers()
-            log.info("%s begins at %d now; segments deleted: %s", name, start, gone)
 
     @staticmethod
     async def _sync(partition: Partition) -> None:
@@ -123,6 +166,17 @@ class LogManager:
         return {name: p.store.recovery_point for name, p in self._partitions.items()}
 
     # -- finding -------------------------------------------------------------------------------
+
+    def first_dirty(self, partition: Partition) -> Offset:
+        """Where compaction goes on; at the log start where the note of it makes no sense."""
+        start, end = partition.log.log_start_offset, partition.log.log_end_offset
+        noted = self._directory.first_dirty(partition.name)
+        return start if noted is None or not start <= noted <= end else noted
+
+    async def note_compacted(self, partition: Partition, first_dirty: Offset) -> None:
+        """Store how far a partition is compacted; once before the first of its files changes."""
+        if self._partitions.get(partition.name) is partition:
+            await self._directory.checkpoint_cleaner(partition.name, first_dirty)
 
     def get(self, topic: str, index: int) -> Partition | None:
         """An open partition, or None."""
@@ -188,26 +242,15 @@ class LogManager:
         return await self._whole(lambda: self._create(name, partitions, settings))
 
     async def _create(self, name: str, partitions: int, settings: Mapping[str, str]) -> Topic:
-        total = self._catalog.partition_total() + partitions
-        # Not held against the internal ones: without them nobody could commit.
-        if total > self._config.partitions_max and name not in INTERNAL_TOPICS:
-            raise RequestError(
-                ErrorCode.POLICY_VIOLATION,
-                f"{name} with {partitions} partitions would make {total} in all; "
-                f"fencelog.max.partitions is {self._config.partitions_max}",
-            )
+        self._check_total(name, partitions)
         topic = Topic(
             name=name,
             topic_id=TopicId(self._random.bytes(16)),
             partitions=partitions,
             settings=settings,
         )
-        try:
-            topic.log_config(self._config.topic_defaults)
-        except InvalidConfigError as error:
-            raise RequestError(ErrorCode.INVALID_CONFIG, str(error)) from error
-        if self._catalog.get(name) is not None:
-            raise RequestError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists already")
+        self.valid(settings)
+        self.check_free(name)
         made = [] if topic.internal else [TopicPartition(name, i) for i in range(partitions)]
         await self._check_room(made)
         if not await self._catalog.create(topic):
@@ -219,6 +262,17 @@ class LogManager:
                 await self._delete(topic)
                 raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, problem)
         return topic
+
+    def check_free(self, name: str) -> None:
+        """Raise RequestError where a topic of this name exists, or one too much like it."""
+        if self._catalog.get(name) is not None:
+            raise RequestError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists already")
+        other = self._catalog.colliding(name)
+        if other is not None:
+            raise RequestError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"topic {name} collides with {other}: . and _ count as the same",
+            )
 
     async def _check_room(self, names: list[TopicPartition]) -> None:
         """Refuse to make partitions where others, of no topic, have left something (D3)."""
@@ -246,7 +300,7 @@ class LogManager:
         if topic is None:
             try:
                 topic = await self.create_topic(
-                    topic_name, self._config.internal_partitions, {"cleanup.policy": "compact"}
+                    topic_name, self._config.internal_partitions, INTERNAL_SETTINGS
                 )
             except RequestError as error:
                 if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
@@ -257,6 +311,103 @@ class LogManager:
         partition = self.find(name)
         assert partition is not None
         return partition
+
+    async def add_partitions(self, topic: Topic, count: int) -> None:
+        """Raise a topic's partition count to ``count``, durably. Raises RequestError.
+
+        Where a new partition cannot be made it is offline, and made at the next start.
+        """
+        await self._whole(lambda: self._add_partitions(topic.name, count))
+
+    async def _add_partitions(self, name: str, count: int) -> None:
+        topic = self._present(name)
+        self.check_count(topic, count)
+        made = [TopicPartition(name, index) for index in range(topic.partitions, count)]
+        await self._check_room(made)
+        topic = replace(topic, partitions=count)
+        if not await self._catalog.change(topic):
+            raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} was deleted")
+        for each in made:
+            await self._open(topic, each, exists=False)
+        problems = [self._offline[each] for each in made if each in self._offline]
+        if problems:
+            raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, str(problems[0]))
+
+    def check_count(self, topic: Topic, count: int) -> None:
+        """Raise RequestError where a topic may not have so many partitions."""
+        if topic.internal:
+            # The partition of a key follows from their number.
+            raise RequestError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"the partitions of {topic.name} are fixed"
+            )
+        if count <= topic.partitions:
+            raise RequestError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"{topic.name} has {topic.partitions} partitions: {count} would not be more",
+            )
+        self._check_total(topic.name, count - topic.partitions)
+
+    def _check_total(self, name: str, more: int) -> None:
+        total = self._catalog.partition_total() + more
+        # Not held against the internal ones: without them nobody could commit.
+        if total > self._config.partitions_max and name not in INTERNAL_TOPICS:
+            raise RequestError(
+                ErrorCode.POLICY_VIOLATION,
+                f"{name} with {more} more partitions would make {total} in all; "
+                f"fencelog.max.partitions is {self._config.partitions_max}",
+            )
+
+    def _present(self, name: str) -> Topic:
+        topic = self._catalog.get(name)
+        if topic is None:
+            raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+        return topic
+
+    async def configure_topic(self, name: str, change: Change) -> None:
+        """Give a topic the settings that ``change`` makes of its own; they hold at once.
+
+        Raises RequestError, and stores nothing then.
+        """
+
+        async def run() -> None:
+            topic = self._present(name)
+            topic = replace(topic, settings=change(topic.settings))
+            config = self.valid(topic.settings)
+            if not await self._catalog.change(topic):
+                raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name} was deleted")
+            self._apply(topic, config)
+
+        await self._whole(run)
+
+    async def configure_broker(self, scope: str, change: Change) -> None:
+        """Change the defaults of all topics, by broker config names; as ``configure_topic``."""
+
+        async def run() -> None:
+            settings = change(self._settings.changed(scope))
+            defaults = self._settings.topic_defaults_with(scope, settings)
+            configs = [(t, self.valid(t.settings, defaults)) for t in self._catalog.topics()]
+            self.valid({}, defaults)
+            await self._settings.change(scope, settings)
+            for topic, config in configs:
+                self._apply(topic, config)
+
+        await self._whole(run)
+
+    def valid(
+        self, settings: Mapping[str, str], defaults: Mapping[str, str] | None = None
+    ) -> LogConfig:
+        """What these settings of a topic make, over the broker's. Raises RequestError."""
+        under = self._settings.topic_defaults if defaults is None else defaults
+        try:
+            return LogConfig.from_topic_config({**under, **settings})
+        except InvalidConfigError as error:
+            raise RequestError(ErrorCode.INVALID_CONFIG, str(error)) from error
+
+    def _apply(self, topic: Topic, config: LogConfig) -> None:
+        for index in range(topic.partitions):
+            partition = self.get(topic.name, index)
+            if partition is not None:
+                partition.reconfigure(config)
 
     async def delete_topic(self, topic: Topic) -> None:
         """Delete durably: noted first, files after, so that a crash leaves no half topic.
@@ -288,7 +439,7 @@ class LogManager:
         return stored is None or stored == topic_id
 
     async def _open(self, topic: Topic, name: TopicPartition, *, exists: bool) -> None:
-        config: LogConfig = topic.log_config(self._config.topic_defaults)
+        config: LogConfig = topic.log_config(self._settings.topic_defaults)
         try:
             if exists:
                 store, partition_log = await PartitionStore.recover(
@@ -300,6 +451,7 @@ class LogManager:
                     log_start=self._directory.log_start(name),
                     durability=self._config.durability,
                     topic_id=topic.topic_id,
+                    was_compacted=self._directory.first_dirty(name) is not None,
                 )
             else:
                 self._directory.check_new(name)

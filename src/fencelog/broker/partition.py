@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from fencelog.broker.purgatory import Purgatory
 from fencelog.errors import NotLeaderError, StorageError
+from fencelog.log.config import LogConfig
 from fencelog.log.partition_log import PartitionLog
 from fencelog.log.values import Appended, MarkerToWrite, Rejected
 from fencelog.storage.partition_store import PartitionStore
@@ -25,6 +26,8 @@ class Partition:
     purgatory: Purgatory = field(init=False)
     stamps_on_append: bool = field(init=False)
     """Whether the broker sets the timestamps (LogAppendTime)."""
+    is_compacted: bool = field(init=False)
+    """Whether every record must have a key."""
     failure: Exception | None = None
     marked: Callable[[Sequence[MarkerToWrite]], None] = field(default=lambda _markers: None)
     """Who follows the transactions that end here: a coordinator whose records are in this log."""
@@ -32,7 +35,13 @@ class Partition:
     def __post_init__(self) -> None:
         """Waits start from what recovery found durable."""
         self.purgatory = Purgatory(self.log.high_watermark)
-        self.stamps_on_append = self.log.config.message_timestamp_type == "LogAppendTime"
+        self.reconfigure(self.log.config)
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """The topic's settings changed."""
+        self.log.reconfigure(config)
+        self.stamps_on_append = config.message_timestamp_type == "LogAppendTime"
+        self.is_compacted = "compact" in config.cleanup_policy
 
     def append_markers(
         self, markers: Sequence[MarkerToWrite], *, now_ms: int

@@ -35,12 +35,20 @@ class RecoveredTransactions:
         """All shards that have records must be loaded."""
         self._transactions = transactions
         self._versioned = versioned
+        self._shards = (*transactions.loaded(), *versioned.loaded())
         self._flusher = flusher
         self._clock = clock
 
-    async def settle(self, logs: LogManager) -> None:
-        """Look at every open transaction of every partition."""
+    async def settle(self, logs: LogManager) -> bool:
+        """Look at every open transaction of every partition; whether the shards can tell.
+
+        One that a failed disk has taken out of service since lists nothing any more, and what it
+        had decided must not be undone.
+        """
         for partition in logs.partitions():
+            in_service = {*self._transactions.loaded(), *self._versioned.loaded()}
+            if not in_service.issuperset(self._shards):
+                return False
             markers = [
                 self._marker(each, commit=fate is Fate.COMMIT)
                 for each in partition.log.open_transactions()
@@ -48,6 +56,7 @@ class RecoveredTransactions:
             ]
             if markers:
                 await self._end(partition, markers)
+        return True
 
     def _fate(self, producer_id: ProducerId, name: TopicPartition) -> Fate:
         fates = {each.shard.fate(producer_id, name) for each in self._transactions.loaded()}

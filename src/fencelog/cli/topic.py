@@ -1,4 +1,4 @@
-"""``fencelog topic``: create, list, describe and delete topics, write and read their records."""
+"""``fencelog topic``: create, list, describe, change and delete topics, write and read records."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="topic",
-    help="Create, list, describe and delete topics; produce and consume records.",
+    help="Create, list, describe, change and delete topics; produce and consume records.",
     no_args_is_help=True,
 )
 
@@ -157,6 +157,59 @@ def _describe(client: "Client", topic: "TopicDescription") -> Row:
         "partitions": partitions,
         "configs": dict(sorted(topic.configs.items())),
     }
+
+
+@app.command()
+def alter(
+    names: NamesArgument,
+    configs: Annotated[
+        list[str] | None,
+        typer.Option("-c", "--topic-config", metavar="KEY=VALUE", help="Set: retention.ms=60000"),
+    ] = None,
+    unset: Annotated[
+        list[str] | None,
+        typer.Option("--unset", metavar="KEY", help="Let the broker's default hold again."),
+    ] = None,
+    partitions: Annotated[
+        int | None, typer.Option("-p", "--partitions", min=1, help="The new, higher number.")
+    ] = None,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    properties: PropertyOption = None,
+    form: FormatOption = None,
+) -> None:
+    """Change settings of topics, or give them more partitions."""
+    from fencelog.cli import topic_change
+
+    with reported_errors():
+        settings = topic_change.changes(key_values(configs or (), "-c"), unset or ())
+        if not settings and partitions is None:
+            raise UsageError("nothing to change: give -c KEY=VALUE, --unset KEY or -p N")
+        with connection(bootstrap, properties).open() as client:
+            rows = [topic_change.alter(client, name, settings, partitions) for name in names]
+        show_rows(rows, ("topic", "partitions", "configs"), form)
+
+
+@app.command("delete-records")
+def delete_records(
+    name: NameArgument,
+    before: Annotated[
+        str,
+        typer.Option("-o", "--before", help="end, N, -N (from the end), @TIME: what stays first."),
+    ],
+    partitions: Annotated[
+        list[int] | None, typer.Option("-p", "--partition", min=0, help="Default: all of them.")
+    ] = None,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    properties: PropertyOption = None,
+    form: FormatOption = None,
+) -> None:
+    """Delete the oldest records of a topic, for good."""
+    from fencelog.cli import topic_change
+
+    with reported_errors():
+        with connection(bootstrap, properties).open() as client:
+            rows = topic_change.delete_records(client, name, partitions, before)
+        show_rows(rows, ("topic", "partition", "log_start_offset"), form)
 
 
 @app.command()

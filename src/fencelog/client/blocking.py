@@ -34,6 +34,7 @@ from fencelog.client.model import (
 )
 from fencelog.client.producer import ProducerOptions, open_sender
 from fencelog.client.reader import FETCH_BYTES_MAX, Chunk, PartitionReader, records_of
+from fencelog.client.topic_changes import TopicChanges
 from fencelog.client.transactions import Transactions
 from fencelog.errors import FencelogError
 from fencelog.types import TopicPartition
@@ -140,6 +141,21 @@ class Client:
     def delete_topic(self, name: str) -> None:
         """Delete a topic. Raises RequestError (UNKNOWN_TOPIC_OR_PARTITION …)."""
         self._loop().run(self._admin().delete_topic(name))
+
+    def configure_topic(self, name: str, changes: Mapping[str, str | None]) -> None:
+        """Set configs of a topic, None: take its own value away. Raises RequestError."""
+        self._loop().run(TopicChanges(self._cluster).configure(name, changes))
+
+    def add_partitions(self, name: str, count: int) -> None:
+        """Raise a topic's partition count. Raises RequestError (INVALID_PARTITIONS …)."""
+        self._loop().run(TopicChanges(self._cluster).add_partitions(name, count))
+
+    def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Delete the records before these offsets; return where each partition begins now (D4).
+
+        -1 stands for the high watermark. Raises RequestError (OFFSET_OUT_OF_RANGE …).
+        """
+        return self._loop().run(TopicChanges(self._cluster).delete_records(offsets))
 
     def describe_topic(self, name: str) -> TopicDescription:
         """One topic with its configs. Raises RequestError where there is none."""

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 from fencelog.errors import FencelogError
 
@@ -38,6 +39,10 @@ class LogConfig:
     retention_ms: int = 7 * _DAY_MS
     retention_bytes: int = -1
     cleanup_policy: frozenset[str] = frozenset({"delete"})
+    delete_retention_ms: int = _DAY_MS
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = INT64_MAX
+    min_cleanable_dirty_ratio: float = 0.5
     min_insync_replicas: int = 1
     group_fence: GroupFence = "off"
     """Whether offsets on this topic are taken from members only, where a group has any (E8)."""
@@ -51,23 +56,25 @@ class LogConfig:
         """
         fields: dict[str, Any] = {}
         for key, text in values.items():
-            if key not in _KEYS:
+            if key not in TOPIC_KEYS:
                 raise InvalidConfigError(key, "no such topic config")
-            field, parse = _KEYS[key]
+            known = TOPIC_KEYS[key]
             try:
-                value = parse(text)
+                value = known.parse(text)
             except ValueError as error:
                 raise InvalidConfigError(key, f"{text!r}: {error}") from None
-            if field is not None:
-                fields[field] = value
-        return cls(**fields)
+            if known.field is not None:
+                fields[known.field] = value
+        config = cls(**fields)
+        if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
+            raise InvalidConfigError("min.compaction.lag.ms", "above max.compaction.lag.ms")
+        return config
 
     def to_topic_config(self) -> dict[str, str]:
         """Return every setting in force under its topic config name (DescribeConfigs)."""
         return {
-            key: _to_text(getattr(self, field))
-            for key, (field, _) in _KEYS.items()
-            if field is not None
+            key: known.default if known.field is None else _to_text(getattr(self, known.field))
+            for key, known in TOPIC_KEYS.items()
         }
 
 
@@ -114,39 +121,61 @@ def _fraction(text: str) -> float:
     return value
 
 
-_Parse = Callable[[str], Any]
-_LONG = _integer(0, INT64_MAX)
+ConfigKind = Literal["boolean", "int", "long", "double", "list", "string"]
 
-# Keys without a field are known to Kafka's tools and libraries, which set them at creation; they
-# tune work that this broker does not do, and change no promise.
-_KEYS: dict[str, tuple[str | None, _Parse]] = {
-    "segment.bytes": ("segment_bytes", _integer(1024, INT32_MAX)),
-    "segment.ms": ("segment_ms", _integer(1, INT64_MAX)),
-    "segment.index.bytes": ("segment_index_bytes", _integer(8, INT32_MAX)),
-    "index.interval.bytes": ("index_interval_bytes", _integer(0, INT32_MAX)),
-    "max.message.bytes": ("max_message_bytes", _integer(0, INT32_MAX)),
-    "message.timestamp.type": (
-        "message_timestamp_type",
-        _one_of("CreateTime", "LogAppendTime"),
-    ),
-    "message.timestamp.before.max.ms": ("message_timestamp_before_max_ms", _LONG),
-    "message.timestamp.after.max.ms": ("message_timestamp_after_max_ms", _LONG),
-    "retention.ms": ("retention_ms", _integer(-1, INT64_MAX)),
-    "retention.bytes": ("retention_bytes", _integer(-1, INT64_MAX)),
-    "cleanup.policy": ("cleanup_policy", _cleanup_policy),
-    "min.insync.replicas": ("min_insync_replicas", _in_sync_replicas),
-    # fencelog's own.
-    "group.fence": ("group_fence", _one_of("off", "required")),
-    # The broker never opens a batch, so it never changes a codec.
-    "compression.type": (None, _one_of("producer")),
-    "delete.retention.ms": (None, _LONG),
-    "file.delete.delay.ms": (None, _LONG),
-    "flush.messages": (None, _LONG),
-    "flush.ms": (None, _LONG),
-    "max.compaction.lag.ms": (None, _LONG),
-    "min.compaction.lag.ms": (None, _LONG),
-    "min.cleanable.dirty.ratio": (None, _fraction),
-    "preallocate": (None, _one_of("true", "false")),
-    "segment.jitter.ms": (None, _LONG),
-    "unclean.leader.election.enable": (None, _one_of("true", "false")),
-}
+
+class TopicKey(NamedTuple):
+    """A topic config that is known.
+
+    Without a ``field`` it is known to Kafka's tools and libraries, which set it at creation; it
+    tunes work that this broker does not do, changes no promise, and is shown as ``default``.
+    """
+
+    field: str | None
+    parse: Callable[[str], Any]
+    kind: ConfigKind
+    default: str = ""
+
+
+def _known(kind: ConfigKind, default: str, parse: Callable[[str], Any]) -> TopicKey:
+    return TopicKey(None, parse, kind, default)
+
+
+_LONG = _integer(0, INT64_MAX)
+_TRUTH = _one_of("true", "false")
+
+TOPIC_KEYS: Mapping[str, TopicKey] = MappingProxyType(
+    {
+        "segment.bytes": TopicKey("segment_bytes", _integer(1024, INT32_MAX), "int"),
+        "segment.ms": TopicKey("segment_ms", _integer(1, INT64_MAX), "long"),
+        "segment.index.bytes": TopicKey("segment_index_bytes", _integer(8, INT32_MAX), "int"),
+        "index.interval.bytes": TopicKey("index_interval_bytes", _integer(0, INT32_MAX), "int"),
+        "max.message.bytes": TopicKey("max_message_bytes", _integer(0, INT32_MAX), "int"),
+        "message.timestamp.type": TopicKey(
+            "message_timestamp_type", _one_of("CreateTime", "LogAppendTime"), "string"
+        ),
+        "message.timestamp.before.max.ms": TopicKey(
+            "message_timestamp_before_max_ms", _LONG, "long"
+        ),
+        "message.timestamp.after.max.ms": TopicKey("message_timestamp_after_max_ms", _LONG, "long"),
+        "retention.ms": TopicKey("retention_ms", _integer(-1, INT64_MAX), "long"),
+        "retention.bytes": TopicKey("retention_bytes", _integer(-1, INT64_MAX), "long"),
+        "cleanup.policy": TopicKey("cleanup_policy", _cleanup_policy, "list"),
+        "delete.retention.ms": TopicKey("delete_retention_ms", _LONG, "long"),
+        "min.compaction.lag.ms": TopicKey("min_compaction_lag_ms", _LONG, "long"),
+        "max.compaction.lag.ms": TopicKey("max_compaction_lag_ms", _integer(1, INT64_MAX), "long"),
+        "min.cleanable.dirty.ratio": TopicKey("min_cleanable_dirty_ratio", _fraction, "double"),
+        "min.insync.replicas": TopicKey("min_insync_replicas", _in_sync_replicas, "int"),
+        # fencelog's own.
+        "group.fence": TopicKey("group_fence", _one_of("off", "required"), "string"),
+        # The broker never opens a batch to store it, so it never changes a codec.
+        "compression.type": _known("string", "producer", _one_of("producer")),
+        "file.delete.delay.ms": _known("long", "60000", _LONG),
+        "flush.messages": _known("long", str(INT64_MAX), _LONG),
+        "flush.ms": _known("long", str(INT64_MAX), _LONG),
+        "preallocate": _known("boolean", "false", _TRUTH),
+        "segment.jitter.ms": _known("long", "0", _LONG),
+        "unclean.leader.election.enable": _known("boolean", "false", _TRUTH),
+    }
+)
+"""Every topic config that may be set, by Kafka's name."""

@@ -19,6 +19,10 @@ INDEX = ".index"
 TIME_INDEX = ".timeindex"
 TXN_INDEX = ".txnindex"
 SNAPSHOT = ".snapshot"
+CLEANED = ".cleaned"
+"""Behind a segment's name: it is being written, and means nothing yet."""
+SWAP = ".swap"
+"""Behind a segment's name: it is whole, and stands for every segment that it reaches over."""
 SEGMENT_SUFFIXES = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
 
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
@@ -26,6 +30,7 @@ RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 META_PROPERTIES = "meta.properties"
+CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 
 _FILE_NAME = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)")
@@ -46,6 +51,12 @@ def parse_file_name(name: str) -> tuple[Offset, str] | None:
     """Return base offset and suffix; None where the name is none of a log's files."""
     match = _FILE_NAME.fullmatch(name)
     return None if match is None else (Offset(int(match[1])), match[2])
+
+
+def parse_swap_name(name: str) -> Offset | None:
+    """Return the base offset of a segment that is about to take its place; None for others."""
+    parsed = parse_file_name(name.removesuffix(SWAP)) if name.endswith(SWAP) else None
+    return parsed[0] if parsed is not None and parsed[1] == LOG else None
 
 
 def directory_name(partition: TopicPartition) -> str:

@@ -9,6 +9,7 @@ from fencelog.types import LeaderEpoch, Offset
 
 NO_EPOCH = LeaderEpoch(-1)
 
+_epoch_of = attrgetter("epoch")
 _offset_of = attrgetter("offset")
 
 
@@ -32,6 +33,17 @@ class LeaderEpochs:
         assert epoch > self.latest, (epoch, self.latest)
         self._entries.append(EpochStart(epoch, offset))
         self.latest = epoch
+
+    def end_of(self, epoch: int, log_end: Offset) -> EpochStart:
+        """Return the newest epoch that is not above the one asked for, and where it ends (KIP-320).
+
+        Where every epoch here is newer, the one asked for itself, which ended before them. The last
+        epoch of the log ends at ``log_end``. ``epoch`` must not be above the leader's own.
+        """
+        higher = bisect_right(self._entries, epoch, key=_epoch_of)
+        end = self._entries[higher].offset if higher < len(self._entries) else log_end
+        found = self._entries[higher - 1].epoch if higher else epoch
+        return EpochStart(found, end)
 
     def truncate_start(self, log_start: Offset) -> None:
         """Forget epochs that end at or before the log's new start."""

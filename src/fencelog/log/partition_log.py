@@ -12,12 +12,13 @@ How the broker and the storage use it:
    ``flushed(end)`` when they are durable in the mode in force, ``failed()`` when they never will.
 5. Readers: ``read(offset, max_bytes, isolation)`` -> ``ReadPlan | ErrorCode``, then
    ``aborted_transactions(offset, end)`` for what was really read; ``offset_for_timestamp``.
-6. Upkeep: ``expire_producers``, ``retained_from`` and ``advance_start``; at a clean stop ``seal``
-   (take the tail once more) and ``snapshot``.
+6. Upkeep: ``expire_producers``, ``roll_if_due``, ``retained_from``, ``advance_start``; at a clean
+   stop ``seal`` (take the tail once more) and ``snapshot``.
 
 A ``PartitionLog`` comes from ``PartitionLog.create`` (empty) or ``rebuild.LogBuilder.finish``.
 """
 
+from collections.abc import Collection
 from collections.abc import Sequence as Sequence_
 
 from fencelog.errors import ErrorCode
@@ -27,8 +28,10 @@ from fencelog.log.admission import (
     refuse_form,
     refuse_marker,
 )
+from fencelog.log.compaction import KEYS_MAX
+from fencelog.log.compaction_round import Cleaned, CompactionNeed, Round, need_of
 from fencelog.log.config import LogConfig
-from fencelog.log.retention import retained_from
+from fencelog.log.retention import is_due, retained_from
 from fencelog.log.segment import Segment
 from fencelog.log.snapshot import encode_snapshot
 from fencelog.log.state import LogState
@@ -37,6 +40,7 @@ from fencelog.log.values import (
     AbortedTransaction,
     Appended,
     Duplicate,
+    EpochStart,
     Isolation,
     MarkerToWrite,
     OpenTransaction,
@@ -113,6 +117,10 @@ class PartitionLog:
     def segment_base_offsets(self) -> list[Offset]:
         """Base offset of each segment, oldest first."""
         return [segment.base_offset for segment in self._state.segments]
+
+    def end_of_segment(self, base_offset: Offset) -> Offset:
+        """Offset that follows the segment that holds this one."""
+        return self._state.segment_of(base_offset).next_offset
 
     @property
     def highest_producer_id(self) -> ProducerId:
@@ -320,7 +328,7 @@ class PartitionLog:
 
         On a single node nobody else has to acknowledge (F2). Nothing happens after a failure (D2).
         """
-        if self._failed or end_offset <= self.high_watermark:
+        if self._failed or end_offset < self.high_watermark:
             return
         assert end_offset <= self._state.log_end, (end_offset, self._state.log_end)
         self.high_watermark = end_offset
@@ -373,27 +381,80 @@ class PartitionLog:
         return ReadPlan(segment.base_offset, position, end_position, offset, upper, max_bytes)
 
     def offset_for_timestamp(
-        self, timestamp: TimestampMs, isolation: Isolation = Isolation.REPLICATED
+        self,
+        timestamp: TimestampMs,
+        isolation: Isolation = Isolation.REPLICATED,
+        start: Offset = _FIRST_OFFSET,
     ) -> ReadPlan | None:
         """Return where to look for the first record at or after a timestamp; None: there is none.
 
-        The record is the first one with such a timestamp in the plan's range, if any.
+        The record is the first one with such a timestamp in the plan's range. Where that has none
+        (compaction took it, and left its batch) it is in a later segment: ask again with ``start``.
         """
         state = self._state
+        start = max(start, state.log_start)
         for segment in state.segments:
-            if segment.max_timestamp >= timestamp and segment.next_offset > state.log_start:
+            if segment.max_timestamp >= timestamp and segment.next_offset > start:
                 relative = segment.time_index.offset_before(timestamp)
-                offset = max(Offset(segment.base_offset + relative), state.log_start)
+                offset = max(Offset(segment.base_offset + relative), start)
                 plan = self.read(offset, segment.size, isolation)
                 assert isinstance(plan, ReadPlan), plan
                 return None if plan.is_empty else plan
         return None
 
-    # Retention
+    def end_of_epoch(self, epoch: int) -> EpochStart | None:
+        """Return the newest epoch up to this one and where it ends; None: it is unknown (F7)."""
+        if not 0 <= epoch <= self.leader_epoch:
+            return None
+        if epoch == self.leader_epoch:
+            return EpochStart(epoch, self.log_end_offset)
+        return self._state.epochs.end_of(epoch, self.log_end_offset)
+
+    # Upkeep
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """The topic's settings changed: they hold from the next append and the next upkeep on."""
+        self.config = self._state.config = config
+        self._log_append_time = config.message_timestamp_type == "LogAppendTime"
 
     def retained_from(self, now_ms: int) -> Offset:
         """Return where the topic's retention lets the log begin; never above HW (D4)."""
-        return retained_from(self._state, self.high_watermark, now_ms)
+        written_base = self._tail.written_mark.segment_base_offset
+        return retained_from(self._state, self.high_watermark, written_base, now_ms)
+
+    def roll_if_due(self, now_ms: int) -> bool:
+        """Begin a new segment where the active one is due by age; True: there is a tail to take.
+
+        Appends roll by themselves; this is for partitions that get none.
+        """
+        active = self._state.active
+        if active.created_ms is None:
+            # Files do not say when they were begun: after a start it counts from the first look.
+            active.created_ms = TimestampMs(now_ms)
+        if self._failed or not is_due(active, self.config, now_ms):
+            return False
+        self._roll(now_ms)
+        return True
+
+    def compaction_need(self, first_dirty: Offset, synced: Offset, now_ms: int) -> CompactionNeed:
+        """Say what a round of compaction would do below the LSO and below what is synced (D4)."""
+        limit = min(self.last_stable_offset, synced)
+        written_base = self._tail.durable.segment_base_offset
+        return need_of(self._state, first_dirty, limit, written_base, now_ms)
+
+    def compaction(
+        self, first_dirty: Offset, end: Offset, now_ms: int, keys_max: int = KEYS_MAX
+    ) -> Round:
+        """Begin a round of compaction up to where ``compaction_need`` lets it go."""
+        return Round(self._state, first_dirty, end, now_ms, keys_max)
+
+    def has_segments(self, base_offsets: Collection[Offset]) -> bool:
+        """Tell whether segments of these base offsets are all still part of the log."""
+        return set(base_offsets) <= set(self.segment_base_offsets)
+
+    def take_over(self, cleaned: Cleaned) -> None:
+        """The files have this segment now, in place of those that it was made of."""
+        self._state.replace_segments(cleaned.replaced, cleaned.segment, cleaned.forgotten)
 
     def advance_start(self, offset: Offset) -> list[Offset] | ErrorCode:
         """Begin the log at ``offset`` (D4); return the base offsets of segments to delete."""

@@ -26,9 +26,18 @@ _FIRST_OFFSET = Offset(0)
 class LogBuilder:
     """Takes segments in order, each by its batches or by its side files."""
 
-    def __init__(self, config: LogConfig, *, log_start: Offset = _FIRST_OFFSET) -> None:
-        """``log_start``: where reading may begin, as the checkpoint has it."""
-        self._state = LogState(config, log_start)
+    def __init__(
+        self,
+        config: LogConfig,
+        *,
+        log_start: Offset = _FIRST_OFFSET,
+        was_compacted: bool = False,
+    ) -> None:
+        """``log_start``: where reading may begin, as the checkpoint has it.
+
+        ``was_compacted``: a round of compaction has begun on this log at some time.
+        """
+        self._state = LogState(config, log_start, was_compacted=was_compacted)
 
     @property
     def log_end(self) -> Offset:
@@ -43,8 +52,7 @@ class LogBuilder:
     def open_segment(self, base_offset: Offset) -> None:
         """The batches that follow are in the segment file of this base offset.
 
-        Raises CorruptionError where the file's name says less than the log's end, or more than it
-        though nothing was ever removed from inside this log.
+        Raises CorruptionError where the file's name says anything but the log's end.
         """
         state = self._state
         if not state.segments:

@@ -1,26 +1,57 @@
-"""Which segments the topic's retention gives up: whole ones, oldest first, never above HW (D4)."""
+"""Which segments the topic's retention gives up, and when the active one is due to be rolled.
 
+Whole segments go, oldest first, never above HW (D4). The active segment never goes as it is: where
+its records are due it is rolled first, so that a quiet partition keeps nothing for longer either.
+"""
+
+from fencelog.log.config import LogConfig
+from fencelog.log.segment import Segment
 from fencelog.log.state import LogState
 from fencelog.types import Offset
 
 
-def retained_from(state: LogState, high_watermark: Offset, now_ms: int) -> Offset:
-    """Return the offset at which retention lets the log begin; the active segment always stays."""
+def retained_from(
+    state: LogState, high_watermark: Offset, written_base: Offset, now_ms: int
+) -> Offset:
+    """Return the offset at which retention lets the log begin.
+
+    ``written_base`` is the base offset of the newest segment that has a file: what is in it or
+    above it stays.
+    """
     config = state.config
     start = state.log_start
     if "delete" not in config.cleanup_policy:
         return start
     size = sum(segment.size for segment in state.segments)
     for segment in state.segments[:-1]:
-        # A segment without timestamps has no age.
-        is_old = (
-            config.retention_ms >= 0
-            and segment.max_timestamp >= 0
-            and now_ms - segment.max_timestamp > config.retention_ms
-        )
         is_surplus = 0 <= config.retention_bytes <= size - segment.size
-        if segment.next_offset > high_watermark or not (is_old or is_surplus):
+        may_go = segment.next_offset <= high_watermark and segment.base_offset < written_base
+        if not may_go or not (is_surplus or _is_old(segment, config, now_ms)):
             break
         size -= segment.size
         start = max(start, segment.next_offset)
     return start
+
+
+def _is_old(segment: Segment, config: LogConfig, now_ms: int) -> bool:
+    # A segment without timestamps has no age.
+    return (
+        config.retention_ms >= 0
+        and segment.max_timestamp >= 0
+        and now_ms - segment.max_timestamp > config.retention_ms
+    )
+
+
+def is_due(segment: Segment, config: LogConfig, now_ms: int) -> bool:
+    """Tell whether the active segment is to be rolled though nobody appends to it."""
+    if segment.size == 0:
+        return False
+    if "delete" in config.cleanup_policy and (
+        config.retention_bytes == 0 or _is_old(segment, config, now_ms)
+    ):
+        return True
+    if "compact" in config.cleanup_policy and (
+        0 <= segment.first_timestamp < now_ms - config.max_compaction_lag_ms
+    ):
+        return True
+    return segment.created_ms is not None and now_ms - segment.created_ms > config.segment_ms

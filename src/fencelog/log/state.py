@@ -4,7 +4,8 @@ An append that was accepted, a marker and a batch found by recovery all pass thr
 a state rebuilt from the files is the state that was lost, by construction (E15).
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Sequence
 from operator import attrgetter
 
 from fencelog.errors import CorruptionError
@@ -46,11 +47,18 @@ class LogState:
         "producers",
         "segments",
         "transactions",
+        "was_compacted",
     )
 
-    def __init__(self, config: LogConfig, log_start: Offset) -> None:
-        """Start without segments; ``add_segment`` comes first."""
+    def __init__(
+        self, config: LogConfig, log_start: Offset, *, was_compacted: bool = False
+    ) -> None:
+        """Start without segments; ``add_segment`` comes first.
+
+        ``was_compacted``: records may be missing inside, whatever the policy is by now.
+        """
         self.config = config
+        self.was_compacted = was_compacted
         self.log_start = log_start
         self.log_end = log_start
         self.segments: list[Segment] = []
@@ -66,6 +74,20 @@ class LogState:
         self.segments.append(segment)
         self.active = segment
         self.log_end = max(self.log_end, segment.next_offset)
+
+    def replace_segments(
+        self, base_offsets: Sequence[Offset], segment: Segment, forgotten: Collection[Offset]
+    ) -> None:
+        """Let one segment stand for some neighbours that it was made of; never the active one.
+
+        ``forgotten``: abort markers of whose transactions nothing else is left.
+        """
+        first = bisect_left(self.segments, base_offsets[0], key=_base_offset)
+        last = first + len(base_offsets)
+        assert [s.base_offset for s in self.segments[first:last]] == list(base_offsets)
+        assert last < len(self.segments), "the active segment is never replaced"
+        self.segments[first:last] = [segment]
+        self.transactions.forget(forgotten)
 
     def segment_of(self, offset: Offset) -> Segment:
         """Return the segment that holds the offset, or would."""
@@ -171,14 +193,17 @@ class LogState:
         return None
 
     def check_base(self, base_offset: Offset) -> None:
-        """Raise CorruptionError where no segment can begin at this offset after what is here."""
-        if base_offset < self.log_end or (base_offset > self.log_end and not self._may_have_gaps()):
+        """Raise CorruptionError where no segment can begin at this offset after what is here.
+
+        Compaction keeps the last batch of each file: the next one begins where it ends, always.
+        """
+        if base_offset != self.log_end:
             raise CorruptionError(
                 f"segment of base offset {base_offset} where the log ends at {self.log_end}"
             )
 
     def _may_have_gaps(self) -> bool:
-        return "compact" in self.config.cleanup_policy
+        return self.was_compacted or "compact" in self.config.cleanup_policy
 
     def check(self, header: BatchHeader) -> None:
         """Raise CorruptionError where ``problem`` finds one."""

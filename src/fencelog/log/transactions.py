@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from operator import attrgetter
 
 from fencelog.log.values import AbortedTransaction
@@ -71,6 +71,14 @@ class Transactions:
             if transaction.last_stable_offset >= end_offset:
                 break
         return found
+
+    def forget(self, markers: Collection[Offset]) -> None:
+        """Forget the aborted transactions that ended with these markers: nothing of them is left.
+
+        A new list, for a reader may be going through the old one.
+        """
+        if markers:
+            self.aborted = [entry for entry in self.aborted if entry.last_offset not in markers]
 
     def truncate_start(self, log_start: Offset) -> None:
         """Forget aborted transactions that end before the log's start."""

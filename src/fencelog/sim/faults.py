@@ -180,8 +180,9 @@ def draw(random: Random, span_s: float, *, clients: int, durability: str) -> Pla
             # What waits for a sync is sent again, and then the power fails.
             resent = round(at + random.uniform(0.0, 0.5), 3)
             faults.append(Fault(kind=Kind.RESET, at=resent, how="all"))
-            later = round(resent + random.uniform(0.05, fault.seconds), 3)
-            faults.append(_fault(random, Kind.POWER, later, clients, durability))
+            later = round(resent + random.uniform(0.05, max(fault.seconds, 0.05)), 3)
+            how = _how(random, Kind.POWER, clients, durability)
+            faults.append(Fault(kind=Kind.POWER, at=later, how=how))
     return tuple(sorted(faults, key=lambda each: each.at))
 
 

@@ -31,6 +31,8 @@ class DataDirectory:
         self._clean: set[TopicPartition] = set()
         self._recovery_points: dict[TopicPartition, Offset] = {}
         self._log_starts: dict[TopicPartition, Offset] = {}
+        self._first_dirty: dict[TopicPartition, Offset] = {}
+        self._is_compacting = False
         self._written: dict[str, bytes] = {}
         self._checkpointing = asyncio.Lock()
 
@@ -52,6 +54,8 @@ class DataDirectory:
             await remove_file(disk, layout.CLEAN_SHUTDOWN)
         directory._recovery_points = await _read_offsets(disk, layout.RECOVERY_POINT_CHECKPOINT)
         directory._log_starts = await _read_offsets(disk, layout.LOG_START_CHECKPOINT)
+        directory._first_dirty = await _read_offsets(disk, layout.CLEANER_CHECKPOINT)
+        directory._is_compacting = bool(directory._first_dirty)
         return directory
 
     async def partitions(self) -> list[TopicPartition]:
@@ -84,6 +88,20 @@ class DataDirectory:
         """Everything below this offset was deleted; 0 where nothing was."""
         return self._log_starts.get(partition, Offset(0))
 
+    def first_dirty(self, partition: TopicPartition) -> Offset | None:
+        """Where compaction goes on; None for a partition that was never compacted."""
+        return self._first_dirty.get(partition)
+
+    async def checkpoint_cleaner(self, partition: TopicPartition, first_dirty: Offset) -> None:
+        """Store how far a partition is compacted, durably.
+
+        A first entry must be stored before anything is taken out: without one a recovery takes
+        missing offsets for damage.
+        """
+        self._is_compacting = True
+        self._first_dirty[partition] = first_dirty
+        await self._write_checkpoints()
+
     async def checkpoint(
         self,
         recovery_points: Mapping[TopicPartition, Offset],
@@ -91,10 +109,12 @@ class DataDirectory:
     ) -> None:
         """Store these offsets durably; partitions that are not named keep theirs.
 
-        A log start must be stored here before the segments below it are deleted.
+        A log start must be stored here before the segments below it are deleted. One that is lower
+        than the one stored is not taken: it is what somebody saw before that one was stored.
         """
         self._recovery_points.update(recovery_points)
-        self._log_starts.update(log_starts or {})
+        for partition, start in (log_starts or {}).items():
+            self._log_starts[partition] = max(start, self.log_start(partition))
         await self._write_checkpoints()
 
     async def remove_partition(self, partition: TopicPartition, topic_id: TopicId) -> None:
@@ -104,9 +124,10 @@ class DataDirectory:
         """
         # The offsets go first: a partition that is made again under this name must not inherit
         # them, and one that has them and no directory was lost (``check_new``).
-        known = partition in self._recovery_points or partition in self._log_starts
-        self._recovery_points.pop(partition, None)
-        self._log_starts.pop(partition, None)
+        tables = (self._recovery_points, self._log_starts, self._first_dirty)
+        known = any(partition in table for table in tables)
+        for table in tables:
+            table.pop(partition, None)
         self._clean.discard(partition)
         if known:
             await self._write_checkpoints()
@@ -150,7 +171,10 @@ class DataDirectory:
             for path, offsets in (
                 (layout.LOG_START_CHECKPOINT, self._log_starts),
                 (layout.RECOVERY_POINT_CHECKPOINT, self._recovery_points),
+                (layout.CLEANER_CHECKPOINT, self._first_dirty),
             ):
+                if path == layout.CLEANER_CHECKPOINT and not self._is_compacting:
+                    continue
                 content = layout.encode_offsets(offsets).encode("ascii")
                 if content != self._written.get(path):
                     await replace_file(self._disk, path, content)

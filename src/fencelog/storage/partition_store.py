@@ -13,15 +13,17 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Self
 
-from fencelog.errors import CorruptionError, StorageError
+from fencelog.errors import StorageError
 from fencelog.log import layout
+from fencelog.log.compaction_round import Cleaned
 from fencelog.log.config import LogConfig
 from fencelog.log.partition_log import PartitionLog
 from fencelog.log.values import Isolation, ReadPlan, TailWrite
 from fencelog.ports import Disk, DiskFile
-from fencelog.storage.checkpoint import parent_of, read_file, replace_file
+from fencelog.storage.checkpoint import parent_of, replace_file
 from fencelog.storage.recover import SIDE_SUFFIXES, Durability, Recovery, is_side_file
 from fencelog.storage.segment import find_timestamp, read_batches
+from fencelog.storage.topic_id import check_topic_id, write_topic_id
 from fencelog.types import Offset, TimestampMs, TopicId
 
 
@@ -91,13 +93,13 @@ class PartitionStore:
         log = PartitionLog.create(config)
         store = cls(disk, directory, log, durability)
         await store._open_newest(log.log_end_offset)
-        await _write_topic_id(disk, directory, topic_id)  # syncs the directory for both files
+        await write_topic_id(disk, directory, topic_id)  # syncs the directory for both files
         await disk.sync_directory(parent_of(directory))
         store._names_are_dirty = False
         return store, log
 
     @classmethod
-    async def recover(
+    async def recover(  # noqa: PLR0913 - all that an earlier run noted of a partition
         cls,
         disk: Disk,
         directory: str,
@@ -108,6 +110,7 @@ class PartitionStore:
         log_start: Offset,
         durability: Durability,
         topic_id: TopicId | None = None,
+        was_compacted: bool = False,
     ) -> tuple[Self, PartitionLog]:
         """Open a partition that an earlier run left, however it ended (D2, D3, E15).
 
@@ -116,7 +119,7 @@ class PartitionStore:
         offset, and StorageError.
         """
         if topic_id is not None:
-            await _check_topic_id(disk, directory, topic_id)
+            await check_topic_id(disk, directory, topic_id)
         recovered = await Recovery(
             disk=disk,
             directory=directory,
@@ -125,6 +128,7 @@ class PartitionStore:
             recovery_point=recovery_point,
             log_start=log_start,
             durability=durability,
+            was_compacted=was_compacted,
         ).run()
         builder = recovered.builder
         active_files = builder.side_files(recovered.base_offsets[-1])
@@ -199,15 +203,21 @@ class PartitionStore:
         self, timestamp: TimestampMs, isolation: Isolation = Isolation.REPLICATED
     ) -> tuple[Offset, TimestampMs] | None:
         """Return offset and timestamp of the first record at or after a timestamp, if any."""
-        plan = self._log.offset_for_timestamp(timestamp, isolation)
-        segment = None if plan is None else self._segments.get(plan.segment_base_offset)
-        file = None if segment is None else await self._begin_read(segment)
-        if plan is None or segment is None or file is None:
-            return None
-        try:
-            return await find_timestamp(file, segment.path, plan, timestamp)
-        finally:
-            await self._end_read(segment, file)
+        start = self._log.log_start_offset
+        while True:
+            plan = self._log.offset_for_timestamp(timestamp, isolation, start)
+            segment = None if plan is None else self._segments.get(plan.segment_base_offset)
+            file = None if segment is None else await self._begin_read(segment)
+            if plan is None or segment is None or file is None:
+                return None
+            end = self._log.end_of_segment(plan.segment_base_offset)
+            try:
+                found = await find_timestamp(file, segment.path, plan, timestamp)
+            finally:
+                await self._end_read(segment, file)
+            if found is not None or end >= plan.upper_offset:
+                return found
+            start = end
 
     async def delete_segments_below(self, offset: Offset) -> None:
         """Remove the segments that end at or below an offset, never the newest.
@@ -224,6 +234,63 @@ class PartitionStore:
                 for suffix in (*layout.SEGMENT_SUFFIXES, layout.SNAPSHOT):
                     await self._disk.remove(self._path(base_offset, suffix))
             await self._disk.sync_directory(self._directory)
+
+    async def open_segment(self, base_offset: Offset) -> DiskFile:
+        """Open a full segment beside its readers. Raises FileNotFoundError where it is deleted."""
+        return await self._disk.open(self._path(base_offset, layout.LOG))
+
+    async def open_cleaned(self, base_offset: Offset) -> DiskFile:
+        """Make the file that is to take a segment's place, over what a crash left of one."""
+        path = self._path(base_offset, layout.LOG) + layout.CLEANED
+        await self._disk.remove(path)
+        return await self._disk.open(path, create=True)
+
+    async def drop_cleaned(self, base_offset: Offset) -> None:
+        """Remove what ``open_cleaned`` made."""
+        await self._disk.remove(self._path(base_offset, layout.LOG) + layout.CLEANED)
+
+    async def swap(self, cleaned: Cleaned) -> bool:
+        """Put the cleaned file, written and synced, in the place of the segments it was made of.
+
+        It gets a name that says so first: from there on a crash ends with the new file, before with
+        the old ones. A reader goes on in the file in which it began. False, and nothing done, where
+        a segment was deleted meanwhile. Raises StorageError; the store is then given up.
+        """
+        async with self._sync_turn:
+            self._check_usable()
+            if not self._log.has_segments(cleaned.replaced):
+                await self.drop_cleaned(cleaned.segment.base_offset)
+                return False
+            with self._gives_up():
+                await self._swap(cleaned)
+            return True
+
+    async def _swap(self, cleaned: Cleaned) -> None:
+        base_offset = cleaned.segment.base_offset
+        path = self._path(base_offset, layout.LOG)
+        old = [self._segments[base] for base in cleaned.replaced]
+        new = _Segment(base_offset, path)
+        await self._disk.rename(path + layout.CLEANED, path + layout.SWAP)
+        await self._disk.sync_directory(self._directory)
+        new.file = await self._disk.open(path + layout.SWAP)
+        self._log.take_over(cleaned)
+        for base in cleaned.replaced:
+            del self._segments[base]
+        self._segments[base_offset] = new
+        for segment in old:
+            await self._retire(segment)
+        for base in cleaned.replaced[1:]:
+            for suffix in (*layout.SEGMENT_SUFFIXES, layout.SNAPSHOT):
+                await self._disk.remove(self._path(base, suffix))
+        if len(old) > 1:
+            # None of them may come back beside a file that stands for it.
+            await self._disk.sync_directory(self._directory)
+        await self._disk.rename(path + layout.SWAP, path)
+        await self._disk.sync_directory(self._directory)
+        for suffix, content in zip(SIDE_SUFFIXES, cleaned.side_files, strict=True):
+            side_path = self._path(base_offset, suffix)
+            await replace_file(self._disk, side_path, content, durable=False)
+        await self._retire(new)
 
     async def close(self, *, clean: bool) -> None:
         """Close the files. ``clean``: sync everything, side files too, so that they may be trusted.
@@ -353,13 +420,18 @@ class PartitionStore:
 
     async def _begin_read(self, segment: _Segment) -> DiskFile | None:
         """Return the file to read from, None where it was deleted meanwhile."""
-        if segment.file is not None:
-            segment.readers += 1
-            return segment.file
-        try:
-            return await self._disk.open(segment.path)
-        except FileNotFoundError:
+        if segment.file is None:
+            try:
+                file = await self._disk.open(segment.path)
+            except FileNotFoundError:
+                return None
+            if self._segments.get(segment.base_offset) is segment:
+                return file
+            # A swap came between: this may be the new file, and where to look is an old idea.
+            await file.close()
             return None
+        segment.readers += 1
+        return segment.file
 
     async def _end_read(self, segment: _Segment, file: DiskFile) -> None:
         if file is not segment.file and file is not segment.retired:
@@ -402,34 +474,3 @@ class PartitionStore:
             self._failure = f"a file is gone: {error}"
             raise StorageError(f"{self._directory}: {self._failure}") from error
         self._failure = str(error) or type(error).__name__
-
-
-async def read_topic_id(disk: Disk, directory: str) -> TopicId | None:
-    """Return the id of the topic that a partition's directory belongs to, None where it has none.
-
-    Raises CorruptionError.
-    """
-    path = f"{directory}/{layout.PARTITION_METADATA}"
-    content = await read_file(disk, path)
-    if content is None:
-        return None
-    try:
-        return layout.decode_partition_metadata(content.decode("ascii", "replace"))
-    except CorruptionError as error:
-        raise CorruptionError(f"{path}: {error}") from error
-
-
-async def _write_topic_id(disk: Disk, directory: str, topic_id: TopicId) -> None:
-    content = layout.encode_partition_metadata(topic_id).encode("ascii")
-    await replace_file(disk, f"{directory}/{layout.PARTITION_METADATA}", content)
-
-
-async def _check_topic_id(disk: Disk, directory: str, topic_id: TopicId) -> None:
-    stored = await read_topic_id(disk, directory)
-    if stored is None:
-        await _write_topic_id(disk, directory, topic_id)
-    elif stored != topic_id:
-        raise CorruptionError(
-            f"{directory}/{layout.PARTITION_METADATA}: topic id {layout.topic_id_text(stored)}, "
-            f"not {layout.topic_id_text(topic_id)}"
-        )

@@ -30,8 +30,7 @@ Durability = Literal["fsync", "os"]
 SIDE_SUFFIXES = (layout.INDEX, layout.TIME_INDEX, layout.TXN_INDEX)
 """In the order of ``SideFiles``."""
 
-_CLEANED = ".cleaned"
-_LEFTOVERS = (_CLEANED, ".deleted")
+_LEFTOVERS = (layout.CLEANED, ".deleted")
 _COPY_BYTES = 4 << 20
 
 
@@ -57,7 +56,8 @@ class Recovery:
     """What is known of a partition before its files are read.
 
     All below ``recovery_point`` was synced, all below ``log_start`` was deleted. ``clean``: the
-    last run closed this partition, so its side files may be trusted.
+    last run closed this partition, so its side files may be trusted. ``was_compacted``: offsets may
+    be missing between batches (D3).
     """
 
     disk: Disk
@@ -67,6 +67,10 @@ class Recovery:
     recovery_point: Offset
     log_start: Offset
     durability: Durability
+    was_compacted: bool = False
+
+    def _builder(self) -> LogBuilder:
+        return LogBuilder(self.config, log_start=self.log_start, was_compacted=self.was_compacted)
 
     async def run(self) -> Recovered:
         """Make the partition fit to serve; raises CorruptionError naming file and offset (D3)."""
@@ -76,7 +80,7 @@ class Recovery:
             if loaded is not None:
                 return Recovered(loaded, base_offsets)
         await self._remove_side_files()
-        builder = LogBuilder(self.config, log_start=self.log_start)
+        builder = self._builder()
         bad = await self._replay(builder, base_offsets)
         if bad is not None:
             await self._judge(bad, builder.log_end, base_offsets)
@@ -99,6 +103,7 @@ class Recovery:
 
     async def _segments(self) -> list[Offset]:
         """Finish what a crash cut short, and list the segments; makes the first where none is."""
+        await self._finish_swaps()
         found: list[Offset] = []
         for name in await self.disk.list(self.directory):
             parsed = layout.parse_file_name(name)
@@ -122,6 +127,41 @@ class Recovery:
                 "were stored and not deleted"
             )
         return segments
+
+    async def _finish_swaps(self) -> None:
+        """Let each file that compaction had ready take the place of those that it stands for."""
+        names = await self.disk.list(self.directory)
+        for name in names:
+            base_offset = layout.parse_swap_name(name)
+            if base_offset is None:
+                continue
+            path = f"{self.directory}/{name}"
+            end = await self._end_of_swap(path, base_offset)
+            parsed = [layout.parse_file_name(each) for each in names]
+            replaced = [p[0] for p in parsed if p is not None and p[1] == layout.LOG]
+            await self._remove_segments([b for b in sorted(replaced) if base_offset < b < end])
+            await self.disk.rename(path, self._path(base_offset))
+            await self.disk.sync_directory(self.directory)
+
+    async def _end_of_swap(self, path: str, base_offset: Offset) -> Offset:
+        end = base_offset
+
+        def visit(header: BatchHeader, batch: memoryview, position: int) -> str | None:
+            nonlocal end
+            if header.base_offset < end:
+                return f"base offset {header.base_offset} after {end - 1}"
+            end = header.next_offset
+            return None
+
+        file = await self.disk.open(path)
+        try:
+            bad = await walk(file, visit)
+        finally:
+            await file.close()
+        if bad.problem is not None:
+            # It was synced before it got this name, and what it stands for may be gone.
+            raise CorruptionError(f"{path}: damaged at position {bad.position}: {bad.problem}")
+        return end
 
     async def _remove_segments(self, base_offsets: list[Offset]) -> None:
         for base_offset in base_offsets:
@@ -197,9 +237,9 @@ class Recovery:
             await self.disk.sync_directory(self.directory)
 
     async def _copy(self, path: str, size: int | None) -> None:
-        await self.disk.remove(path + _CLEANED)
+        await self.disk.remove(path + layout.CLEANED)
         old = await self.disk.open(path)
-        new = await self.disk.open(path + _CLEANED, create=True)
+        new = await self.disk.open(path + layout.CLEANED, create=True)
         try:
             size = old.size if size is None else size
             while new.size < size:
@@ -211,7 +251,7 @@ class Recovery:
         finally:
             await old.close()
             await new.close()
-        await self.disk.rename(path + _CLEANED, path)
+        await self.disk.rename(path + layout.CLEANED, path)
 
     async def _write_side_files(self, builder: LogBuilder, base_offsets: list[Offset]) -> None:
         for base_offset in base_offsets[:-1]:
@@ -228,7 +268,7 @@ class Recovery:
 
     async def _load(self, base_offsets: list[Offset]) -> LogBuilder | None:
         """Take full segments from their side files and walk the last one; None on any doubt."""
-        builder = LogBuilder(self.config, log_start=self.log_start)
+        builder = self._builder()
         try:
             for base_offset, end in pairwise(base_offsets):
                 await self._load_segment(builder, base_offset, end)

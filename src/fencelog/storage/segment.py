@@ -3,7 +3,7 @@
 Nothing here trusts the file: a walk checks each batch as D3 asks, and ends at the first bad one.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from struct import Struct
 from struct import error as struct_error
 from typing import NamedTuple
@@ -21,6 +21,8 @@ _MAGIC_AT = 16
 _OFFSET_DISTANCE_MAX = 1 << 31
 _EXTENT = Struct(">qi4xb6xi")  # base offset, length, magic, last offset delta
 
+Rest = Callable[[], Awaitable[None]]
+
 Visit = Callable[[BatchHeader, memoryview, int], str | None]
 """Takes over a batch and its position, or says why it is bad."""
 
@@ -32,23 +34,34 @@ class WalkEnd(NamedTuple):
     problem: str | None
 
 
-async def walk(file: DiskFile, visit: Visit) -> WalkEnd:
-    """Check each batch from the start and hand it to ``visit``, up to the first bad one."""
+async def walk(
+    file: DiskFile, visit: Visit, chunk_bytes: int = _CHUNK_BYTES, rest: Rest | None = None
+) -> WalkEnd:
+    """Check each batch from the start and hand it to ``visit``, up to the first bad one.
+
+    ``rest`` is called after each chunk: nothing of it is referred to any more when it returns.
+    """
     position = 0
-    wanted = _CHUNK_BYTES
+    wanted = chunk_bytes
     while position < file.size:
         data = memoryview(await file.read(position, wanted))
-        end, wanted, problem = _walk_chunk(data, position, file.size, visit)
+        end, size, problem = _walk_chunk(data, position, file.size, visit)
+        wanted = max(size, chunk_bytes)
         position += end
         if problem is not None:
             return WalkEnd(position, problem)
+        if rest is not None:
+            await rest()
     return WalkEnd(position, None)
 
 
 def _walk_chunk(
     data: memoryview, start: int, file_size: int, visit: Visit
 ) -> tuple[int, int, str | None]:
-    """Return the end of the good batches that are whole in ``data``, and how much to read next."""
+    """Return the end of the good batches that are whole in ``data``, and the next one's size.
+
+    The size is 0 where it is not known.
+    """
     at = 0
     while at < len(data):
         left = file_size - start - at
@@ -62,13 +75,13 @@ def _walk_chunk(
         if size > left:
             return at, 0, f"a batch of {size} bytes where the file has only {left} more"
         if size > len(data) - at:
-            return at, max(size, _CHUNK_BYTES), None
+            return at, size, None
         batch = data[at : at + size]
         problem = visit(header, batch, start + at) if check_crc(batch) else "wrong CRC"
         if problem is not None:
             return at, 0, problem
         at += size
-    return at, _CHUNK_BYTES, None
+    return at, 0, None
 
 
 async def find_batch(file: DiskFile, position: int, above: Offset) -> int | None:

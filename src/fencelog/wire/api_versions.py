@@ -30,13 +30,18 @@ class ApiKey(IntEnum):
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
     ADD_PARTITIONS_TO_TXN = 24
     ADD_OFFSETS_TO_TXN = 25
     END_TXN = 26
     TXN_OFFSET_COMMIT = 28
     DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
+    INCREMENTAL_ALTER_CONFIGS = 44
     OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
@@ -78,7 +83,9 @@ SUPPORTED = MappingProxyType(
         ApiKey.API_VERSIONS: VersionRange(0, 3),
         ApiKey.CREATE_TOPICS: VersionRange(2, 7),
         ApiKey.DELETE_TOPICS: VersionRange(1, 6),
+        ApiKey.DELETE_RECORDS: VersionRange(0, 2),
         ApiKey.INIT_PRODUCER_ID: VersionRange(0, 4),
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: VersionRange(2, 4),
         ApiKey.ADD_PARTITIONS_TO_TXN: VersionRange(0, 3),
         ApiKey.ADD_OFFSETS_TO_TXN: VersionRange(0, 3),
         ApiKey.END_TXN: VersionRange(0, 3),
@@ -86,6 +93,9 @@ SUPPORTED = MappingProxyType(
         ApiKey.DESCRIBE_CONFIGS: VersionRange(1, 4),
         ApiKey.DELETE_GROUPS: VersionRange(0, 2),
         ApiKey.OFFSET_DELETE: VersionRange(0, 0),
+        ApiKey.ALTER_CONFIGS: VersionRange(0, 2),
+        ApiKey.CREATE_PARTITIONS: VersionRange(0, 3),
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: VersionRange(0, 1),
         ApiKey.DESCRIBE_CLUSTER: VersionRange(0, 1),
         ApiKey.DESCRIBE_PRODUCERS: VersionRange(0, 0),
         ApiKey.DESCRIBE_TRANSACTIONS: VersionRange(0, 0),
@@ -123,7 +133,9 @@ FLEXIBLE_FROM = MappingProxyType(
         ApiKey.API_VERSIONS: 3,
         ApiKey.CREATE_TOPICS: 5,
         ApiKey.DELETE_TOPICS: 4,
+        ApiKey.DELETE_RECORDS: 2,
         ApiKey.INIT_PRODUCER_ID: 2,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: 4,
         ApiKey.ADD_PARTITIONS_TO_TXN: 3,
         ApiKey.ADD_OFFSETS_TO_TXN: 3,
         ApiKey.END_TXN: 3,
@@ -131,6 +143,9 @@ FLEXIBLE_FROM = MappingProxyType(
         ApiKey.DESCRIBE_CONFIGS: 4,
         ApiKey.DELETE_GROUPS: 2,
         ApiKey.OFFSET_DELETE: NEVER,
+        ApiKey.ALTER_CONFIGS: 2,
+        ApiKey.CREATE_PARTITIONS: 2,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
         ApiKey.DESCRIBE_CLUSTER: 0,
         ApiKey.DESCRIBE_PRODUCERS: 0,
         ApiKey.DESCRIBE_TRANSACTIONS: 0,

@@ -50,7 +50,7 @@ _ATTRIBUTES_AT = 21
 _MAX_TIMESTAMP_AT = 35
 
 # The attributes: the codec in the lowest three bits, then these.
-_COMPRESSION_MASK = 0x07
+COMPRESSION_MASK = 0x07
 LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
@@ -118,7 +118,7 @@ class BatchHeader(NamedTuple):
     @property
     def compression(self) -> Compression:
         """Codec of the records."""
-        return Compression(self.attributes & _COMPRESSION_MASK)
+        return Compression(self.attributes & COMPRESSION_MASK)
 
     @property
     def timestamp_type(self) -> TimestampType:
@@ -139,8 +139,8 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
         raise WireError(f"record batch with magic {header.magic}, only {MAGIC} is known")
     if header.length < HEADER_BYTES - LENGTH_END:
         raise WireError(f"record batch of length {header.length}, shorter than its header")
-    if header.attributes & _COMPRESSION_MASK > Compression.ZSTD:
-        raise WireError(f"unknown codec {header.attributes & _COMPRESSION_MASK}")
+    if header.attributes & COMPRESSION_MASK > Compression.ZSTD:
+        raise WireError(f"unknown codec {header.attributes & COMPRESSION_MASK}")
     return header
 
 
@@ -206,7 +206,7 @@ def validate_produced(batch: Buffer) -> BatchHeader | ErrorCode:
         return ErrorCode.INVALID_RECORD
     if not check_crc(batch):
         return ErrorCode.CORRUPT_MESSAGE
-    if header.attributes & _COMPRESSION_MASK > Compression.ZSTD:
+    if header.attributes & COMPRESSION_MASK > Compression.ZSTD:
         return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
     return header if _is_producible(header) else ErrorCode.INVALID_RECORD
 

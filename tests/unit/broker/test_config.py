@@ -105,3 +105,11 @@ def test_settings_of_groups_have_kafkas_names_and_units(tmp_path: Path) -> None:
     assert config.topic_defaults == {"group.fence": "required"}
     with pytest.raises(ConfigError, match=r"group\.fence"):
         resolve(tmp_path, "group.fence=perhaps\n")
+
+
+def test_compaction_is_set_by_kafkas_names() -> None:
+    environment = {"KAFKA_LOG_CLEANER_ENABLE": "false", "KAFKA_LOG_CLEANER_BACKOFF_MS": "50"}
+    config = Flags(data_dir="d").resolve(environment)
+    assert (config.compaction_enabled, config.compaction_interval_s) == (False, 0.05)
+    with pytest.raises(ConfigError, match="true or false"):
+        Flags(data_dir="d").resolve({"KAFKA_LOG_CLEANER_ENABLE": "maybe"})

@@ -8,6 +8,7 @@ import pytest
 
 from fencelog.errors import ErrorCode
 from fencelog.sim.disk import Loss
+from fencelog.sim.gate import Fault
 from fencelog.wire.messages.abort_transaction import (
     AbortTransactionRequest,
     AbortTransactionResponse,
@@ -292,6 +293,36 @@ def test_a_decided_version_is_completed_after_a_crash(world: World, torn: Loss) 
             assert (await again.join()).error_code == ErrorCode.ALREADY_COMMITTED
             described = await again.describe()
             assert (described.last_version, described.open_version) == (0, -1)
+
+    asyncio.run(scenario())
+
+
+def test_a_decided_version_is_not_undone_where_its_coordinator_fails_in_the_start(
+    world: World,
+) -> None:  # E17, V1
+    def coordinators_fail(verb: str, name: str, size: int) -> Fault | None:
+        is_theirs = name.startswith("__fencelog_versioned-") and name.endswith(".log")
+        return Fault() if verb == "append" and is_theirs else None
+
+    async def scenario() -> None:
+        async with world.node(crash=True, internal_partitions=1) as node, Peer.of(node) as peer:
+            await peer.create_topic("t", partitions=2)
+            runs = [Run(peer, app=app) for app in ("one", "other")]
+            joined = [await run.join() for run in runs]
+            for partition, (run, attempt) in enumerate(zip(runs, joined, strict=True)):
+                await run.write(attempt, run.app, partition=partition)
+            # The markers cannot become durable: the crash comes first.
+            world.disk.hold("t-")
+            for run, attempt in zip(runs, joined, strict=True):
+                assert await run.commit(attempt) is ErrorCode.NONE
+            world.disk = world.disk.power_loss(Loss.ALL)
+        world.disk.gate = coordinators_fail
+        async with world.node(crash=True):
+            world.disk.gate = None
+            world.disk = world.disk.power_loss(Loss.ALL)
+        async with world.node() as node, Peer.of(node) as peer:
+            assert await values(peer, 0) == ["one"]
+            assert await values(peer, 1) == ["other"]
 
     asyncio.run(scenario())
 

@@ -2,18 +2,27 @@
 
 It does what the broker's does: appends the records of a decision as one, replays them at once, and
 commits when told to. After each append it rebuilds the shard from its log and compares: whatever is
-in the shard but not in the log shows as a difference.
+in the shard but not in the log shows as a difference. At each crash it does so from what compaction
+would leave of the log: under each key the newest record has to say all (D4).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from fencelog.coordination.shard import Decision, LogRecord
-from fencelog.types import CoordinatorEpoch, Instant, Offset, ProducerId, TimestampMs
+from fencelog.types import (
+    NO_PRODUCER_ID,
+    CoordinatorEpoch,
+    Instant,
+    Offset,
+    ProducerId,
+    TimestampMs,
+)
 
 S = TypeVar("S", bound=Any)
 R = TypeVar("R")
 
+DECIDED = ("_decided_at", "decided_at")
 CLOCKS = ("_deadlines", "deadlines", "forgotten_at", "_timers")
 SOFT = ("_groups",)  # who is heard and who waits, which a load does not bring back
 
@@ -51,14 +60,50 @@ class Runtime(Generic[S]):
 
     def _load(self) -> S:
         self.loads += 1
-        return self._replayed()
+        shard = self._replayed()
+        compacted = state_of(self._replayed(self._compacted()))
+        for name, value in state_of(shard).items():
+            # A decision that was repeated counts from its newest record then: it is as committed.
+            assert name in DECIDED or compacted[name] == value, name
+        return shard
 
-    def _replayed(self) -> S:
+    def _compacted(self) -> set[int]:
+        """The records that compaction leaves: the newest under each key, and no aborted one (D4).
+
+        From the first record of an open transaction on it touches nothing.
+        """
+        newest: dict[bytes, int] = {}
+        untouched: set[int] = set()
+        for offset, entry in enumerate(self.log):
+            if isinstance(entry, Ended):
+                continue
+            fate = self._fate(entry, offset)
+            if fate is None or untouched:
+                untouched.add(offset)
+            elif fate:
+                newest[entry.key] = offset
+        return untouched | {at for at in newest.values() if self._value(at) is not None}
+
+    def _value(self, offset: int) -> bytes | None:
+        entry = self.log[offset]
+        assert isinstance(entry, LogRecord)
+        return entry.value
+
+    def _fate(self, record: LogRecord, offset: int) -> bool | None:
+        """Whether a record counts; None while its transaction is open."""
+        if record.producer_id == NO_PRODUCER_ID:
+            return True
+        for entry in self.log[offset + 1 :]:
+            if isinstance(entry, Ended) and entry.producer_id == record.producer_id:
+                return entry.commit
+        return None
+
+    def _replayed(self, kept: Collection[int] | None = None) -> S:
         shard = self._make(CoordinatorEpoch(self.loads))
         for offset, entry in enumerate(self.log):
             if isinstance(entry, Ended):
                 shard.replay_marker(entry.producer_id, commit=entry.commit)
-            else:
+            elif kept is None or offset in kept:
                 shard.replay(entry, Offset(offset), self.now)
         return shard
 

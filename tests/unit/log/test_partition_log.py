@@ -387,3 +387,80 @@ def test_retention_never_passes_the_high_watermark() -> None:  # D4
     for _ in range(7):
         partition.produce(payload=39)
     assert partition.log.retained_from(NOW_MS) == 0
+
+
+def test_the_active_segment_is_rolled_once_its_records_are_due_and_then_given_up() -> None:  # D4
+    partition = Driver(retention_ms=1000)
+    partition.produce(count=3)
+    assert not partition.log.roll_if_due(NOW_MS + 1000)
+    assert partition.log.roll_if_due(NOW_MS + 1001)
+    assert partition.log.retained_from(NOW_MS + 1001) == 0, "not above the high watermark"
+    partition.flush()
+    assert partition.log.retained_from(NOW_MS + 1001) == 3
+    assert partition.log.advance_start(3) == [0]
+    assert not partition.log.roll_if_due(NOW_MS + 5000), "an empty segment has nothing to give up"
+    partition.produce()
+    partition.flush()
+    assert [header.base_offset for header in partition.read(3)] == [3]
+
+
+def test_a_segment_without_a_file_is_not_the_newest_to_retention() -> None:  # D4
+    partition = Driver(retention_ms=1000)
+    partition.produce()
+    partition.flush()
+    assert partition.log.roll_if_due(NOW_MS + 1001)
+    assert partition.log.retained_from(NOW_MS + 1001) == 0
+    partition.flush()
+    assert partition.log.retained_from(NOW_MS + 1001) == 1
+
+
+def test_a_quiet_segment_is_rolled_when_its_time_is_up() -> None:
+    partition = Driver(segment_ms=500, retention_ms=-1)
+    partition.produce()
+    assert not partition.log.roll_if_due(NOW_MS), "its age counts from the first look"
+    assert not partition.log.roll_if_due(NOW_MS + 500)
+    assert partition.log.roll_if_due(NOW_MS + 501)
+    partition.flush()
+    assert partition.log.segment_base_offsets == [0, 1]
+
+
+def test_a_compacted_log_gives_up_nothing_to_retention() -> None:
+    partition = Driver(retention_ms=1000, cleanup_policy=frozenset({"compact"}))
+    partition.produce()
+    partition.flush()
+    assert not partition.log.roll_if_due(NOW_MS + 5000)
+
+
+# Leader epochs
+
+
+def test_an_epoch_ends_where_the_next_one_begins_and_the_last_at_the_logs_end() -> None:  # F7
+    partition = Driver()
+    for epoch, count in ((2, 3), (5, 4), (6, 1)):
+        partition.log.leader_epoch = epoch
+        partition.produce(count=count)
+    partition.log.leader_epoch = 8  # leads, and has written nothing yet
+    ends = {epoch: partition.log.end_of_epoch(epoch) for epoch in (0, 2, 3, 4, 5, 6, 7, 8)}
+    assert ends == {
+        0: (0, 0),
+        2: (2, 3),
+        3: (2, 3),
+        4: (2, 3),
+        5: (5, 7),
+        6: (6, 8),
+        7: (6, 8),
+        8: (8, 8),
+    }
+    assert partition.log.end_of_epoch(9) is None
+    assert partition.log.end_of_epoch(-1) is None
+
+
+def test_epochs_that_ended_before_the_log_start_are_older_than_all_that_is_here() -> None:  # F7
+    partition = Driver()
+    for epoch in (1, 2, 3):
+        partition.log.leader_epoch = epoch
+        partition.produce(count=2)
+    partition.flush()
+    partition.log.advance_start(3)
+    assert partition.log.end_of_epoch(1) == (1, 3)
+    assert partition.log.end_of_epoch(2) == (2, 4)

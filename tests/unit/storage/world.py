@@ -74,6 +74,7 @@ class World:
         recovery_point: int = 0,
         log_start: int = 0,
         clean: bool = False,
+        was_compacted: bool = False,
     ) -> "World":
         store, log = await PartitionStore.recover(
             disk,
@@ -84,6 +85,7 @@ class World:
             log_start=Offset(log_start),
             durability=durability,
             topic_id=TOPIC_ID,
+            was_compacted=was_compacted,
         )
         return cls(disk, store, log, durability)
 

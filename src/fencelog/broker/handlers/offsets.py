@@ -1,4 +1,4 @@
-"""ListOffsets, and the offsets that groups commit."""
+"""ListOffsets, and where leader epochs end."""
 
 from fencelog.broker.connection import Request
 from fencelog.broker.context import Broker
@@ -15,6 +15,13 @@ from fencelog.wire.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
+)
+from fencelog.wire.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
 )
 
 LATEST = -1
@@ -95,3 +102,31 @@ def _end(log: PartitionLog, isolation: Isolation) -> Offset:
             return log.high_watermark
         case Isolation.TAIL:
             return log.log_end_offset
+
+
+async def offset_for_leader_epoch(
+    broker: Broker, message: OffsetForLeaderEpochRequest, request: Request
+) -> OffsetForLeaderEpochResponse:
+    """Tell readers where the epochs that they have seen end here, so that they see a fork (F7)."""
+    del request
+    topics = []
+    for topic in message.topics:
+        ends = [_epoch_end(broker, topic.topic, part) async for part in each(topic.partitions)]
+        topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=ends))
+    return OffsetForLeaderEpochResponse(topics=topics)
+
+
+def _epoch_end(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+    partition = broker.logs.get(topic, asked.partition)
+    if partition is None:
+        error = broker.logs.missing(topic, asked.partition)
+    else:
+        error = epoch_error(asked.current_leader_epoch, partition.log.leader_epoch)
+    if partition is None or error is not ErrorCode.NONE:
+        return EpochEndOffset(partition=asked.partition, error_code=error)
+    found = partition.log.end_of_epoch(asked.leader_epoch)
+    if found is None:
+        return EpochEndOffset(partition=asked.partition)
+    return EpochEndOffset(
+        partition=asked.partition, leader_epoch=found.epoch, end_offset=found.offset
+    )

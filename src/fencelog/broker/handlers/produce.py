@@ -16,6 +16,7 @@ from fencelog.log.verification import VerificationGuard
 from fencelog.types import Offset, TopicPartition
 from fencelog.wire.api_versions import PRODUCE_VERSION_MIN_ACCEPTED
 from fencelog.wire.batch import BatchHeader, Compression, read_header, validate_produced
+from fencelog.wire.filtering import scan
 from fencelog.wire.hot import (
     PartitionResult,
     ProduceRequest,
@@ -25,6 +26,8 @@ from fencelog.wire.hot import (
 from fencelog.wire.own import app_of
 
 ZSTD_VERSION_MIN = 7
+RECORD_ERRORS_MAX = 100
+"""Records named in one answer."""
 ABORTABLE_VERSION_MIN = 11
 """From here on a client knows TRANSACTION_ABORTABLE (KIP-890)."""
 
@@ -180,7 +183,31 @@ def _judge(
     if header.compression is Compression.ZSTD and version < ZSTD_VERSION_MIN:
         partition.log.refused(header)
         return PartitionResult(index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
-    return partition, header, records
+    refused = _refuse_keyless(partition, header, records) if partition.is_compacted else None
+    return (partition, header, records) if refused is None else refused
+
+
+def _refuse_keyless(
+    partition: Partition, header: BatchHeader, batch: memoryview
+) -> PartitionResult | None:
+    """Under no key nothing is ever newest: a compacted topic takes no such record (F4)."""
+    topic, index = partition.name
+    try:
+        _, records = scan(header, batch)
+    except WireError as error:
+        partition.log.refused(header)
+        return PartitionResult(index, ErrorCode.INVALID_RECORD, error_message=str(error))
+    keyless = [position for position, record in enumerate(records) if record.key is None]
+    if not keyless:
+        return None
+    partition.log.refused(header)
+    reason = f"{topic} is compacted: a record needs a key"
+    return PartitionResult(
+        index,
+        ErrorCode.INVALID_RECORD,
+        error_message=f"{reason}, and {len(keyless)} of {len(records)} have none",
+        record_errors=tuple((position, reason) for position in keyless[:RECORD_ERRORS_MAX]),
+    )
 
 
 def _note_refusal(partition: Partition, records: memoryview) -> None:

@@ -3,10 +3,12 @@
 from fencelog.broker.dispatch import RawHandler, message_handler
 from fencelog.broker.handlers import (
     cluster,
+    configs,
     group_admin,
     groups,
     members,
     offsets,
+    partitions,
     topics,
     transactions,
     versioned,
@@ -17,9 +19,12 @@ from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.messages.abort_transaction import AbortTransactionRequest
 from fencelog.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from fencelog.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from fencelog.wire.messages.alter_configs import AlterConfigsRequest
 from fencelog.wire.messages.commit_transaction import CommitTransactionRequest
+from fencelog.wire.messages.create_partitions import CreatePartitionsRequest
 from fencelog.wire.messages.create_topics import CreateTopicsRequest
 from fencelog.wire.messages.delete_groups import DeleteGroupsRequest
+from fencelog.wire.messages.delete_records import DeleteRecordsRequest
 from fencelog.wire.messages.delete_topics import DeleteTopicsRequest
 from fencelog.wire.messages.describe_app import DescribeAppRequest
 from fencelog.wire.messages.describe_cluster import DescribeClusterRequest
@@ -30,6 +35,7 @@ from fencelog.wire.messages.describe_transactions import DescribeTransactionsReq
 from fencelog.wire.messages.end_txn import EndTxnRequest
 from fencelog.wire.messages.find_coordinator import FindCoordinatorRequest
 from fencelog.wire.messages.heartbeat import HeartbeatRequest
+from fencelog.wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from fencelog.wire.messages.init_producer_id import InitProducerIdRequest
 from fencelog.wire.messages.join_group import JoinGroupRequest
 from fencelog.wire.messages.join_transaction import JoinTransactionRequest
@@ -41,6 +47,7 @@ from fencelog.wire.messages.metadata import MetadataRequest
 from fencelog.wire.messages.offset_commit import OffsetCommitRequest
 from fencelog.wire.messages.offset_delete import OffsetDeleteRequest
 from fencelog.wire.messages.offset_fetch import OffsetFetchRequest
+from fencelog.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from fencelog.wire.messages.renew_transaction import RenewTransactionRequest
 from fencelog.wire.messages.sync_group import SyncGroupRequest
 from fencelog.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
@@ -61,10 +68,23 @@ def handlers() -> dict[ApiKey, RawHandler]:
         ),
         ApiKey.CREATE_TOPICS: message_handler(CreateTopicsRequest.read, topics.create_topics),
         ApiKey.DELETE_TOPICS: message_handler(DeleteTopicsRequest.read, topics.delete_topics),
+        ApiKey.DELETE_RECORDS: message_handler(
+            DeleteRecordsRequest.read, partitions.delete_records
+        ),
         ApiKey.DESCRIBE_CONFIGS: message_handler(
-            DescribeConfigsRequest.read, topics.describe_configs
+            DescribeConfigsRequest.read, configs.describe_configs
+        ),
+        ApiKey.ALTER_CONFIGS: message_handler(AlterConfigsRequest.read, configs.alter_configs),
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: message_handler(
+            IncrementalAlterConfigsRequest.read, configs.incremental_alter_configs
+        ),
+        ApiKey.CREATE_PARTITIONS: message_handler(
+            CreatePartitionsRequest.read, partitions.create_partitions
         ),
         ApiKey.LIST_OFFSETS: message_handler(ListOffsetsRequest.read, offsets.list_offsets),
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: message_handler(
+            OffsetForLeaderEpochRequest.read, offsets.offset_for_leader_epoch
+        ),
         ApiKey.OFFSET_COMMIT: message_handler(OffsetCommitRequest.read, groups.offset_commit),
         ApiKey.OFFSET_FETCH: message_handler(OffsetFetchRequest.read, groups.offset_fetch),
         ApiKey.OFFSET_DELETE: message_handler(OffsetDeleteRequest.read, group_admin.offset_delete),

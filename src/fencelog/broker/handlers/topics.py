@@ -1,15 +1,13 @@
-"""Topics: create, delete, and what their settings are."""
+"""Topics: create them, and delete them."""
 
 from collections import Counter
-from collections.abc import Mapping
 
 from fencelog.broker.catalog import INTERNAL_TOPICS, Topic, name_problem
-from fencelog.broker.config import BrokerConfig
 from fencelog.broker.connection import Request
 from fencelog.broker.context import Broker
 from fencelog.broker.dispatch import each
 from fencelog.errors import ErrorCode, RequestError
-from fencelog.log.config import InvalidConfigError, LogConfig
+from fencelog.log.config import TOPIC_KEYS
 from fencelog.types import NO_TOPIC_ID, TopicId
 from fencelog.wire.messages.create_topics import (
     CreatableTopic,
@@ -23,20 +21,6 @@ from fencelog.wire.messages.delete_topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
-from fencelog.wire.messages.describe_configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResourceResult,
-    DescribeConfigsResponse,
-    DescribeConfigsResult,
-)
-
-TOPIC_RESOURCE = 2
-BROKER_RESOURCE = 4
-SOURCE_TOPIC = 1
-SOURCE_STATIC_BROKER = 4
-SOURCE_DEFAULT = 5
-TYPES = {"boolean": 1, "string": 2, "int": 3, "long": 5}
 
 
 async def create_topics(
@@ -110,7 +94,6 @@ async def _create(
     else:
         topic = await broker.logs.create_topic(asked.name, count, settings)
         topic_id = topic.topic_id
-    config = LogConfig.from_topic_config({**broker.config.topic_defaults, **settings})
     return CreatableTopicResult(
         name=asked.name,
         topic_id=topic_id,
@@ -118,19 +101,16 @@ async def _create(
         num_partitions=count,
         replication_factor=1,
         configs=[
-            CreatableTopicConfigs(name=key, value=value, config_source=_source(key, settings))
-            for key, value in config.to_topic_config().items()
+            CreatableTopicConfigs(name=key, value=value.text, config_source=value.source)
+            for key in TOPIC_KEYS
+            for value in broker.settings.values(key, settings)[:1]
         ],
     )
 
 
 def _check(broker: Broker, name: str, settings: dict[str, str]) -> None:
-    if broker.catalog.get(name) is not None:
-        raise RequestError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists already")
-    try:
-        LogConfig.from_topic_config({**broker.config.topic_defaults, **settings})
-    except InvalidConfigError as error:
-        raise RequestError(ErrorCode.INVALID_CONFIG, str(error)) from error
+    broker.logs.check_free(name)
+    broker.logs.valid(settings)
 
 
 async def delete_topics(
@@ -170,88 +150,3 @@ async def _delete(broker: Broker, topic: Topic) -> ErrorCode:
         return error.code
     await broker.members.forget_topics([topic.name])
     return ErrorCode.NONE
-
-
-async def describe_configs(
-    broker: Broker, message: DescribeConfigsRequest, request: Request
-) -> DescribeConfigsResponse:
-    """The settings in force of topics and of this broker, each with where it comes from."""
-    del request
-    return DescribeConfigsResponse(
-        results=[_describe(broker, asked) async for asked in each(message.resources)]
-    )
-
-
-def _describe(broker: Broker, asked: DescribeConfigsResource) -> DescribeConfigsResult:
-    error, text = ErrorCode.NONE, None
-    entries: list[DescribeConfigsResourceResult] = []
-    if asked.resource_type == TOPIC_RESOURCE:
-        topic = broker.catalog.get(asked.resource_name)
-        if topic is None:
-            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            text = f"there is no topic {asked.resource_name}"
-        else:
-            entries = _topic_entries(broker, topic)
-    elif asked.resource_type == BROKER_RESOURCE:
-        if asked.resource_name in ("", str(broker.config.node_id)):
-            entries = _broker_entries(broker.config)
-        else:
-            error = ErrorCode.INVALID_REQUEST
-            text = f"this is broker {broker.config.node_id}, not {asked.resource_name!r}"
-    else:
-        error = ErrorCode.INVALID_REQUEST
-        text = f"resource type {asked.resource_type} has no settings here"
-    wanted = asked.configuration_keys
-    return DescribeConfigsResult(
-        error_code=error,
-        error_message=text,
-        resource_type=asked.resource_type,
-        resource_name=asked.resource_name,
-        configs=[entry for entry in entries if wanted is None or entry.name in wanted],
-    )
-
-
-def _topic_entries(broker: Broker, topic: Topic) -> list[DescribeConfigsResourceResult]:
-    config = topic.log_config(broker.config.topic_defaults)
-    entries = []
-    for key, value in config.to_topic_config().items():
-        source = _source(key, topic.settings)
-        if source == SOURCE_DEFAULT and key in broker.config.topic_defaults:
-            source = SOURCE_STATIC_BROKER
-        entries.append(_entry(key, value, source))
-    return entries
-
-
-def _broker_entries(config: BrokerConfig) -> list[DescribeConfigsResourceResult]:
-    values = {
-        "node.id": str(config.node_id),
-        "num.partitions": str(config.num_partitions),
-        "auto.create.topics.enable": str(config.auto_create_topics).lower(),
-        "durability": config.durability,
-        "log.dirs": config.data_dir,
-        "message.max.bytes": str(config.log_config.max_message_bytes),
-        "socket.request.max.bytes": str(config.frame_bytes_max),
-        "max.connections": str(config.connections_max),
-        "transaction.max.timeout.ms": str(config.transaction_timeout_ms_max),
-    }
-    return [_entry(key, value, SOURCE_STATIC_BROKER) for key, value in values.items()]
-
-
-def _entry(key: str, value: str, source: int) -> DescribeConfigsResourceResult:
-    kind = "string"
-    if value in ("true", "false"):
-        kind = "boolean"
-    elif value.lstrip("-").isdecimal():
-        kind = "long"
-    return DescribeConfigsResourceResult(
-        name=key,
-        value=value,
-        read_only=True,
-        config_source=source,
-        config_type=TYPES[kind],
-        documentation=None,
-    )
-
-
-def _source(key: str, settings: Mapping[str, str]) -> int:
-    return SOURCE_TOPIC if key in settings else SOURCE_DEFAULT

@@ -34,6 +34,8 @@ class PartitionResult(NamedTuple):
     log_append_time_ms: int = -1
     log_start_offset: int = -1
     error_message: str | None = None
+    record_errors: tuple[tuple[int, str | None], ...] = ()
+    """Which of the batch's records are to blame, by position, and why (KIP-467)."""
 
 
 _ACKS_TIMEOUT = Struct(">hi")
@@ -95,7 +97,7 @@ def write_produce_response(
 
 
 def _write_result(out: bytearray, result: PartitionResult, version: int) -> None:
-    partition, error, base_offset, append_time_ms, start_offset, error_message = result
+    partition, error, base_offset, append_time_ms, start_offset, error_message, records = result
     if version >= 5:
         out += _RESULT_V5.pack(partition, error, base_offset, append_time_ms, start_offset)
     elif version >= 2:
@@ -103,12 +105,16 @@ def _write_result(out: bytearray, result: PartitionResult, version: int) -> None
     else:
         out += _RESULT.pack(partition, error, base_offset)
     if version >= 8:
-        # No record errors: batches are judged whole (F4).
         flexible = version >= FLEXIBLE_FROM
         if flexible and error_message is None:
             out += b"\x01\x00\x00"  # an empty array, null, no tags
             return
-        write_length(out, (), flexible)
+        write_length(out, records, flexible)
+        for position, reason in records:
+            out += pack_int32(position)
+            write_string(out, reason, flexible)
+            if flexible:
+                out.append(0)
         write_string(out, error_message, flexible)
         if flexible:
             out.append(0)
@@ -174,11 +180,11 @@ def _read_result(reader: Reader, version: int) -> PartitionResult:
     if version >= 5:
         log_start_offset = reader.int64()
     error_message = None
+    records = []
     if version >= 8:
         flexible = version >= FLEXIBLE_FROM
         for _ in range(reader.array_length(flexible, 5)):
-            reader.int32()
-            reader.nullable_string(flexible)
+            records.append((reader.int32(), reader.nullable_string(flexible)))
             if flexible:
                 reader.skip_tags()
         error_message = reader.nullable_string(flexible)
@@ -191,4 +197,5 @@ def _read_result(reader: Reader, version: int) -> PartitionResult:
         log_append_time_ms,
         log_start_offset,
         error_message,
+        tuple(records),
     )

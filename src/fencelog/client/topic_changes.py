@@ -1,0 +1,161 @@
+"""Changes to a topic that is there: its settings, its partition count, where its records begin."""
+
+from collections.abc import Collection, Mapping
+
+from fencelog.client.cluster import Cluster
+from fencelog.client.connection import Connection
+from fencelog.client.retry import Deadline, failure, retrying
+from fencelog.errors import ErrorCode, RequestError
+from fencelog.types import TopicPartition
+from fencelog.wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
+from fencelog.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
+from fencelog.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from fencelog.wire.primitives import error_code
+
+TOPIC_RESOURCE = 2
+SET = 0
+UNSET = 1
+TO_HIGH_WATERMARK = -1
+"""As an offset: everything that is committed now."""
+
+
+class TopicChanges:
+    """What an operator does to topics after their creation."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        """Use the cluster's connections."""
+        self._cluster = cluster
+
+    async def configure(self, name: str, changes: Mapping[str, str | None]) -> None:
+        """Set these configs of a topic; None takes its own value away. The others stay."""
+        configs = [
+            AlterableConfig(name=key, config_operation=UNSET if value is None else SET, value=value)
+            for key, value in changes.items()
+        ]
+        resource = AlterConfigsResource(
+            resource_type=TOPIC_RESOURCE, resource_name=name, configs=configs
+        )
+        request = IncrementalAlterConfigsRequest(resources=[resource])
+        deadline = self._cluster.deadline()
+
+        async def attempt() -> None:
+            connection = await self._controller(deadline)
+            answer = await self._cluster.ask(
+                connection, request, IncrementalAlterConfigsResponse, deadline
+            )
+            for result in answer.responses:
+                if result.error_code:
+                    raise failure(
+                        error_code(result.error_code), f"configs of {name}", result.error_message
+                    )
+
+        await retrying(attempt, deadline)
+
+    async def add_partitions(self, name: str, count: int) -> None:
+        """Raise a topic's partition count to ``count``."""
+        request = CreatePartitionsRequest(
+            topics=[CreatePartitionsTopic(name=name, count=count, assignments=None)],
+            timeout_ms=int(self._cluster.options.request_timeout_s * 1000),
+        )
+        deadline = self._cluster.deadline()
+        lost = False
+
+        async def attempt() -> None:
+            nonlocal lost
+            connection = await self._controller(deadline)
+            try:
+                answer = await self._cluster.ask(
+                    connection, request, CreatePartitionsResponse, deadline
+                )
+            except RequestError:
+                lost = True
+                raise
+            for result in answer.results:
+                code = error_code(result.error_code)
+                # After a lost answer that many partitions may be this very order's work.
+                if code and not (lost and await self._count(name, deadline) == count):
+                    raise failure(code, f"partitions of {name}", result.error_message)
+
+        await retrying(attempt, deadline)
+        self._cluster.forget(name)
+
+    async def _count(self, name: str, deadline: Deadline) -> int:
+        view = await self._cluster.metadata([name], deadline)
+        return max((len(topic.partitions) for topic in view.topics), default=0)
+
+    async def delete_records(
+        self, offsets: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """Let each partition begin at this offset (-1: HW); return where it begins now."""
+        found: dict[TopicPartition, int] = {}
+        deadline = self._cluster.deadline()
+
+        async def attempt() -> None:
+            by_leader: dict[Connection, list[TopicPartition]] = {}
+            for partition in offsets:
+                if partition not in found:
+                    leader = await self._cluster.leader(partition, deadline)
+                    by_leader.setdefault(leader, []).append(partition)
+            for connection, partitions in by_leader.items():
+                found.update(await self._delete(connection, partitions, offsets, deadline))
+
+        def stale() -> None:
+            for partition in offsets:
+                self._cluster.forget(partition.topic)
+
+        await retrying(attempt, deadline, stale)
+        return found
+
+    async def _delete(
+        self,
+        connection: Connection,
+        partitions: Collection[TopicPartition],
+        offsets: Mapping[TopicPartition, int],
+        deadline: Deadline,
+    ) -> dict[TopicPartition, int]:
+        topics: dict[str, list[DeleteRecordsPartition]] = {}
+        for partition in partitions:
+            topics.setdefault(partition.topic, []).append(
+                DeleteRecordsPartition(
+                    partition_index=partition.partition, offset=offsets[partition]
+                )
+            )
+        request = DeleteRecordsRequest(
+            topics=[DeleteRecordsTopic(name=name, partitions=p) for name, p in topics.items()],
+            timeout_ms=int(self._cluster.options.request_timeout_s * 1000),
+        )
+        answer = await self._cluster.ask(connection, request, DeleteRecordsResponse, deadline)
+        found = {}
+        for topic in answer.topics:
+            for result in topic.partitions:
+                partition = TopicPartition(topic.name, result.partition_index)
+                if result.error_code:
+                    raise failure(
+                        error_code(result.error_code),
+                        f"deletion of records of {partition} before {offsets[partition]}",
+                    )
+                found[partition] = result.low_watermark
+        if missing := set(partitions) - set(found):
+            raise failure(ErrorCode.UNKNOWN_SERVER_ERROR, f"no answer for {min(missing)}")
+        return found
+
+    async def _controller(self, deadline: Deadline) -> Connection:
+        view = await self._cluster.metadata([], deadline)
+        address = self._cluster.address_of(view.controller_id)
+        if address is None:
+            return await self._cluster.any_broker(deadline)
+        return await self._cluster.connection(address, deadline)

@@ -1,0 +1,193 @@
+"""Compaction: which records of a log survive, and which part of the log a round may touch.
+
+Under each key the newest record survives; everything else is there to let the log go on meaning
+what it meant (D4):
+
+- Nothing at or above the last stable offset is touched, nor anything in the active segment, that
+  may not be on stable storage, or that is younger than ``min.compaction.lag.ms``.
+- A tombstone is kept until its batch's delete horizon has passed: ``delete.retention.ms`` after the
+  first round that saw it, so that a reader that began before learns of the deletion (KIP-534).
+- Records of aborted transactions go. A marker stays for as long as a batch of its transaction is in
+  the log, and then until a horizon of its own.
+- The last batch of each live producer stays, emptied if need be: its sequence would be forgotten
+  with it. A producer of which only a marker tells keeps that, since it carries the epoch.
+- The last batch of each file stays, emptied if need be: what follows begins where it ends, so a
+  recovery can tell what was compacted from what was lost.
+
+A round (``compaction_round``) has two passes. ``KeyMapper`` reads the dirty part and notes the
+newest offset under each key; ``Compactor`` then reads everything up to there and says what becomes
+of each batch.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from fencelog.errors import WireError
+from fencelog.log.state import LogState
+from fencelog.log.transactions import Transactions
+from fencelog.types import Buffer, Offset, ProducerEpoch, ProducerId, TimestampMs
+from fencelog.wire.batch import BatchHeader
+from fencelog.wire.control import Marker, read_marker
+from fencelog.wire.filtering import (
+    ScannedRecord,
+    delete_horizon,
+    emptied,
+    scan,
+    with_records,
+)
+
+KEYS_MAX = 500_000
+"""Keys in one round, about 100 MB; what lies behind them is the next round's."""
+_DIGEST_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class LastOfProducer:
+    """What has to stay of a live producer: its last batch, or its markers where it has none."""
+
+    epoch: ProducerEpoch
+    last_offset: Offset | None
+
+
+def live_producers(state: LogState) -> dict[ProducerId, LastOfProducer]:
+    """Return what has to stay of each producer that is known."""
+    return {
+        producer_id: LastOfProducer(
+            producer.epoch, producer.batches[-1].last_offset if producer.batches else None
+        )
+        for producer_id, producer in state.producers.items()
+    }
+
+
+def _digest(key: bytes) -> bytes:
+    return blake2b(key, digest_size=_DIGEST_BYTES).digest()
+
+
+def _is_aborted(transactions: Transactions, header: BatchHeader) -> bool:
+    offset = header.base_offset
+    return header.is_transactional and any(
+        entry.producer_id == header.producer_id and entry.first_offset <= offset < entry.last_offset
+        for entry in transactions.aborted_between(offset, Offset(offset + 1))
+    )
+
+
+class KeyMapper:
+    """First pass: the newest offset under each key of the dirty part."""
+
+    def __init__(self, transactions: Transactions, start: Offset, keys_max: int = KEYS_MAX) -> None:
+        """Batches come in order; what lies below ``start`` was mapped by an earlier round."""
+        self._transactions = transactions
+        self._keys_max = keys_max
+        self.newest: dict[bytes, Offset] = {}
+        self.end = start
+        """Everything below is mapped."""
+
+    @property
+    def is_full(self) -> bool:
+        """Take no further batch in this round."""
+        return len(self.newest) >= self._keys_max
+
+    def visit(self, header: BatchHeader, batch: memoryview) -> None:
+        """Take over one batch."""
+        if header.next_offset <= self.end or self.is_full:
+            return
+        if not header.is_control and not _is_aborted(self._transactions, header):
+            try:
+                _, records = scan(header, batch)
+            except WireError:
+                records = []  # nobody can read it: it supersedes nothing, and stays
+            for record in records:
+                if record.key is not None:
+                    self.newest[_digest(record.key)] = Offset(
+                        header.base_offset + record.offset_delta
+                    )
+        self.end = header.next_offset
+
+
+class Compactor:
+    """Second pass: what becomes of each batch, from the log's start to where the first one came."""
+
+    def __init__(
+        self,
+        state: LogState,
+        mapped: KeyMapper,
+        live: Mapping[ProducerId, LastOfProducer],
+        now_ms: int,
+    ) -> None:
+        """Every batch from the log's start on has to come by, in order."""
+        self._transactions = state.transactions
+        self._newest = mapped.newest
+        self._end = mapped.end
+        self._live = live
+        self._now_ms = now_ms
+        self._horizon = TimestampMs(now_ms + state.config.delete_retention_ms)
+        self._open: set[ProducerId] = set()
+        self.forgotten: set[Offset] = set()
+        """Markers of aborted transactions of which nothing else was left."""
+
+    def visit(self, header: BatchHeader, batch: memoryview, *, is_last: bool) -> Buffer | None:
+        """Return what to write in a batch's place; ``is_last`` in its file: it stays somehow."""
+        if header.base_offset >= self._end:
+            return batch
+        if header.is_control:
+            return self._control(header, batch, is_last=is_last)
+        is_void = _is_aborted(self._transactions, header)
+        if header.is_transactional:
+            self._open.add(header.producer_id)
+        try:
+            plain, records = scan(header, batch)
+        except WireError:
+            return batch
+        kept = [] if is_void else [each for each in records if self._survives(header, each)]
+        if not kept:
+            must_stay = is_last or self._is_last_of_producer(header)
+            return (batch if not records else emptied(header)) if must_stay else None
+        needs_horizon = delete_horizon(header) is None and any(not r.has_value for r in kept)
+        if len(kept) == len(records) and not needs_horizon:
+            return batch
+        return with_records(header, plain, kept, self._horizon if needs_horizon else None)
+
+    def _survives(self, header: BatchHeader, record: ScannedRecord) -> bool:
+        offset = header.base_offset + record.offset_delta
+        if offset >= self._end:
+            return True
+        if record.key is None or offset < self._newest.get(_digest(record.key), -1):
+            return False
+        return record.has_value or not self._has_passed(header)
+
+    def _has_passed(self, header: BatchHeader) -> bool:
+        horizon = delete_horizon(header)
+        return horizon is not None and horizon <= self._now_ms
+
+    def _is_last_of_producer(self, header: BatchHeader) -> bool:
+        last = self._live.get(header.producer_id)
+        return last is not None and last.last_offset == header.last_offset
+
+    def _control(self, header: BatchHeader, batch: memoryview, *, is_last: bool) -> Buffer | None:
+        marker = _marker(batch)
+        if marker is None:
+            return batch  # of a kind that is not ours to judge
+        producer_id = header.producer_id
+        if producer_id in self._open:
+            self._open.discard(producer_id)
+            return batch
+        if not marker.commit:
+            self.forgotten.add(header.base_offset)
+        last = self._live.get(producer_id)
+        tells_epoch = (
+            last is not None and last.last_offset is None and last.epoch == (header.producer_epoch)
+        )
+        if tells_epoch or is_last:
+            return batch
+        if delete_horizon(header) is None:
+            plain, records = scan(header, batch)
+            return with_records(header, plain, records, self._horizon)
+        return None if self._has_passed(header) else batch
+
+
+def _marker(batch: memoryview) -> Marker | None:
+    try:
+        return read_marker(batch)
+    except WireError:
+        return None

@@ -1,0 +1,193 @@
+"""One round of compaction on one log: whether it is due, what it reads, and what it leaves behind.
+
+The shell reads segments batch by batch and writes what comes out; everything else is here:
+
+1. ``need_of`` says whether a round is due and how far it may go.
+2. ``Round.dirty`` are the segments to give to ``Round.map``, in order, while it asks for more.
+3. Each of ``Round.groups`` becomes one file: its batches go through a ``GroupCleaner``, which hands
+   out what to write, and at the end a ``Cleaned`` to take over.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fencelog.log.compaction import KEYS_MAX, Compactor, KeyMapper, live_producers
+from fencelog.log.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
+from fencelog.log.layout import encode_aborted
+from fencelog.log.segment import Segment
+from fencelog.log.state import LogState
+from fencelog.log.values import SideFiles
+from fencelog.types import Buffer, Offset
+from fencelog.wire.batch import BatchHeader, read_header
+
+_OFFSET_SPAN_MAX = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionNeed:
+    """What a round would do to a log, and whether it is due."""
+
+    dirty_bytes: int
+    clean_bytes: int
+    end: Offset
+    """First offset that may not be touched."""
+    is_due: bool
+
+    @property
+    def dirty_ratio(self) -> float:
+        """Share of what was never compacted in all that may be."""
+        return self.dirty_bytes / max(self.dirty_bytes + self.clean_bytes, 1)
+
+
+def need_of(
+    state: LogState, first_dirty: Offset, limit: Offset, written_base: Offset, now_ms: int
+) -> CompactionNeed:
+    """Say what there is to compact below ``limit``, in segments below ``written_base``."""
+    config = state.config
+    dirty = clean = 0
+    end = state.segments[0].base_offset
+    oldest = -1
+    for segment in state.segments[:-1]:
+        is_young = config.min_compaction_lag_ms > 0 and (
+            segment.max_timestamp > now_ms - config.min_compaction_lag_ms
+        )
+        if segment.next_offset > limit or segment.base_offset >= written_base or is_young:
+            break
+        end = segment.next_offset
+        if segment.next_offset <= first_dirty:
+            clean += segment.size
+            continue
+        dirty += segment.size
+        if oldest < 0:
+            oldest = segment.first_timestamp
+    need = CompactionNeed(dirty_bytes=dirty, clean_bytes=clean, end=end, is_due=False)
+    is_late = 0 <= oldest < now_ms - config.max_compaction_lag_ms
+    is_due = dirty > 0 and (need.dirty_ratio > config.min_cleanable_dirty_ratio or is_late)
+    return CompactionNeed(dirty_bytes=dirty, clean_bytes=clean, end=end, is_due=is_due)
+
+
+def grouped(state: LogState, end: Offset) -> list[list[Segment]]:
+    """Return the segments that begin below ``end``, each group small enough for one segment."""
+    config = state.config
+    entries_max = config.segment_index_bytes // max(OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES)
+    groups: list[list[Segment]] = []
+    size = entries = 0
+    for segment in state.segments[:-1]:
+        if segment.base_offset >= end:
+            break
+        more = max(len(segment.index), len(segment.time_index))
+        fits = (
+            bool(groups)
+            and size + segment.size <= config.segment_bytes
+            and entries + more <= entries_max
+            and segment.next_offset - groups[-1][0].base_offset <= _OFFSET_SPAN_MAX
+        )
+        if fits:
+            groups[-1].append(segment)
+            size, entries = size + segment.size, entries + more
+        else:
+            groups.append([segment])
+            size, entries = segment.size, more
+    return groups
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """A segment that takes the place of some others."""
+
+    segment: Segment
+    replaced: tuple[Offset, ...]
+    """Base offsets of those that it stands for; the first is its own."""
+    forgotten: frozenset[Offset]
+    """Abort markers in it of whose transactions nothing else is left."""
+    side_files: SideFiles
+
+
+class Round:
+    """One round on one log; it sees the log as it was when the round began."""
+
+    def __init__(
+        self,
+        state: LogState,
+        first_dirty: Offset,
+        end: Offset,
+        now_ms: int,
+        keys_max: int = KEYS_MAX,
+    ) -> None:
+        """All below ``end`` may be touched (``need_of``)."""
+        self._state = state
+        self._limit = end
+        self._live = live_producers(state)
+        self._now_ms = now_ms
+        self.map = KeyMapper(state.transactions, max(first_dirty, state.log_start), keys_max)
+
+    @property
+    def end(self) -> Offset:
+        """Everything below is mapped, and clean once every group was taken over."""
+        return self.map.end
+
+    def dirty(self) -> list[Offset]:
+        """Return the base offsets of the segments to map."""
+        return [
+            segment.base_offset
+            for segment in self._state.segments[:-1]
+            if self.map.end < segment.next_offset <= self._limit
+        ]
+
+    def groups(self) -> "Iterator[GroupCleaner]":
+        """Yield, after the mapping, each file that is to be written."""
+        compactor = Compactor(self._state, self.map, self._live, self._now_ms)
+        for group in grouped(self._state, self.end):
+            yield GroupCleaner(self._state, group, compactor)
+
+
+class GroupCleaner:
+    """Some neighbouring segments on their way to become one."""
+
+    def __init__(self, state: LogState, group: list[Segment], compactor: Compactor) -> None:
+        """``compactor`` goes from group to group, since transactions do."""
+        self._state = state
+        self._compactor = compactor
+        self._end = group[-1].next_offset
+        self.base_offsets = tuple(segment.base_offset for segment in group)
+        self._segment = Segment(group[0].base_offset)
+        self._pending: list[Buffer] = []
+        self.is_changed = len(group) > 1
+        """Whether what comes out is anything else than what went in."""
+
+    def visit(self, header: BatchHeader, batch: memoryview) -> None:
+        """Take over the next batch of the group."""
+        is_last = header.next_offset == self._end
+        written = self._compactor.visit(header, batch, is_last=is_last)
+        if written is None:
+            self.is_changed = True
+            return
+        self.is_changed = self.is_changed or written is not batch
+        interval = self._state.config.index_interval_bytes
+        max_timestamp = read_header(written).max_timestamp
+        self._segment.append(len(written), header.last_offset, max_timestamp, interval)
+        self._pending.append(written)
+
+    def take(self) -> list[Buffer]:
+        """Hand out what is to be written next."""
+        pending, self._pending = self._pending, []
+        return pending
+
+    def finish(self) -> Cleaned:
+        """Return what is to be taken over, once every batch came by and is written."""
+        segment = self._segment
+        assert segment.next_offset == self._end, (segment.next_offset, self._end)
+        segment.seal()
+        base_offset = segment.base_offset
+        forgotten = frozenset(
+            offset for offset in self._compactor.forgotten if base_offset <= offset < self._end
+        )
+        left = [
+            entry
+            for entry in self._state.transactions.aborted
+            if base_offset <= entry.last_offset < self._end and entry.last_offset not in forgotten
+        ]
+        side_files = SideFiles(
+            segment.index.encode(), segment.time_index.encode(), encode_aborted(left)
+        )
+        return Cleaned(segment, self.base_offsets, forgotten, side_files)

@@ -1,0 +1,127 @@
+"""One round of compaction on the files of a partition.
+
+Reads full segments beside everybody else, writes what is left of them into new files, and lets each
+take the place of those that it was made of. Nothing that is read is changed; a crash, a full disk
+or a stop before the swap leaves the old files as they are.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from fencelog.errors import CorruptionError, FencelogError
+from fencelog.log.compaction_round import GroupCleaner, Round
+from fencelog.ports import DiskFile
+from fencelog.storage.partition_store import PartitionStore
+from fencelog.storage.segment import walk
+from fencelog.types import Offset
+from fencelog.wire.batch import BatchHeader
+
+CHUNK_BYTES = 256 << 10
+"""Read between two turns of everybody else: a few milliseconds of work."""
+
+
+class CompactionStoppedError(FencelogError):
+    """The round was given up, because the broker stops or the log has changed; nothing is lost."""
+
+
+class Compaction:
+    """A round that is under way."""
+
+    def __init__(
+        self, store: PartitionStore, compaction: Round, may_go_on: Callable[[], bool]
+    ) -> None:
+        """``may_go_on`` is asked again and again."""
+        self._store = store
+        self._round = compaction
+        self._may_go_on = may_go_on
+
+    async def map(self) -> Offset:
+        """Read the dirty part; return how far this round goes.
+
+        Raises CompactionStoppedError, CorruptionError where a segment is damaged, StorageError.
+        """
+        mapped = self._round.map
+
+        def visit(header: BatchHeader, batch: memoryview, position: int) -> None:
+            mapped.visit(header, batch)
+
+        for base_offset in self._round.dirty():
+            if mapped.is_full:
+                break
+            await self._walk(base_offset, visit, self._rest)
+        return self._round.end
+
+    async def clean(self) -> int:
+        """Write and swap every group that gets smaller; return the bytes saved.
+
+        Raises as ``map`` does. What was swapped before stays so.
+        """
+        saved = 0
+        for group in self._round.groups():
+            saved += await self._clean(group)
+        return saved
+
+    async def _clean(self, group: GroupCleaner) -> int:
+        base_offset = group.base_offsets[0]
+        try:
+            file = await self._store.open_cleaned(base_offset)
+        except FileNotFoundError as error:
+            raise CompactionStoppedError("the partition was deleted meanwhile") from error
+        read = 0
+
+        def visit(header: BatchHeader, batch: memoryview, position: int) -> None:
+            nonlocal read
+            read += len(batch)
+            group.visit(header, batch)
+
+        async def rest() -> None:
+            buffers = group.take()
+            if buffers:
+                await file.append(buffers)
+            await self._rest()
+
+        is_whole = False
+        try:
+            for each in group.base_offsets:
+                await self._walk(each, visit, rest)
+            cleaned = group.finish()
+            assert file.size == cleaned.segment.size, (file.size, cleaned.segment.size)
+            if group.is_changed:
+                await file.sync()
+                is_whole = True
+        finally:
+            await file.close()
+            if not is_whole:
+                await self._store.drop_cleaned(base_offset)
+        if not is_whole:
+            return 0
+        if not await self._store.swap(cleaned):
+            raise CompactionStoppedError("segments were deleted meanwhile")
+        return read - cleaned.segment.size
+
+    async def _walk(
+        self,
+        base_offset: Offset,
+        visit: Callable[[BatchHeader, memoryview, int], None],
+        rest: Callable[[], Awaitable[None]],
+    ) -> None:
+        file = await self._open(base_offset)
+        try:
+            end = await walk(file, visit, CHUNK_BYTES, rest)
+        finally:
+            await file.close()
+        if end.problem is not None:
+            raise CorruptionError(
+                f"segment {base_offset}: damaged at position {end.position}: {end.problem}"
+            )
+
+    async def _open(self, base_offset: Offset) -> DiskFile:
+        try:
+            return await self._store.open_segment(base_offset)
+        except FileNotFoundError as error:
+            raise CompactionStoppedError("segments were deleted meanwhile") from error
+
+    async def _rest(self) -> None:
+        await asyncio.sleep(0)
+        if not self._may_go_on():
+            raise CompactionStoppedError("the broker stops")

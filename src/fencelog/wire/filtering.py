@@ -1,0 +1,163 @@
+"""A stored batch with some of its records taken out, as compaction leaves it (KIP-534).
+
+Offsets, sequences, producer and leader epoch stay what they were, so that nobody can tell by them
+that records are gone. A batch that holds tombstones, or a marker that nobody needs any more, gets a
+delete horizon: the time from which on they may go. It stands where the base timestamp was.
+"""
+
+from typing import NamedTuple
+
+from fencelog.errors import WireError
+from fencelog.types import Buffer, TimestampMs
+from fencelog.wire.batch import (
+    COMPRESSION_MASK,
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    BatchHeader,
+    seal,
+)
+from fencelog.wire.compression import compress, decompress
+from fencelog.wire.primitives import write_varint
+
+_MORE = 0x80
+"""The bit of a varint's byte that says that another one follows."""
+_SHIFT_MAX = 63
+DELETE_HORIZON = 0x40
+"""The attribute that says that the base timestamp is a delete horizon."""
+
+
+class ScannedRecord(NamedTuple):
+    """Where a record stands in its batch's records, and what compaction asks of it."""
+
+    start: int
+    body: int
+    """Where it begins behind its length."""
+    end: int
+    timestamp_delta: int
+    rest: int
+    """Where its bytes go on behind the timestamp delta."""
+    offset_delta: int
+    key: bytes | None
+    has_value: bool
+
+
+def delete_horizon(header: BatchHeader) -> TimestampMs | None:
+    """Return when the tombstones or the marker of a batch may go; None where nobody said yet."""
+    return header.base_timestamp if header.attributes & DELETE_HORIZON else None
+
+
+def scan(header: BatchHeader, batch: Buffer) -> tuple[Buffer, list[ScannedRecord]]:
+    """Return the batch's records as plain bytes, and where each of them stands.
+
+    Raises WireError where the batch is malformed or too large once it is decompressed.
+    """
+    if header.record_count == 0:
+        return b"", []
+    plain = bytes(decompress(header.compression, memoryview(batch)[HEADER_BYTES:]))
+    records = []
+    position = 0
+    try:
+        for _ in range(header.record_count):
+            record = _scan_one(plain, position)
+            position = record.end
+            records.append(record)
+    except IndexError:
+        raise WireError(f"{len(records)} of {header.record_count} records are whole") from None
+    if position != len(plain):
+        raise WireError(f"{len(plain) - position} bytes after the last record")
+    return plain, records
+
+
+def _scan_one(data: bytes, start: int) -> ScannedRecord:
+    """Find one record's parts; IndexError where the data ends before.
+
+    By hand, for it is asked of every record of a compacted log, and few varints take two bytes.
+    """
+    size, body = (data[start], start + 1) if data[start] < _MORE else _varint(data, start)
+    size = (size >> 1) ^ -(size & 1)
+    at = body + 1
+    delta, rest = (data[at], at + 1) if data[at] < _MORE else _varint(data, at)
+    number, at = (data[rest], rest + 1) if data[rest] < _MORE else _varint(data, rest)
+    length, at = (data[at], at + 1) if data[at] < _MORE else _varint(data, at)
+    length = (length >> 1) ^ -(length & 1)
+    key = None
+    if length >= 0:
+        key = data[at : at + length]
+        at += length
+    value_size = data[at] if data[at] < _MORE else _varint(data, at)[0]
+    end = body + size
+    if not at < end <= len(data):
+        raise WireError(f"a record of {size} bytes does not hold its key")
+    return ScannedRecord(
+        start,
+        body,
+        end,
+        (delta >> 1) ^ -(delta & 1),
+        rest,
+        (number >> 1) ^ -(number & 1),
+        key,
+        not value_size & 1,
+    )
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """Return a varint of any length, still in zigzag, and where it ends."""
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < _MORE:
+            return value, position
+        shift += 7
+        if shift > _SHIFT_MAX:
+            raise WireError(f"varint at byte {position} does not end")
+
+
+def emptied(header: BatchHeader) -> bytearray:
+    """Return the batch without records: what is left tells of its offsets and its producer."""
+    return seal(header._replace(attributes=_codec_free(header), record_count=0), b"")
+
+
+def with_records(
+    header: BatchHeader,
+    plain: Buffer,
+    records: list[ScannedRecord],
+    horizon: TimestampMs | None = None,
+) -> bytearray:
+    """Return the batch with these of its records; ``horizon`` is given to one that has none."""
+    if not records:
+        return emptied(header)
+    base, attributes = header.base_timestamp, header.attributes
+    if horizon is not None:
+        assert delete_horizon(header) is None, header
+        base, attributes = horizon, attributes | DELETE_HORIZON
+    shift = header.base_timestamp - base
+    view = memoryview(plain)
+    out = bytearray()
+    for record in records:
+        if shift:
+            body = bytearray(view[record.body : record.body + 1])
+            write_varint(body, record.timestamp_delta + shift)
+            body += view[record.rest : record.end]
+            write_varint(out, len(body))
+            out += body
+        else:
+            out += view[record.start : record.end]
+    max_timestamp = header.max_timestamp
+    if not attributes & LOG_APPEND_TIME:
+        newest = max(record.timestamp_delta for record in records)
+        max_timestamp = TimestampMs(header.base_timestamp + newest)
+    return seal(
+        header._replace(
+            attributes=attributes,
+            base_timestamp=base,
+            max_timestamp=max_timestamp,
+            record_count=len(records),
+        ),
+        compress(header.compression, out),
+    )
+
+
+def _codec_free(header: BatchHeader) -> int:
+    return header.attributes & ~COMPRESSION_MASK

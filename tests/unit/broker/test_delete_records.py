@@ -1,0 +1,174 @@
+"""DeleteRecords: where a partition begins, for good, whatever happens in between (D4)."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from fencelog.broker.catalog import GROUP_TOPIC
+from fencelog.errors import ErrorCode
+from fencelog.node import Node
+from fencelog.sim.disk import READING, Loss, PowerCut
+from fencelog.types import Offset
+from fencelog.wire.batch import read_header
+from fencelog.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
+from tests.support.node import Peer, World, batch, until, visible
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+async def delete_records(
+    peer: Peer, offset: int, topic: str = "t", partition: int = 0, version: int = 2
+) -> tuple[ErrorCode, int]:
+    asked = DeleteRecordsPartition(partition_index=partition, offset=offset)
+    request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=[asked])])
+    answer = await peer.ask(request, version, DeleteRecordsResponse)
+    result = answer.topics[0].partitions[0]
+    return ErrorCode(result.error_code), result.low_watermark
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_the_log_begins_where_it_was_told_to_and_segments_below_go(
+    world: World, version: int
+) -> None:  # D4
+    async def scenario() -> None:
+        async with world.node() as node, Peer.of(node) as peer:
+            await peer.create_topic("t", segment_bytes="2000")
+            for number in range(40):
+                await peer.produce("t", batch(f"{number:02}" * 100))
+            assert await delete_records(peer, 33, version=version) == (ErrorCode.NONE, 33)
+            assert (await peer.fetch("t", 32)).error is ErrorCode.OFFSET_OUT_OF_RANGE
+            assert visible(await peer.fetch("t", 33))[0] == (33, "33" * 100)
+            left = [name for name in await world.disk.list("t-0") if name.endswith(".log")]
+            assert len(left) == 2, left
+            # Below where it begins there is nothing to do, and nothing goes back.
+            assert await delete_records(peer, 3) == (ErrorCode.NONE, 33)
+            assert await delete_records(peer, -1) == (ErrorCode.NONE, 40)
+            assert (await peer.fetch("t", 40)).error is ErrorCode.NONE
+
+    asyncio.run(scenario())
+
+
+def test_what_may_not_be_deleted_is_refused(world: World) -> None:  # D4
+    async def scenario() -> None:
+        async with world.node() as node, Peer.of(node) as peer:
+            await peer.create_topic("t")
+            await peer.create_topic("compacted", cleanup_policy="compact")
+            await peer.produce("t", batch("a", "b"))
+            await node.broker.logs.open_internal(GROUP_TOPIC, 0)
+            refused = ErrorCode.OFFSET_OUT_OF_RANGE
+            assert await delete_records(peer, 3) == (refused, -1)
+            assert await delete_records(peer, -2) == (refused, -1)
+            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert await delete_records(peer, 0, partition=1) == (unknown, -1)
+            assert await delete_records(peer, 0, topic="u") == (unknown, -1)
+            policy = ErrorCode.POLICY_VIOLATION
+            assert await delete_records(peer, 0, topic="compacted") == (policy, -1)
+            internal = ErrorCode.INVALID_TOPIC_EXCEPTION
+            assert await delete_records(peer, 0, topic=GROUP_TOPIC) == (internal, -1)
+
+    asyncio.run(scenario())
+
+
+def test_records_that_are_not_durable_are_not_deleted(world: World) -> None:  # D4
+    async def scenario() -> None:
+        async with world.node() as node, Peer.of(node) as peer, Peer.of(node) as other:
+            await peer.create_topic("t")
+            await peer.produce("t", batch("a"))
+            world.disk.hold("t-0")
+            other.send_produce("t", batch("b"))
+            await until(lambda: world.disk.waiting, "the second record waits for the disk")
+            assert await delete_records(peer, 2) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
+            assert await delete_records(peer, -1) == (ErrorCode.NONE, 1)
+            world.disk.release()
+            assert (await other.produced()).base_offset == 1
+
+    asyncio.run(scenario())
+
+
+def test_the_lso_rises_where_an_open_transaction_is_passed(world: World) -> None:  # D4
+    async def scenario() -> None:
+        async with world.node() as node, Peer.of(node) as peer:
+            await peer.create_topic("t")
+            log = node.broker.logs.get("t", 0).log
+            guard = log.begin_verification(7, 0, 0)
+            one = memoryview(batch("x", producer_id=7, epoch=0, sequence=0, transactional=True))
+            log.append(one, read_header(one), now_ms=0, guard=guard, internal=True)
+            await peer.produce("t", batch("a", "b"))
+            assert (await peer.fetch("t")).last_stable_offset == 0
+            assert await delete_records(peer, 2) == (ErrorCode.NONE, 2)
+            fetched = await peer.fetch("t", 2)
+            assert (fetched.last_stable_offset, fetched.log_start_offset) == (2, 2)
+
+    asyncio.run(scenario())
+
+
+def test_a_reader_that_waits_below_the_new_start_is_told(world: World) -> None:  # D4
+    async def scenario() -> None:
+        async with world.node() as node, Peer.of(node) as peer, Peer.of(node) as reader:
+            await peer.create_topic("t")
+            await peer.produce("t", batch("a"))
+            fetching = asyncio.create_task(reader.fetch("t", 0, max_wait_ms=9000, min_bytes=10_000))
+            waits = node.broker.logs.get("t", 0).purgatory
+            await until(lambda: waits._readers, "the reader waits")
+            await delete_records(peer, 1)
+            assert (await fetching).error is ErrorCode.OFFSET_OUT_OF_RANGE
+
+    asyncio.run(scenario())
+
+
+async def _cut_at(world: World, node: Node, step: int, offset: int) -> bool:
+    """Delete records and cut the power at one disk operation; whether it was answered."""
+    left = step
+
+    def gate(verb: str, path: str, size: int) -> None:
+        nonlocal left
+        left -= verb not in READING
+        if left < 0:
+            raise PowerCut
+
+    world.disk.gate = gate
+    partition = node.broker.logs.get("t", 0)
+    try:
+        error = await node.broker.logs.delete_records(partition, Offset(offset))
+    except PowerCut:
+        return False
+    assert error is ErrorCode.NONE
+    return True
+
+
+@pytest.mark.parametrize("durability", ["fsync", "os"])
+@pytest.mark.parametrize("loss", [Loss.ALL, Loss.TORN, Loss.NONE])
+def test_a_power_cut_at_any_step_leaves_the_start_before_or_after(
+    tmp_path: Path, loss: Loss, durability: str
+) -> None:  # D4
+    async def scenario(step: int) -> bool:
+        folder = tmp_path / str(step)
+        folder.mkdir()
+        world = World(folder)
+        async with world.node(crash=True, durability=durability) as node, Peer.of(node) as peer:
+            await peer.create_topic("t", segment_bytes="2000")
+            for number in range(30):
+                await peer.produce("t", batch(f"{number:02}" * 100))
+            await node.broker.logs.checkpoint()
+            assert await delete_records(peer, 7) == (ErrorCode.NONE, 7)
+            answered = await _cut_at(world, node, step, 25)
+            world.disk = world.disk.power_loss(loss)
+        async with world.node(durability=durability) as node, Peer.of(node) as peer:
+            start = (await peer.fetch("t", 30)).log_start_offset
+            assert start in ({25} if answered else {7, 25}), step
+            assert visible(await peer.fetch("t", start))[0] == (start, f"{start:02}" * 100)
+        return answered
+
+    step = 0
+    while not asyncio.run(scenario(step)):
+        step += 1
+    assert step > 4, "a deletion has several steps to be cut at"

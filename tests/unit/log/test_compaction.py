@@ -1,0 +1,340 @@
+"""Which records a round of compaction keeps, and what it leaves in their place (D4)."""
+
+import pytest
+
+from fencelog.log.config import LogConfig
+from fencelog.wire.batch import Compression
+from fencelog.wire.filtering import delete_horizon
+from fencelog.wire.records import read_records
+from tests.unit.log.files import COMPACT, DAY_MS, NOW_MS, Files
+
+
+def test_the_newest_record_of_each_key_survives_with_its_offset() -> None:  # D4
+    files = Files.of()
+    files.write(("a", "1"), ("b", "1"), ("a", "2"))
+    files.write(("c", "1"), ("b", "2"))
+    files.roll()
+    files.write(("a", "3"))
+    files.compact()
+    assert files.records() == {2: ("a", "2"), 3: ("c", "1"), 4: ("b", "2"), 5: ("a", "3")}
+    assert files.offsets() == [(0, 2), (3, 4), (5, 5)], "batches keep the offsets they had"
+
+
+def test_the_active_segment_is_not_touched() -> None:  # D4
+    files = Files.of()
+    files.write(("a", "1"))
+    files.write(("a", "2"))
+    assert files.compact() == []
+    assert len(files.records()) == 2
+
+
+def test_records_without_a_key_go() -> None:
+    files = Files.of()
+    files.write((None, "1"), ("a", "1"), (None, "2"))
+    files.roll()
+    files.compact()
+    assert files.records() == {1: ("a", "1")}
+
+
+@pytest.mark.parametrize("compression", list(Compression))
+def test_a_batch_that_shrinks_keeps_codec_timestamps_and_everything_of_its_producer(
+    compression: Compression,
+) -> None:
+    files = Files.of()
+    who = {"producer_id": 7, "sequence": 40, "epoch": 3}
+    files.write(("a", "1"), ("b", "1"), ("c", "1"), compression=compression, **who)
+    files.write(("b", "2"), ("c", "2"))
+    files.roll()
+    (before, old), *_ = files.batches()
+    times = {record.offset: record.timestamp for record in read_records(old)}
+    files.compact()
+    (after, batch), *_ = files.batches()
+    assert after.record_count == 1
+    assert after.compression is compression
+    assert {r.offset: r.timestamp for r in read_records(batch)} == {0: times[0]}
+    assert after.max_timestamp == times[0]
+    unchanged = ("base_offset", "last_offset_delta", "producer_id", "producer_epoch")
+    for name in (*unchanged, "base_sequence", "leader_epoch", "base_timestamp"):
+        assert getattr(after, name) == getattr(before, name), name
+
+
+# Tombstones
+
+
+def test_a_tombstone_stays_until_its_horizon_and_then_goes() -> None:  # D4
+    files = Files.of(delete_retention_ms=1000)
+    files.write(("a", "1"), ("b", "1"))
+    files.write(("a", None))
+    files.write(("z", "last of its file"))
+    files.roll()
+    files.compact(NOW_MS + 5)
+    assert files.records() == {1: ("b", "1"), 2: ("a", None), 3: ("z", "last of its file")}
+    horizons = [delete_horizon(header) for header, _ in files.batches()]
+    assert horizons == [None, NOW_MS + 1005, None]
+    stamped = [r.timestamp for _, batch in files.batches() for r in read_records(batch)]
+    assert stamped == [NOW_MS + 1, NOW_MS, NOW_MS], "timestamps survive the horizon beside them"
+    files.compact(NOW_MS + 1004)
+    assert 2 in files.records()
+    files.compact(NOW_MS + 1005)
+    assert files.records() == {1: ("b", "1"), 3: ("z", "last of its file")}
+
+
+def test_a_tombstone_that_was_superseded_goes_at_once() -> None:
+    files = Files.of()
+    files.write(("a", None))
+    files.write(("a", "again"))
+    files.roll()
+    files.compact()
+    assert files.records() == {1: ("a", "again")}
+
+
+# Transactions
+
+
+def test_nothing_at_or_above_the_last_stable_offset_is_touched() -> None:  # D4
+    files = Files.of()
+    files.write(("a", "1"))
+    files.write(("a", "2"))
+    files.roll()
+    files.write(("a", "open"), producer_id=7, sequence=0, transactional=True)
+    files.write(("a", "after"))
+    files.roll()
+    files.write(("b", "1"))
+    files.compact()
+    assert files.records() == {1: ("a", "2"), 2: ("a", "open"), 3: ("a", "after"), 4: ("b", "1")}
+    files.end(7, commit=False)
+    files.roll()
+    files.compact()
+    assert files.records() == {3: ("a", "after"), 4: ("b", "1")}
+
+
+def test_records_of_an_aborted_transaction_go_and_supersede_nothing() -> None:  # D4, E10
+    files = Files.of()
+    files.write(("a", "kept"), ("b", "old"))
+    files.write(("a", "void"), producer_id=7, sequence=0, transactional=True)
+    files.write(("b", "new"), producer_id=8, sequence=0, transactional=True)
+    files.end(7, commit=False)
+    files.end(8, commit=True)
+    files.roll()
+    files.compact()
+    assert files.records() == {0: ("a", "kept"), 3: ("b", "new")}
+
+
+def test_a_marker_stays_while_a_batch_of_its_transaction_is_there_and_until_its_horizon() -> None:
+    files = Files.of(delete_retention_ms=1000)  # D4
+    files.write(("a", "1"), producer_id=7, sequence=0, transactional=True)
+    files.end(7, commit=True)
+    files.write(("b", "void"), producer_id=8, sequence=0, transactional=True)
+    files.end(8, commit=False)
+    files.log.expire_producers(NOW_MS)
+    files.log.expire_producers(NOW_MS + 2 * DAY_MS)
+    assert not files.log.producers(), "a live producer would keep its last batch"
+    files.roll()
+    files.write(("a", "2"), ("z", "1"))
+    files.compact(NOW_MS)
+    assert (files.records(), files.markers()) == (
+        {0: ("a", "1"), 4: ("a", "2"), 5: ("z", "1")},
+        [1, 3],
+    )
+    files.roll()
+    files.compact(NOW_MS + 10)
+    assert files.markers() == [1, 3], "the batch at 0 went in this round only; 3 got a horizon"
+    assert files.log.aborted_transactions(0, 6) == []
+    files.compact(NOW_MS + 20)
+    assert files.markers() == [1, 3]
+    assert [delete_horizon(h) for h, _ in files.batches() if h.is_control] == [
+        NOW_MS + 1020,
+        NOW_MS + 1010,
+    ]
+    files.compact(NOW_MS + 1010)
+    assert files.markers() == [1]
+    files.compact(NOW_MS + 1020)
+    assert files.markers() == []
+
+
+def test_what_is_left_of_a_transaction_is_never_open_or_visible_again() -> None:  # E10, E15
+    files = Files.of(delete_retention_ms=10)
+    for number in range(6):
+        commit = number % 2 == 0
+        files.write((f"k{number % 3}", "v"), producer_id=7, sequence=number, transactional=True)
+        files.end(7, commit=commit)
+        files.roll()
+    for round_number in range(6):
+        files.compact(NOW_MS + 20 * round_number)
+        rebuilt = files.rebuilt()
+        assert rebuilt.open_transactions() == []
+        assert rebuilt.last_stable_offset == rebuilt.log_end_offset
+        entries = {entry.last_offset for entry in rebuilt.aborted_transactions(0, 100)}
+        # An entry stays for a round longer than the batches, for readers that are under way.
+        assert entries <= {entry.last_offset for entry in files.log.aborted_transactions(0, 100)}
+
+
+# Producers
+
+
+def test_the_last_batch_of_a_live_producer_stays_emptied() -> None:  # D4, E4
+    files = Files.of()
+    files.write(("a", "1"), producer_id=7, sequence=0)
+    files.write(("a", "2"), ("a", "3"), producer_id=7, sequence=1)
+    files.write(("a", "4"))
+    files.roll()
+    files.compact()
+    assert files.records() == {3: ("a", "4")}
+    assert files.offsets() == [(1, 2), (3, 3)]
+    (producer,) = files.rebuilt().producers()
+    assert (producer.producer_id, producer.last_sequence) == (7, 2)
+    files.compact()
+    assert files.offsets() == [(1, 2), (3, 3)]
+
+
+def test_the_last_batch_of_a_forgotten_producer_goes() -> None:
+    files = Files.of()
+    files.write(("a", "1"), producer_id=7, sequence=0)
+    files.write(("a", "2"))
+    files.roll()
+    files.log.expire_producers(NOW_MS)
+    files.log.expire_producers(NOW_MS + 2 * DAY_MS)
+    files.compact()
+    assert files.offsets() == [(1, 1)]
+
+
+def test_a_producer_of_which_only_a_marker_tells_keeps_its_epoch() -> None:  # D4, E2
+    files = Files.of(delete_retention_ms=10)
+    files.write(("a", "1"), producer_id=7, sequence=0, transactional=True)
+    files.end(7, commit=False, epoch=5)
+    files.write(("a", "2"))
+    files.roll()
+    for round_number in range(4):
+        files.compact(NOW_MS + 20 * round_number)
+    assert files.offsets() == [(1, 1), (2, 2)]
+    (producer,) = files.rebuilt().producers()
+    assert (producer.producer_id, producer.producer_epoch) == (7, 5)
+
+
+def test_a_marker_that_drops_its_producer_leaves_nothing_in_the_end() -> None:  # V5
+    files = Files.of(delete_retention_ms=10)
+    files.write(("a", "1"), producer_id=7, sequence=0, transactional=True)
+    files.end(7, commit=True, drop=True)
+    files.write(("a", "2"))
+    files.roll()
+    for round_number in range(4):
+        files.compact(NOW_MS + 20 * round_number)
+        assert files.rebuilt().producers() == []
+    assert files.offsets() == [(2, 2)]
+
+
+# Files
+
+
+def test_a_file_ends_where_it_ended() -> None:  # D3
+    files = Files.of()
+    files.write(("a", "1"))
+    files.roll()
+    files.write(("b", "1"), ("a", "2"))
+    files.roll()
+    files.write(("b", "2"), ("a", "3"))
+    files.roll()
+    (cleaned,) = files.compact()
+    assert cleaned.replaced == (0, 1, 3)
+    files.write(("b", "3"), ("a", "4"))
+    files.roll()
+    files.write(("c", "1"))
+    files.compact()
+    assert files.log.segment_base_offsets == [0, 7]
+    assert files.offsets()[-2:] == [(5, 6), (7, 7)]
+    files.first_dirty = 0
+    files.log.reconfigure(LogConfig(**{**COMPACT, "segment_bytes": 1024}))
+    files.compact()
+    assert files.rebuilt().log_end_offset == 8
+
+
+def test_neighbours_are_joined_as_far_as_a_segment_goes() -> None:
+    files = Files.of(segment_bytes=2048)
+    for number in range(12):
+        files.write((f"k{number}", "v" * 300))
+        files.roll()
+    files.write(("k0", "v"))
+    files.compact()
+    sizes = [len(files.segments[base]) for base in sorted(files.segments)]
+    assert len(sizes) == 4
+    assert max(sizes) <= 2048
+    plan = files.log.read(7, 1, 0)
+    assert plan.segment_base_offset == 5
+
+
+def test_the_last_batch_of_a_file_stays_emptied_where_nothing_else_holds_its_end() -> None:  # D4
+    files = Files.of(segment_bytes=1024)
+    files.write(("a", "1" * 600), ("b", "1"))
+    files.roll()
+    files.write(("a", "2" * 600), ("b", "2"))
+    files.roll()
+    files.write(("c", "1"))
+    files.compact()
+    assert files.offsets() == [(0, 1), (2, 3), (4, 4)]
+    header, batch = next(iter(files.batches()))
+    assert (header.record_count, len(batch)) == (0, 61)
+
+
+def test_a_round_that_finds_no_room_for_more_keys_leaves_the_rest_to_the_next() -> None:
+    files = Files.of()
+    for number in range(6):
+        files.write((f"k{number}", "1"), (f"k{number}", "2"))
+    files.roll()
+    files.write(("end", "1"))
+    files.compact(keys_max=2)
+    assert files.first_dirty == 4
+    assert sorted(files.records()) == [1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]
+    files.compact(keys_max=4)
+    assert files.first_dirty == 12
+    assert sorted(files.records()) == [1, 3, 5, 7, 9, 11, 12]
+
+
+def test_nothing_is_written_anew_where_nothing_would_change() -> None:
+    files = Files.of(segment_bytes=1024)
+    files.write(("a", "1" * 800))
+    files.roll()
+    files.write(("b", "1" * 800))
+    files.roll()
+    assert files.compact() == []
+
+
+# When
+
+
+def test_a_round_is_due_by_the_share_that_is_dirty() -> None:
+    files = Files.of(min_cleanable_dirty_ratio=0.4, segment_bytes=1024)
+    files.write(("a", "1" * 700))
+    files.roll()
+    files.write(("b", "1" * 700))
+    files.roll()
+    need = files.log.compaction_need(0, 2, NOW_MS)
+    assert (need.is_due, need.end, need.dirty_ratio) == (True, 2, 1.0)
+    files.compact()
+    assert not files.log.compaction_need(2, 2, NOW_MS).is_due
+    files.write(("c", "1" * 200))
+    files.roll()
+    assert not files.log.compaction_need(2, 3, NOW_MS).is_due
+    files.write(("d", "1" * 700))
+    files.roll()
+    assert files.log.compaction_need(2, 4, NOW_MS).is_due
+
+
+def test_a_round_goes_no_further_than_what_is_synced_and_old_enough() -> None:  # D2
+    files = Files.of(min_compaction_lag_ms=1000)
+    for number in range(3):
+        files.write(("a", "1"), timestamp=NOW_MS + 500 * number)
+        files.roll()
+    assert files.log.compaction_need(0, 3, NOW_MS + 900).end == 0
+    assert files.log.compaction_need(0, 3, NOW_MS + 1600).end == 2
+    assert files.log.compaction_need(0, 3, NOW_MS + 9000).end == 3
+    assert files.log.compaction_need(0, 2, NOW_MS + 9000).end == 2
+
+
+def test_a_round_is_due_when_the_oldest_dirty_record_has_waited_for_long() -> None:
+    files = Files.of(max_compaction_lag_ms=1000, min_cleanable_dirty_ratio=1.0)
+    files.write(("a", "1"))
+    assert not files.log.roll_if_due(NOW_MS + 1000)
+    assert files.log.roll_if_due(NOW_MS + 1001), "a quiet partition too"
+    files._flush()
+    assert not files.log.compaction_need(0, 1, NOW_MS + 1000).is_due
+    assert files.log.compaction_need(0, 1, NOW_MS + 1001).is_due
