@@ -15,6 +15,12 @@ from fencelog.wire.messages.delete_topics import (
 )
 from fencelog.wire.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from fencelog.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from fencelog.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from fencelog.wire.messages.join_group import (
     JoinGroupRequest,
     JoinGroupRequestProtocol,
@@ -334,6 +340,28 @@ def test_a_required_fence_lets_only_members_commit(world: World, by_topic: bool)
             await member.leave()
             assert await stranger.commit(4) is ErrorCode.UNKNOWN_MEMBER_ID
             assert await committed(peer) == 3
+
+    asyncio.run(scenario())
+
+
+def test_a_fence_may_be_required_while_the_broker_serves(world: World) -> None:  # E8
+    async def scenario() -> None:
+        async with world.node(**FAST) as node, Peer.of(node) as peer:
+            await peer.create_topic("t")
+            stranger, member = Member(peer), Member(peer)
+            await member.join()
+            await member.lead()
+            await member.leave()
+            assert await stranger.commit(1) is ErrorCode.NONE
+            change = AlterableConfig(name="group.fence", config_operation=0, value="required")
+            request = IncrementalAlterConfigsRequest(
+                resources=[
+                    AlterConfigsResource(resource_type=2, resource_name="t", configs=[change])
+                ]
+            )
+            answer = await peer.ask(request, 1, IncrementalAlterConfigsResponse)
+            assert answer.responses[0].error_code == ErrorCode.NONE, answer
+            assert await stranger.commit(2) is ErrorCode.UNKNOWN_MEMBER_ID
 
     asyncio.run(scenario())
 

@@ -122,7 +122,7 @@ def _asked(
     answers: Answers = {}
     for topic in topics:
         known = broker.catalog.get(topic.name)
-        settings = None if known is None else known.log_config(broker.config.topic_defaults)
+        settings = None if known is None else known.log_config(broker.settings.topic_defaults)
         for part in topic.partitions:
             name = TopicPartition(topic.name, part.partition_index)
             if known is None or not 0 <= name.partition < known.partitions:
