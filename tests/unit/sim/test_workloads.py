@@ -16,6 +16,7 @@ from fencelog.client.transactions import Transactions
 from fencelog.errors import ErrorCode, FencelogError, RequestError
 from fencelog.sim.workload import Scale
 from fencelog.sim.workloads import WORKLOADS, lingering, player, settling
+from fencelog.sim.workloads.aio import _stop
 from fencelog.sim.workloads.attempts import WrongAnswerError
 from fencelog.sim.workloads.lingering import linger
 from fencelog.sim.workloads.own import OwnLibrary, open_cluster
@@ -244,3 +245,36 @@ def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(FencelogError, match="pip install aiokafka"):
         WORKLOADS["queue-aiokafka"]()
+
+
+class Grudging:
+    """A client of another make that cancels whoever stops it; its connections close."""
+
+    closed = False
+
+    async def stop(self) -> None:
+        raise asyncio.CancelledError
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def test_a_client_that_cancels_whoever_stops_it_is_cut_off() -> None:
+    client = Grudging()
+    asyncio.run(_stop(client, client))
+    assert client.closed
+
+
+def test_a_cancellation_while_a_client_is_stopped_is_not_lost() -> None:
+    class Slow(Grudging):
+        async def stop(self) -> None:
+            await asyncio.Event().wait()
+
+    async def cancel_the_stop() -> None:
+        stopping = asyncio.create_task(_stop(Slow(), Slow()))
+        await asyncio.sleep(0)
+        stopping.cancel()
+        await stopping
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(cancel_the_stop())
