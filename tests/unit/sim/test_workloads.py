@@ -12,6 +12,7 @@ import pytest
 
 from fencelog.check import check
 from fencelog.check.history import FINAL, Event
+from fencelog.client.retry import failure
 from fencelog.client.transactions import Transactions
 from fencelog.errors import ErrorCode, FencelogError, RequestError
 from fencelog.sim.workload import Scale
@@ -20,7 +21,7 @@ from fencelog.sim.workloads.aio import _stop
 from fencelog.sim.workloads.attempts import WrongAnswerError
 from fencelog.sim.workloads.lingering import linger
 from fencelog.sim.workloads.own import OwnLibrary, open_cluster
-from fencelog.sim.workloads.plans import Send
+from fencelog.sim.workloads.plans import Send, named
 from fencelog.sim.workloads.settling import come_to_rest, end_transactions
 from fencelog.sim.workloads.topics import ensure_topic
 from fencelog.types import TopicPartition
@@ -245,6 +246,17 @@ def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(FencelogError, match="pip install aiokafka"):
         WORKLOADS["queue-aiokafka"]()
+
+
+@pytest.mark.parametrize("name", ["queue", "bank"])
+def test_a_client_that_is_told_of_a_gap_it_did_not_make_is_named(name: str) -> None:  # E5
+    told = failure(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "produce to t-0")
+    events: list[Event] = [
+        {"type": "indeterminate", "process": "w1", "error": named(told), "steps": []},
+        {"type": "failed", "process": "w2", "error": "TimeoutError", "steps": []},
+    ]
+    (problem,) = WORKLOADS[name]().judge(events)
+    assert problem.startswith("spurious-out-of-order: w1: ")
 
 
 class Grudging:
