@@ -30,18 +30,6 @@ REGRESSIONS: dict[str, dict[str, object]] = {
         "plan": [{"kind": "restart", "at": 1.2}, {"kind": "write-fails", "at": 1.22}],
         "span_s": 3.0,
     },
-    # aiokafka cancelled a client that closed it; the client was gone, and nobody said so.
-    "client_that_was_cancelled": {
-        "seed": 32,
-        "workload": "queue-aiokafka",
-        "plan": [
-            {"kind": "sync-fails", "at": 0.646, "seconds": 0.407, "how": "NONE"},
-            {"kind": "cut", "at": 1.18, "seconds": 0.98, "how": "in"},
-            {"kind": "client-pause", "at": 1.378, "seconds": 1.333, "how": "0"},
-        ],
-        "clients": 3,
-        "span_s": 3.621082306009482,
-    },
 }
 """Cases by what they showed. They have their plans, as what a seed draws may change; what clients
 do in them may change too, so each defect has a test of its own beside its code."""

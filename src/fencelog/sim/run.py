@@ -11,6 +11,7 @@ from zlib import crc32
 
 from fencelog.check import check
 from fencelog.check.history import FINAL, Event, Recorder
+from fencelog.errors import StorageError
 from fencelog.sim import trampolines
 from fencelog.sim.faults import Fault, Kind, Plan, draw
 from fencelog.sim.invariants import Monitor
@@ -27,7 +28,7 @@ SETTLE_LIMIT_S = 180.0
 RUN_LIMIT_S = 600.0
 CLIENT_DOWN_S = 0.5
 DISK_FAULTS = {Kind.SYNC_FAILS, Kind.WRITE_FAILS, Kind.FULL}
-"""What may make a broker end by itself."""
+"""What may make a broker end by itself, with a StorageError."""
 OFFICE_HOST = "10.0.2.1"
 """Where topics are prepared and everything is read in the end."""
 
@@ -154,8 +155,12 @@ class _Run:
         result.problems += self._workload.judge(result.history)
         result.problems += self._monitor.violations
         result.problems += world.crashes
-        if not DISK_FAULTS & self._nemesis.struck.keys():
-            result.problems += [f"the broker ended by itself: {end}" for end in world.ends]
+        is_excused = bool(DISK_FAULTS & self._nemesis.struck.keys())
+        result.problems += [
+            f"the broker ended by itself: {end}"
+            for end in world.ends
+            if not (is_excused and end.startswith(StorageError.__name__))
+        ]
         result.problems += [f"unhandled in a callback: {each}" for each in world.loop.errors]
         result.counts = {
             **verdict.counts,

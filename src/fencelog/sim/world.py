@@ -277,7 +277,9 @@ class World:
         if verb == self.failing and name.endswith(".log"):
             self.failing = ""
             return Fault(done=int(size * self.faults.random()))
-        return None if self.gate is None else self.gate(verb, name, size)
+        if self.gate is None or self.broker is None:
+            return None  # with no broker running it is the world's own doing
+        return self.gate(verb, name, size)
 
     async def _wait(self, verb: str, name: str, size: int) -> None:
         del name, size

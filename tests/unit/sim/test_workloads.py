@@ -12,14 +12,16 @@ import pytest
 
 from fencelog.check import check
 from fencelog.check.history import FINAL, Event
+from fencelog.client.retry import failure
 from fencelog.client.transactions import Transactions
 from fencelog.errors import ErrorCode, FencelogError, RequestError
 from fencelog.sim.workload import Scale
 from fencelog.sim.workloads import WORKLOADS, lingering, player, settling
+from fencelog.sim.workloads.aio import _stop
 from fencelog.sim.workloads.attempts import WrongAnswerError
 from fencelog.sim.workloads.lingering import linger
 from fencelog.sim.workloads.own import OwnLibrary, open_cluster
-from fencelog.sim.workloads.plans import Send
+from fencelog.sim.workloads.plans import Send, named
 from fencelog.sim.workloads.settling import come_to_rest, end_transactions
 from fencelog.sim.workloads.topics import ensure_topic
 from fencelog.types import TopicPartition
@@ -244,3 +246,47 @@ def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(FencelogError, match="pip install aiokafka"):
         WORKLOADS["queue-aiokafka"]()
+
+
+@pytest.mark.parametrize("name", ["queue", "bank"])
+def test_a_client_that_is_told_of_a_gap_it_did_not_make_is_named(name: str) -> None:  # E5
+    told = failure(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "produce to t-0")
+    events: list[Event] = [
+        {"type": "indeterminate", "process": "w1", "error": named(told), "steps": []},
+        {"type": "failed", "process": "w2", "error": "TimeoutError", "steps": []},
+    ]
+    (problem,) = WORKLOADS[name]().judge(events)
+    assert problem.startswith("spurious-out-of-order: w1: ")
+
+
+class Grudging:
+    """A client of another make that cancels whoever stops it; its connections close."""
+
+    closed = False
+
+    async def stop(self) -> None:
+        raise asyncio.CancelledError
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def test_a_client_that_cancels_whoever_stops_it_is_cut_off() -> None:
+    client = Grudging()
+    asyncio.run(_stop(client, client))
+    assert client.closed
+
+
+def test_a_cancellation_while_a_client_is_stopped_is_not_lost() -> None:
+    class Slow(Grudging):
+        async def stop(self) -> None:
+            await asyncio.Event().wait()
+
+    async def cancel_the_stop() -> None:
+        stopping = asyncio.create_task(_stop(Slow(), Slow()))
+        await asyncio.sleep(0)
+        stopping.cancel()
+        await stopping
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(cancel_the_stop())
