@@ -100,14 +100,7 @@ class Node:
         self._versioned = self._runtime(
             catalog, VERSIONED_TOPIC, lambda epoch: VersionedShard(epoch, versioned_limits)
         )
-        group_limits = _group_limits(config)
-        self._groups = self._runtime(
-            catalog,
-            GROUP_TOPIC,
-            lambda epoch: GroupShard(epoch, group_limits),
-            lambda shard, producer_id, commit: shard.replay_marker(producer_id, commit=commit),
-        )
-        self._members = GroupRequests(self._groups, clock=ports.clock, random=ports.random)
+        self._groups = self._group_runtime(catalog)
         self._senders: tuple[MarkerSender[TransactionShard], MarkerSender[VersionedShard]] = (
             MarkerSender(
                 self._transactions,
@@ -189,6 +182,18 @@ class Node:
         CoordinatorRuntime[GroupShard],
     ]:
         return (self._transactions, self._versioned, self._groups)
+
+    def _group_runtime(self, catalog: Catalog) -> CoordinatorRuntime[GroupShard]:
+        limits = _group_limits(self._config)
+        groups = self._runtime(
+            catalog,
+            GROUP_TOPIC,
+            lambda epoch: GroupShard(epoch, limits),
+            lambda shard, producer_id, commit: shard.replay_marker(producer_id, commit=commit),
+        )
+        ports = self._ports
+        self._members = GroupRequests(groups, clock=ports.clock, random=ports.random)
+        return groups
 
     def _runtime(
         self,

@@ -55,6 +55,30 @@ from fencelog.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 
 def handlers() -> dict[ApiKey, RawHandler]:
     """Every request that is advertised, with what answers it."""
+    return {**_of_groups(), **_of_logs_and_producers()}
+
+
+def _of_groups() -> dict[ApiKey, RawHandler]:
+    return {
+        ApiKey.OFFSET_DELETE: message_handler(OffsetDeleteRequest.read, group_admin.offset_delete),
+        ApiKey.JOIN_GROUP: message_handler(JoinGroupRequest.read, members.join_group),
+        ApiKey.SYNC_GROUP: message_handler(SyncGroupRequest.read, members.sync_group),
+        ApiKey.HEARTBEAT: message_handler(HeartbeatRequest.read, members.heartbeat),
+        ApiKey.LEAVE_GROUP: message_handler(LeaveGroupRequest.read, members.leave_group),
+        ApiKey.LIST_GROUPS: message_handler(ListGroupsRequest.read, group_admin.list_groups),
+        ApiKey.DESCRIBE_GROUPS: message_handler(
+            DescribeGroupsRequest.read, group_admin.describe_groups
+        ),
+        ApiKey.DELETE_GROUPS: message_handler(DeleteGroupsRequest.read, group_admin.delete_groups),
+        ApiKey.OFFSET_COMMIT: message_handler(OffsetCommitRequest.read, groups.offset_commit),
+        ApiKey.OFFSET_FETCH: message_handler(OffsetFetchRequest.read, groups.offset_fetch),
+        ApiKey.TXN_OFFSET_COMMIT: message_handler(
+            TxnOffsetCommitRequest.read, groups.txn_offset_commit
+        ),
+    }
+
+
+def _of_logs_and_producers() -> dict[ApiKey, RawHandler]:
     return {
         ApiKey.PRODUCE: produce,
         ApiKey.FETCH: fetch,
@@ -85,18 +109,6 @@ def handlers() -> dict[ApiKey, RawHandler]:
         ApiKey.OFFSET_FOR_LEADER_EPOCH: message_handler(
             OffsetForLeaderEpochRequest.read, offsets.offset_for_leader_epoch
         ),
-        ApiKey.OFFSET_COMMIT: message_handler(OffsetCommitRequest.read, groups.offset_commit),
-        ApiKey.OFFSET_FETCH: message_handler(OffsetFetchRequest.read, groups.offset_fetch),
-        ApiKey.OFFSET_DELETE: message_handler(OffsetDeleteRequest.read, group_admin.offset_delete),
-        ApiKey.JOIN_GROUP: message_handler(JoinGroupRequest.read, members.join_group),
-        ApiKey.SYNC_GROUP: message_handler(SyncGroupRequest.read, members.sync_group),
-        ApiKey.HEARTBEAT: message_handler(HeartbeatRequest.read, members.heartbeat),
-        ApiKey.LEAVE_GROUP: message_handler(LeaveGroupRequest.read, members.leave_group),
-        ApiKey.LIST_GROUPS: message_handler(ListGroupsRequest.read, group_admin.list_groups),
-        ApiKey.DESCRIBE_GROUPS: message_handler(
-            DescribeGroupsRequest.read, group_admin.describe_groups
-        ),
-        ApiKey.DELETE_GROUPS: message_handler(DeleteGroupsRequest.read, group_admin.delete_groups),
         ApiKey.INIT_PRODUCER_ID: message_handler(
             InitProducerIdRequest.read, transactions.init_producer_id
         ),
@@ -105,9 +117,6 @@ def handlers() -> dict[ApiKey, RawHandler]:
         ),
         ApiKey.ADD_OFFSETS_TO_TXN: message_handler(
             AddOffsetsToTxnRequest.read, transactions.add_offsets
-        ),
-        ApiKey.TXN_OFFSET_COMMIT: message_handler(
-            TxnOffsetCommitRequest.read, groups.txn_offset_commit
         ),
         ApiKey.END_TXN: message_handler(EndTxnRequest.read, transactions.end_transaction),
         ApiKey.LIST_TRANSACTIONS: message_handler(
