@@ -29,8 +29,6 @@ class Identity:
     producer_id: int
     producer_epoch: int
     transactional_id: str | None
-    first_sequence: int = 0
-    """Of its first record on each partition."""
 
 
 class Owner(Protocol):
@@ -73,7 +71,7 @@ class PartitionSender:
         self._identity = identity
         self._acks = acks
         self._queue: deque[_Queued] = deque()
-        self._sequence = identity.first_sequence
+        self._sequence = 0
         # The first batch of a transaction goes alone: the leader asks the coordinator about it.
         self._window = 1
         self._wake = asyncio.Event()

@@ -55,9 +55,6 @@ class ProducerOptions:
     transaction_timeout_ms: int = 60_000
     compression: Compression = "none"
     joined: Joined | None = None
-    first_sequence: int = 0
-    """Where an idempotent producer begins to count, so that a test need not write 2^31 records to
-    see the sequence wrap (E1, E5)."""
 
 
 async def open_sender(cluster: Cluster, options: ProducerOptions) -> "Sender":
@@ -171,9 +168,10 @@ class Sender:
                 await self.flush()
         if self._failure is not None and self._failure.code not in FENCED:
             # A failed batch leaves sequences that nobody knows; a fresh epoch starts them over,
-            # and obtaining it aborts what is open (E7).
+            # and obtaining it aborts what is open (E7). A zombie must not get one.
+            identity = await self._initialise(self._identity)
             await self._drop()
-            self._identity = await self._initialise()
+            self._identity = identity
             self._end_may_be_under_way = False
             self._failure = None
         elif self._enlisted:
@@ -272,8 +270,7 @@ class Sender:
             return answer
 
         answer = await retrying(attempt, deadline, self._stale_coordinator)
-        first = self._options.first_sequence
-        return Identity(answer.producer_id, answer.producer_epoch, identifier, first)
+        return Identity(answer.producer_id, answer.producer_epoch, identifier)
 
     async def _enlist(self, partition: TopicPartition) -> None:
         identity = self._identity
@@ -318,6 +315,7 @@ class Sender:
         deadline = self._cluster.deadline()
 
         async def attempt() -> None:
+            before, self._end_may_be_under_way = self._end_may_be_under_way, True
             try:
                 answer = await self._cluster.ask_coordinator(
                     TRANSACTION,
@@ -328,9 +326,10 @@ class Sender:
                     END_VERSION_MAX,
                 )
             except RequestError as error:
-                if error.code is ErrorCode.NETWORK_EXCEPTION:
-                    self._end_may_be_under_way = True
+                if error.code is not ErrorCode.NETWORK_EXCEPTION:
+                    self._end_may_be_under_way = before
                 raise
+            self._end_may_be_under_way = before
             if answer.error_code:
                 verb = "commit" if commit else "abort"
                 raise failure(

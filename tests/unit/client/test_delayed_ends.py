@@ -1,8 +1,14 @@
 """A producer whose EndTxn went unanswered: it may still be under way when the next one is open."""
 
+import asyncio
+import threading
+
 import pytest
 
 from fencelog.client.blocking import Client
+from fencelog.client.cluster import Cluster, ClusterOptions
+from fencelog.client.producer import ProducerOptions, open_sender
+from fencelog.client.records_buffer import RecordsBuffer
 from fencelog.errors import ErrorCode, RequestError
 from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.batch import read_header
@@ -27,6 +33,7 @@ ADDED = AddPartitionsToTxnResponse(
     ]
 )
 ENDED = EndTxnResponse()
+DEADLINE_S = 10
 
 
 def two_transactions(broker: FakeBroker, *ends: Answer) -> list[tuple[int, int]]:
@@ -88,3 +95,66 @@ def test_a_producer_with_a_successor_does_not_fence_it_by_a_fresh_epoch() -> Non
             producer.begin()
         producer.close()
         assert caught.value.code is ErrorCode.PRODUCER_FENCED
+
+
+def test_an_abort_after_a_failed_batch_does_not_fence_a_successor_either() -> None:  # E7
+    with FakeBroker() as broker, Client(broker.address) as client:
+        fenced = InitProducerIdResponse(error_code=ErrorCode.PRODUCER_FENCED)
+        asked: list[tuple[int, int]] = []
+
+        def refuse(version: int, body: memoryview) -> Answer:
+            request = InitProducerIdRequest.read_from(Reader(body), version)
+            asked.append((request.producer_id, request.producer_epoch))
+            return fenced
+
+        broker.next(
+            ApiKey.INIT_PRODUCER_ID, InitProducerIdResponse(producer_id=5, producer_epoch=1)
+        )
+        broker.script[ApiKey.INIT_PRODUCER_ID] += [refuse]
+        broker.next(ApiKey.ADD_PARTITIONS_TO_TXN, ADDED)
+        broker.next_produce(ErrorCode.MESSAGE_TOO_LARGE)
+        producer = client.producer(transactional_id="x")
+        producer.begin()
+        producer.send("t", b"v")
+        with pytest.raises(RequestError, match="MESSAGE_TOO_LARGE"):
+            producer.flush()
+        with pytest.raises(RequestError) as caught:
+            producer.abort()
+        producer.close()
+        assert asked == [(5, 1)]
+        assert caught.value.code is ErrorCode.PRODUCER_FENCED
+
+
+async def _give_an_end_up(broker: FakeBroker, asked: threading.Event) -> None:
+    cluster = Cluster(ClusterOptions(bootstrap_servers=broker.address))
+    sender = await open_sender(cluster, ProducerOptions(transactional_id="x"))
+    await sender.begin()
+    buffer = RecordsBuffer(batch_bytes=1000, compression="none")
+    buffer.add("t", 1, None, b"v", 0, (), None)
+    await sender.enqueue(buffer.take())
+    await sender.flush()
+    ending = asyncio.create_task(sender.end(commit=True))
+    assert await asyncio.to_thread(asked.wait, DEADLINE_S)
+    ending.cancel()
+    await asyncio.wait([ending])
+    assert sender._end_may_be_under_way
+    await sender.close()
+    await cluster.close()
+
+
+def test_an_end_that_its_caller_gives_up_counts_as_under_way() -> None:  # E14
+    asked, over = threading.Event(), threading.Event()
+
+    def hold(version: int, body: memoryview) -> Answer:
+        asked.set()
+        over.wait(DEADLINE_S)
+        return None
+
+    with FakeBroker() as broker:
+        broker.next(
+            ApiKey.INIT_PRODUCER_ID, InitProducerIdResponse(producer_id=5, producer_epoch=1)
+        )
+        broker.next(ApiKey.ADD_PARTITIONS_TO_TXN, ADDED)
+        broker.script[ApiKey.END_TXN] += [hold]
+        asyncio.run(_give_an_end_up(broker, asked))
+        over.set()

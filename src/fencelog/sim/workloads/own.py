@@ -6,6 +6,7 @@ from fencelog.client.admin import Admin
 from fencelog.client.batches import EncodedBatch
 from fencelog.client.cluster import Cluster, ClusterOptions
 from fencelog.client.model import Delivery
+from fencelog.client.partition_sender import PartitionSender
 from fencelog.client.producer import ProducerOptions, Sender, open_sender
 from fencelog.client.reader import PartitionReader
 from fencelog.errors import RequestError
@@ -153,6 +154,18 @@ class OwnReader:
         self.positions = dict(positions)
 
 
+class _LateStart(dict[TopicPartition, PartitionSender]):
+    """Lets a producer count from just before the wrap: nobody writes 2^31 records to see it."""
+
+    def __init__(self, first: int) -> None:
+        super().__init__()
+        self._first = first
+
+    def __setitem__(self, partition: TopicPartition, sender: PartitionSender) -> None:
+        sender._sequence = self._first
+        super().__setitem__(partition, sender)
+
+
 class OwnLibrary:
     """fencelog's client, for one client of a workload."""
 
@@ -167,16 +180,17 @@ class OwnLibrary:
 
     async def writer(self, transactional_id: str | None) -> OwnWriter:
         """Open a sender."""
-        first_sequence = 0
-        if transactional_id is None and self._stage.random.random() < WRAP_SHARE:
-            # Any sequence may be a producer's first one (E5).
-            first_sequence = SEQUENCE_MODULUS - self._stage.random.randint(1, WRAP_RECORDS_MAX)
         options = ProducerOptions(
             transactional_id=transactional_id,
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
-            first_sequence=first_sequence,
         )
-        return OwnWriter(await open_sender(self._cluster, options), self._stage)
+        wraps = transactional_id is None and self._stage.random.random() < WRAP_SHARE
+        sender = await open_sender(self._cluster, options)
+        if wraps:
+            # Any sequence may be a producer's first one (E5).
+            first = SEQUENCE_MODULUS - self._stage.random.randint(1, WRAP_RECORDS_MAX)
+            sender._partitions = _LateStart(first)
+        return OwnWriter(sender, self._stage)
 
     async def close(self) -> None:
         """Close the connections."""
