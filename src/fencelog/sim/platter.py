@@ -15,7 +15,7 @@ Entry: TypeAlias = "Inode | Directory"
 BEHIND_A_HOLE = 60
 """Bytes that may survive behind zeros: no whole batch, which D3 would take for damage to promised
 data, and a run has no operator to tell otherwise."""
-WRITTEN_BACK = (0.1, 0.4, 0.9)
+WRITTEN_BACK = (0.1, 0.5, 0.8, 0.9)
 """The shares of unsynced files that the kernel wrote back of itself; files are old, or new."""
 Change: TypeAlias = "dict[str, Inode | Directory | None]"
 """Names given and, by None, taken; whole or not at all."""
@@ -62,7 +62,7 @@ class Inode:
             kept = self.data[:]
         else:
             some = random.randint(self.synced, len(self.data))
-            kept = self.data[: random.choice((self.synced, some))]
+            kept = self.data[: random.choice((self.synced, self.synced, some))]
         if loss is Loss.HOLES and len(kept) > self.synced:
             start = random.randint(self.synced, len(kept))
             end = random.randint(max(start, len(kept) - BEHIND_A_HOLE), len(kept))

@@ -59,12 +59,20 @@ async def come_to_rest(
     Raises TimeoutError naming the partitions where one hangs.
     """
     admin = Admin(cluster)
+    found: dict[TopicPartition, dict[str, int]] = {}
 
     async def ends() -> dict[TopicPartition, dict[str, int]]:
         start = await admin.offsets(partitions, "earliest", "replicated")
         stable = await admin.offsets(partitions, "latest", "transactional")
         high = await admin.offsets(partitions, "latest", "replicated")
         end = await admin.offsets(partitions, "latest", "tail")
+        for each in partitions:
+            found[each] = {
+                "log_start": start[each],
+                "last_stable": stable[each],
+                "high_watermark": high[each],
+                "log_end": end[each],
+            }
         hanging = [
             f"{each} at {stable[each]} of {high[each]}"
             for each in partitions
@@ -72,17 +80,15 @@ async def come_to_rest(
         ]
         if hanging:
             raise TimeoutError(f"transactions are open on {', '.join(hanging)}")
-        return {
-            each: {
-                "log_start": start[each],
-                "last_stable": stable[each],
-                "high_watermark": high[each],
-                "log_end": end[each],
-            }
-            for each in partitions
-        }
+        return found
 
-    return await insist(stage, "rest of the log", ends)
+    try:
+        return await insist(stage, "rest of the log", ends)
+    except TimeoutError:
+        if found:
+            # Who judges the history is told where it hangs.
+            stage.history.end({key_of(*each): offsets for each, offsets in found.items()})
+        raise
 
 
 async def read_all(
