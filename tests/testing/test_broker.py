@@ -187,6 +187,42 @@ def test_only_the_named_transaction_expires(fencelog_broker: LocalBroker) -> Non
     assert values(fencelog_broker, "orders") == [b"1"]
 
 
+def test_a_member_that_is_expired_commits_nothing_more(  # E8
+    fencelog_broker: LocalBroker,
+) -> None:
+    from confluent_kafka import Consumer, KafkaError, KafkaException
+
+    fencelog_broker.create_topic("orders")
+    write(fencelog_broker.bootstrap, "orders", b"one")
+    stalled = Consumer(
+        {
+            "bootstrap.servers": fencelog_broker.bootstrap,
+            "group.id": "shop",
+            "client.id": "stalled",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    stalled.subscribe(["orders"])
+    message = stalled.poll(DEADLINE_S)
+    with (
+        ThreadPoolExecutor(1) as beside,
+        fencelog_broker.hold("OffsetCommit", client_id="stalled") as held,
+    ):
+        late = beside.submit(stalled.commit, message, asynchronous=False)
+        held.wait()
+        fencelog_broker.expire_member("shop", "stalled")
+        held.release()
+        with pytest.raises(KafkaException) as refused:
+            late.result(DEADLINE_S)
+    stalled.close()
+    assert refused.value.args[0].code() == KafkaError.UNKNOWN_MEMBER_ID
+    with Client(fencelog_broker.bootstrap) as client:
+        assert client.committed_offsets("shop") == {}
+    with pytest.raises(FencelogError, match="shop has no member"):
+        fencelog_broker.expire_member("shop", "nobody")
+
+
 def test_nobody_is_fenced_by_a_name_that_was_never_used(fencelog_broker: LocalBroker) -> None:
     with pytest.raises(RequestError, match="TRANSACTIONAL_ID_NOT_FOUND"):
         fencelog_broker.fence("nobody")

@@ -123,6 +123,18 @@ class LocalBroker:
             raise FencelogError(f"{transactional_id} has no open transaction")
         life.run(life.settled())
 
+    def expire_member(self, group: str, client_id: str) -> None:
+        """Let the session of a group's member be over now, by its ``client.id``: others take over.
+
+        Raises FencelogError where the group has no such member.
+        """
+        life = self._alive()
+        members = self._asking().describe_group(group).members
+        gone = [member.member_id for member in members if member.client_id == client_id]
+        if not gone:
+            raise FencelogError(f"group {group} has no member with client.id {client_id}")
+        life.run(life.expire_members(group, gone))
+
     @contextmanager
     def hold(self, request: str, *, client_id: str | None = None) -> Iterator[Held]:
         """Hold requests of this name ("Produce", "EndTxn" …) before the broker sees them.

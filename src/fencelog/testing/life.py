@@ -15,6 +15,7 @@ from fencelog.adapters.system_clock import SystemClock, SystemRandom
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.dispatch import Dispatcher
 from fencelog.client.loop_thread import LoopThread
+from fencelog.coordination.group.model import Leaver
 from fencelog.coordination.shard import Decision
 from fencelog.coordination.transaction.records import read_key
 from fencelog.coordination.transaction.shard import TransactionShard
@@ -103,6 +104,11 @@ class Life:
             return Decision(late, bool(late))
 
         return await broker.transactions.decide(transactional_id, rule)
+
+    async def expire_members(self, group: str, member_ids: Sequence[str]) -> None:
+        """Take members out of their group, as the end of a session does; the others rebalance."""
+        leavers = tuple(Leaver(each) for each in member_ids)
+        await self._node.broker.members.leave(group, leavers)
 
     async def settled(self) -> None:
         """Return once every decided transaction is complete: its readers can see how it ended."""
