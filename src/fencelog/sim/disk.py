@@ -57,6 +57,7 @@ class SimFile:
         written = self._disk.platter.take(wanted)
         position = len(self._inode.data)
         self._inode.data += data if written == len(data) else data[:written]
+        self._inode.writes += 1
         if self._disk.wrote is not None:
             self._disk.wrote(self._path, position, data[:written])
         if verdict is None and written == len(data):

@@ -12,6 +12,7 @@ from random import Random
 from typing import TypeAlias
 
 Entry: TypeAlias = "Inode | Directory"
+PAGE_BYTES = 4096
 BEHIND_A_HOLE = 60
 """Bytes that may survive behind zeros: no whole batch, which D3 would take for damage to promised
 data, and a run has no operator to tell otherwise."""
@@ -39,6 +40,7 @@ class Inode:
     """Bytes below are stable, or count as clean; see ``doubtful``."""
     doubtful: list[tuple[int, int]] = field(default_factory=list)
     """Ranges below ``synced``, in order, that a failed sync took for written."""
+    writes: int = 0
     is_named: bool = True
     openings: int = 0
 
@@ -56,14 +58,17 @@ class Inode:
         """The file after a power cut; ``whole``: how likely all of it was written back before."""
         if loss is Loss.NONE:
             return Inode(bytearray(self.data), len(self.data))
+        is_page = self.writes == 1 and self.synced == 0 and len(self.data) <= PAGE_BYTES
         if loss is Loss.ALL:
             kept = self.data[: self.synced]
         elif random.random() < whole:
             kept = self.data[:]
+        elif is_page:
+            kept = self.data[:0]  # written once: it is there or not
         else:
             some = random.randint(self.synced, len(self.data))
             kept = self.data[: random.choice((self.synced, self.synced, some))]
-        if loss is Loss.HOLES and len(kept) > self.synced:
+        if loss is Loss.HOLES and len(kept) > self.synced and not is_page:
             start = random.randint(self.synced, len(kept))
             end = random.randint(max(start, len(kept) - BEHIND_A_HOLE), len(kept))
             kept[start:end] = bytes(end - start)
