@@ -36,6 +36,21 @@ class Facts:
     """For each key and rank, whether a final reader was shown it."""
     finals: list[int]
     """The final readers."""
+    passed: list[list[range]]
+    """For each key, ranks over which some reader jumped; marked as polls are looked at."""
+
+    def went_past(self, key: int, offset: int) -> bool:
+        """Whether readers were shown what lies behind an offset, and should have been shown it.
+
+        Without final readers, where readers were sent to other places in between, only those count
+        that were reading on: one that was sent behind it says nothing.
+        """
+        if self.finals:
+            return offset < self.final_horizons[key]
+        if not self.history.resets:
+            return offset < self.horizons[key]
+        rank = self.rank(key, offset)
+        return any(rank in ranks for ranks in self.passed[key])
 
     def rank(self, key: int, offset: int) -> int:
         """How many known offsets are below this one."""
@@ -122,6 +137,7 @@ def establish(history: History) -> Facts:
         orders=[],
         final_seen=[],
         finals=history.final_processes(),
+        passed=[[] for _ in history.logs],
     )
     outcome = history.ops.outcome
     for send, (op, told, polled) in enumerate(zip(sends.op, sends.told, sends.polled, strict=True)):

@@ -108,6 +108,8 @@ class Polls:
                 )
             return
         skipped = self._skipped(key, before, rank)
+        if skipped:
+            self._facts.passed[key].append(skipped)
         if skipped and self._found.more("int-poll-skip"):
             self._found.keep(
                 "int-poll-skip",
@@ -173,6 +175,8 @@ class Polls:
 
     def _outer_skip(self, op: int, key: int, before: int, first: int, last_op: int | None) -> None:
         skipped = self._skipped(key, before, first)
+        if skipped:
+            self._facts.passed[key].append(skipped)
         if not skipped or not self._found.more("poll-skip"):
             return
         order, name = self._facts.orders[key], self._facts.history.keys.all[key]

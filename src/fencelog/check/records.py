@@ -227,10 +227,9 @@ class _Missing:
             return None
         if offset < facts.log_start(key):
             return None
-        horizon = (facts.final_horizons if facts.finals else facts.horizons)[key]
         is_seen = sends.polled[send] != NONE
         at = f"was seen at {offset}" if is_seen else f"has offset {offset}"
-        if offset < horizon:
+        if facts.went_past(key, offset):
             return _Lack(send, True, f"it {at}, and {who} went past without it")
         log_end = facts.log_end(key)
         if log_end is not None and offset >= log_end:

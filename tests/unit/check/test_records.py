@@ -21,6 +21,26 @@ def test_an_acknowledged_record_that_nobody_reached_is_unread_without_final_read
     assert h.verdict().found == {"unread": 1}
 
 
+def test_a_reader_that_was_sent_behind_a_record_does_not_show_it_lost() -> None:
+    h = Written()
+    h.ok("w", send("x", "a", 0))
+    h.ok("w", send("x", "b", 1))
+    h.reset("r")
+    h.ok("r", poll(x=[(1, "b")]))
+    assert h.verdict().valid
+    assert h.verdict().found == {"unread": 1}
+
+
+def test_a_reader_that_was_sent_somewhere_and_reads_on_shows_what_is_lost() -> None:
+    h = Written()
+    for offset, value in enumerate("abcd"):
+        h.ok("w", send("x", value, offset))
+    h.reset("r")
+    h.ok("r", poll(x=[(1, "b")]))
+    h.ok("r", poll(x=[(3, "d")]))
+    assert h.verdict().found == {"lost-write": 1, "poll-skip": 1, "unread": 1}
+
+
 def test_an_acknowledged_record_that_no_final_reader_reached_is_unseen() -> None:
     h = Written()
     op = h.ok("w", send("x", "a", 0), send("x", "b", 1))
