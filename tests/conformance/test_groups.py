@@ -1,6 +1,5 @@
 """Groups of the three stock clients, unmodified."""
 
-import gc
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -219,8 +218,6 @@ def test_a_group_of_workers_copies_each_record_once_while_it_rebalances(  # E8, 
     assert sorted(copied) == sorted(values)
 
 
-# aiokafka leaves the sockets of connections that failed to the garbage collector.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_group_goes_on_where_it_was_after_a_kill_of_its_broker(  # E15
     tmp_path: Path, topic: str, client: str
 ) -> None:
@@ -247,4 +244,3 @@ def test_a_group_goes_on_where_it_was_after_a_kill_of_its_broker(  # E15
             assert after.state == "Stable"
         finally:
             member.close()
-            gc.collect()
