@@ -68,8 +68,8 @@ def _parser() -> argparse.ArgumentParser:
         choices=[*sorted(WORKLOADS), "all"],
         help="what the clients do (queue for one seed, else all)",
     )
-    parser.add_argument("--minutes", type=float, help="go on from A for so long")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--minutes", type=_minutes, help="go on from A for so long")
+    parser.add_argument("--jobs", type=_count, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--stop", action="store_true", help="end at the first failure")
     parser.add_argument("--no-shrink", action="store_true", help="leave failing plans as they are")
     parser.add_argument("--case", metavar="FILE", help="replay what a shrunk failure printed")
@@ -83,6 +83,22 @@ def _range(text: str) -> tuple[int, int]:
     if not colon or not first.isdecimal() or not end.isdecimal() or int(end) <= int(first):
         raise argparse.ArgumentTypeError(f"{text!r} is not A:B with A < B, for example 0:200")
     return int(first), int(end)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+    return int(text)
+
+
+def _minutes(text: str) -> float:
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = 0.0
+    if minutes <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0, for example 1.5")
+    return minutes
 
 
 def _read_case(path: str) -> Case:
@@ -271,6 +287,9 @@ def _failure(result: Result) -> str:
 
 def _report(totals: _Totals, took_s: float) -> None:
     console = Console(soft_wrap=True, highlight=False)
+    if not totals.seeds:
+        console.print("no seed was run in this time")
+        return
     table = Table("fault", "struck", box=None)
     for kind, number in totals.struck.most_common():
         table.add_row(kind, str(number))
