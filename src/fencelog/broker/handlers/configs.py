@@ -7,7 +7,7 @@ defaults of topic settings change while it runs; any other is refused by name.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -29,6 +29,8 @@ from fencelog.wire.messages.describe_configs import (
     DescribeConfigsSynonym,
 )
 
+Resource = tuple[int, str]
+"""Its kind and its name."""
 TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4
 TYPES = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7}
@@ -174,23 +176,23 @@ async def alter_configs(
 ) -> alter_messages.AlterConfigsResponse:
     """Let the settings named be all that a resource sets for itself."""
     del request
-    times = Counter((one.resource_type, one.resource_name) for one in message.resources)
-    responses = []
-    async for asked in each(message.resources):
-        resource = (asked.resource_type, asked.resource_name)
-        steps = [Step(one.name, Operation.SET, one.value) for one in asked.configs]
-        error, text = await _change(
-            broker, resource, steps, times[resource], whole=True, dry=message.validate_only
+    changes = [
+        (
+            (asked.resource_type, asked.resource_name),
+            [Step(one.name, Operation.SET, one.value) for one in asked.configs],
         )
-        responses.append(
+        for asked in message.resources
+    ]
+    return alter_messages.AlterConfigsResponse(
+        responses=[
             alter_messages.AlterConfigsResourceResponse(
-                error_code=error,
-                error_message=text,
-                resource_type=asked.resource_type,
-                resource_name=asked.resource_name,
+                error_code=error, error_message=text, resource_type=kind, resource_name=name
             )
-        )
-    return alter_messages.AlterConfigsResponse(responses=responses)
+            async for (kind, name), error, text in _changed(
+                broker, changes, whole=True, dry=message.validate_only
+            )
+        ]
+    )
 
 
 async def incremental_alter_configs(
@@ -198,28 +200,38 @@ async def incremental_alter_configs(
 ) -> incremental_messages.IncrementalAlterConfigsResponse:
     """Change the settings named and leave the others (KIP-339)."""
     del request
-    times = Counter((one.resource_type, one.resource_name) for one in message.resources)
-    responses = []
-    async for asked in each(message.resources):
-        resource = (asked.resource_type, asked.resource_name)
-        steps = [Step(one.name, one.config_operation, one.value) for one in asked.configs]
-        error, text = await _change(
-            broker, resource, steps, times[resource], whole=False, dry=message.validate_only
+    changes = [
+        (
+            (asked.resource_type, asked.resource_name),
+            [Step(one.name, one.config_operation, one.value) for one in asked.configs],
         )
-        responses.append(
+        for asked in message.resources
+    ]
+    return incremental_messages.IncrementalAlterConfigsResponse(
+        responses=[
             incremental_messages.AlterConfigsResourceResponse(
-                error_code=error,
-                error_message=text,
-                resource_type=asked.resource_type,
-                resource_name=asked.resource_name,
+                error_code=error, error_message=text, resource_type=kind, resource_name=name
             )
-        )
-    return incremental_messages.IncrementalAlterConfigsResponse(responses=responses)
+            async for (kind, name), error, text in _changed(
+                broker, changes, whole=False, dry=message.validate_only
+            )
+        ]
+    )
+
+
+async def _changed(
+    broker: Broker, changes: list[tuple[Resource, list[Step]]], *, whole: bool, dry: bool
+) -> AsyncIterator[tuple[Resource, ErrorCode, str | None]]:
+    """Change each resource by itself; yields it with why it was not, else NONE."""
+    times = Counter(resource for resource, _ in changes)
+    async for resource, steps in each(changes):
+        error, text = await _change(broker, resource, steps, times[resource], whole=whole, dry=dry)
+        yield resource, error, text
 
 
 async def _change(
     broker: Broker,
-    resource: tuple[int, str],
+    resource: Resource,
     steps: list[Step],
     times: int,
     *,
