@@ -101,22 +101,7 @@ class Node:
             catalog, VERSIONED_TOPIC, lambda epoch: VersionedShard(epoch, versioned_limits)
         )
         self._groups = self._group_runtime(catalog)
-        self._senders: tuple[MarkerSender[TransactionShard], MarkerSender[VersionedShard]] = (
-            MarkerSender(
-                self._transactions,
-                lambda shard, committed: transaction_work(shard, committed, ports.clock),
-                find=self._logs.find,
-                flusher=self._flusher,
-                clock=ports.clock,
-            ),
-            MarkerSender(
-                self._versioned,
-                versioned_work,
-                find=self._logs.find,
-                flusher=self._flusher,
-                clock=ports.clock,
-            ),
-        )
+        self._senders = self._marker_senders()
         producer_ids = ProducerIds(ports.metadata)
         await self._resume(catalog, producer_ids)
         self.broker = Broker(
@@ -140,6 +125,27 @@ class Node:
         if config.compaction_enabled:
             self._upkeep.append(loop.create_task(self.cleaner.run()))
         self._tasks += self._upkeep
+
+    def _marker_senders(
+        self,
+    ) -> tuple[MarkerSender[TransactionShard], MarkerSender[VersionedShard]]:
+        clock = self._ports.clock
+        return (
+            MarkerSender(
+                self._transactions,
+                lambda shard, committed: transaction_work(shard, committed, clock),
+                find=self._logs.find,
+                flusher=self._flusher,
+                clock=clock,
+            ),
+            MarkerSender(
+                self._versioned,
+                versioned_work,
+                find=self._logs.find,
+                flusher=self._flusher,
+                clock=clock,
+            ),
+        )
 
     async def stop(self) -> None:
         """Answer what was begun, flush, and close so that the next start trusts the files."""
