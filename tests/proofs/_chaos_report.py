@@ -13,7 +13,7 @@ from tests.proofs._chaos_chapter import Outcome
 from tests.proofs._chaos_check import Checked
 from tests.proofs._chaos_holds import END
 from tests.proofs._chaos_nemesis import number_of
-from tests.proofs._report import machine
+from tests.proofs._report import machine, planted, verdict_on
 
 PROSE = """\
 In each chapter a broker is started on an empty file system of its own (ext4 on a loop device,
@@ -307,14 +307,11 @@ def _open(proof: Proof) -> list[str]:
 def _breaks(breaks: list[Found]) -> list[str]:
     if not breaks:
         return []
-    rows = []
-    for each in breaks:
-        first = each.problems[0].replace("\n", " ").replace("|", "/")[:160] if each.problems else ""
-        verdict = f"red, {len(each.problems)}" if each.problems else "**NOT FOUND**"
-        rows.append(
-            f"| {each.broken.name} | {each.broken.rule} | `{each.broken.file}` | {each.faults} | "
-            f"{each.seconds:.0f} | {verdict} | {first} |"
-        )
+    rows = [
+        f"| {planted(each.broken)} | {each.faults} | {each.seconds:.0f} | "
+        f"{verdict_on(each.problems)} |"
+        for each in breaks
+    ]
     return [
         "## It can fail",
         "",

@@ -4,6 +4,7 @@ import os
 import platform
 import subprocess
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import version
@@ -174,17 +175,26 @@ def _spark_lines(verdict: SparkVerdict | None) -> list[str]:
     ]
 
 
+def planted(broken: Break) -> str:
+    """The cells that tell of a break: what, against which rule, where."""
+    return f"{broken.name} | {broken.rule} | `{broken.file}`"
+
+
+def verdict_on(problems: Sequence[str]) -> str:
+    """The cells that tell what was found of a break: the number of problems, and the first."""
+    if not problems:
+        return "**NOT FOUND** | "
+    first = problems[0].replace("\n", " ").replace("|", "/")[:160]
+    return f"red, {len(problems)} | {first}"
+
+
 def _break_lines(breaks: list[Found]) -> list[str]:
     if not breaks:
         return []
-    rows = []
-    for each in breaks:
-        first = each.problems[0].replace("\n", " ").replace("|", "/")[:160] if each.problems else ""
-        verdict = f"red, {len(each.problems)}" if each.problems else "**NOT FOUND**"
-        rows.append(
-            f"| {each.broken.name} | {each.broken.rule} | `{each.broken.file}` | {each.kills} "
-            f"| {verdict} | {first} |"
-        )
+    rows = [
+        f"| {planted(each.broken)} | {each.kills} | {verdict_on(each.problems)} |"
+        for each in breaks
+    ]
     return [
         "## It can fail",
         "",
