@@ -31,7 +31,7 @@ GROUPS = [
     Planted(
         "E8",
         "coordination/group/group.py",
-        "            if current is not None and current != member_id:\n"
+        "            if current != member_id:\n"
         "                return ErrorCode.FENCED_INSTANCE_ID\n",
         "",
         IN_TRANSACTION + "test_a_replaced_static_member_takes_no_offset_into_a_transaction",

@@ -77,21 +77,21 @@ class GroupStage(Stage):
     # -- members -------------------------------------------------------------------------------
 
     def do_join(self, words: list[str]) -> str:
-        """``join GROUP [as=ID] [instance=I] [version=V] [topics=T,T] [protocols=P,P] [session=MS]
-        [rebalance=MS] [owned=X]``."""
+        """``join GROUP [as=ID] [instance=I] [version=V] [type=TYPE] [topics=T,T] [protocols=P,P]
+        [session=MS] [rebalance=MS] [owned=X]``; ``-`` is an empty type, or no protocol at all."""
         given = options(words[1:])
         version = int(given.get("version", "9"))
         content = subscription(given.get("topics", "t").split(","), given.get("owned", "").encode())
         self.newcomers += "as" not in given
+        protocols = given.get("protocols", "range").split(",")
         request = JoinRequest(
             group=words[0],
             member_id=given.get("as", ""),
             instance_id=given.get("instance"),
             session_timeout_ms=int(given.get("session", "10000")),
             rebalance_timeout_ms=int(given.get("rebalance", "60000")),
-            protocols=tuple(
-                Protocol(name, content) for name in given.get("protocols", "range").split(",")
-            ),
+            protocol_type=given.get("type", "consumer").strip("-"),
+            protocols=tuple(Protocol(name, content) for name in protocols if name != "-"),
             knows_member_id_required=version >= 4,
             knows_skip_assignment=version >= 9,
         )
@@ -105,11 +105,13 @@ class GroupStage(Stage):
         return self._told(decision)
 
     def do_sync(self, words: list[str]) -> str:
-        """``sync GROUP MEMBER/GENERATION [instance=I] [MEMBER=ASSIGNMENT…]``."""
+        """``sync GROUP MEMBER/GENERATION [instance=I] [type=T] [protocol=P] [MEMBER=SHARE…]``."""
         given = options(words[2:])
         request = SyncRequest(
             group=words[0],
             caller=caller(words[1], given.pop("instance", None)),
+            protocol_type=given.pop("type", None),
+            protocol=given.pop("protocol", None),
             assignments=tuple((member, share.encode()) for member, share in given.items()),
         )
         return self._told(

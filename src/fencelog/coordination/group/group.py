@@ -134,7 +134,9 @@ class Group:
         """NONE for a member; FENCED_INSTANCE_ID for one whose place another process has taken."""
         if instance_id is not None:
             current = self.instances.get(instance_id)
-            if current is not None and current != member_id:
+            if current is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            if current != member_id:
                 return ErrorCode.FENCED_INSTANCE_ID
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
