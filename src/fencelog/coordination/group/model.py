@@ -81,9 +81,12 @@ class Caller(NamedTuple):
     instance_id: str | None = None
 
     @property
-    def claims_membership(self) -> bool:
-        """Whether it says that it is a member."""
-        return bool(self.member_id) or self.generation >= 0 or self.instance_id is not None
+    def names_no_member(self) -> bool:
+        """Whether it says neither who it is nor of which generation.
+
+        A consumer that assigns its partitions itself is such a one, and may have an instance name.
+        """
+        return not self.member_id and self.generation < 0
 
 
 NOBODY = Caller()

@@ -228,7 +228,7 @@ class GroupShard:
         if group is not None and member is not None:
             group.heard(member, now)
         has_members = group is not None and group.had_members
-        needs_member = has_members and not asked.caller.claims_membership
+        needs_member = has_members and asked.caller.names_no_member
         answers: Answers = {}
         records: list[LogRecord] = []
         for partition, committed in asked.offsets.items():
@@ -257,15 +257,16 @@ class GroupShard:
     def _not_a_member(self, asked: Commit) -> ErrorCode:
         """Hold a commit against the group's generation (rule E8, KIP-447)."""
         group, caller = self._groups.get(asked.group), asked.caller
+        if caller.names_no_member and (group is None or not group.members):
+            return ErrorCode.NONE
         if group is None:
-            if caller.member_id or caller.instance_id is not None:
-                return ErrorCode.UNKNOWN_MEMBER_ID
-            return ErrorCode.ILLEGAL_GENERATION if caller.generation >= 0 else ErrorCode.NONE
-        if caller.claims_membership:
+            is_named = bool(caller.member_id)
+            return ErrorCode.UNKNOWN_MEMBER_ID if is_named else ErrorCode.ILLEGAL_GENERATION
+        if not caller.names_no_member or caller.instance_id is not None:
             error = group.refusal_of(caller)
             if error is not ErrorCode.NONE:
                 return error
-        elif group.members and not asked.is_transactional:
+        elif not asked.is_transactional:
             return ErrorCode.UNKNOWN_MEMBER_ID
         if group.state is GroupState.COMPLETING and not asked.is_transactional:
             return ErrorCode.REBALANCE_IN_PROGRESS
