@@ -157,6 +157,10 @@ class WireError(FencelogError):
     """A peer sent bytes that are no valid frame, message or record batch."""
 
 
+class LimitError(WireError):
+    """What a peer sent holds, or unpacks to, more than its reader takes at a time."""
+
+
 class CorruptionError(FencelogError):
     """Stored bytes are not what was written; names file and position."""
 

@@ -11,6 +11,7 @@ from fencelog.broker.log_flusher import LogFlusher
 from fencelog.broker.log_manager import LogManager
 from fencelog.broker.producer_ids import ProducerIds
 from fencelog.broker.settings import Settings
+from fencelog.broker.turns import Turns
 from fencelog.coordination.group.shard import GroupShard
 from fencelog.coordination.transaction.shard import TransactionShard
 from fencelog.coordination.versioned.shard import VersionedShard
@@ -34,5 +35,6 @@ class Broker:
     producer_ids: ProducerIds
     clock: WallClock
     deadlines: Deadlines = field(default_factory=Deadlines)
+    turns: Turns = field(default_factory=Turns)
     address: tuple[str, int] = ("127.0.0.1", 0)
     """Where the broker listens; the port is the real one once it does."""

@@ -1,7 +1,6 @@
 """From a frame to its handler: header, version check, decoding, and the answer's encoding."""
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from fencelog.broker.connection import Answer, Connection, Reply, Request
@@ -11,21 +10,14 @@ from fencelog.types import Buffer
 from fencelog.wire.api_versions import SUPPORTED, ApiKey
 from fencelog.wire.headers import read_request_header, response_header, response_is_flexible
 from fencelog.wire.message import Message
+from fencelog.wire.primitives import REQUEST_ITEMS_MAX
 
-Q = TypeVar("Q")
-T = TypeVar("T")
+Q = TypeVar("Q", bound=Message)
 PLAIN_FRAME_BYTES_MAX = 1024 * 1024
 """For messages without records: tens of thousands of partitions by name."""
-ITEMS_PER_TURN = 200
+LONG_BODY_BYTES = 16 * 1024
+"""Above this a request takes a turn of its own to be read, and one to be answered."""
 RawHandler = Callable[[Broker, Request], Answer]
-
-
-async def each(items: Iterable[T]) -> AsyncIterator[T]:
-    """Go through what one request names, and let other connections have their turns meanwhile."""
-    for number, item in enumerate(items, 1):
-        yield item
-        if number % ITEMS_PER_TURN == 0:
-            await asyncio.sleep(0)
 
 
 def respond(request: Request, *body: Buffer) -> list[Buffer]:
@@ -36,7 +28,7 @@ def respond(request: Request, *body: Buffer) -> list[Buffer]:
 
 
 def message_handler(
-    read: Callable[[Buffer, int], Q],
+    kind: type[Q],
     handle: Callable[[Broker, Q, Request], Awaitable[Message]],
 ) -> RawHandler:
     """Wrap a handler of decoded messages; while it waits, the connection's next request does."""
@@ -45,8 +37,21 @@ def message_handler(
         response = await handle(broker, decoded, request)
         return respond(request, response.write(request.header.api_version))
 
+    async def run_long(broker: Broker, request: Request) -> Reply:
+        await broker.turns.next()
+        decoded = read(request)
+        await broker.turns.next()
+        response = await handle(broker, decoded, request)
+        await broker.turns.next()
+        return respond(request, response.write(request.header.api_version))
+
+    def read(request: Request) -> Q:
+        return kind.read(request.body, request.header.api_version, REQUEST_ITEMS_MAX)
+
     def raw(broker: Broker, request: Request) -> Answer:
-        return run(broker, request, read(request.body, request.header.api_version))
+        if len(request.body) > LONG_BODY_BYTES:
+            return run_long(broker, request)
+        return run(broker, request, read(request))
 
     return raw
 

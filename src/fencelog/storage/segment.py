@@ -3,20 +3,33 @@
 Nothing here trusts the file: a walk checks each batch as D3 asks, and ends at the first bad one.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from struct import Struct
 from struct import error as struct_error
 from typing import NamedTuple
 
-from fencelog.errors import CorruptionError, WireError
+from fencelog.errors import CorruptionError, LimitError, WireError
 from fencelog.log.values import ReadPlan
 from fencelog.ports import DiskFile
 from fencelog.types import Buffer, Offset, TimestampMs
-from fencelog.wire.batch import HEADER_BYTES, LENGTH_END, MAGIC, BatchHeader, check_crc, read_header
-from fencelog.wire.records import read_records
+from fencelog.wire.batch import (
+    HEADER_BYTES,
+    LENGTH_END,
+    MAGIC,
+    BatchHeader,
+    TimestampType,
+    check_crc,
+    read_header,
+)
+from fencelog.wire.filtering import plain_records
+from fencelog.wire.filtering import walk as records_of
 
 _CHUNK_BYTES = 4 << 20
 _SKIP_BYTES = 8 << 10
+_OPENED_BYTES_MAX = 32 << 20
+"""Of one batch, decompressed, in which a timestamp is looked for."""
+_RECORDS_PER_TURN = 2_000
 _MAGIC_AT = 16
 _OFFSET_DISTANCE_MAX = 1 << 31
 _EXTENT = Struct(">qi4xb6xi")  # base offset, length, magic, last offset delta
@@ -231,9 +244,33 @@ async def find_timestamp(
         if header.next_offset > plan.upper_offset:
             return None
         if header.max_timestamp >= timestamp:
-            batch = memoryview(await file.read(position, header.size))
-            for record in read_records(batch):
-                if record.timestamp >= timestamp and record.offset >= plan.offset:
-                    return record.offset, record.timestamp
+            found = await _find_in_batch(
+                header, await file.read(position, header.size), plan, timestamp
+            )
+            if found is not None:
+                return found
         position += header.size
+    return None
+
+
+async def _find_in_batch(
+    header: BatchHeader, batch: Buffer, plan: ReadPlan, timestamp: TimestampMs
+) -> tuple[Offset, TimestampMs] | None:
+    """Return the first record of a batch that is in range and not older, if any.
+
+    A batch that unpacks to more than a client ever sends is not opened: it counts from its begin.
+    Raises WireError where its records are malformed.
+    """
+    stamped = header.timestamp_type is TimestampType.LOG_APPEND_TIME
+    try:
+        plain = plain_records(header, batch, _OPENED_BYTES_MAX)
+    except LimitError:
+        return max(header.base_offset, plan.offset), header.max_timestamp
+    for number, record in enumerate(records_of(header, plain), 1):
+        offset = Offset(header.base_offset + record.offset_delta)
+        found = header.max_timestamp if stamped else header.base_timestamp + record.timestamp_delta
+        if found >= timestamp and offset >= plan.offset:
+            return offset, TimestampMs(found)
+        if number % _RECORDS_PER_TURN == 0:
+            await asyncio.sleep(0)
     return None

@@ -7,7 +7,7 @@ measured afterwards. The libraries load when a codec is first used.
 from collections.abc import Iterator
 from struct import Struct
 
-from fencelog.errors import WireError
+from fencelog.errors import LimitError, WireError
 from fencelog.types import Buffer
 from fencelog.wire.batch import Compression
 from fencelog.wire.primitives import Reader
@@ -21,6 +21,8 @@ _BLOCK_SIZE = Struct(">i")
 _GZIP_WINDOW_BITS = 31
 _FIRST_GUESS = 4
 _PIECE_BYTES_MIN = 64 * 1024
+_SNAPPY_RATIO_MAX = 22
+"""A copy of 64 bytes takes 3: a block that claims to hold more than this lies."""
 
 
 def compress(codec: Compression, data: Buffer) -> Buffer:
@@ -48,8 +50,8 @@ def compress(codec: Compression, data: Buffer) -> Buffer:
 def decompress(codec: Compression, data: Buffer, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> Buffer:
     """Return what was compressed.
 
-    Raises WireError when the bytes are no stream of this codec, when they end too early, and when
-    more than ``bytes_max`` bytes would come out.
+    Raises WireError when the bytes are no stream of this codec, and when they end too early;
+    LimitError when more than ``bytes_max`` bytes would come out.
     """
     match codec:
         case Compression.NONE:
@@ -145,6 +147,8 @@ def _decompress_snappy(data: Buffer, bytes_max: int) -> bytearray:
             size = cramjam.snappy.decompress_raw_len(block)
             if len(plain) + size > bytes_max:
                 raise _too_large(bytes_max)
+            if size > _SNAPPY_RATIO_MAX * len(block):
+                raise WireError(f"snappy: {size} bytes cannot come out of {len(block)}")
             plain += bytes(cramjam.snappy.decompress_raw(block))
         except cramjam.DecompressionError as error:
             raise WireError(f"snappy: {error}") from None
@@ -161,5 +165,5 @@ def _snappy_blocks(data: Buffer) -> Iterator[memoryview]:
         yield reader.view(reader.int32())
 
 
-def _too_large(bytes_max: int) -> WireError:
-    return WireError(f"more than {bytes_max} bytes come out of a compressed batch")
+def _too_large(bytes_max: int) -> LimitError:
+    return LimitError(f"more than {bytes_max} bytes come out of a compressed batch")

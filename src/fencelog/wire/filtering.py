@@ -5,6 +5,7 @@ that records are gone. A batch that holds tombstones, or a marker that nobody ne
 delete horizon: the time from which on they may go. It stands where the base timestamp was.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from fencelog.errors import WireError
@@ -16,7 +17,7 @@ from fencelog.wire.batch import (
     BatchHeader,
     seal,
 )
-from fencelog.wire.compression import compress, decompress
+from fencelog.wire.compression import DECOMPRESSED_BYTES_MAX, compress, decompress
 from fencelog.wire.primitives import write_varint
 
 _MORE = 0x80
@@ -46,26 +47,40 @@ def delete_horizon(header: BatchHeader) -> TimestampMs | None:
     return header.base_timestamp if header.attributes & DELETE_HORIZON else None
 
 
-def scan(header: BatchHeader, batch: Buffer) -> tuple[Buffer, list[ScannedRecord]]:
+def plain_records(
+    header: BatchHeader, batch: Buffer, bytes_max: int = DECOMPRESSED_BYTES_MAX
+) -> bytes:
+    """Return the bytes of a batch's records, decompressed.
+
+    Raises WireError where they are malformed, LimitError where more than ``bytes_max`` come out.
+    """
+    if header.record_count == 0:
+        return b""
+    return bytes(decompress(header.compression, memoryview(batch)[HEADER_BYTES:], bytes_max))
+
+
+def scan(header: BatchHeader, batch: Buffer) -> tuple[bytes, list[ScannedRecord]]:
     """Return the batch's records as plain bytes, and where each of them stands.
 
     Raises WireError where the batch is malformed or too large once it is decompressed.
     """
-    if header.record_count == 0:
-        return b"", []
-    plain = bytes(decompress(header.compression, memoryview(batch)[HEADER_BYTES:]))
-    records = []
-    position = 0
+    plain = plain_records(header, batch)
+    return plain, list(walk(header, plain))
+
+
+def walk(header: BatchHeader, plain: bytes) -> Iterator[ScannedRecord]:
+    """Yield where each record of a batch stands in its plain bytes; WireError as they come."""
+    position = number = 0
     try:
-        for _ in range(header.record_count):
+        while number < header.record_count:
             record = _scan_one(plain, position)
             position = record.end
-            records.append(record)
+            number += 1
+            yield record
     except IndexError:
-        raise WireError(f"{len(records)} of {header.record_count} records are whole") from None
+        raise WireError(f"{number} of {header.record_count} records are whole") from None
     if position != len(plain):
         raise WireError(f"{len(plain) - position} bytes after the last record")
-    return plain, records
 
 
 def _scan_one(data: bytes, start: int) -> ScannedRecord:

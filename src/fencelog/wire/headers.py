@@ -11,7 +11,7 @@ from typing import NamedTuple
 from fencelog.errors import WireError
 from fencelog.types import Buffer
 from fencelog.wire.api_versions import ApiKey, is_flexible
-from fencelog.wire.primitives import Reader, write_string
+from fencelog.wire.primitives import REQUEST_ITEMS_MAX, Reader, write_string
 
 _REQUEST = Struct(">hhi")
 _REQUEST_AND_LENGTH = Struct(">hhih")
@@ -54,7 +54,7 @@ def read_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
         if position < len(data) and data[position] == 0:
             position += 1
         else:
-            reader = Reader(data, position)
+            reader = Reader(data, position, REQUEST_ITEMS_MAX)
             reader.skip_tags()
             position = reader.position
     return RequestHeader(api_key, api_version, correlation_id, client_id), data[position:]

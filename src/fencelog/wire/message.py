@@ -4,6 +4,7 @@ The classes themselves stand in ``fencelog.wire.messages``, one module per reque
 ``tools/generate_messages.py``.
 """
 
+import sys
 from typing import Any, ClassVar, Self
 
 from fencelog.errors import WireError
@@ -61,8 +62,8 @@ class Message(Structure):
         return bytes(out)
 
     @classmethod
-    def read(cls, data: Buffer, version: int) -> Self:
-        """Return the message that the bytes begin with.
+    def read(cls, data: Buffer, version: int, items_max: int = sys.maxsize) -> Self:
+        """Return the message that the bytes begin with, with ``items_max`` items in all its arrays.
 
         What follows it is ignored, as Kafka's broker does: librdkafka 2.16 sends three bytes too
         many in a MetadataRequest for all topics. Raises WireError when the bytes are malformed
@@ -70,5 +71,4 @@ class Message(Structure):
         """
         if not cls.MIN_VERSION <= version <= cls.MAX_VERSION:
             raise WireError(f"{cls.__name__} has no version {version}")
-        reader = Reader(data)
-        return cls.read_from(reader, version)
+        return cls.read_from(Reader(data, 0, items_max), version)

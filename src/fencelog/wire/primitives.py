@@ -4,15 +4,21 @@
 varint of length + 1) and tagged fields.
 """
 
+import sys
 from collections.abc import Iterable, Sequence, Sized
 from struct import Struct
 from struct import error as struct_error
 from typing import Any
 
-from fencelog.errors import ErrorCode, WireError
+from fencelog.errors import ErrorCode, LimitError, WireError
 from fencelog.types import Buffer
 
 STRING_BYTES_MAX = 0x7FFF
+REQUEST_ITEMS_MAX = 25_000
+"""Items of all arrays, and tagged fields, that one request may have: room for 10,000 partitions of
+as many topics. Each becomes an object or more, so this bounds what a request's bytes turn into, and
+how long it takes.
+"""
 
 _INT8 = Struct(">b")
 _INT16 = Struct(">h")
@@ -28,13 +34,18 @@ pack_int64 = _INT64.pack
 class Reader:
     """Reads a buffer front to back; each method raises WireError where the bytes end or lie."""
 
-    __slots__ = ("data", "end", "position")
+    __slots__ = ("data", "end", "items_left", "position")
 
-    def __init__(self, data: Buffer, position: int = 0) -> None:
-        """Start at ``position``; views handed out later are views of ``data``."""
+    def __init__(self, data: Buffer, position: int = 0, items_max: int = sys.maxsize) -> None:
+        """Start at ``position``; views handed out later are views of ``data``.
+
+        ``items_max``: how many items of arrays, and tagged fields, are read in all; LimitError
+        where there are more.
+        """
         self.data = data if type(data) is memoryview else memoryview(data)
         self.position = position
         self.end = len(self.data)
+        self.items_left = items_max
 
     @property
     def remaining(self) -> int:
@@ -199,6 +210,8 @@ class Reader:
         length = self._length(flexible, _INT32)
         if length * item_bytes_min > self.end - self.position:
             raise self._too_many(length)
+        if length > 0:
+            self._count(length)
         return length
 
     def array_length(self, flexible: bool, item_bytes_min: int = 1) -> int:
@@ -208,25 +221,41 @@ class Reader:
             raise self._null()
         if length * item_bytes_min > self.end - self.position:
             raise self._too_many(length)
+        self.items_left -= length
+        if self.items_left < 0:
+            raise self._over_limit()
         return length
+
+    def _count(self, items: int) -> None:
+        self.items_left -= items
+        if self.items_left < 0:
+            raise self._over_limit()
 
     def skip_tags(self) -> None:
         """Pass over a section of tagged fields that nobody here knows."""
         if self.position < self.end and self.data[self.position] == 0:
             self.position += 1
             return
-        for _ in range(self.uvarint()):
+        for _ in range(self._tag_count()):
             self.uvarint()
             self.view(self.uvarint())
 
     def tags(self) -> Iterable[tuple[int, "Reader"]]:
         """Yield each tagged field's number with a reader over just its bytes."""
-        for _ in range(self.uvarint()):
+        for _ in range(self._tag_count()):
             tag = self.uvarint()
-            yield tag, Reader(self.view(self.uvarint()))
+            yield tag, Reader(self.view(self.uvarint()), 0, self.items_left)
+
+    def _tag_count(self) -> int:
+        count = self.uvarint()
+        self._count(count)
+        return count
 
     def _too_many(self, items: int) -> WireError:
         return WireError(f"array of {items} items, {self.remaining} bytes remain")
+
+    def _over_limit(self) -> LimitError:
+        return LimitError(f"too many items in one request, at byte {self.position}")
 
     def _short(self, wanted: int) -> WireError:
         return WireError(f"{wanted} bytes wanted at byte {self.position}, {self.remaining} remain")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from fencelog.errors import WireError
 from fencelog.wire.batch import HEADER_BYTES, Compression, check_crc, read_header, seal
 from fencelog.wire.compression import compress, decompress
+from fencelog.wire.primitives import write_uvarint
 from fencelog.wire.records import Record, RecordToWrite, build_batch, read_records
 
 NULLABLE_BYTES = st.none() | st.binary(max_size=200)
@@ -223,6 +224,20 @@ def test_a_raw_snappy_block_is_read_as_librdkafka_writes_it() -> None:
 
     raw = bytes(cramjam.snappy.compress_raw(b"fencelog" * 100))
     assert decompress(Compression.SNAPPY, raw) == b"fencelog" * 100
+
+
+def test_a_snappy_block_that_claims_more_than_it_can_hold_costs_nothing(
+    peak_of: Callable[[Callable[[], object]], int],
+) -> None:
+    claims = bytearray()
+    write_uvarint(claims, 200 << 20)
+
+    def refused() -> None:
+        with pytest.raises(WireError, match="cannot come out"):
+            decompress(Compression.SNAPPY, bytes(claims) + bytes(20))
+
+    refused()  # loads the library
+    assert peak_of(refused) < 64 * 1024
 
 
 def test_lz4_is_written_in_independent_blocks() -> None:

@@ -3,7 +3,7 @@
 from fencelog.broker.catalog import INTERNAL_TOPICS, Topic, name_problem
 from fencelog.broker.connection import Answer, Connection, Request
 from fencelog.broker.context import Broker
-from fencelog.broker.dispatch import each, respond
+from fencelog.broker.dispatch import respond
 from fencelog.errors import ErrorCode, RequestError
 from fencelog.types import NO_TOPIC_ID, TopicId
 from fencelog.wire.api_versions import SUPPORTED, ApiKey
@@ -76,14 +76,16 @@ async def metadata(broker: Broker, message: MetadataRequest, request: Request) -
     version = request.header.api_version
     topics: list[MetadataResponseTopic] = []
     if message.topics is None or (version == 0 and not message.topics):
-        topics = [_described(broker, topic) async for topic in each(broker.catalog.topics())]
+        every = broker.turns.each(broker.catalog.topics())
+        topics = [_described(broker, topic) async for topic in every]
     else:
         creating = broker.config.auto_create_topics and (
             version < 4 or message.allow_auto_topic_creation
         )
         # Each once, however often it is named.
         named = {(asked.name, asked.topic_id) for asked in message.topics}
-        async for name, topic_id in each(sorted(named, key=lambda one: (one[0] or "", one[1]))):
+        in_order = sorted(named, key=lambda one: (one[0] or "", one[1]))
+        async for name, topic_id in broker.turns.each(in_order):
             if name is None and version < BY_ID_FROM:
                 error = ErrorCode.INVALID_REQUEST
                 topics.append(MetadataResponseTopic(error_code=error, name="", topic_id=topic_id))
@@ -178,7 +180,7 @@ async def find_coordinator(
                 error_code=error,
                 error_message=text,
             )
-            for key in message.coordinator_keys
+            async for key in broker.turns.each(message.coordinator_keys)
         ]
     )
 

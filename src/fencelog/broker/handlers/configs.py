@@ -14,7 +14,6 @@ from typing import NamedTuple
 from fencelog.broker.config import LOG_KEYS, BrokerConfig
 from fencelog.broker.connection import Request
 from fencelog.broker.context import Broker
-from fencelog.broker.dispatch import each
 from fencelog.broker.settings import ALL_BROKERS, SOURCE_START, Settings, Value
 from fencelog.errors import ErrorCode, RequestError
 from fencelog.log.config import TOPIC_KEYS
@@ -61,9 +60,9 @@ async def describe_configs(
 ) -> DescribeConfigsResponse:
     """The settings in force of topics and of this broker, each with where it comes from."""
     del request
-    synonyms = message.include_synonyms
+    synonyms, resources = message.include_synonyms, broker.turns.each(message.resources)
     return DescribeConfigsResponse(
-        results=[_describe(broker, one, synonyms) async for one in each(message.resources)]
+        results=[_describe(broker, one, synonyms) async for one in resources]
     )
 
 
@@ -81,7 +80,7 @@ def _describe(
             raise _no_settings(asked.resource_type)
     except RequestError as refused:
         error, text = refused.code, str(refused)
-    wanted = asked.configuration_keys
+    wanted = None if asked.configuration_keys is None else set(asked.configuration_keys)
     return DescribeConfigsResult(
         error_code=error,
         error_message=text,
@@ -224,7 +223,7 @@ async def _changed(
 ) -> AsyncIterator[tuple[Resource, ErrorCode, str | None]]:
     """Change each resource by itself; yields it with why it was not, else NONE."""
     times = Counter(resource for resource, _ in changes)
-    async for resource, steps in each(changes):
+    async for resource, steps in broker.turns.each(changes):
         error, text = await _change(broker, resource, steps, times[resource], whole=whole, dry=dry)
         yield resource, error, text
 

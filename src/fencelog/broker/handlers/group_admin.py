@@ -63,7 +63,8 @@ async def describe_groups(
 ) -> DescribeGroupsResponse:
     """State, protocol and members of each group that was asked for."""
     del request
-    return DescribeGroupsResponse(groups=[await _describe(broker, name) for name in message.groups])
+    asked = broker.turns.each(message.groups)
+    return DescribeGroupsResponse(groups=[await _describe(broker, name) async for name in asked])
 
 
 async def _describe(broker: Broker, name: str) -> DescribedGroup:
@@ -102,7 +103,7 @@ async def delete_groups(
     return DeleteGroupsResponse(
         results=[
             DeletableGroupResult(group_id=name, error_code=await _delete(broker, name))
-            for name in message.groups_names
+            async for name in broker.turns.each(message.groups_names)
         ]
     )
 

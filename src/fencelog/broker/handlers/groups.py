@@ -256,7 +256,7 @@ async def offset_fetch(
         whole = loading if found.unstable else ErrorCode.NONE
         return OffsetFetchResponse(error_code=whole, topics=_topics(found, loading))
     groups = []
-    for group in message.groups:
+    async for group in broker.turns.each(message.groups):
         found = await _fetch(broker, group.group_id, group.topics)
         if isinstance(found, ErrorCode):
             answer = OffsetFetchResponseGroup(group_id=group.group_id, error_code=found)

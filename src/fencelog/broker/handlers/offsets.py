@@ -2,7 +2,6 @@
 
 from fencelog.broker.connection import Request
 from fencelog.broker.context import Broker
-from fencelog.broker.dispatch import each
 from fencelog.broker.handlers.fetch import epoch_error
 from fencelog.broker.partition import Partition
 from fencelog.errors import CorruptionError, ErrorCode, StorageError, WireError
@@ -36,10 +35,10 @@ async def list_offsets(
     """Earliest, latest (for a transactional reader the LSO), or the first at or after a time."""
     del request
     topics = []
-    for topic in message.topics:
+    async for topic in broker.turns.each(message.topics):
         answers = [
             await _one(broker, topic.name, part, message.isolation_level)
-            async for part in each(topic.partitions)
+            async for part in broker.turns.each(topic.partitions)
         ]
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
     return ListOffsetsResponse(topics=topics)
@@ -110,8 +109,9 @@ async def offset_for_leader_epoch(
     """Tell readers where the epochs that they have seen end here, so that they see a fork (F7)."""
     del request
     topics = []
-    for topic in message.topics:
-        ends = [_epoch_end(broker, topic.topic, part) async for part in each(topic.partitions)]
+    async for topic in broker.turns.each(message.topics):
+        asked = broker.turns.each(topic.partitions)
+        ends = [_epoch_end(broker, topic.topic, part) async for part in asked]
         topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=ends))
     return OffsetForLeaderEpochResponse(topics=topics)
 

@@ -4,7 +4,6 @@ from collections import Counter
 
 from fencelog.broker.connection import Request
 from fencelog.broker.context import Broker
-from fencelog.broker.dispatch import each
 from fencelog.errors import ErrorCode, RequestError
 from fencelog.types import Offset
 from fencelog.wire.messages.create_partitions import (
@@ -30,9 +29,10 @@ async def delete_records(
     """Begin each partition at the offset asked for (D4); answered once that is durable."""
     del request
     topics = []
-    for topic in message.topics:
+    async for topic in broker.turns.each(message.topics):
         results = [
-            await _delete(broker, topic.name, asked) async for asked in each(topic.partitions)
+            await _delete(broker, topic.name, asked)
+            async for asked in broker.turns.each(topic.partitions)
         ]
         topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
     return DeleteRecordsResponse(topics=topics)
@@ -68,7 +68,7 @@ async def create_partitions(
     del request
     times = Counter(topic.name for topic in message.topics)
     results = []
-    async for asked in each(message.topics):
+    async for asked in broker.turns.each(message.topics):
         error, text = ErrorCode.NONE, None
         try:
             await _add(broker, asked, times[asked.name], validate_only=message.validate_only)

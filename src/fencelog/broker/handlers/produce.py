@@ -9,14 +9,15 @@ from fencelog.broker.connection import Answer, Pending, Reply, Request
 from fencelog.broker.context import Broker
 from fencelog.broker.deadlines import Deadlines
 from fencelog.broker.dispatch import respond
+from fencelog.broker.handlers.keys import refuse_in_turns, refuse_keyless
 from fencelog.broker.partition import Partition
-from fencelog.errors import ErrorCode, NotLeaderError, StorageError, WireError
+from fencelog.broker.turns import ITEMS_PER_TURN
+from fencelog.errors import ErrorCode, LimitError, NotLeaderError, StorageError, WireError
 from fencelog.log.values import Appended, Rejected
 from fencelog.log.verification import VerificationGuard
 from fencelog.types import Offset, TopicPartition
 from fencelog.wire.api_versions import PRODUCE_VERSION_MIN_ACCEPTED
 from fencelog.wire.batch import BatchHeader, Compression, read_header, validate_produced
-from fencelog.wire.filtering import scan
 from fencelog.wire.hot import (
     PartitionResult,
     ProduceRequest,
@@ -26,10 +27,11 @@ from fencelog.wire.hot import (
 from fencelog.wire.own import app_of
 
 ZSTD_VERSION_MIN = 7
-RECORD_ERRORS_MAX = 100
-"""Records named in one answer."""
 ABORTABLE_VERSION_MIN = 11
 """From here on a client knows TRANSACTION_ABORTABLE (KIP-890)."""
+
+_Judged = tuple[Partition, BatchHeader, memoryview]
+"""A batch, its header, and where it is to go."""
 
 
 class _Waiting:
@@ -115,32 +117,88 @@ class _Waiting:
 
 def produce(broker: Broker, request: Request) -> Answer:
     """Handle one produce request."""
-    version = request.header.api_version
-    message = read_produce_request(request.body, version)
-    if version < PRODUCE_VERSION_MIN_ACCEPTED:
+    try:
+        message = read_produce_request(request.body, request.header.api_version, ITEMS_PER_TURN)
+    except LimitError:
+        return _in_turns(broker, request)
+    refused = _refuse_form(request, message)
+    if refused is not None:
+        return refused
+    waiting, later = _Waiting(request, broker.deadlines), _Later()
+    for topic, partitions in message.topics:
+        for index, records in partitions:
+            _take(broker, request, waiting, later, (topic, index, records))
+    if later:
+        return _finish(broker, request, message, waiting, later)
+    return waiting.answer(message.acks, message.timeout_ms)
+
+
+async def _in_turns(broker: Broker, request: Request) -> Reply | Pending:
+    """One that names very many partitions: no other connection waits until it is through."""
+    await broker.turns.next()
+    message = read_produce_request(request.body, request.header.api_version)
+    refused = _refuse_form(request, message)
+    if refused is not None:
+        return refused
+    waiting, later = _Waiting(request, broker.deadlines), _Later()
+    every = ((topic, index, records) for topic, parts in message.topics for index, records in parts)
+    async for asked in broker.turns.each(every):
+        _take(broker, request, waiting, later, asked)
+    return await _finish(broker, request, message, waiting, later)
+
+
+def _take(
+    broker: Broker,
+    request: Request,
+    waiting: _Waiting,
+    later: "_Later",
+    asked: tuple[str, int, memoryview | None],
+) -> None:
+    """Judge and append one partition's batch, or leave it for later."""
+    topic, index, records = asked
+    judged = _judge(broker, request.header.api_version, topic, index, records)
+    if isinstance(judged, PartitionResult):
+        waiting.settle(topic, judged)
+        return
+    partition, header, batch = judged
+    if partition.is_compacted:
+        try:
+            refused = refuse_keyless(partition, header, batch)
+        except LimitError:
+            later.unopened.append(judged)
+            return
+        if refused is not None:
+            waiting.settle(topic, refused)
+            return
+    if header.is_transactional:
+        guard = _begin_verification(partition, header)
+        if guard is not None:
+            later.unverified.append((partition, header, batch, guard))
+            return
+    _append(broker, waiting, partition, header, batch, None)
+
+
+class _Later:
+    """Batches that something has to be awaited for before they are appended."""
+
+    __slots__ = ("unopened", "unverified")
+
+    def __init__(self) -> None:
+        self.unopened: list[_Judged] = []
+        """Too large to be looked through at once for records without a key."""
+        self.unverified: list[tuple[Partition, BatchHeader, memoryview, VerificationGuard]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.unopened or self.unverified)
+
+
+def _refuse_form(request: Request, message: ProduceRequest) -> Reply:
+    """The answer to a request that is refused as a whole; None for any other."""
+    if request.header.api_version < PRODUCE_VERSION_MIN_ACCEPTED:
         return _refuse_all(request, message, ErrorCode.UNSUPPORTED_VERSION)
     if message.acks not in (-1, 0, 1):
         return _refuse_all(request, message, ErrorCode.INVALID_REQUIRED_ACKS)
-    waiting = _Waiting(request, broker.deadlines)
-    unverified = []
-    for topic, partitions in message.topics:
-        for index, records in partitions:
-            judged = _judge(broker, version, topic, index, records)
-            if isinstance(judged, PartitionResult):
-                waiting.settle(topic, judged)
-                continue
-            partition, header, batch = judged
-            if header.is_transactional:
-                guard = partition.log.begin_verification(
-                    header.producer_id, header.producer_epoch, header.base_sequence
-                )
-                if guard is not None:
-                    unverified.append((partition, header, batch, guard))
-                    continue
-            _append(broker, waiting, partition, header, batch, None)
-    if not unverified:
-        return waiting.answer(message.acks, message.timeout_ms)
-    return _verify_and_append(broker, request, message, waiting, unverified)
+    return None
 
 
 def _refuse_all(request: Request, message: ProduceRequest, code: ErrorCode) -> Reply:
@@ -158,7 +216,7 @@ def _refuse_all(request: Request, message: ProduceRequest, code: ErrorCode) -> R
 
 def _judge(
     broker: Broker, version: int, topic: str, index: int, records: memoryview | None
-) -> tuple[Partition, BatchHeader, memoryview] | PartitionResult:
+) -> _Judged | PartitionResult:
     """Find the partition and check the batch; what is wrong comes back as the result."""
     partition = broker.logs.get(topic, index)
     if partition is None:
@@ -183,31 +241,7 @@ def _judge(
     if header.compression is Compression.ZSTD and version < ZSTD_VERSION_MIN:
         partition.log.refused(header)
         return PartitionResult(index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
-    refused = _refuse_keyless(partition, header, records) if partition.is_compacted else None
-    return (partition, header, records) if refused is None else refused
-
-
-def _refuse_keyless(
-    partition: Partition, header: BatchHeader, batch: memoryview
-) -> PartitionResult | None:
-    """Under no key nothing is ever newest: a compacted topic takes no such record (F4)."""
-    topic, index = partition.name
-    try:
-        _, records = scan(header, batch)
-    except WireError as error:
-        partition.log.refused(header)
-        return PartitionResult(index, ErrorCode.INVALID_RECORD, error_message=str(error))
-    keyless = [position for position, record in enumerate(records) if record.key is None]
-    if not keyless:
-        return None
-    partition.log.refused(header)
-    reason = f"{topic} is compacted: a record needs a key"
-    return PartitionResult(
-        index,
-        ErrorCode.INVALID_RECORD,
-        error_message=f"{reason}, and {len(keyless)} of {len(records)} have none",
-        record_errors=tuple((position, reason) for position in keyless[:RECORD_ERRORS_MAX]),
-    )
+    return partition, header, records
 
 
 def _note_refusal(partition: Partition, records: memoryview) -> None:
@@ -245,16 +279,29 @@ def _append(
     waiting.wait(topic, result, outcome.end_offset, partition)
 
 
-async def _verify_and_append(
-    broker: Broker,
-    request: Request,
-    message: ProduceRequest,
-    waiting: _Waiting,
-    unverified: list[tuple[Partition, BatchHeader, memoryview, VerificationGuard]],
+def _begin_verification(partition: Partition, header: BatchHeader) -> VerificationGuard | None:
+    return partition.log.begin_verification(
+        header.producer_id, header.producer_epoch, header.base_sequence
+    )
+
+
+async def _finish(
+    broker: Broker, request: Request, message: ProduceRequest, waiting: _Waiting, later: _Later
 ) -> Reply | Pending:
-    """Ask the coordinator, then append under the guard that any marker meanwhile makes void."""
-    version = request.header.api_version
-    for partition, header, batch, guard in unverified:
+    """Append what had to wait, and answer."""
+    for partition, header, batch in later.unopened:
+        refused = await refuse_in_turns(partition, header, batch, broker.turns)
+        if refused is not None:
+            waiting.settle(partition.name.topic, refused)
+            continue
+        guard = _begin_verification(partition, header) if header.is_transactional else None
+        if guard is not None:
+            later.unverified.append((partition, header, batch, guard))
+        else:
+            _append(broker, waiting, partition, header, batch, None)
+    for partition, header, batch, guard in later.unverified:
+        version = request.header.api_version
+        # The guard is void if any marker comes in meanwhile.
         error = await _verify(broker, message.transactional_id, partition.name, header)
         if error is ErrorCode.NONE:
             _append(broker, waiting, partition, header, batch, guard)

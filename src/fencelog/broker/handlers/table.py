@@ -60,21 +60,17 @@ def handlers() -> dict[ApiKey, RawHandler]:
 
 def _of_groups() -> dict[ApiKey, RawHandler]:
     return {
-        ApiKey.OFFSET_DELETE: message_handler(OffsetDeleteRequest.read, group_admin.offset_delete),
-        ApiKey.JOIN_GROUP: message_handler(JoinGroupRequest.read, members.join_group),
-        ApiKey.SYNC_GROUP: message_handler(SyncGroupRequest.read, members.sync_group),
-        ApiKey.HEARTBEAT: message_handler(HeartbeatRequest.read, members.heartbeat),
-        ApiKey.LEAVE_GROUP: message_handler(LeaveGroupRequest.read, members.leave_group),
-        ApiKey.LIST_GROUPS: message_handler(ListGroupsRequest.read, group_admin.list_groups),
-        ApiKey.DESCRIBE_GROUPS: message_handler(
-            DescribeGroupsRequest.read, group_admin.describe_groups
-        ),
-        ApiKey.DELETE_GROUPS: message_handler(DeleteGroupsRequest.read, group_admin.delete_groups),
-        ApiKey.OFFSET_COMMIT: message_handler(OffsetCommitRequest.read, groups.offset_commit),
-        ApiKey.OFFSET_FETCH: message_handler(OffsetFetchRequest.read, groups.offset_fetch),
-        ApiKey.TXN_OFFSET_COMMIT: message_handler(
-            TxnOffsetCommitRequest.read, groups.txn_offset_commit
-        ),
+        ApiKey.OFFSET_DELETE: message_handler(OffsetDeleteRequest, group_admin.offset_delete),
+        ApiKey.JOIN_GROUP: message_handler(JoinGroupRequest, members.join_group),
+        ApiKey.SYNC_GROUP: message_handler(SyncGroupRequest, members.sync_group),
+        ApiKey.HEARTBEAT: message_handler(HeartbeatRequest, members.heartbeat),
+        ApiKey.LEAVE_GROUP: message_handler(LeaveGroupRequest, members.leave_group),
+        ApiKey.LIST_GROUPS: message_handler(ListGroupsRequest, group_admin.list_groups),
+        ApiKey.DESCRIBE_GROUPS: message_handler(DescribeGroupsRequest, group_admin.describe_groups),
+        ApiKey.DELETE_GROUPS: message_handler(DeleteGroupsRequest, group_admin.delete_groups),
+        ApiKey.OFFSET_COMMIT: message_handler(OffsetCommitRequest, groups.offset_commit),
+        ApiKey.OFFSET_FETCH: message_handler(OffsetFetchRequest, groups.offset_fetch),
+        ApiKey.TXN_OFFSET_COMMIT: message_handler(TxnOffsetCommitRequest, groups.txn_offset_commit),
     }
 
 
@@ -83,54 +79,46 @@ def _of_logs_and_producers() -> dict[ApiKey, RawHandler]:
         ApiKey.PRODUCE: produce,
         ApiKey.FETCH: fetch,
         ApiKey.API_VERSIONS: cluster.api_versions,
-        ApiKey.METADATA: message_handler(MetadataRequest.read, cluster.metadata),
-        ApiKey.FIND_COORDINATOR: message_handler(
-            FindCoordinatorRequest.read, cluster.find_coordinator
-        ),
-        ApiKey.DESCRIBE_CLUSTER: message_handler(
-            DescribeClusterRequest.read, cluster.describe_cluster
-        ),
-        ApiKey.CREATE_TOPICS: message_handler(CreateTopicsRequest.read, topics.create_topics),
-        ApiKey.DELETE_TOPICS: message_handler(DeleteTopicsRequest.read, topics.delete_topics),
-        ApiKey.DELETE_RECORDS: message_handler(
-            DeleteRecordsRequest.read, partitions.delete_records
-        ),
-        ApiKey.DESCRIBE_CONFIGS: message_handler(
-            DescribeConfigsRequest.read, configs.describe_configs
-        ),
-        ApiKey.ALTER_CONFIGS: message_handler(AlterConfigsRequest.read, configs.alter_configs),
+        ApiKey.METADATA: message_handler(MetadataRequest, cluster.metadata),
+        ApiKey.FIND_COORDINATOR: message_handler(FindCoordinatorRequest, cluster.find_coordinator),
+        ApiKey.DESCRIBE_CLUSTER: message_handler(DescribeClusterRequest, cluster.describe_cluster),
+        ApiKey.CREATE_TOPICS: message_handler(CreateTopicsRequest, topics.create_topics),
+        ApiKey.DELETE_TOPICS: message_handler(DeleteTopicsRequest, topics.delete_topics),
+        ApiKey.DELETE_RECORDS: message_handler(DeleteRecordsRequest, partitions.delete_records),
+        ApiKey.DESCRIBE_CONFIGS: message_handler(DescribeConfigsRequest, configs.describe_configs),
+        ApiKey.ALTER_CONFIGS: message_handler(AlterConfigsRequest, configs.alter_configs),
         ApiKey.INCREMENTAL_ALTER_CONFIGS: message_handler(
-            IncrementalAlterConfigsRequest.read, configs.incremental_alter_configs
+            IncrementalAlterConfigsRequest, configs.incremental_alter_configs
         ),
         ApiKey.CREATE_PARTITIONS: message_handler(
-            CreatePartitionsRequest.read, partitions.create_partitions
+            CreatePartitionsRequest, partitions.create_partitions
         ),
-        ApiKey.LIST_OFFSETS: message_handler(ListOffsetsRequest.read, offsets.list_offsets),
+        ApiKey.LIST_OFFSETS: message_handler(ListOffsetsRequest, offsets.list_offsets),
         ApiKey.OFFSET_FOR_LEADER_EPOCH: message_handler(
-            OffsetForLeaderEpochRequest.read, offsets.offset_for_leader_epoch
+            OffsetForLeaderEpochRequest, offsets.offset_for_leader_epoch
         ),
         ApiKey.INIT_PRODUCER_ID: message_handler(
-            InitProducerIdRequest.read, transactions.init_producer_id
+            InitProducerIdRequest, transactions.init_producer_id
         ),
         ApiKey.ADD_PARTITIONS_TO_TXN: message_handler(
-            AddPartitionsToTxnRequest.read, transactions.add_partitions
+            AddPartitionsToTxnRequest, transactions.add_partitions
         ),
         ApiKey.ADD_OFFSETS_TO_TXN: message_handler(
-            AddOffsetsToTxnRequest.read, transactions.add_offsets
+            AddOffsetsToTxnRequest, transactions.add_offsets
         ),
-        ApiKey.END_TXN: message_handler(EndTxnRequest.read, transactions.end_transaction),
+        ApiKey.END_TXN: message_handler(EndTxnRequest, transactions.end_transaction),
         ApiKey.LIST_TRANSACTIONS: message_handler(
-            ListTransactionsRequest.read, transactions.list_transactions
+            ListTransactionsRequest, transactions.list_transactions
         ),
         ApiKey.DESCRIBE_TRANSACTIONS: message_handler(
-            DescribeTransactionsRequest.read, transactions.describe_transactions
+            DescribeTransactionsRequest, transactions.describe_transactions
         ),
         ApiKey.DESCRIBE_PRODUCERS: message_handler(
-            DescribeProducersRequest.read, transactions.describe_producers
+            DescribeProducersRequest, transactions.describe_producers
         ),
-        ApiKey.JOIN_TRANSACTION: message_handler(JoinTransactionRequest.read, versioned.join),
-        ApiKey.COMMIT_TRANSACTION: message_handler(CommitTransactionRequest.read, versioned.commit),
-        ApiKey.ABORT_TRANSACTION: message_handler(AbortTransactionRequest.read, versioned.abort),
-        ApiKey.RENEW_TRANSACTION: message_handler(RenewTransactionRequest.read, versioned.renew),
-        ApiKey.DESCRIBE_APP: message_handler(DescribeAppRequest.read, versioned.describe),
+        ApiKey.JOIN_TRANSACTION: message_handler(JoinTransactionRequest, versioned.join),
+        ApiKey.COMMIT_TRANSACTION: message_handler(CommitTransactionRequest, versioned.commit),
+        ApiKey.ABORT_TRANSACTION: message_handler(AbortTransactionRequest, versioned.abort),
+        ApiKey.RENEW_TRANSACTION: message_handler(RenewTransactionRequest, versioned.renew),
+        ApiKey.DESCRIBE_APP: message_handler(DescribeAppRequest, versioned.describe),
     }

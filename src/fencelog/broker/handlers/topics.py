@@ -5,7 +5,6 @@ from collections import Counter
 from fencelog.broker.catalog import INTERNAL_TOPICS, Topic, name_problem
 from fencelog.broker.connection import Request
 from fencelog.broker.context import Broker
-from fencelog.broker.dispatch import each
 from fencelog.errors import ErrorCode, RequestError
 from fencelog.log.config import TOPIC_KEYS
 from fencelog.types import NO_TOPIC_ID, TopicId
@@ -30,7 +29,7 @@ async def create_topics(
     del request
     names = Counter(topic.name for topic in message.topics)
     results = []
-    async for asked in each(message.topics):
+    async for asked in broker.turns.each(message.topics):
         try:
             _check_name(asked.name, times=names[asked.name])
             results.append(await _create(broker, asked, validate_only=message.validate_only))
@@ -122,7 +121,7 @@ async def delete_topics(
     else:
         asked = [(name, NO_TOPIC_ID) for name in message.topic_names]
     results = []
-    for name, topic_id in asked:
+    async for name, topic_id in broker.turns.each(asked):
         topic = broker.catalog.get(name) if name is not None else None
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if name is None:

@@ -216,15 +216,13 @@ async def list_transactions(
     del request
     known_states = {state.kafka_name for state in TxnState}
     unknown = [name for name in message.state_filters if name not in known_states]
+    asked_states, asked_ids = set(message.state_filters), set(message.producer_id_filters)
     now_ms = broker.clock.now_ms()
 
     def wanted(transaction: Transaction) -> bool:
-        if message.state_filters and transaction.state.kafka_name not in message.state_filters:
+        if asked_states and transaction.state.kafka_name not in asked_states:
             return False
-        if (
-            message.producer_id_filters
-            and transaction.producer.producer_id not in message.producer_id_filters
-        ):
+        if asked_ids and transaction.producer.producer_id not in asked_ids:
             return False
         old_enough = transaction.started_ms <= now_ms - message.duration_filter
         return message.duration_filter < 0 or (transaction.started_ms >= 0 and old_enough)
@@ -255,7 +253,7 @@ async def describe_transactions(
     return DescribeTransactionsResponse(
         transaction_states=[
             await _describe(broker, transactional_id)
-            for transactional_id in message.transactional_ids
+            async for transactional_id in broker.turns.each(message.transactional_ids)
         ]
     )
 
@@ -296,9 +294,12 @@ async def describe_producers(
         topics=[
             TopicResponse(
                 name=topic.name,
-                partitions=[_producers(broker, topic.name, i) for i in topic.partition_indexes],
+                partitions=[
+                    _producers(broker, topic.name, index)
+                    async for index in broker.turns.each(topic.partition_indexes)
+                ],
             )
-            for topic in message.topics
+            async for topic in broker.turns.each(message.topics)
         ]
     )
 

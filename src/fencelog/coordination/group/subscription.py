@@ -1,7 +1,7 @@
 """What a consumer's subscription says of topics (Kafka's ConsumerProtocolSubscription)."""
 
 from fencelog.errors import WireError
-from fencelog.wire.primitives import Reader
+from fencelog.wire.primitives import REQUEST_ITEMS_MAX, Reader
 
 CONSUMER = "consumer"
 """The protocol type whose members subscribe to topics; Connect, for one, has another."""
@@ -17,7 +17,7 @@ def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
     try:
         reader.int16()
         count = reader.int32()
-        if not 0 <= count <= reader.remaining // 2:
+        if not 0 <= count <= min(reader.remaining // 2, REQUEST_ITEMS_MAX):
             return None
         return frozenset(reader.string(flexible=False) for _ in range(count))
     except WireError:

@@ -9,6 +9,7 @@ from fencelog.types import NO_TOPIC_ID, Buffer, TopicId
 from fencelog.wire import api_versions
 from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.primitives import (
+    REQUEST_ITEMS_MAX,
     Reader,
     error_code,
     pack_int32,
@@ -96,7 +97,7 @@ def read_fetch_request(body: Buffer, version: int) -> FetchRequest:
     Raises WireError on anything malformed.
     """
     flexible = version >= FLEXIBLE_FROM
-    reader = Reader(body)
+    reader = Reader(body, 0, REQUEST_ITEMS_MAX)
     replica_id = reader.int32() if version < 15 else -1
     max_wait_ms, min_bytes, max_bytes, isolation_level = reader.unpack(_FETCH_LIMITS)
     session_id, session_epoch = reader.unpack(_SESSION) if version >= 7 else (0, -1)

@@ -11,7 +11,14 @@ from fencelog.errors import ErrorCode
 from fencelog.types import Buffer
 from fencelog.wire import api_versions
 from fencelog.wire.api_versions import ApiKey
-from fencelog.wire.primitives import Reader, error_code, pack_int32, write_length, write_string
+from fencelog.wire.primitives import (
+    REQUEST_ITEMS_MAX,
+    Reader,
+    error_code,
+    pack_int32,
+    write_length,
+    write_string,
+)
 
 FLEXIBLE_FROM = api_versions.FLEXIBLE_FROM[ApiKey.PRODUCE]
 
@@ -41,13 +48,16 @@ class PartitionResult(NamedTuple):
 _ACKS_TIMEOUT = Struct(">hi")
 
 
-def read_produce_request(body: Buffer, version: int) -> ProduceRequest:
+def read_produce_request(
+    body: Buffer, version: int, items_max: int = REQUEST_ITEMS_MAX
+) -> ProduceRequest:
     """Return the request; each partition's records are a view of ``body``, or None.
 
-    Raises WireError on anything malformed. The batches are not looked at.
+    Raises WireError on anything malformed, LimitError on more than ``items_max`` topics and
+    partitions. The batches are not looked at.
     """
     flexible = version >= FLEXIBLE_FROM
-    reader = Reader(body)
+    reader = Reader(body, 0, items_max)
     transactional_id = reader.nullable_string(flexible) if version >= 3 else None
     acks, timeout_ms = reader.unpack(_ACKS_TIMEOUT)
     topics = []
