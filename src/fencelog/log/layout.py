@@ -10,6 +10,8 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Mapping
 from struct import Struct
 
+from crc32c import crc32c
+
 from fencelog.errors import CorruptionError
 from fencelog.log.values import AbortedTransaction, EpochStart
 from fencelog.types import Offset, ProducerId, TopicId, TopicPartition
@@ -40,6 +42,8 @@ _DELETED_DIRECTORY = re.compile(r".+\.[0-9a-zA-Z_-]{22,32}-delete")
 ABORTED_BYTES = 34
 _ABORTED = Struct(">hqqqq")
 _CHECKPOINT_VERSION = "0"
+_CHECKSUM = "#crc32c"
+"""Stands where a topic does, in a line of Kafka's form; no topic can have the name."""
 
 
 def file_name(base_offset: int, suffix: str) -> str:
@@ -117,20 +121,34 @@ def decode_leader_epochs(text: str) -> list[EpochStart]:
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, Offset]) -> str:
-    """Return the content of an offset checkpoint (recovery point, log start, ...)."""
-    return _checkpoint(
-        [f"{tp.topic} {tp.partition} {offset}" for tp, offset in sorted(offsets.items())]
-    )
+    """Return the content of an offset checkpoint (recovery point, log start, ...).
+
+    Its last line is a checksum: a digit that has flipped would move the log's start, say, and what
+    lies below that is deleted.
+    """
+    lines = [f"{tp.topic} {tp.partition} {offset}" for tp, offset in sorted(offsets.items())]
+    return _checkpoint([*lines, f"{_CHECKSUM} 0 {_checksum(lines)}"])
 
 
 def decode_offsets(text: str) -> dict[TopicPartition, Offset]:
-    """Return the offsets of an offset checkpoint; raises CorruptionError."""
+    """Return the offsets of an offset checkpoint; raises CorruptionError.
+
+    One without a checksum is Kafka's own.
+    """
     offsets = {}
-    for line in _checkpoint_lines(text):
+    lines = _checkpoint_lines(text)
+    for number, line in enumerate(lines):
         topic, _, numbers = line.partition(" ")
         partition, offset = _integers(numbers, 2)
-        offsets[TopicPartition(topic, partition)] = Offset(offset)
+        if topic != _CHECKSUM:
+            offsets[TopicPartition(topic, partition)] = Offset(offset)
+        elif offset != _checksum(lines[:number]):
+            raise CorruptionError("checkpoint whose checksum is wrong")
     return offsets
+
+
+def _checksum(lines: list[str]) -> int:
+    return crc32c("\n".join(lines).encode("ascii", "replace"))
 
 
 def _checkpoint(lines: list[str]) -> str:

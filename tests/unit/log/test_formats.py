@@ -73,10 +73,13 @@ def test_leader_epochs_have_kafkas_checkpoint_form() -> None:
 
 
 def test_offset_checkpoints_have_kafkas_form() -> None:
-    text = "0\n2\na 1 5\nb-c 0 7\n"
+    text = "0\n3\na 1 5\nb-c 0 7\n#crc32c 0 674720507\n"
     offsets = {TopicPartition("b-c", 0): 7, TopicPartition("a", 1): 5}
     assert layout.encode_offsets(offsets) == text
     assert layout.decode_offsets(text) == offsets
+    assert layout.decode_offsets("0\n2\na 1 5\nb-c 0 7\n") == offsets, "Kafka's own"
+    with pytest.raises(CorruptionError, match="checksum"):
+        layout.decode_offsets(text.replace("b-c 0 7", "b-c 0 5"))
 
 
 @pytest.mark.parametrize(
