@@ -126,11 +126,12 @@ INDEX_TRUSTED = Bug(
     (
         Edit(
             RECOVER,
-            "        if self.clean:\n"
-            "            loaded = await self._load(base_offsets)\n"
+            "        if self.clean and self.clean == "
+            "await checksum_of(self.disk, self.directory, base_offsets):\n"
+            "            loaded = await self._load(base_offsets, epochs)\n"
             "            if loaded is not None:\n",
             "        if True:\n"
-            "            loaded = await self._load(base_offsets)\n"
+            "            loaded = await self._load(base_offsets, epochs)\n"
             "            if loaded is not None:\n"
             "                await self._rewrite(loaded, base_offsets, cut=False)\n",
         ),

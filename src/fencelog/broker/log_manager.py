@@ -14,6 +14,7 @@ from fencelog.broker.settings import Settings
 from fencelog.errors import CorruptionError, ErrorCode, NotLeaderError, RequestError, StorageError
 from fencelog.log.config import InvalidConfigError, LogConfig
 from fencelog.ports import Disk, Random
+from fencelog.storage.clean_stop import CleanStop
 from fencelog.storage.directory import DataDirectory
 from fencelog.storage.partition_store import PartitionStore
 from fencelog.storage.topic_id import read_topic_id
@@ -82,15 +83,15 @@ class LogManager:
 
     async def _close(self) -> None:
         await self.checkpoint()
-        closed: dict[TopicPartition, Offset] = {}
+        closed: dict[TopicPartition, CleanStop] = {}
         for name, partition in list(self._partitions.items()):
             try:
                 await partition.store.close(clean=partition.failure is None)
             except StorageError as error:
                 log.error("%s could not be closed: %s", name, error)  # noqa: TRY400
                 continue
-            if partition.failure is None:
-                closed[name] = partition.store.recovery_point
+            if partition.failure is None and partition.store.clean_stop is not None:
+                closed[name] = partition.store.clean_stop
         await self._directory.close(closed)
 
     async def checkpoint(self) -> None:
@@ -466,6 +467,8 @@ class LogManager:
             log.error("%s is offline: %s", name, error)  # noqa: TRY400
             self._offline[name] = error
             return
+        if store.cut is not None:
+            log.warning("%s: what follows was cut off. %s", name, store.cut)
         self._partitions[name] = Partition(
             name=name, topic_id=topic.topic_id, log=partition_log, store=store
         )

@@ -9,6 +9,8 @@ from fencelog.types import LeaderEpoch, Offset
 
 NO_EPOCH = LeaderEpoch(-1)
 
+FIRST_EPOCH = LeaderEpoch(0)
+
 _epoch_of = attrgetter("epoch")
 _offset_of = attrgetter("offset")
 
@@ -44,6 +46,18 @@ class LeaderEpochs:
         end = self._entries[higher].offset if higher < len(self._entries) else log_end
         found = self._entries[higher - 1].epoch if higher else epoch
         return EpochStart(found, end)
+
+    def contradicts(self, epoch: int, offset: Offset) -> bool:
+        """Whether these entries, true of a log up to some batch, rule this batch out.
+
+        Inside they name the epoch of every offset; from the start of the last one on there may be
+        newer epochs. What lies before the first is not known.
+        """
+        later = bisect_right(self._entries, offset, key=_offset_of)
+        if later == 0:
+            return False
+        known = self._entries[later - 1].epoch
+        return epoch < known or (epoch > known and later < len(self._entries))
 
     def truncate_start(self, log_start: Offset) -> None:
         """Forget epochs that end at or before the log's new start."""

@@ -14,6 +14,7 @@ from fencelog.errors import CorruptionError
 from fencelog.log import layout
 from fencelog.ports import Disk, Random
 from fencelog.storage.checkpoint import read_file, remove_file, replace_file
+from fencelog.storage.clean_stop import CleanStop
 from fencelog.types import Offset, TopicId, TopicPartition
 
 # A name in a file system has at most 255 bytes; partition number, topic id and suffix take 51.
@@ -28,7 +29,7 @@ class DataDirectory:
         self._disk = disk
         self.cluster_id = cluster_id
         self.node_id = node_id
-        self._clean: set[TopicPartition] = set()
+        self._clean: dict[TopicPartition, str] = {}
         self._recovery_points: dict[TopicPartition, Offset] = {}
         self._log_starts: dict[TopicPartition, Offset] = {}
         self._first_dirty: dict[TopicPartition, Offset] = {}
@@ -50,7 +51,8 @@ class DataDirectory:
         present = set(await directory.partitions())
         marker = await read_file(disk, layout.CLEAN_SHUTDOWN)
         if marker is not None:
-            directory._clean = present - _unclean(marker)
+            clean = _clean(marker)
+            directory._clean = {name: clean[name] for name in present & clean.keys()}
             await remove_file(disk, layout.CLEAN_SHUTDOWN)
         directory._recovery_points = await _read_offsets(disk, layout.RECOVERY_POINT_CHECKPOINT)
         directory._log_starts = await _read_offsets(disk, layout.LOG_START_CHECKPOINT)
@@ -68,17 +70,13 @@ class DataDirectory:
         """Directory of a partition, relative to the data directory."""
         return layout.directory_name(partition)
 
-    def take_clean(self, partition: TopicPartition) -> bool:
-        """Whether the partition was closed cleanly, so that its side files may be trusted.
+    def take_clean(self, partition: TopicPartition) -> str | None:
+        """Return the checksum over the files of a partition that was closed cleanly; else None.
 
         Asked once, ahead of its recovery: from then on it is unclean until ``close`` names it. A
         partition that no run has opened since a crash stays unclean through any number of runs.
         """
-        try:
-            self._clean.remove(partition)
-        except KeyError:
-            return False
-        return True
+        return self._clean.pop(partition, None)
 
     def recovery_point(self, partition: TopicPartition) -> Offset:
         """Everything below this offset was synced; 0 where nothing is known."""
@@ -128,7 +126,7 @@ class DataDirectory:
         known = any(partition in table for table in tables)
         for table in tables:
             table.pop(partition, None)
-        self._clean.discard(partition)
+        self._clean.pop(partition, None)
         if known:
             await self._write_checkpoints()
         path = self.path_of(partition)
@@ -150,15 +148,16 @@ class DataDirectory:
                 f"offset {end} was synced into it"
             )
 
-    async def close(self, recovery_points: Mapping[TopicPartition, Offset]) -> None:
+    async def close(self, clean_stops: Mapping[TopicPartition, CleanStop]) -> None:
         """Mark the stop as clean for these partitions, whose stores were closed as clean before.
 
         Those that were opened and are not named (failed, damaged) are recovered at the next start.
         """
-        await self.checkpoint(recovery_points)
-        clean = self._clean | recovery_points.keys()
-        unclean = [self.path_of(p) for p in await self.partitions() if p not in clean]
-        marker = {"version": 0, "brokerEpoch": -1, "unclean": unclean}
+        await self.checkpoint({name: stop.end_offset for name, stop in clean_stops.items()})
+        clean = self._clean | {name: stop.checksum for name, stop in clean_stops.items()}
+        # What is clean is named, not what is unclean: a damaged name then trusts nobody.
+        named = {self.path_of(p): clean[p] for p in await self.partitions() if p in clean}
+        marker = {"version": 0, "brokerEpoch": -1, "clean": named}
         await replace_file(self._disk, layout.CLEAN_SHUTDOWN, json.dumps(marker).encode("ascii"))
 
     async def _finish_deletions(self) -> None:
@@ -181,14 +180,19 @@ class DataDirectory:
                     self._written[path] = content
 
 
-def _unclean(marker: bytes) -> set[TopicPartition]:
-    """Return the partitions that a clean stop left unclean; Kafka's own marker names none."""
+def _clean(marker: bytes) -> dict[TopicPartition, str]:
+    """Return the partitions that a clean stop names, with their checksums.
+
+    None where the marker is damaged, or Kafka's own: nothing but time is lost by not believing it.
+    """
     try:
-        content = json.loads(marker or b"{}")
-        names = map(layout.parse_directory_name, content.get("unclean", []))
-    except (ValueError, AttributeError, TypeError) as error:
-        raise CorruptionError(f"{layout.CLEAN_SHUTDOWN}: {error}") from error
-    return {name for name in names if name is not None}
+        named = json.loads(marker).get("clean")
+    except (ValueError, AttributeError):
+        named = None
+    if not isinstance(named, dict):
+        return {}
+    partitions = {layout.parse_directory_name(name): text for name, text in named.items()}
+    return {p: text for p, text in partitions.items() if p is not None and isinstance(text, str)}
 
 
 async def _read_offsets(disk: Disk, path: str) -> dict[TopicPartition, Offset]:

@@ -17,14 +17,16 @@ from fencelog.errors import StorageError
 from fencelog.log import layout
 from fencelog.log.compaction_round import Cleaned
 from fencelog.log.config import LogConfig
+from fencelog.log.leader_epochs import FIRST_EPOCH
 from fencelog.log.partition_log import PartitionLog
 from fencelog.log.values import Isolation, ReadPlan, TailWrite
 from fencelog.ports import Disk, DiskFile
 from fencelog.storage.checkpoint import parent_of, replace_file
-from fencelog.storage.recover import SIDE_SUFFIXES, Durability, Recovery, is_side_file
+from fencelog.storage.clean_stop import CleanStop, checksum_of, is_side_file
+from fencelog.storage.recover import SIDE_SUFFIXES, Durability, Recovery
 from fencelog.storage.segment import find_timestamp, read_batches
 from fencelog.storage.topic_id import check_topic_id, write_topic_id
-from fencelog.types import Offset, TimestampMs, TopicId
+from fencelog.types import LeaderEpoch, Offset, TimestampMs, TopicId
 
 
 @dataclass(slots=True)
@@ -73,6 +75,10 @@ class PartitionStore:
         self._write_turn = asyncio.Lock()
         self._closed = False
         self._failure: str | None = None
+        self.cut: str | None = None
+        """What recovery cut away behind the last sound batch, and why (D3)."""
+        self.clean_stop: CleanStop | None = None
+        """How ``close`` left the files; None before a clean one."""
 
     @classmethod
     async def create(
@@ -105,17 +111,19 @@ class PartitionStore:
         directory: str,
         config: LogConfig,
         *,
-        clean: bool,
+        clean: str | None,
         recovery_point: Offset,
         log_start: Offset,
         durability: Durability,
         topic_id: TopicId | None = None,
         was_compacted: bool = False,
+        leader_epoch: LeaderEpoch = FIRST_EPOCH,
     ) -> tuple[Self, PartitionLog]:
         """Open a partition that an earlier run left, however it ended (D2, D3, E15).
 
         ``clean`` from ``DataDirectory.take_clean``. Where ``topic_id`` is given it must be the one
-        stored, and is stored where a crash came first. Raises CorruptionError naming file and
+        stored, and is stored where a crash came first. ``leader_epoch`` is the newest that this
+        broker ever led under: no batch has a newer one. Raises CorruptionError naming file and
         offset, and StorageError.
         """
         if topic_id is not None:
@@ -129,11 +137,13 @@ class PartitionStore:
             log_start=log_start,
             durability=durability,
             was_compacted=was_compacted,
+            leader_epoch=leader_epoch,
         ).run()
         builder = recovered.builder
         active_files = builder.side_files(recovered.base_offsets[-1])
         log = builder.finish()
         store = cls(disk, directory, log, durability)
+        store.cut = recovered.cut
         *full, newest_base_offset = recovered.base_offsets
         for base_offset in full:
             store._add_segment(base_offset)
@@ -304,6 +314,9 @@ class PartitionStore:
                 await self.sync()
                 with self._gives_up():
                     await self._sync_side_files()
+                    base_offsets = sorted(self._segments)
+                    checksum = await checksum_of(self._disk, self._directory, base_offsets)
+                self.clean_stop = CleanStop(self._recovery_point, checksum)
         finally:
             self._closed = True
             async with self._write_turn, self._sync_turn:

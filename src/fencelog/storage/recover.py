@@ -1,13 +1,15 @@
 """Recovery of one partition: from whatever a stop left to files that may be served (D2, D3, E15).
 
 After an unclean stop every batch is checked and replayed, and side files are thrown away and made
-anew. What lies above the recovery point may never have reached the disk although reads show it (a
-failed sync marks pages clean), so it is copied into a new file that is synced and takes the name of
-the old one, before anything is served. A crash at any point of this leaves files that recover the
-same way.
+anew. A batch that is cut off or garbled is what a crash amid a write leaves, and may be cut away;
+one that is whole and in the wrong place is no such thing, and always damage.
+
+What lies above the recovery point may never have reached the disk although reads show it (a failed
+sync marks pages clean), so it is copied into a new file that is synced and takes the name of the
+old one, before anything is served. A crash at any point of this leaves files that recover the same
+way.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, NamedTuple
@@ -15,12 +17,14 @@ from typing import Literal, NamedTuple
 from fencelog.errors import CorruptionError, WireError
 from fencelog.log import layout
 from fencelog.log.config import LogConfig
+from fencelog.log.leader_epochs import FIRST_EPOCH, LeaderEpochs
 from fencelog.log.rebuild import LogBuilder
 from fencelog.log.values import SideFiles
 from fencelog.ports import Disk
 from fencelog.storage.checkpoint import is_temporary, read_file, replace_file
+from fencelog.storage.clean_stop import checksum_of, is_side_file
 from fencelog.storage.segment import Visit, WalkEnd, find_batch, read_first_header, walk
-from fencelog.types import Offset, TimestampMs
+from fencelog.types import LeaderEpoch, Offset, TimestampMs
 from fencelog.wire.batch import BatchHeader
 from fencelog.wire.control import Marker, read_marker
 
@@ -40,6 +44,8 @@ class Recovered(NamedTuple):
     builder: LogBuilder
     base_offsets: list[Offset]
     """Segments, oldest first; at least one."""
+    cut: str | None = None
+    """What was cut away, and why; None where nothing was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +62,20 @@ class Recovery:
     """What is known of a partition before its files are read.
 
     All below ``recovery_point`` was synced, all below ``log_start`` was deleted. ``clean``: the
-    last run closed this partition, so its side files may be trusted. ``was_compacted``: offsets may
-    be missing between batches (D3).
+    last run closed this partition and found this checksum, so its side files may be trusted where
+    they still have it. ``was_compacted``: offsets may be missing between batches (D3).
+    ``leader_epoch``: nothing was ever written under a newer one.
     """
 
     disk: Disk
     directory: str
     config: LogConfig
-    clean: bool
+    clean: str | None
     recovery_point: Offset
     log_start: Offset
     durability: Durability
     was_compacted: bool = False
+    leader_epoch: LeaderEpoch = FIRST_EPOCH
 
     def _builder(self) -> LogBuilder:
         return LogBuilder(self.config, log_start=self.log_start, was_compacted=self.was_compacted)
@@ -75,13 +83,14 @@ class Recovery:
     async def run(self) -> Recovered:
         """Make the partition fit to serve; raises CorruptionError naming file and offset (D3)."""
         base_offsets = await self._segments()
-        if self.clean:
-            loaded = await self._load(base_offsets)
+        epochs = await self._known_epochs()
+        if self.clean and self.clean == await checksum_of(self.disk, self.directory, base_offsets):
+            loaded = await self._load(base_offsets, epochs)
             if loaded is not None:
                 return Recovered(loaded, base_offsets)
         await self._remove_side_files()
         builder = self._builder()
-        bad = await self._replay(builder, base_offsets)
+        bad = await self._replay(builder, base_offsets, epochs)
         if bad is not None:
             await self._judge(bad, builder.log_end, base_offsets)
             kept = [base for base in base_offsets if base <= bad.base_offset]
@@ -94,7 +103,8 @@ class Recovery:
             )
         await self._rewrite(builder, base_offsets, cut=bad is not None)
         await self._write_side_files(builder, base_offsets)
-        return Recovered(builder, base_offsets)
+        cut = None if bad is None else self._where(bad, builder.log_end)
+        return Recovered(builder, base_offsets, cut)
 
     def _path(self, base_offset: Offset, suffix: str = layout.LOG) -> str:
         return f"{self.directory}/{layout.file_name(base_offset, suffix)}"
@@ -139,6 +149,11 @@ class Recovery:
             end = await self._end_of_swap(path, base_offset)
             parsed = [layout.parse_file_name(each) for each in names]
             replaced = [p[0] for p in parsed if p is not None and p[1] == layout.LOG]
+            if end <= base_offset or end not in replaced:
+                # The newest segment is never part of a round, so there always is a next one.
+                raise CorruptionError(
+                    f"{path}: ends at offset {end}, where no segment of {self.directory} begins"
+                )
             await self._remove_segments([b for b in sorted(replaced) if base_offset < b < end])
             await self.disk.rename(path, self._path(base_offset))
             await self.disk.sync_directory(self.directory)
@@ -170,6 +185,21 @@ class Recovery:
         if base_offsets:
             await self.disk.sync_directory(self.directory)
 
+    async def _known_epochs(self) -> LeaderEpochs:
+        """Return what the checkpoint says of leader epochs, as a witness; nothing where damaged.
+
+        Leader epochs lie outside the CRC of their batches. The checkpoint may be older than the
+        log's end; it never tells of a log that was there before, since recovery removes it first.
+        """
+        path = f"{self.directory}/{layout.LEADER_EPOCH_CHECKPOINT}"
+        try:
+            text = await read_file(self.disk, path)
+            entries = layout.decode_leader_epochs((text or b"").decode("ascii", "replace"))
+        except CorruptionError:
+            return LeaderEpochs()
+        is_sane = all(entry.epoch <= self.leader_epoch for entry in entries)
+        return LeaderEpochs(entries if is_sane else ())
+
     async def _remove_side_files(self) -> None:
         """Ahead of the walk, so that a stop in between never leaves old ones to be trusted."""
         side_files = [name for name in await self.disk.list(self.directory) if is_side_file(name)]
@@ -180,7 +210,9 @@ class Recovery:
 
     # After an unclean stop
 
-    async def _replay(self, builder: LogBuilder, base_offsets: list[Offset]) -> _Bad | None:
+    async def _replay(
+        self, builder: LogBuilder, base_offsets: list[Offset], epochs: LeaderEpochs
+    ) -> _Bad | None:
         """Check and replay all batches; returns the first bad one."""
         previous: tuple[Offset, int] | None = None
         for base_offset in base_offsets:
@@ -192,7 +224,8 @@ class Recovery:
             except CorruptionError as error:
                 assert previous is not None, base_offset
                 return _Bad(*previous, problem=str(error))
-            end = await self._walk(base_offset, _replayer(builder))
+            replayer = self._replayer(builder, base_offsets, epochs)
+            end = await self._walk(base_offset, replayer)
             if end.problem is not None:
                 return _Bad(base_offset, end.position, end.problem)
             previous = base_offset, end.position
@@ -205,10 +238,14 @@ class Recovery:
         finally:
             await file.close()
 
+    def _where(self, bad: _Bad, offset: Offset) -> str:
+        path = self._path(bad.base_offset)
+        return f"{path}: damaged at position {bad.position}, offset {offset}: {bad.problem}"
+
     async def _judge(self, bad: _Bad, offset: Offset, base_offsets: list[Offset]) -> None:
         """Raise CorruptionError unless the log may be cut here (D3)."""
         path = self._path(bad.base_offset)
-        where = f"{path}: damaged at position {bad.position}, offset {offset}: {bad.problem}"
+        where = self._where(bad, offset)
         if offset < self.recovery_point:
             raise CorruptionError(f"{where}; everything below {self.recovery_point} was synced")
         if self.durability != "fsync":
@@ -264,20 +301,51 @@ class Recovery:
     async def _write(self, path: str, content: bytes) -> None:
         await replace_file(self.disk, path, content, durable=False)
 
+    def _replayer(
+        self, builder: LogBuilder, base_offsets: list[Offset], epochs: LeaderEpochs
+    ) -> Visit:
+        """What a walk does with each sound batch: judge its place, then take it over."""
+        base_offset = builder.log_end
+
+        def visit(header: BatchHeader, batch: memoryview, position: int) -> None:
+            problem = builder.problem(header)
+            if header.leader_epoch > self.leader_epoch:
+                problem = f"leader epoch {header.leader_epoch}, never above {self.leader_epoch}"
+            elif epochs.contradicts(header.leader_epoch, header.base_offset):
+                problem = (
+                    f"leader epoch {header.leader_epoch}, not as {layout.LEADER_EPOCH_CHECKPOINT} "
+                    "has it"
+                )
+            elif base_offset == base_offsets[-1] and header.base_offset > builder.log_end:
+                # Compaction never touches the newest segment.
+                problem = f"offsets {builder.log_end} to {header.base_offset - 1} are missing"
+            if problem is not None:
+                bad = _Bad(base_offset, position, problem)
+                raise CorruptionError(self._where(bad, builder.log_end))
+            builder.replay(header, _marker(batch) if header.is_control else None, position)
+
+        return visit
+
     # After a clean stop
 
-    async def _load(self, base_offsets: list[Offset]) -> LogBuilder | None:
+    async def _load(self, base_offsets: list[Offset], epochs: LeaderEpochs) -> LogBuilder | None:
         """Take full segments from their side files and walk the last one; None on any doubt."""
         builder = self._builder()
         try:
             for base_offset, end in pairwise(base_offsets):
                 await self._load_segment(builder, base_offset, end)
             if len(base_offsets) > 1:
-                await self._load_state(builder, base_offsets[-1])
+                if not epochs.entries:
+                    return None
+                snapshot = await self._read(base_offsets[-1], layout.SNAPSHOT)
+                builder.restore_producers(snapshot)
+                older = (each for each in epochs.entries if each.offset < base_offsets[-1])
+                builder.restore_leader_epochs(older)
             builder.open_segment(base_offsets[-1])
         except CorruptionError:
             return None
-        end_of_walk = await self._walk(base_offsets[-1], _replayer(builder))
+        replayer = self._replayer(builder, base_offsets, epochs)
+        end_of_walk = await self._walk(base_offsets[-1], replayer)
         if end_of_walk.problem is not None or builder.log_end != self.recovery_point:
             return None
         return builder
@@ -297,41 +365,12 @@ class Recovery:
         finally:
             await file.close()
 
-    async def _load_state(self, builder: LogBuilder, base_offset: Offset) -> None:
-        builder.restore_producers(await self._read(base_offset, layout.SNAPSHOT))
-        path = f"{self.directory}/{layout.LEADER_EPOCH_CHECKPOINT}"
-        text = await read_file(self.disk, path)
-        if text is None:
-            raise CorruptionError(f"{path}: missing")
-        entries = layout.decode_leader_epochs(text.decode("ascii", "replace"))
-        builder.restore_leader_epochs(e for e in entries if e.offset < base_offset)
-
     async def _read(self, base_offset: Offset, suffix: str) -> bytes:
         path = self._path(base_offset, suffix)
         content = await read_file(self.disk, path)
         if content is None:
             raise CorruptionError(f"{path}: missing")
         return content
-
-
-def is_side_file(name: str) -> bool:
-    """Whether a file of a partition follows from its log, so that it can be made anew."""
-    parsed = layout.parse_file_name(name)
-    return name == layout.LEADER_EPOCH_CHECKPOINT or (
-        parsed is not None and parsed[1] != layout.LOG
-    )
-
-
-def _replayer(builder: LogBuilder) -> Callable[[BatchHeader, memoryview, int], str | None]:
-    """What a walk does with each sound batch: judge its place, then take it over."""
-
-    def visit(header: BatchHeader, batch: memoryview, position: int) -> str | None:
-        problem = builder.problem(header)
-        if problem is None:
-            builder.replay(header, _marker(batch) if header.is_control else None, position)
-        return problem
-
-    return visit
 
 
 def _marker(batch: memoryview) -> Marker | None:

@@ -257,7 +257,7 @@ def test_a_stop_amid_a_checkpoint_is_a_clean_stop(
             await until(lambda: world.disk.waiting > 0, "the checkpoint syncs")
             asyncio.get_running_loop().call_later(0.05, world.disk.release)
         marker = json.loads(world.disk.contents(layout.CLEAN_SHUTDOWN))
-        assert marker["unclean"] == []
+        assert list(marker["clean"]) == ["t-0"]
 
     asyncio.run(scenario())
 

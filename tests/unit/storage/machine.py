@@ -7,6 +7,7 @@ from fencelog.errors import StorageError
 from fencelog.sim.clocks import SimRandom
 from fencelog.sim.disk import READING, PowerCut, SimDisk
 from fencelog.sim.gate import Fault, Halt
+from fencelog.storage.clean_stop import CleanStop
 from fencelog.storage.directory import DataDirectory
 from fencelog.types import TopicPartition
 from fencelog.wire.batch import iterate
@@ -74,8 +75,9 @@ class Machine:
 
     async def stop(self) -> None:
         await self.flush()
-        await self.world.store.close(clean=True)
-        await self.directory.close({PARTITION: self.world.log.log_end_offset})
+        checksum = await self.world.stop()
+        end = CleanStop(self.world.log.log_end_offset, checksum)
+        await self.directory.close({PARTITION: end})
 
     def append(self, size: int) -> None:
         self.world.append_values(b"v" * size, b"second")

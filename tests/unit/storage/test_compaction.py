@@ -112,7 +112,7 @@ async def check(world: World, before: Records, end: int) -> None:
         assert header.next_offset > offset, "a reader never goes back"
 
 
-async def restarted(disk: SimDisk, world: World, *, clean: bool = False) -> World:
+async def restarted(disk: SimDisk, world: World, *, clean: str | None = None) -> World:
     return await World.recover(
         disk,
         config=CONFIG,
@@ -134,8 +134,8 @@ def test_a_round_leaves_the_newest_values_and_a_clean_start_agrees() -> None:  #
         assert not [name for name in names if name.endswith((".cleaned", ".swap"))]
         bases = world.log.segment_base_offsets
         assert [int(n[:20]) for n in names if n.endswith(".log")] == bases
-        await world.store.close(clean=True)
-        again = await restarted(world.disk.power_loss(Loss.ALL), world, clean=True)
+        checksum = await world.stop()
+        again = await restarted(world.disk.power_loss(Loss.ALL), world, clean=checksum)
         assert again.log.segment_base_offsets == bases
         assert await records_of(again) == after
         await check(again, before, end)

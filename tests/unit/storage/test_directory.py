@@ -9,6 +9,7 @@ from fencelog.log import layout
 from fencelog.sim.clocks import SimRandom
 from fencelog.sim.disk import Loss, PowerCut, SimDisk
 from fencelog.storage.checkpoint import replace_file
+from fencelog.storage.clean_stop import CleanStop
 from fencelog.storage.directory import DataDirectory
 from fencelog.types import Offset, TopicId, TopicPartition
 from tests.unit.storage.machine import cut_at
@@ -20,6 +21,10 @@ TOPIC_ID = TopicId(bytes(16))
 
 def opened(disk: SimDisk) -> DataDirectory:
     return run(DataDirectory.open(disk, SimRandom(Random(0))))
+
+
+def left(end_offset: int) -> CleanStop:
+    return CleanStop(Offset(end_offset), f"{end_offset:08x}")
 
 
 def with_partitions() -> SimDisk:
@@ -85,7 +90,7 @@ def test_an_unreadable_checkpoint_is_damage_and_named() -> None:  # D3
 
 def test_a_run_that_does_not_close_is_unclean() -> None:
     disk = with_partitions()
-    run(opened(disk).close({A: Offset(1), B: Offset(2)}))
+    run(opened(disk).close({A: left(1), B: left(2)}))
     second = opened(disk)
     assert second.take_clean(A)
     third = opened(disk.power_loss(Loss.ALL))
@@ -96,26 +101,61 @@ def test_a_run_that_does_not_close_is_unclean() -> None:
 def test_a_partition_that_was_not_closed_stays_unclean_until_it_is() -> None:
     disk = with_partitions()
     first = opened(disk)
-    run(first.close({A: Offset(1)}))
+    run(first.close({A: left(1)}))
     second = opened(disk)
     assert second.take_clean(A)
     assert not second.take_clean(A)
-    run(second.close({A: Offset(1)}))
+    run(second.close({A: left(1)}))
     third = opened(disk)
     assert third.take_clean(A)
     assert not third.take_clean(B)
-    run(third.close({A: Offset(1), B: Offset(1)}))
+    run(third.close({A: left(1), B: left(1)}))
     assert opened(disk).take_clean(B)
 
 
 def test_a_clean_partition_that_no_run_opened_stays_clean() -> None:
     disk = with_partitions()
-    run(opened(disk).close({A: Offset(1), B: Offset(2)}))
+    run(opened(disk).close({A: left(1), B: left(2)}))
     second = opened(disk)
     run(second.close({}))
     third = opened(disk)
     assert third.take_clean(A)
     assert third.recovery_point(B) == 2
+
+
+def test_a_damaged_mark_of_a_clean_stop_only_costs_time() -> None:  # D3
+    disk = with_partitions()
+    run(opened(disk).close({A: left(1), B: left(2)}))
+    marker = disk.contents(layout.CLEAN_SHUTDOWN)
+    for content in (
+        b"",
+        marker[:-2],
+        marker.replace(b"a.b-c-0", b"a.b-c-1"),
+        b"[]",
+        b'{"clean":1}',
+    ):
+        after = disk.power_loss(Loss.NONE)
+        after.overwrite(layout.CLEAN_SHUTDOWN, content)
+        assert opened(after).take_clean(A) is None
+    kafkas = disk.power_loss(Loss.NONE)
+    kafkas.overwrite(layout.CLEAN_SHUTDOWN, b'{"version":0,"brokerEpoch":5}')
+    assert opened(kafkas).take_clean(A) is None
+    assert opened(disk).take_clean(B) == "00000002"
+
+
+@pytest.mark.parametrize("name", [layout.LOG_START_CHECKPOINT, layout.RECOVERY_POINT_CHECKPOINT])
+def test_no_flipped_digit_of_a_checkpoint_is_believed(name: str) -> None:  # D3
+    disk = with_partitions()
+    run(opened(disk).checkpoint({A: Offset(92)}, {A: Offset(12)}))
+    for number in range(8 * len(disk.contents(name))):
+        damaged = disk.power_loss(Loss.NONE)
+        damaged.corrupt(name, number // 8, 1 << number % 8)
+        try:
+            again = opened(damaged)
+        except CorruptionError as error:
+            assert name in str(error)  # noqa: PT017
+        else:
+            assert (again.recovery_point(A), again.log_start(A)) == (92, 12)
 
 
 def test_a_removed_partition_is_gone_after_a_power_cut_and_leaves_no_offsets() -> None:

@@ -10,7 +10,7 @@ from fencelog.log.partition_log import PartitionLog
 from fencelog.log.values import Appended, Isolation, MarkerToWrite, ReadPlan, TailWrite
 from fencelog.sim.disk import SimDisk
 from fencelog.storage.partition_store import PartitionStore
-from fencelog.types import CoordinatorEpoch, Offset, ProducerEpoch, ProducerId, TopicId
+from fencelog.types import CoordinatorEpoch, LeaderEpoch, Offset, ProducerEpoch, ProducerId, TopicId
 from fencelog.wire.batch import iterate, read_header
 from fencelog.wire.records import RecordToWrite, build_batch, read_records
 
@@ -73,8 +73,9 @@ class World:
         durability: str = "fsync",
         recovery_point: int = 0,
         log_start: int = 0,
-        clean: bool = False,
+        clean: str | None = None,
         was_compacted: bool = False,
+        leader_epoch: int = 0,
     ) -> "World":
         store, log = await PartitionStore.recover(
             disk,
@@ -86,8 +87,15 @@ class World:
             durability=durability,
             topic_id=TOPIC_ID,
             was_compacted=was_compacted,
+            leader_epoch=LeaderEpoch(leader_epoch),
         )
         return cls(disk, store, log, durability)
+
+    async def stop(self) -> str:
+        """Close cleanly; returns the checksum that the next start is to find again."""
+        await self.store.close(clean=True)
+        assert self.store.clean_stop is not None
+        return self.store.clean_stop.checksum
 
     def append(self, batch: bytearray, **options) -> Appended:
         """Into the tail only."""

@@ -1,0 +1,65 @@
+"""What a clean stop says of a partition's files, so that the next start may believe them.
+
+Indexes, snapshots and the leader epoch checkpoint carry no checksum of their own, or none that
+Kafka's tools would leave alone. One over all that a clean start reads without walking the log is
+kept beside them, in the marker of the clean stop: where it does not match, everything is made anew
+from the log, as after a crash.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from fencelog.log import layout
+from fencelog.ports import Disk
+from fencelog.types import Offset
+
+
+class CleanStop(NamedTuple):
+    """How a partition was left: where it ends, and the checksum over its files."""
+
+    end_offset: Offset
+    checksum: str
+
+
+def is_side_file(name: str) -> bool:
+    """Whether a file of a partition follows from its log, so that it can be made anew."""
+    parsed = layout.parse_file_name(name)
+    return name == layout.LEADER_EPOCH_CHECKPOINT or (
+        parsed is not None and parsed[1] != layout.LOG
+    )
+
+
+def _is_believed(name: str, base_offsets: Sequence[Offset]) -> bool:
+    parsed = layout.parse_file_name(name)
+    is_of_newest = parsed is not None and parsed[0] == base_offsets[-1]
+    return (
+        len(base_offsets) > 1
+        and is_side_file(name)
+        and (not is_of_newest or name.endswith(layout.SNAPSHOT))
+    )
+
+
+async def checksum_of(disk: Disk, directory: str, base_offsets: Sequence[Offset]) -> str:
+    """Return the checksum over what a clean start believes: 8 hexadecimal digits.
+
+    That is the size of each segment and, of all but the newest, every side file. The newest segment
+    is walked at any start, so a partition that has only one has nothing else to believe. Raises
+    StorageError, and CorruptionError for a file that is none.
+    """
+    value = 0
+    for name in sorted(await disk.list(directory)):
+        parsed = layout.parse_file_name(name)
+        is_segment = parsed is not None and parsed[1] == layout.LOG
+        if not is_segment and not _is_believed(name, base_offsets):
+            continue
+        value = crc32c(f"{name}\n".encode("ascii"), value)
+        file = await disk.open(f"{directory}/{name}")
+        try:
+            value = crc32c(file.size.to_bytes(8), value)
+            if not is_segment:
+                value = crc32c(await file.read(0, file.size), value)
+        finally:
+            await file.close()
+    return f"{value:08x}"
