@@ -7,6 +7,7 @@ Left alone such a transaction would hold the last stable offset for ever.
 import logging
 
 from fencelog.broker.coordinator_runtime import CoordinatorRuntime
+from fencelog.broker.fates import fate_of
 from fencelog.broker.log_flusher import LogFlusher
 from fencelog.broker.log_manager import LogManager
 from fencelog.broker.partition import Partition
@@ -59,13 +60,7 @@ class RecoveredTransactions:
         return True
 
     def _fate(self, producer_id: ProducerId, name: TopicPartition) -> Fate:
-        fates = {each.shard.fate(producer_id, name) for each in self._transactions.loaded()}
-        fates |= {each.shard.fate(producer_id, name) for each in self._versioned.loaded()}
-        # A listing wins, then a recorded commit; nobody that knows it means abort.
-        for fate in (Fate.LISTED, Fate.COMMIT):
-            if fate in fates:
-                return fate
-        return Fate.ABORT
+        return fate_of(self._transactions.loaded(), self._versioned.loaded(), producer_id, name)
 
     @staticmethod
     def _marker(open_transaction: OpenTransaction, *, commit: bool) -> MarkerToWrite:

@@ -10,6 +10,7 @@ from fencelog.broker.handlers import (
     offsets,
     partitions,
     topics,
+    transaction_admin,
     transactions,
     versioned,
 )
@@ -108,13 +109,13 @@ def _of_logs_and_producers() -> dict[ApiKey, RawHandler]:
         ),
         ApiKey.END_TXN: message_handler(EndTxnRequest, transactions.end_transaction),
         ApiKey.LIST_TRANSACTIONS: message_handler(
-            ListTransactionsRequest, transactions.list_transactions
+            ListTransactionsRequest, transaction_admin.list_transactions
         ),
         ApiKey.DESCRIBE_TRANSACTIONS: message_handler(
-            DescribeTransactionsRequest, transactions.describe_transactions
+            DescribeTransactionsRequest, transaction_admin.describe_transactions
         ),
         ApiKey.DESCRIBE_PRODUCERS: message_handler(
-            DescribeProducersRequest, transactions.describe_producers
+            DescribeProducersRequest, transaction_admin.describe_producers
         ),
         ApiKey.JOIN_TRANSACTION: message_handler(JoinTransactionRequest, versioned.join),
         ApiKey.COMMIT_TRANSACTION: message_handler(CommitTransactionRequest, versioned.commit),

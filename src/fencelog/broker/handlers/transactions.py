@@ -1,4 +1,4 @@
-"""Kafka's transactions: InitProducerId, AddPartitionsToTxn, EndTxn, and what operators list.
+"""Kafka's transactions, as producers ask for them: InitProducerId, AddPartitionsToTxn, EndTxn.
 
 Version notes: PRODUCER_FENCED exists from InitProducerId 4 and from version 2 of the others on;
 older versions get INVALID_PRODUCER_EPOCH (E2).
@@ -6,9 +6,7 @@ older versions get INVALID_PRODUCER_EPOCH (E2).
 
 from fencelog.broker.connection import Request
 from fencelog.broker.context import Broker
-from fencelog.coordination.encoding import by_topic
 from fencelog.coordination.transaction.shard import InitResult, for_client
-from fencelog.coordination.transaction.state import Transaction, TxnState
 from fencelog.errors import ErrorCode, NotLeaderError
 from fencelog.types import ProducerEpoch, ProducerId, TopicPartition
 from fencelog.wire.messages.add_offsets_to_txn import (
@@ -21,26 +19,8 @@ from fencelog.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopicResult,
 )
-from fencelog.wire.messages.describe_producers import (
-    DescribeProducersRequest,
-    DescribeProducersResponse,
-    PartitionResponse,
-    ProducerState,
-    TopicResponse,
-)
-from fencelog.wire.messages.describe_transactions import (
-    DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
-    TopicData,
-)
-from fencelog.wire.messages.describe_transactions import TransactionState as DescribedTransaction
 from fencelog.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from fencelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from fencelog.wire.messages.list_transactions import (
-    ListTransactionsRequest,
-    ListTransactionsResponse,
-)
-from fencelog.wire.messages.list_transactions import TransactionState as ListedTransaction
 from fencelog.wire.own import app_of
 
 
@@ -203,127 +183,4 @@ async def end_transaction(
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE
     return EndTxnResponse(
         error_code=for_client(error, knows_fenced=request.header.api_version >= 2)
-    )
-
-
-# -- what operators ask -------------------------------------------------------------------------
-
-
-async def list_transactions(
-    broker: Broker, message: ListTransactionsRequest, request: Request
-) -> ListTransactionsResponse:
-    """Every transactional id known here, narrowed by state, producer id and age."""
-    del request
-    known_states = {state.kafka_name for state in TxnState}
-    unknown = [name for name in message.state_filters if name not in known_states]
-    asked_states, asked_ids = set(message.state_filters), set(message.producer_id_filters)
-    now_ms = broker.clock.now_ms()
-
-    def wanted(transaction: Transaction) -> bool:
-        if asked_states and transaction.state.kafka_name not in asked_states:
-            return False
-        if asked_ids and transaction.producer.producer_id not in asked_ids:
-            return False
-        old_enough = transaction.started_ms <= now_ms - message.duration_filter
-        return message.duration_filter < 0 or (transaction.started_ms >= 0 and old_enough)
-
-    try:
-        found = await broker.transactions.read_all(lambda shard: list(shard.transactions()))
-    except NotLeaderError:
-        return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    return ListTransactionsResponse(
-        unknown_state_filters=unknown,
-        transaction_states=[
-            ListedTransaction(
-                transactional_id=one.transactional_id,
-                producer_id=one.producer.producer_id,
-                transaction_state=one.state.kafka_name,
-            )
-            for one in sorted(found, key=lambda t: t.transactional_id)
-            if wanted(one)
-        ],
-    )
-
-
-async def describe_transactions(
-    broker: Broker, message: DescribeTransactionsRequest, request: Request
-) -> DescribeTransactionsResponse:
-    """State, identity and open partitions of each transactional id asked for."""
-    del request
-    return DescribeTransactionsResponse(
-        transaction_states=[
-            await _describe(broker, transactional_id)
-            async for transactional_id in broker.turns.each(message.transactional_ids)
-        ]
-    )
-
-
-async def _describe(broker: Broker, transactional_id: str) -> DescribedTransaction:
-    try:
-        found = await broker.transactions.read(
-            transactional_id, lambda shard: shard.describe(transactional_id)
-        )
-    except NotLeaderError:
-        return DescribedTransaction(
-            error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, transactional_id=transactional_id
-        )
-    if found is None:
-        return DescribedTransaction(
-            error_code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, transactional_id=transactional_id
-        )
-    return DescribedTransaction(
-        transactional_id=transactional_id,
-        transaction_state=found.state.kafka_name,
-        transaction_timeout_ms=found.timeout_ms,
-        transaction_start_time_ms=found.started_ms,
-        producer_id=found.producer.producer_id,
-        producer_epoch=found.producer.producer_epoch,
-        topics=[
-            TopicData(topic=topic, partitions=indexes)
-            for topic, indexes in by_topic(found.partitions)
-        ],
-    )
-
-
-async def describe_producers(
-    broker: Broker, message: DescribeProducersRequest, request: Request
-) -> DescribeProducersResponse:
-    """The producers with state on each partition, and where their open transaction begins."""
-    del request
-    return DescribeProducersResponse(
-        topics=[
-            TopicResponse(
-                name=topic.name,
-                partitions=[
-                    _producers(broker, topic.name, index)
-                    async for index in broker.turns.each(topic.partition_indexes)
-                ],
-            )
-            async for topic in broker.turns.each(message.topics)
-        ]
-    )
-
-
-def _producers(broker: Broker, topic: str, index: int) -> PartitionResponse:
-    partition = broker.logs.get(topic, index)
-    if partition is None:
-        error = broker.logs.missing(topic, index)
-        return PartitionResponse(
-            partition_index=index,
-            error_code=error,
-            error_message=f"there is no partition {topic}-{index} in service here",
-        )
-    return PartitionResponse(
-        partition_index=index,
-        active_producers=[
-            ProducerState(
-                producer_id=view.producer_id,
-                producer_epoch=view.producer_epoch,
-                last_sequence=view.last_sequence,
-                last_timestamp=view.last_timestamp,
-                coordinator_epoch=view.coordinator_epoch,
-                current_txn_start_offset=-1 if view.open_offset is None else view.open_offset,
-            )
-            for view in partition.log.producers()
-        ],
     )

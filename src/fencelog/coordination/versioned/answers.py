@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fencelog.coordination.versioned.state import Joined
+from fencelog.coordination.versioned.state import Joined, Phase
 from fencelog.errors import ErrorCode
 from fencelog.types import (
     NO_PRODUCER_EPOCH,
@@ -70,3 +70,15 @@ class MarkerGroup:
     incarnation: int
     partition: TopicPartition
     markers: tuple[ProducerMarker, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenApp:
+    """A transaction that is open or being ended, as the requests about transactions show it."""
+
+    app: str
+    phase: Phase
+    timeout_ms: int
+    producer_ids: tuple[ProducerId, ...]
+    partitions: frozenset[TopicPartition]
+    """Where a marker is still to come, now or once it is decided."""

@@ -14,6 +14,7 @@ from fencelog.coordination.versioned.answers import (
     AppDescription,
     JoinResult,
     MarkerGroup,
+    OpenApp,
     ProducerMarker,
     VersionedLimits,
 )
@@ -380,6 +381,21 @@ class VersionedShard:
             open_version=known.version if is_open else NO_VERSION,
             incarnation=known.incarnation,
             open_producers=tuple(self._table.members(app)) if is_open else (),
+        )
+
+    def transactions(self) -> tuple[OpenApp, ...]:
+        """Every transaction that is open or being ended; answered as ``describe`` is."""
+        table = self._table
+        return tuple(
+            OpenApp(
+                app=name,
+                phase=app.phase,
+                timeout_ms=app.timeout_ms,
+                producer_ids=tuple(each.producer_id for each in table.members(name)),
+                partitions=enlisted(table.members(name)) - app.written,
+            )
+            for name, app in table.apps.items()
+            if app.phase is not Phase.IDLE
         )
 
     def highest_producer_id(self) -> ProducerId:

@@ -1,0 +1,228 @@
+"""ListTransactions, DescribeTransactions, DescribeProducers: what operators ask of transactions.
+
+Versioned transactions are shown beside Kafka's: under the transactional id that their producers
+write with, once for each producer. So a tool that looks for transactions that nobody will end
+(``kafka-transactions.sh find-hanging``, ``fencelog txn find-hanging``) knows whose they are.
+Version notes: ListTransactions filters by age from 1 on.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from fencelog.broker.connection import Request
+from fencelog.broker.context import Broker
+from fencelog.broker.fates import all_shards
+from fencelog.coordination.encoding import by_topic
+from fencelog.coordination.transaction.state import Transaction, TxnState
+from fencelog.coordination.versioned.answers import OpenApp
+from fencelog.coordination.versioned.shard import VersionedShard
+from fencelog.coordination.versioned.state import Phase
+from fencelog.errors import ErrorCode, NotLeaderError
+from fencelog.log.values import ProducerView
+from fencelog.types import TimestampMs, TopicPartition
+from fencelog.wire.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+from fencelog.wire.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TopicData,
+)
+from fencelog.wire.messages.describe_transactions import TransactionState as DescribedTransaction
+from fencelog.wire.messages.list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+from fencelog.wire.messages.list_transactions import TransactionState as ListedTransaction
+from fencelog.wire.own import app_of, transactional_id
+
+_PHASES = {
+    Phase.IDLE: TxnState.EMPTY,
+    Phase.OPEN: TxnState.ONGOING,
+    Phase.COMMITTING: TxnState.PREPARE_COMMIT,
+    Phase.ABORTING: TxnState.PREPARE_ABORT,
+}
+_KAFKA_STATES = frozenset(state.kafka_name for state in TxnState) | {"PrepareEpochFence"}
+"""What may be filtered by; the last is Kafka's own, nothing is ever in it here."""
+
+
+async def list_transactions(
+    broker: Broker, message: ListTransactionsRequest, request: Request
+) -> ListTransactionsResponse:
+    """Every transactional id, narrowed by state, producer id and age: all of them or an error.
+
+    A list that leaves out a coordinator partition would make its transactions look forgotten.
+    """
+    del request
+    try:
+        await all_shards(broker.transactions, broker.logs)
+        found = await broker.transactions.read_all(lambda shard: list(shard.transactions()))
+        await all_shards(broker.versioned, broker.logs)
+        apps = await broker.versioned.read_all(lambda shard: list(shard.transactions()))
+    except NotLeaderError:
+        return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    now_ms = broker.clock.now_ms()
+    listed = [_listed(one) for one in found if _is_old_enough(message, one.started_ms, now_ms)]
+    listed += [one for app in apps if message.duration_filter < 0 for one in _listed_app(app)]
+    return ListTransactionsResponse(
+        unknown_state_filters=[name for name in message.state_filters if name not in _KAFKA_STATES],
+        transaction_states=sorted(_wanted(message, listed), key=lambda one: one.transactional_id),
+    )
+
+
+def _is_old_enough(
+    message: ListTransactionsRequest, started_ms: TimestampMs, now_ms: TimestampMs
+) -> bool:
+    """Whether it has run longer than asked for; one that never began has not, other than in Kafka.
+
+    Where no age is asked for, every one is old enough.
+    """
+    age_ms = now_ms - started_ms
+    return message.duration_filter < 0 or (started_ms >= 0 and age_ms > message.duration_filter)
+
+
+def _wanted(
+    message: ListTransactionsRequest, listed: Iterable[ListedTransaction]
+) -> Iterator[ListedTransaction]:
+    states, producer_ids = set(message.state_filters), set(message.producer_id_filters)
+    for one in listed:
+        is_of_state = not states or one.transaction_state in states
+        if is_of_state and (not producer_ids or one.producer_id in producer_ids):
+            yield one
+
+
+def _listed(transaction: Transaction) -> ListedTransaction:
+    return ListedTransaction(
+        transactional_id=transaction.transactional_id,
+        producer_id=transaction.producer.producer_id,
+        transaction_state=transaction.state.kafka_name,
+    )
+
+
+def _listed_app(app: OpenApp) -> Iterator[ListedTransaction]:
+    for producer_id in app.producer_ids:
+        yield ListedTransaction(
+            transactional_id=transactional_id(app.app),
+            producer_id=producer_id,
+            transaction_state=_PHASES[app.phase].kafka_name,
+        )
+
+
+async def describe_transactions(
+    broker: Broker, message: DescribeTransactionsRequest, request: Request
+) -> DescribeTransactionsResponse:
+    """State, identity and partitions of each transactional id asked for.
+
+    The partitions are those of the open transaction, or those that a decided one still owes a
+    marker.
+    """
+    del request
+    return DescribeTransactionsResponse(
+        transaction_states=[
+            await _describe(broker, asked)
+            async for asked in broker.turns.each(message.transactional_ids)
+        ]
+    )
+
+
+async def _describe(broker: Broker, asked: str) -> DescribedTransaction:
+    if not asked:
+        return _refused(asked, ErrorCode.INVALID_REQUEST)
+    app = app_of(asked)
+    try:
+        if app is not None:
+            return await _describe_app(broker, app)
+        found = await broker.transactions.read(asked, lambda shard: shard.describe(asked))
+    except NotLeaderError:
+        return _refused(asked, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    if found is None:
+        return _refused(asked, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+    return DescribedTransaction(
+        transactional_id=asked,
+        transaction_state=found.state.kafka_name,
+        transaction_timeout_ms=found.timeout_ms,
+        transaction_start_time_ms=found.started_ms,
+        producer_id=found.producer.producer_id,
+        producer_epoch=found.producer.producer_epoch,
+        topics=_topics(found.partitions),
+    )
+
+
+async def _describe_app(broker: Broker, app: str) -> DescribedTransaction:
+    """A versioned transaction. Of its many producers none stands for all: the ids are -1."""
+    name = transactional_id(app)
+
+    def question(shard: VersionedShard) -> tuple[bool, OpenApp | None]:
+        found = (one for one in shard.transactions() if one.app == app)
+        return shard.describe(app) is not None, next(found, None)
+
+    is_known, found = await broker.versioned.read(name, question)
+    if not is_known:
+        return _refused(name, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+    return DescribedTransaction(
+        transactional_id=name,
+        transaction_state=_PHASES[Phase.IDLE if found is None else found.phase].kafka_name,
+        transaction_timeout_ms=0 if found is None else found.timeout_ms,
+        transaction_start_time_ms=-1,
+        producer_id=-1,
+        producer_epoch=-1,
+        topics=[] if found is None else _topics(found.partitions),
+    )
+
+
+def _refused(asked: str, error: ErrorCode) -> DescribedTransaction:
+    return DescribedTransaction(transactional_id=asked, error_code=error)
+
+
+def _topics(partitions: Iterable[TopicPartition]) -> list[TopicData]:
+    return [TopicData(topic=topic, partitions=indexes) for topic, indexes in by_topic(partitions)]
+
+
+async def describe_producers(
+    broker: Broker, message: DescribeProducersRequest, request: Request
+) -> DescribeProducersResponse:
+    """The producers with state on each partition, and where their open transaction begins."""
+    del request
+    return DescribeProducersResponse(
+        topics=[
+            TopicResponse(
+                name=topic.name,
+                partitions=[
+                    _producers(broker, topic.name, index)
+                    async for index in broker.turns.each(topic.partition_indexes)
+                ],
+            )
+            async for topic in broker.turns.each(message.topics)
+        ]
+    )
+
+
+def _producers(broker: Broker, topic: str, index: int) -> PartitionResponse:
+    partition = broker.logs.get(topic, index)
+    if partition is not None:
+        found = [_producer(view) for view in partition.log.producers()]
+        return PartitionResponse(partition_index=index, active_producers=found)
+    known = broker.catalog.get(topic)
+    error = broker.logs.missing(topic, index)
+    is_unused = known is not None and known.internal and 0 <= index < known.partitions
+    if is_unused and error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return PartitionResponse(partition_index=index)  # made when its coordinator is needed
+    return PartitionResponse(
+        partition_index=index,
+        error_code=error,
+        error_message=f"there is no partition {topic}-{index} in service here",
+    )
+
+
+def _producer(view: ProducerView) -> ProducerState:
+    return ProducerState(
+        producer_id=view.producer_id,
+        producer_epoch=view.producer_epoch,
+        last_sequence=view.last_sequence,
+        last_timestamp=view.last_timestamp,
+        coordinator_epoch=view.coordinator_epoch,
+        current_txn_start_offset=-1 if view.open_offset is None else view.open_offset,
+    )
