@@ -62,6 +62,7 @@ KAFKA_MESSAGES = [
     "OffsetFetch",
     "SyncGroup",
     "TxnOffsetCommit",
+    "WriteTxnMarkers",
     "OffsetForLeaderEpoch",
 ]
 """All that are spoken here but Produce and Fetch, which ``fencelog.wire.hot`` has by hand."""

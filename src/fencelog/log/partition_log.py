@@ -31,6 +31,7 @@ from fencelog.log.admission import (
 from fencelog.log.compaction import KEYS_MAX
 from fencelog.log.compaction_round import Cleaned, CompactionNeed, Round, need_of
 from fencelog.log.config import LogConfig
+from fencelog.log.producers import ProducerState
 from fencelog.log.retention import is_due, retained_from
 from fencelog.log.segment import Segment
 from fencelog.log.snapshot import encode_snapshot
@@ -291,17 +292,12 @@ class PartitionLog:
 
     def producers(self) -> list[ProducerView]:
         """Return the state of each producer (DescribeProducers)."""
-        return [
-            ProducerView(
-                producer_id,
-                state.epoch,
-                Sequence(state.last_sequence),
-                state.last_timestamp,
-                state.coordinator_epoch,
-                state.open_offset if state.open_offset >= 0 else None,
-            )
-            for producer_id, state in self._state.producers.items()
-        ]
+        return [_view(producer_id, state) for producer_id, state in self._state.producers.items()]
+
+    def producer(self, producer_id: ProducerId) -> ProducerView | None:
+        """Return the state of one producer; None: it is not known here."""
+        state = self._state.producers.get(producer_id)
+        return None if state is None else _view(producer_id, state)
 
     def expire_producers(
         self, now_ms: int, expiration_ms: int = PRODUCER_EXPIRATION_MS
@@ -466,3 +462,14 @@ class PartitionLog:
         del state.segments[: len(gone)]
         self._move_last_stable_offset()
         return gone
+
+
+def _view(producer_id: ProducerId, state: ProducerState) -> ProducerView:
+    return ProducerView(
+        producer_id,
+        state.epoch,
+        Sequence(state.last_sequence),
+        state.last_timestamp,
+        state.coordinator_epoch,
+        state.open_offset if state.open_offset >= 0 else None,
+    )

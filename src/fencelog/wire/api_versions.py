@@ -3,7 +3,8 @@
 The ranges are what six client families were seen to need. Where one looks odd:
 Produce is advertised from 0 because librdkafka silently drops codecs otherwise (KAFKA-18659), and
 0 to 2 are refused when they come; AddPartitionsToTxn above 3 is for brokers among themselves;
-EndTxn above 3 would announce transaction version 2, and TxnOffsetCommit above 3 knows its errors.
+EndTxn above 3 would announce transaction version 2, and TxnOffsetCommit above 3 knows its errors;
+WriteTxnMarkers is an operator's only, as Kafka's Admin sends it.
 """
 
 from enum import IntEnum
@@ -36,6 +37,7 @@ class ApiKey(IntEnum):
     ADD_PARTITIONS_TO_TXN = 24
     ADD_OFFSETS_TO_TXN = 25
     END_TXN = 26
+    WRITE_TXN_MARKERS = 27
     TXN_OFFSET_COMMIT = 28
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
@@ -89,6 +91,7 @@ SUPPORTED = MappingProxyType(
         ApiKey.ADD_PARTITIONS_TO_TXN: VersionRange(0, 3),
         ApiKey.ADD_OFFSETS_TO_TXN: VersionRange(0, 3),
         ApiKey.END_TXN: VersionRange(0, 3),
+        ApiKey.WRITE_TXN_MARKERS: VersionRange(1, 1),
         ApiKey.TXN_OFFSET_COMMIT: VersionRange(0, 3),
         ApiKey.DESCRIBE_CONFIGS: VersionRange(1, 4),
         ApiKey.DELETE_GROUPS: VersionRange(0, 2),
@@ -139,6 +142,7 @@ FLEXIBLE_FROM = MappingProxyType(
         ApiKey.ADD_PARTITIONS_TO_TXN: 3,
         ApiKey.ADD_OFFSETS_TO_TXN: 3,
         ApiKey.END_TXN: 3,
+        ApiKey.WRITE_TXN_MARKERS: 1,
         ApiKey.TXN_OFFSET_COMMIT: 3,
         ApiKey.DESCRIBE_CONFIGS: 4,
         ApiKey.DELETE_GROUPS: 2,

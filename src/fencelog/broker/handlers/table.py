@@ -8,6 +8,7 @@ from fencelog.broker.handlers import (
     groups,
     members,
     offsets,
+    outside_markers,
     partitions,
     topics,
     transaction_admin,
@@ -52,6 +53,7 @@ from fencelog.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochR
 from fencelog.wire.messages.renew_transaction import RenewTransactionRequest
 from fencelog.wire.messages.sync_group import SyncGroupRequest
 from fencelog.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
+from fencelog.wire.messages.write_txn_markers import WriteTxnMarkersRequest
 
 
 def handlers() -> dict[ApiKey, RawHandler]:
@@ -116,6 +118,9 @@ def _of_logs_and_producers() -> dict[ApiKey, RawHandler]:
         ),
         ApiKey.DESCRIBE_PRODUCERS: message_handler(
             DescribeProducersRequest, transaction_admin.describe_producers
+        ),
+        ApiKey.WRITE_TXN_MARKERS: message_handler(
+            WriteTxnMarkersRequest, outside_markers.write_markers
         ),
         ApiKey.JOIN_TRANSACTION: message_handler(JoinTransactionRequest, versioned.join),
         ApiKey.COMMIT_TRANSACTION: message_handler(CommitTransactionRequest, versioned.commit),
