@@ -272,10 +272,9 @@ class PartitionStore:
                 await self.drop_cleaned(cleaned.segment.base_offset)
                 return False
             with self._gives_up():
-                await self._swap(cleaned)
-            return True
+                return await self._swap(cleaned)
 
-    async def _swap(self, cleaned: Cleaned) -> None:
+    async def _swap(self, cleaned: Cleaned) -> bool:
         base_offset = cleaned.segment.base_offset
         path = self._path(base_offset, layout.LOG)
         old = [self._segments[base] for base in cleaned.replaced]
@@ -283,6 +282,12 @@ class PartitionStore:
         await self._disk.rename(path + layout.CLEANED, path + layout.SWAP)
         await self._disk.sync_directory(self._directory)
         new.file = await self._disk.open(path + layout.SWAP)
+        if not self._log.has_segments(cleaned.replaced):
+            # The log's start has passed some of them meanwhile; their files go in their turn.
+            await self._retire(new)
+            await self._disk.remove(path + layout.SWAP)
+            await self._disk.sync_directory(self._directory)
+            return False
         self._log.take_over(cleaned)
         for base in cleaned.replaced:
             del self._segments[base]
@@ -301,6 +306,7 @@ class PartitionStore:
             side_path = self._path(base_offset, suffix)
             await replace_file(self._disk, side_path, content, durable=False)
         await self._retire(new)
+        return True
 
     async def close(self, *, clean: bool) -> None:
         """Close the files. ``clean``: sync everything, side files too, so that they may be trusted.

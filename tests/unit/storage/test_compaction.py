@@ -265,6 +265,34 @@ def test_a_read_during_the_swap_is_whole() -> None:
     run(scenario())
 
 
+def test_the_log_start_may_pass_what_is_about_to_be_swapped() -> None:  # D4
+    async def scenario() -> None:
+        world = await filled()
+        bases = world.log.segment_base_offsets
+        moved = False
+
+        async def move(verb: str, path: str, size: int) -> None:
+            nonlocal moved
+            is_swapping = any(n.endswith(".swap") for n in await world.disk.list(DIRECTORY))
+            if verb == "sync_directory" and is_swapping and not moved:
+                moved = True
+                assert world.log.advance_start(bases[2]) == bases[:2]
+
+        world.disk.delay = move
+        with pytest.raises(CompactionStoppedError):
+            await compact(world)
+        assert moved
+        names = await world.disk.list(DIRECTORY)
+        assert not [name for name in names if name.endswith((".cleaned", ".swap"))]
+        await world.store.delete_segments_below(bases[2])
+        assert world.log.segment_base_offsets == bases[2:]
+        before = await records_of(world)
+        await compact(world, first_dirty=bases[2])
+        assert newest(await records_of(world)) == newest(before)
+
+    run(scenario())
+
+
 def test_segments_that_retention_takes_meanwhile_stop_the_round() -> None:
     async def scenario() -> None:
         world = await filled()
