@@ -334,7 +334,8 @@ class Recovery:
         try:
             for base_offset, end in pairwise(base_offsets):
                 await self._load_segment(builder, base_offset, end)
-            if len(base_offsets) > 1:
+            if base_offsets[-1] > 0:
+                # Who wrote what was deleted since is known from the snapshot alone.
                 if not epochs.entries:
                     return None
                 snapshot = await self._read(base_offsets[-1], layout.SNAPSHOT)

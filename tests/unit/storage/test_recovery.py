@@ -327,6 +327,25 @@ def test_a_clean_stop_needs_no_walk_through_full_segments_and_loses_nothing() ->
     run(scenario())
 
 
+def test_a_clean_stop_keeps_producers_whose_records_were_all_deleted() -> None:  # E4
+    async def scenario() -> None:
+        world = await many_segments()
+        newest = world.log.segment_base_offsets[-1]
+        known = [each.producer_id for each in world.log.producers()]
+        assert known
+        assert isinstance(world.log.advance_start(newest), list)
+        await world.store.delete_segments_below(newest)
+        checksum = await world.stop()
+        end = world.log.log_end_offset
+        again = await World.recover(
+            world.disk, recovery_point=end, log_start=newest, clean=checksum
+        )
+        assert again.log.segment_base_offsets == [newest]
+        assert_same_state(again, world)
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".txnindex", ".snapshot"])
 def test_after_a_clean_stop_a_damaged_side_file_is_rebuilt(suffix: str) -> None:
     async def scenario() -> None:
