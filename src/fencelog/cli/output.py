@@ -70,6 +70,9 @@ HINTS = {
     ErrorCode.OFFSET_OUT_OF_RANGE: "`-o beginning` starts at the first record that is still there",
     ErrorCode.MESSAGE_TOO_LARGE: "raise the topic's max.message.bytes, or send smaller records",
     ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "`fencelog txn list` shows the ids that are known",
+    ErrorCode.INVALID_TXN_STATE: (
+        "`fencelog txn list` shows the states, `fencelog txn find-hanging` what nobody will end"
+    ),
     ErrorCode.GROUP_ID_NOT_FOUND: "`fencelog group list` shows the groups that are known",
     ErrorCode.NON_EMPTY_GROUP: "`fencelog group describe NAME` shows its members",
     ErrorCode.UNKNOWN_MEMBER_ID: (

@@ -1,9 +1,10 @@
-"""``fencelog txn``: what the transaction coordinators know."""
+"""``fencelog txn``: what the transaction coordinators know, and what they have lost sight of."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fencelog.adapters.system_clock import SystemClock
 from fencelog.cli.options import (
     DEFAULT_BOOTSTRAP,
     BootstrapOption,
@@ -11,21 +12,80 @@ from fencelog.cli.options import (
     PropertyOption,
     connection,
 )
-from fencelog.cli.output import Format, Row, default_format, reported_errors, show_json, show_rows
+from fencelog.cli.output import (
+    ExitStatus,
+    Format,
+    Row,
+    UsageError,
+    default_format,
+    fail,
+    reported_errors,
+    say,
+    show_json,
+    show_rows,
+)
+from fencelog.errors import ErrorCode, RequestError
+from fencelog.types import TopicPartition
 
-app = typer.Typer(name="txn", help="List and describe transactions.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from fencelog.client.blocking import Client
+    from fencelog.client.model import ProducerDescription
+
+app = typer.Typer(
+    name="txn",
+    help="List and describe transactions; find and abort what hangs.",
+    no_args_is_help=True,
+)
+
+MINUTE_MS = 60_000
+MAX_TIMEOUT_MIN = 15
+"""Kafka's default, and the default of ``transaction.max.timeout.ms``."""
+STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
+HANGING_COLUMNS = (
+    "topic",
+    "partition",
+    "start_offset",
+    "producer_id",
+    "producer_epoch",
+    "coordinator_epoch",
+    "last_timestamp_ms",
+    "minutes",
+)
+
+TopicOption = Annotated[str | None, typer.Option("-t", "--topic", help="Of this topic only.")]
+PartitionOption = Annotated[
+    int | None, typer.Option("-p", "--partition", min=0, help="Of this partition only; needs -t.")
+]
 
 
 @app.command("list")
 def list_transactions(
+    states: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--state", help="In this state only, as Ongoing or PrepareCommit; repeatable."
+        ),
+    ] = None,
+    longer_than_ms: Annotated[
+        int | None,
+        typer.Option(
+            "--duration-filter", min=0, metavar="MS", help="Begun longer ago than this only."
+        ),
+    ] = None,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     properties: PropertyOption = None,
     form: FormatOption = None,
 ) -> None:
-    """List the transactional ids that are known, with their states."""
+    """List the transactional ids that are known, with their states.
+
+    A versioned transaction (of Spark, say) is listed once for each of its producers.
+    """
     with reported_errors():
+        for state in states or ():
+            if state not in STATES:
+                raise UsageError(f"--state {state}: states are {', '.join(STATES)}")
         with connection(bootstrap, properties).open() as client:
-            listed = client.list_transactions()
+            listed = client.list_transactions(states=states or (), longer_than_ms=longer_than_ms)
         rows: list[Row] = [
             {
                 "transactional_id": each.transactional_id,
@@ -68,3 +128,139 @@ def describe(
         for row in rows:
             fields: list[Row] = [{"field": key, "value": value} for key, value in row.items()]
             show_rows(fields, ("field", "value"), Format.TABLE)
+
+
+@app.command()
+def abort(
+    transactional_id: Annotated[
+        str | None, typer.Argument(metavar="TRANSACTIONAL_ID", help="Whose open transaction.")
+    ] = None,
+    topic: Annotated[
+        str | None, typer.Option("-t", "--topic", help="Where a hanging transaction is.")
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("-p", "--partition", min=0, help="Its partition.")
+    ] = None,
+    start_offset: Annotated[
+        int | None, typer.Option("--start-offset", min=0, help="The offset where it begins there.")
+    ] = None,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    properties: PropertyOption = None,
+) -> None:
+    """Abort an open transaction, or one that hangs.
+
+    By its transactional id: the coordinator aborts it on all partitions and fences its producer,
+    which learns it with its next request. What is decided already is left to complete.
+
+    By topic, partition and start offset, as find-hanging shows them: for a transaction that no
+    coordinator knows of any more. One that a coordinator has is refused.
+    """
+    with reported_errors():
+        place = (topic, partition, start_offset)
+        with connection(bootstrap, properties).open() as client:
+            match (transactional_id, *place):
+                case (str(name), None, None, None):
+                    row = _abort_id(client, name)
+                case (None, str(name), int(number), int(offset)):
+                    found = client.abort_hanging_transaction(TopicPartition(name, number), offset)
+                    row = {**_hanging_row(found, SystemClock().now_ms()), "aborted": True}
+                case _:
+                    raise UsageError(
+                        "name one TRANSACTIONAL_ID, or all of -t, -p and --start-offset"
+                    )
+        show_json([row])
+
+
+def _abort_id(client: "Client", name: str) -> Row:
+    aborted = client.abort_open_transaction(name)
+    return {
+        "transactional_id": aborted.transactional_id,
+        "producer_id": aborted.producer_id,
+        "producer_epoch": aborted.producer_epoch,
+        "partitions": [str(place) for place in aborted.partitions],
+        "aborted": True,
+    }
+
+
+@app.command("find-hanging")
+def find_hanging(
+    topic: TopicOption = None,
+    partition: PartitionOption = None,
+    broker: Annotated[
+        int | None, typer.Option("--broker", metavar="ID", help="Led by this broker only.")
+    ] = None,
+    max_timeout_min: Annotated[
+        int,
+        typer.Option(
+            "--max-transaction-timeout",
+            min=0,
+            metavar="MINUTES",
+            help="Only where nothing was written for longer.",
+        ),
+    ] = MAX_TIMEOUT_MIN,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    properties: PropertyOption = None,
+    form: FormatOption = None,
+) -> None:
+    """Find open transactions that no coordinator will end; they hold readers back for ever.
+
+    Every partition, or those named, is compared with what the coordinators list. What is shown can
+    be ended by abort. Nothing found is no failure: the list is empty.
+    """
+    with reported_errors():
+        if partition is not None and topic is None:
+            raise UsageError("-p: name its topic with -t")
+        now_ms = SystemClock().now_ms()
+        with connection(bootstrap, properties).open() as client:
+            places = _places(client, topic, partition, broker)
+            found = client.find_hanging_transactions(
+                places, before_ms=now_ms - max_timeout_min * MINUTE_MS
+            )
+        show_rows([_hanging_row(each, now_ms) for each in found], HANGING_COLUMNS, form)
+        say(f"{len(found)} hanging, on {len(places)} partitions looked at")
+        if found:
+            at = found[0]
+            say(
+                "`fencelog txn abort "
+                f"-t {at.partition.topic} -p {at.partition.partition} "
+                f"--start-offset {at.start_offset}` ends the first"
+            )
+
+
+def _places(
+    client: "Client", topic: str | None, partition: int | None, broker: int | None
+) -> list[TopicPartition]:
+    known = client.topics()
+    if topic is not None:
+        known = [each for each in known if each.name == topic]
+    if topic is not None and not known:
+        raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic}")
+    if broker is not None and broker not in {one.node_id for one in client.cluster().brokers}:
+        fail(
+            ExitStatus.NOT_FOUND,
+            f"--broker {broker}: no such broker",
+            "see `fencelog cluster info`",
+        )
+    if partition is not None and partition >= len(known[0].partitions):
+        raise UsageError(
+            f"-p {partition}: {topic} has partitions 0 to {len(known[0].partitions) - 1}"
+        )
+    return [
+        TopicPartition(each.name, one.partition)
+        for each in known
+        for one in each.partitions
+        if partition in (None, one.partition) and broker in (None, one.leader)
+    ]
+
+
+def _hanging_row(found: "ProducerDescription", now_ms: int) -> Row:
+    return {
+        "topic": found.partition.topic,
+        "partition": found.partition.partition,
+        "start_offset": found.start_offset,
+        "producer_id": found.producer_id,
+        "producer_epoch": found.producer_epoch,
+        "coordinator_epoch": found.coordinator_epoch,
+        "last_timestamp_ms": found.last_timestamp_ms,
+        "minutes": max(now_ms - found.last_timestamp_ms, 0) // MINUTE_MS,
+    }

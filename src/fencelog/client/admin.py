@@ -1,9 +1,8 @@
-"""Questions and orders about topics, offsets, groups, transactions and the cluster."""
+"""Questions and orders about topics, offsets, groups and the cluster."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
 
-from fencelog.client.cluster import GROUP, TRANSACTION, Cluster, ClusterView
+from fencelog.client.cluster import GROUP, Cluster, ClusterView
 from fencelog.client.connection import Connection
 from fencelog.client.model import (
     WIRE_ISOLATION,
@@ -11,8 +10,6 @@ from fencelog.client.model import (
     Isolation,
     OffsetSpec,
     TopicDescription,
-    TransactionDescription,
-    TransactionListing,
 )
 from fencelog.client.retry import Deadline, failure, retrying
 from fencelog.errors import ErrorCode, RequestError
@@ -35,19 +32,11 @@ from fencelog.wire.messages.describe_configs import (
     DescribeConfigsResource,
     DescribeConfigsResponse,
 )
-from fencelog.wire.messages.describe_transactions import (
-    DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
-)
 from fencelog.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
-)
-from fencelog.wire.messages.list_transactions import (
-    ListTransactionsRequest,
-    ListTransactionsResponse,
 )
 from fencelog.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -344,71 +333,6 @@ class Admin:
 
         return await retrying(
             attempt, deadline, lambda: self._cluster.forget_coordinator(GROUP, group)
-        )
-
-    # --- transactions
-
-    async def list_transactions(self) -> list[TransactionListing]:
-        """Ask every broker for the transactional ids that it coordinates."""
-        deadline = self._cluster.deadline()
-        view = await self._view([])
-        found: dict[str, TransactionListing] = {}
-
-        async def ask(node_id: int) -> None:
-            connection = await self._broker(node_id, deadline)
-            answer = await self._cluster.ask(
-                connection, ListTransactionsRequest(), ListTransactionsResponse, deadline
-            )
-            if answer.error_code:
-                raise failure(
-                    error_code(answer.error_code), f"transactions of broker {connection.address}"
-                )
-            for state in answer.transaction_states:
-                found[state.transactional_id] = TransactionListing(
-                    transactional_id=state.transactional_id,
-                    producer_id=state.producer_id,
-                    state=state.transaction_state,
-                )
-
-        for broker in view.brokers:
-            await retrying(partial(ask, broker.node_id), deadline)
-        return [found[name] for name in sorted(found)]
-
-    async def describe_transaction(self, transactional_id: str) -> TransactionDescription:
-        """Ask the id's coordinator."""
-        deadline = self._cluster.deadline()
-        request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
-
-        async def attempt() -> TransactionDescription:
-            answer = await self._cluster.ask_coordinator(
-                TRANSACTION, transactional_id, request, DescribeTransactionsResponse, deadline
-            )
-            for state in answer.transaction_states:
-                if state.error_code:
-                    raise failure(
-                        error_code(state.error_code), f"transactional id {transactional_id}"
-                    )
-                return TransactionDescription(
-                    transactional_id=state.transactional_id,
-                    producer_id=state.producer_id,
-                    producer_epoch=state.producer_epoch,
-                    state=state.transaction_state,
-                    timeout_ms=state.transaction_timeout_ms,
-                    start_time_ms=state.transaction_start_time_ms,
-                    partitions=tuple(
-                        TopicPartition(topic.topic, partition)
-                        for topic in state.topics
-                        for partition in topic.partitions
-                    ),
-                )
-            raise failure(
-                ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"transactional id {transactional_id}"
-            )
-
-        return await retrying(
-            attempt,
-            deadline,
-            lambda: self._cluster.forget_coordinator(TRANSACTION, transactional_id),
         )
 
     # --- inside

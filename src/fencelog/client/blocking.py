@@ -7,7 +7,7 @@ own at the first call).
 
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -27,6 +27,7 @@ from fencelog.client.model import (
     Joined,
     OffsetSpec,
     ProduceIsolation,
+    ProducerDescription,
     Record,
     TopicDescription,
     TransactionDescription,
@@ -35,6 +36,7 @@ from fencelog.client.model import (
 from fencelog.client.producer import ProducerOptions, open_sender
 from fencelog.client.reader import FETCH_BYTES_MAX, Chunk, PartitionReader, records_of
 from fencelog.client.topic_changes import TopicChanges
+from fencelog.client.transaction_admin import TransactionAdmin
 from fencelog.client.transactions import Transactions
 from fencelog.errors import FencelogError
 from fencelog.types import TopicPartition
@@ -342,13 +344,61 @@ class Client:
         """What the server remembers of an app."""
         return self._loop().run(Transactions(self._cluster).describe(app))
 
-    def list_transactions(self) -> list[TransactionListing]:
-        """Every transactional id that the cluster knows, by name."""
-        return self._loop().run(self._admin().list_transactions())
+    # --- transactions, as operators see them
+
+    def list_transactions(
+        self,
+        *,
+        states: Collection[str] = (),
+        producer_ids: Collection[int] = (),
+        longer_than_ms: int | None = None,
+    ) -> list[TransactionListing]:
+        """Every transactional id that the cluster knows, by name, or those that fit.
+
+        ``states`` are Kafka's names; ``longer_than_ms``: whose transaction began longer ago.
+        """
+        admin = TransactionAdmin(self._cluster)
+        return self._loop().run(admin.listed(states, producer_ids, longer_than_ms))
 
     def describe_transaction(self, transactional_id: str) -> TransactionDescription:
         """One transactional id. Raises RequestError (TRANSACTIONAL_ID_NOT_FOUND)."""
-        return self._loop().run(self._admin().describe_transaction(transactional_id))
+        return self._loop().run(TransactionAdmin(self._cluster).describe(transactional_id))
+
+    def abort_open_transaction(self, transactional_id: str) -> TransactionDescription:
+        """Let its coordinator abort what is open under an id; its producer is fenced (E7).
+
+        Returns what was aborted. Raises RequestError: TRANSACTIONAL_ID_NOT_FOUND, or
+        INVALID_TXN_STATE where nothing is open, or it is decided already.
+        """
+        return self._loop().run(TransactionAdmin(self._cluster).abort(transactional_id))
+
+    def describe_producers(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, list[ProducerDescription]]:
+        """The producers that each partition knows, and their open transactions there."""
+        admin = TransactionAdmin(self._cluster)
+        return self._loop().run(admin.producers(list(partitions)))
+
+    def find_hanging_transactions(
+        self, partitions: Iterable[TopicPartition], *, before_ms: int | None = None
+    ) -> list[ProducerDescription]:
+        """Open transactions that no coordinator will end, by partition and offset.
+
+        ``before_ms``: only those whose newest record is older than this time.
+        """
+        admin = TransactionAdmin(self._cluster)
+        return self._loop().run(admin.find_hanging(list(partitions), before_ms))
+
+    def abort_hanging_transaction(
+        self, partition: TopicPartition, start_offset: int
+    ) -> ProducerDescription:
+        """End the transaction that begins at this offset and that no coordinator will end.
+
+        Returns what was aborted. Raises RequestError (INVALID_TXN_STATE) where none begins there,
+        or a coordinator has it.
+        """
+        admin = TransactionAdmin(self._cluster)
+        return self._loop().run(admin.abort_hanging(partition, start_offset))
 
     # --- groups
 

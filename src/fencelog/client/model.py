@@ -160,6 +160,23 @@ class TransactionDescription:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProducerDescription:
+    """What one partition knows of one producer; -1 where it knows nothing.
+
+    ``last_timestamp_ms`` is that of its newest record here, as the producer set it.
+    """
+
+    partition: TopicPartition
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    start_offset: int | None
+    """Where its open transaction begins; None: none is open here."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class GroupListing:
     """One group that some coordinator knows."""
 
