@@ -12,6 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
+from inspect import CORO_CREATED, getcoroutinestate
 from typing import NamedTuple, Protocol, TypeAlias, cast
 
 from fencelog.errors import WireError
@@ -130,6 +131,8 @@ class Connection(asyncio.BufferedProtocol):
         self._out_bytes = 0
         self._send_is_due = False
         self._task: asyncio.Task[None] | None = None
+        self._answering: Coroutine[None, None, Reply | Pending] | None = None
+        """What the task runs."""
         self._paused = False
         self._write_paused = False
         self._closing = False
@@ -175,6 +178,8 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = True
         if self._task is not None:
             self._task.cancel()
+            if self._answering is not None and getcoroutinestate(self._answering) == CORO_CREATED:
+                self._answering.close()  # its task ends before it ever comes to it
         for frame in self._waiting:
             self._service.release(len(frame))
         self._waiting.clear()
@@ -301,6 +306,7 @@ class Connection(asyncio.BufferedProtocol):
             answer.when_settled(partial(self._settled, slot))
         else:
             assert asyncio.iscoroutine(answer)
+            self._answering = answer
             self._task = self._loop.create_task(self._drive(slot, answer))
 
     async def _drive(self, slot: _Slot, answer: Coroutine[None, None, "Reply | Pending"]) -> None:
@@ -312,7 +318,7 @@ class Connection(asyncio.BufferedProtocol):
         except Exception:  # noqa: BLE001 - as in _advance
             self._broke()
             return
-        self._task = None
+        self._task = self._answering = None
         self._follow(slot, outcome)
         self._advance()
 

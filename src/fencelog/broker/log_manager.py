@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -77,6 +77,8 @@ class LogManager:
 
     async def stop(self) -> None:
         """Close everything and mark the directory as cleanly stopped."""
+        if self._changing:
+            await asyncio.wait(list(self._changing))
         async with self._changes:
             self._stopped = True
             await self._close()
@@ -126,7 +128,8 @@ class LogManager:
         if not 0 <= target <= partition.log.high_watermark:
             return ErrorCode.OFFSET_OUT_OF_RANGE
         try:
-            await self._begin_at(partition, target)
+            # To its end, if who asked has hung up: a sync that is cut short counts as failed (D2).
+            await self._to_its_end(self._begin_at(partition, target))
         except StorageError as error:
             log.error("%s: records below %d stay: %s", partition.name, target, error)  # noqa: TRY400
             return ErrorCode.KAFKA_STORAGE_ERROR
@@ -228,7 +231,11 @@ class LogManager:
                 except StorageError as error:
                     raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
-        task = asyncio.get_running_loop().create_task(run())
+        return await self._to_its_end(run())
+
+    async def _to_its_end(self, work: Coroutine[None, None, T]) -> T:
+        """Go on with it even if who asked is cancelled."""
+        task = asyncio.get_running_loop().create_task(work)
         self._changing.add(task)
         task.add_done_callback(self._ended)
         return await asyncio.shield(task)

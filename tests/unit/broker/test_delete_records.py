@@ -57,6 +57,30 @@ def test_the_log_begins_where_it_was_told_to_and_segments_below_go(
     asyncio.run(scenario())
 
 
+def test_a_client_that_hangs_up_while_records_are_deleted_harms_nothing(
+    world: World,
+) -> None:  # D2
+    async def scenario() -> None:
+        async with world.node(durability="os") as node, Peer.of(node) as peer:
+            await peer.create_topic("t")
+            for number in range(3):
+                await peer.produce("t", batch(str(number)))
+            world.disk.hold("t-0/")
+            async with Peer.of(node) as hasty:
+                asked = DeleteRecordsPartition(partition_index=0, offset=2)
+                topic = DeleteRecordsTopic(name="t", partitions=[asked])
+                hasty.send(21, 2, DeleteRecordsRequest(topics=[topic]).write(2))
+                await until(lambda: world.disk.waiting > 0, "it syncs")
+            await until(lambda: len(node._server._connections) == 1, "it is gone")
+            world.disk.release()
+            assert (await peer.produce("t", batch("3"))).error is ErrorCode.NONE
+            partition = node.broker.logs.get("t", 0)
+            assert partition is not None
+            await until(lambda: partition.log.log_start_offset == 2, "it is done all the same")
+
+    asyncio.run(scenario())
+
+
 def test_what_may_not_be_deleted_is_refused(world: World) -> None:  # D4
     async def scenario() -> None:
         async with world.node() as node, Peer.of(node) as peer:

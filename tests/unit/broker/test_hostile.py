@@ -1,18 +1,24 @@
 """Requests that no good client sends: each gets a typed error or is closed, and hurts nobody."""
 
 import asyncio
+import gc
+import warnings
 from contextlib import suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fencelog.broker.connection import Connection
 from fencelog.errors import ErrorCode, StorageError
 from fencelog.types import TimestampMs
 from fencelog.wire import hot
 from fencelog.wire.api_versions import SUPPORTED
 from fencelog.wire.batch import PLAIN_HEADER, Compression, attributes, seal
+from fencelog.wire.framing import frame
+from fencelog.wire.headers import RequestHeader, request_header
 from fencelog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from fencelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from fencelog.wire.messages.list_offsets import (
@@ -142,3 +148,40 @@ def test_bytes_that_mean_nothing_are_answered_or_end_their_connection(
             assert node.failure() is None
 
     asyncio.run(scenario())
+
+
+def test_who_asked_for_no_answer_gets_none_in_a_version_that_is_not_spoken(world: World) -> None:
+    async def scenario() -> None:
+        async with world.node() as node, Peer.of(node) as peer:
+            await peer.create_topic("t")
+            # An answer would be taken for that of the next request.
+            peer.send_produce("t", batch("a"), acks=0, version=2)
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                await peer.answer(0, 2)
+
+    asyncio.run(scenario())
+
+
+def test_a_connection_that_ends_before_its_request_begins_leaves_nothing_behind(
+    world: World,
+) -> None:
+    async def scenario() -> None:
+        async with world.node() as node:
+            loop = asyncio.get_running_loop()
+            transport = Mock(spec=asyncio.Transport)
+            transport.get_extra_info.return_value = None
+            connection = Connection(node._server, loop)
+            connection.connection_made(transport)
+            request = frame([request_header(RequestHeader(3, 9, 1, "test")), bytes(5)])
+            data = b"".join(bytes(part) for part in request)
+            connection.get_buffer(-1)[: len(data)] = data
+            connection.buffer_updated(len(data))
+            # The end is noticed in the same turn of the loop, as a reset behind a request may be.
+            connection.connection_lost(None)
+            await asyncio.sleep(0)
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        asyncio.run(scenario())
+        gc.collect()
+    assert not [str(each.message) for each in warned if "never awaited" in str(each.message)]

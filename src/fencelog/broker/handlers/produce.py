@@ -79,8 +79,7 @@ class _Waiting:
         if acks == 0:
             failed = any(r.error for results in self._results.values() for r in results)
             if failed:
-                # The client asked for no answer: closing is the only way to be heard.
-                raise WireError("a produce with acks=0 was refused")
+                raise _unheard()
             return None
         self._pending -= 1
         if self._pending == 0 or acks == 1:
@@ -113,6 +112,11 @@ class _Waiting:
             self._request,
             write_produce_response(self._request.header.api_version, self._results.items()),
         )
+
+
+def _unheard() -> WireError:
+    """Who asked for no answer hears of a refusal only where the connection is closed."""
+    return WireError("a produce with acks=0 was refused")
 
 
 def produce(broker: Broker, request: Request) -> Answer:
@@ -195,6 +199,8 @@ class _Later:
 def _refuse_form(request: Request, message: ProduceRequest) -> Reply:
     """The answer to a request that is refused as a whole; None for any other."""
     if request.header.api_version < PRODUCE_VERSION_MIN_ACCEPTED:
+        if message.acks == 0:
+            raise _unheard()
         return _refuse_all(request, message, ErrorCode.UNSUPPORTED_VERSION)
     if message.acks not in (-1, 0, 1):
         return _refuse_all(request, message, ErrorCode.INVALID_REQUIRED_ACKS)
