@@ -49,7 +49,7 @@ def need_of(
     oldest = -1
     for segment in state.segments[:-1]:
         is_young = config.min_compaction_lag_ms > 0 and (
-            segment.max_timestamp > now_ms - config.min_compaction_lag_ms
+            segment.newest_timestamp > now_ms - config.min_compaction_lag_ms
         )
         if segment.next_offset > limit or segment.base_offset >= written_base or is_young:
             break
@@ -164,8 +164,14 @@ class GroupCleaner:
             return
         self.is_changed = self.is_changed or written is not batch
         interval = self._state.config.index_interval_bytes
-        max_timestamp = read_header(written).max_timestamp
-        self._segment.append(len(written), header.last_offset, max_timestamp, interval)
+        after = read_header(written)
+        self._segment.append(
+            after.size,
+            after.last_offset,
+            after.max_timestamp,
+            interval,
+            has_records=after.record_count > 0,
+        )
         self._pending.append(written)
 
     def take(self) -> list[Buffer]:

@@ -102,9 +102,8 @@ class LogBuilder:
         segment.index = OffsetIndex.decode(side_files.offset_index)
         segment.time_index = TimeIndex.decode(side_files.time_index)
         segment.first_timestamp = first_timestamp
-        segment.max_timestamp = first_timestamp
         last = segment.time_index.last()
-        if last is not None and last[0] >= first_timestamp:
+        if last is not None:
             segment.max_timestamp = TimestampMs(last[0])
             segment.max_timestamp_offset = Offset(base_offset + last[1])
         state.transactions.aborted += decode_aborted(side_files.txn_index)

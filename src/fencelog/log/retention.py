@@ -37,8 +37,8 @@ def _is_old(segment: Segment, config: LogConfig, now_ms: int) -> bool:
     # A segment without timestamps has no age.
     return (
         config.retention_ms >= 0
-        and segment.max_timestamp >= 0
-        and now_ms - segment.max_timestamp > config.retention_ms
+        and segment.newest_timestamp >= 0
+        and now_ms - segment.newest_timestamp > config.retention_ms
     )
 
 

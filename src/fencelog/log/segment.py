@@ -32,16 +32,29 @@ class Segment:
         self.time_index = TimeIndex()
         self.bytes_since_index = 0
         self.max_timestamp = _NO_TIMESTAMP
+        """The largest timestamp of a record; a batch that compaction has emptied has none."""
         self.max_timestamp_offset = base_offset
         """Last offset of the batch that has the largest timestamp."""
         self.first_timestamp = _NO_TIMESTAMP
         self.created_ms: TimestampMs | None = None
 
+    @property
+    def newest_timestamp(self) -> TimestampMs:
+        """How new the segment is: its records, or its first batch where compaction took them."""
+        return max(self.first_timestamp, self.max_timestamp)
+
     def append(
-        self, size: int, last_offset: Offset, max_timestamp: TimestampMs, interval_bytes: int
+        self,
+        size: int,
+        last_offset: Offset,
+        max_timestamp: TimestampMs,
+        interval_bytes: int,
+        *,
+        has_records: bool,
     ) -> None:
         """Add a batch at the end; an index entry where the last one is far enough back."""
-        if max_timestamp > self.max_timestamp:
+        # Nobody who looks for a timestamp finds it in an emptied batch.
+        if has_records and max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset
         if self.size == 0:

@@ -110,12 +110,16 @@ class LogState:
         assigned them after reading it. ``marker`` is given for transaction markers; other control
         batches only take offsets.
         """
-        _, length, _, _, _, attributes, delta, _, _, producer_id, epoch, sequence, _ = header
+        _, length, _, _, _, attributes, delta, _, _, producer_id, epoch, sequence, count = header
         last_offset = Offset(base_offset + delta)
         if leader_epoch > self.epochs.latest:
             self.epochs.begin(leader_epoch, base_offset)
         self.active.append(
-            LENGTH_END + length, last_offset, max_timestamp, self.config.index_interval_bytes
+            LENGTH_END + length,
+            last_offset,
+            max_timestamp,
+            self.config.index_interval_bytes,
+            has_records=count > 0,
         )
         self.log_end = Offset(last_offset + 1)
         if producer_id < 0:

@@ -58,6 +58,21 @@ def test_a_batch_that_shrinks_keeps_codec_timestamps_and_everything_of_its_produ
         assert getattr(after, name) == getattr(before, name), name
 
 
+def test_no_index_leads_to_the_timestamp_of_a_batch_that_was_emptied() -> None:
+    files = Files.of()
+    files.write(("a", "1"), producer_id=7, sequence=0, timestamp=NOW_MS + 9)
+    files.write(("b", "1"), timestamp=NOW_MS + 3)
+    files.write(("a", "2"), timestamp=NOW_MS)
+    files.roll()
+    files.compact()
+    (emptied, _), *_ = files.batches()
+    assert (emptied.record_count, emptied.max_timestamp) == (0, NOW_MS + 9)
+    for log in (files.log, files.rebuilt()):
+        segment = log._state.segments[0]
+        assert (segment.max_timestamp, segment.max_timestamp_offset) == (NOW_MS + 3, 1)
+        assert segment.newest_timestamp == NOW_MS + 9, "it is no older for it"
+
+
 # Tombstones
 
 
