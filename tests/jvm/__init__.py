@@ -1,0 +1,1 @@
+"""Kafka's own Java programs against a broker and its data directory."""
