@@ -1,0 +1,1 @@
+"""Kafka clients that no Python environment brings: kcat, and three from npm."""

@@ -1,0 +1,118 @@
+"""Installs the clients that pip cannot bring, each once, into a cache of this checkout.
+
+npm's clients come from a committed lock by ``npm ci``; kcat from Debian. What cannot be had is told
+by the command that failed and what it said.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+HERE = Path(__file__).parent
+CACHE = HERE.parent.parent / ".cache" / "clients"
+DRIVERS = HERE / "drivers"
+DEADLINE_S = 420.0
+
+# Only where the makers' own binary cannot be downloaded: a build for a test, as fast as can be.
+BUILD = {"CKJS_LINKING": "dynamic", "CFLAGS": "-O0 -g0", "CXXFLAGS": "-O0 -g0"}
+KCAT_PACKAGES = ("kcat", "librdkafka1", "libyajl2")
+
+
+class NotInstalled(Exception):  # noqa: N818 - it names a fact
+    """A client cannot be had here; the message names the command that failed and its last words."""
+
+
+def run(command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None) -> None:
+    """Run an install command; raises NotInstalled with the end of what it said."""
+    shown = " ".join(command)
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env={**os.environ, **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=DEADLINE_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NotInstalled(f"`{shown}` failed: {error}") from error
+    if done.returncode != 0:
+        said = "\n".join(done.stdout.strip().splitlines()[-15:])
+        raise NotInstalled(f"`{shown}` failed with status {done.returncode}:\n{said}")
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Nobody else installs here meanwhile."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def npm(name: str) -> Path:
+    """Install the package list of the folder ``name`` by its lock; returns where programs can run.
+
+    The drivers are copied beside ``node_modules``, so that they import clients as anybody does.
+    """
+    source = HERE / name
+    lock = (source / "package-lock.json").read_bytes()
+    folder = CACHE / f"{name}-{hashlib.sha256(lock).hexdigest()[:12]}"
+    with alone(folder):
+        done = folder / "installed"
+        if not done.exists():
+            for file in ("package.json", "package-lock.json"):
+                shutil.copy(source / file, folder)
+            if shutil.which("npm") is None:
+                raise NotInstalled("`npm ci` failed: there is no npm on the PATH")
+            run(["npm", "ci", "--foreground-scripts", "--no-audit", "--no-fund"], folder, BUILD)
+            done.touch()
+        for driver in DRIVERS.glob("*.mjs"):
+            shutil.copy(driver, folder)
+    return folder
+
+
+def node_of(folder: Path) -> str:
+    """The Node that was installed with these clients, else the one of the PATH."""
+    own = sorted(folder.glob("node_modules/node-linux-*/bin/node"))
+    return str(own[0]) if own else "node"
+
+
+def kcat() -> Path:
+    """The kcat of the PATH, or Debian's, installed where one may and unpacked where one may not."""
+    if found := shutil.which("kcat"):
+        return Path(found)
+    with alone(CACHE / "kcat"):
+        if os.geteuid() == 0:
+            install = ["apt-get", "install", "--yes", "--no-install-recommends", "kcat"]
+            try:
+                run(install, CACHE, {"DEBIAN_FRONTEND": "noninteractive"})
+            except NotInstalled:
+                run(["apt-get", "update"], CACHE)
+                run(install, CACHE, {"DEBIAN_FRONTEND": "noninteractive"})
+            return Path(shutil.which("kcat") or "kcat")
+        return unpacked_kcat(CACHE / "kcat")
+
+
+def unpacked_kcat(folder: Path) -> Path:
+    """Debian's kcat and its libraries in a folder, and a program there that finds them."""
+    program = folder / "kcat"
+    if not program.exists():
+        run(["apt-get", "download", *KCAT_PACKAGES], folder)
+        for package in folder.glob("*.deb"):
+            run(["dpkg", "-x", package.name, "."], folder)
+        (libraries,) = {path.parent for path in folder.rglob("librdkafka.so.1")}
+        program.write_text(
+            f"#!/bin/sh\nLD_LIBRARY_PATH='{libraries}' exec '{folder}/usr/bin/kcat' \"$@\"\n"
+        )
+        program.chmod(0o755)
+    return program
