@@ -215,7 +215,10 @@ async def _cluster_id(disk: Disk, random: Random, node_id: int) -> str:
         }
         await replace_file(disk, path, layout.encode_properties(properties).encode("ascii"))
         return properties["cluster.id"]
-    properties = layout.decode_properties(content.decode("ascii", "replace"))
+    try:
+        properties = layout.decode_properties(content.decode("ascii", "replace"))
+    except CorruptionError as error:
+        raise CorruptionError(f"{path}: {error}") from error
     if not properties.get("cluster.id") or properties.get("version") != "1":
         raise CorruptionError(f"{path}: no cluster.id, or a version other than 1")
     if properties.get("node.id") != str(node_id):

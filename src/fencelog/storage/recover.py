@@ -82,8 +82,8 @@ class Recovery:
 
     async def run(self) -> Recovered:
         """Make the partition fit to serve; raises CorruptionError naming file and offset (D3)."""
-        base_offsets = await self._segments()
         epochs = await self._known_epochs()
+        base_offsets = await self._segments(epochs)
         if self.clean and self.clean == await checksum_of(self.disk, self.directory, base_offsets):
             loaded = await self._load(base_offsets, epochs)
             if loaded is not None:
@@ -111,9 +111,9 @@ class Recovery:
 
     # What is there
 
-    async def _segments(self) -> list[Offset]:
+    async def _segments(self, epochs: LeaderEpochs) -> list[Offset]:
         """Finish what a crash cut short, and list the segments; makes the first where none is."""
-        await self._finish_swaps()
+        await self._finish_swaps(epochs)
         found: list[Offset] = []
         for name in await self.disk.list(self.directory):
             parsed = layout.parse_file_name(name)
@@ -138,7 +138,7 @@ class Recovery:
             )
         return segments
 
-    async def _finish_swaps(self) -> None:
+    async def _finish_swaps(self, epochs: LeaderEpochs) -> None:
         """Let each file that compaction had ready take the place of those that it stands for."""
         names = await self.disk.list(self.directory)
         for name in names:
@@ -146,7 +146,7 @@ class Recovery:
             if base_offset is None:
                 continue
             path = f"{self.directory}/{name}"
-            end = await self._end_of_swap(path, base_offset)
+            end = await self._end_of_swap(path, base_offset, epochs)
             parsed = [layout.parse_file_name(each) for each in names]
             replaced = [p[0] for p in parsed if p is not None and p[1] == layout.LOG]
             if end <= base_offset or end not in replaced:
@@ -158,7 +158,7 @@ class Recovery:
             await self.disk.rename(path, self._path(base_offset))
             await self.disk.sync_directory(self.directory)
 
-    async def _end_of_swap(self, path: str, base_offset: Offset) -> Offset:
+    async def _end_of_swap(self, path: str, base_offset: Offset, epochs: LeaderEpochs) -> Offset:
         end = base_offset
 
         def visit(header: BatchHeader, batch: memoryview, position: int) -> str | None:
@@ -166,7 +166,7 @@ class Recovery:
             if header.base_offset < end:
                 return f"base offset {header.base_offset} after {end - 1}"
             end = header.next_offset
-            return None
+            return self._wrong_epoch(header, epochs)
 
         file = await self.disk.open(path)
         try:
@@ -308,15 +308,12 @@ class Recovery:
         base_offset = builder.log_end
 
         def visit(header: BatchHeader, batch: memoryview, position: int) -> None:
-            problem = builder.problem(header)
-            if header.leader_epoch > self.leader_epoch:
-                problem = f"leader epoch {header.leader_epoch}, never above {self.leader_epoch}"
-            elif epochs.contradicts(header.leader_epoch, header.base_offset):
-                problem = (
-                    f"leader epoch {header.leader_epoch}, not as {layout.LEADER_EPOCH_CHECKPOINT} "
-                    "has it"
-                )
-            elif base_offset == base_offsets[-1] and header.base_offset > builder.log_end:
+            problem = self._wrong_epoch(header, epochs) or builder.problem(header)
+            if (
+                problem is None
+                and base_offset == base_offsets[-1]
+                and header.base_offset > builder.log_end
+            ):
                 # Compaction never touches the newest segment.
                 problem = f"offsets {builder.log_end} to {header.base_offset - 1} are missing"
             if problem is not None:
@@ -325,6 +322,14 @@ class Recovery:
             builder.replay(header, _marker(batch) if header.is_control else None, position)
 
         return visit
+
+    def _wrong_epoch(self, header: BatchHeader, epochs: LeaderEpochs) -> str | None:
+        if header.leader_epoch > self.leader_epoch:
+            return f"leader epoch {header.leader_epoch}, never above {self.leader_epoch}"
+        if epochs.contradicts(header.leader_epoch, header.base_offset):
+            known = layout.LEADER_EPOCH_CHECKPOINT
+            return f"leader epoch {header.leader_epoch}, not as {known} has it"
+        return None
 
     # After a clean stop
 
