@@ -1,0 +1,35 @@
+"""A slice of ``./dev prove bytes``: every fault of a kind somewhere, in each recorded stop."""
+
+import asyncio
+
+import pytest
+
+from tests.proofs._bytes_breaks import BREAKS
+from tests.proofs._bytes_history import all_left
+from tests.proofs._bytes_judge import MOVED, OUTCOMES
+from tests.proofs.bytes import count, try_out
+from tests.simulation._bug import Bug, broken_files
+
+PART = 37
+
+
+@pytest.mark.slow
+def test_no_byte_that_is_lost_or_flipped_is_served_for_another() -> None:  # D1, D3, E15
+    counts = count(PART)
+    assert counts.problems == []
+    assert {what for _, _, what in counts.outcomes} | {MOVED} == set(OUTCOMES)
+    moved = sum(n for (_, _, what), n in counts.outcomes.items() if what == MOVED)
+    assert moved < 0.001 * sum(counts.outcomes.values())
+
+
+def test_a_start_from_real_files_comes_to_the_same() -> None:  # D3
+    left = next(each for each in all_left() if each.name == "everything")
+    counts = asyncio.run(try_out(left, 1009, on_disk=True))
+    assert counts.on_disk > 20
+    assert counts.problems == []
+
+
+@pytest.mark.parametrize("bug", BREAKS, ids=lambda bug: bug.name)
+def test_a_planted_break_still_fits_the_source(bug: Bug) -> None:
+    for file, text in broken_files(bug).items():
+        compile(text, file, "exec")
