@@ -92,7 +92,11 @@ class Node:
         await self._logs.start()
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self._flusher.run()))
-        limits = TransactionLimits(timeout_ms_max=config.transaction_timeout_ms_max)
+        limits = TransactionLimits(
+            timeout_ms_max=config.transaction_timeout_ms_max,
+            id_expiration_ms=config.transactional_id_expiration_ms,
+            id_check_s=config.transactional_id_check_s,
+        )
         self._transactions = self._runtime(
             catalog, TRANSACTION_TOPIC, lambda epoch: TransactionShard(epoch, limits)
         )

@@ -7,6 +7,7 @@ has no switches; the fault exists in a copy only. ``docs/internals/rules.md`` is
 from tests.proofs._planted_fault import Planted
 from tests.proofs._planted_groups import GROUPS
 from tests.proofs._planted_log import LOG_CHANGES
+from tests.proofs._planted_operators import OPERATORS
 
 RULES = {
     "D1": "An answer waits for what the mode promises: the sync, or the page cache.",
@@ -475,7 +476,7 @@ PLANTED = [
     *GROUPS,
     *VERSIONED_TRANSACTIONS,
     *SPARK,
-    *(Planted(*each) for each in LOG_CHANGES),
+    *(Planted(*each) for each in (*LOG_CHANGES, *OPERATORS)),
 ]
 
 # Rules that are seen to hold by a test, without a line that one could take out by itself.

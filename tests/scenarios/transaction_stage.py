@@ -21,7 +21,8 @@ class TransactionStage(Stage):
 
     def record(self, offset: int) -> str:
         record = self.runtime.log[offset]
-        assert record.value is not None
+        if record.value is None:
+            return f"{read_key(record.key)}: forgotten"
         it = read_value(read_key(record.key), record.value)
         producer = f"{it.producer.producer_id}/{it.producer.producer_epoch}"
         return f"{it.transactional_id}: {it.state.kafka_name} {producer} {listed(it.partitions)}"

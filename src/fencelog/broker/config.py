@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
+from fencelog.coordination.transaction.retention import ID_CHECK_S, ID_EXPIRATION_MS
 from fencelog.errors import FencelogError
 from fencelog.log.config import InvalidConfigError, LogConfig
+from fencelog.log.producers import PRODUCER_EXPIRATION_MS
 from fencelog.storage.recover import Durability
 
 
@@ -35,6 +37,10 @@ class BrokerConfig:
     frame_timeout_s: float = 60.0  # socket.frame.timeout.ms
     idle_timeout_s: float = 600.0  # connections.max.idle.ms
     transaction_timeout_ms_max: int = 900_000  # transaction.max.timeout.ms
+    transactional_id_expiration_ms: int = ID_EXPIRATION_MS  # transactional.id.expiration.ms
+    # transaction.remove.expired.transaction.cleanup.interval.ms
+    transactional_id_check_s: float = ID_CHECK_S
+    producer_expiration_ms: int = PRODUCER_EXPIRATION_MS  # producer.id.expiration.ms
     fetch_bytes_max: int = 55 * 1024 * 1024  # fetch.max.bytes
     partitions_max: int = 10_000  # fencelog.max.partitions
     group_members_max: int = 10_000  # group.max.size
@@ -73,6 +79,8 @@ _INT_KEYS = {
     "max.connections": ("connections_max", 1, 10**6),
     "queued.max.request.bytes": ("queued_bytes_max", 1024, 2**40),
     "transaction.max.timeout.ms": ("transaction_timeout_ms_max", 1, 2**31 - 1),
+    "transactional.id.expiration.ms": ("transactional_id_expiration_ms", 1, 2**31 - 1),
+    "producer.id.expiration.ms": ("producer_expiration_ms", 1, 2**31 - 1),
     "fetch.max.bytes": ("fetch_bytes_max", 1024, 2**31 - 1),
     "fencelog.max.partitions": ("partitions_max", 1, 10**6),
     "offsets.retention.minutes": ("offsets_retention_minutes", 1, 2**31 - 1),
@@ -88,6 +96,7 @@ _MS_KEYS = {
     "connections.max.idle.ms": "idle_timeout_s",
     "log.retention.check.interval.ms": "upkeep_interval_s",
     "log.cleaner.backoff.ms": "compaction_interval_s",
+    "transaction.remove.expired.transaction.cleanup.interval.ms": "transactional_id_check_s",
 }
 _ZERO_IS_OFF = ("group.initial.rebalance.delay.ms",)
 LOG_KEYS = {
@@ -137,6 +146,10 @@ _IGNORED_PREFIXES = (
     "log.flush.",
     "transaction.state.log.replication.factor",
     "transaction.state.log.min.isr",
+    "transaction.state.log.segment.bytes",
+    "transaction.state.log.load.",
+    "transaction.abort.timed.out.",
+    "producer.id.expiration.check.",
     "share.",
 )
 

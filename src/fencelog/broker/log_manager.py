@@ -112,7 +112,7 @@ class LogManager:
     async def upkeep(self, now_ms: TimestampMs) -> None:
         """Forget idle producers, and delete what the topics' retention lets go (D4)."""
         for name, partition in list(self._partitions.items()):
-            partition.log.expire_producers(now_ms)
+            partition.log.expire_producers(now_ms, self._config.producer_expiration_ms)
             if partition.failure is not None:
                 continue
             if partition.log.roll_if_due(now_ms):

@@ -31,7 +31,7 @@ from fencelog.log.admission import (
 from fencelog.log.compaction import KEYS_MAX
 from fencelog.log.compaction_round import Cleaned, CompactionNeed, Round, need_of
 from fencelog.log.config import LogConfig
-from fencelog.log.producers import ProducerState
+from fencelog.log.producers import PRODUCER_EXPIRATION_MS, ProducerState
 from fencelog.log.retention import is_due, retained_from
 from fencelog.log.segment import Segment
 from fencelog.log.snapshot import encode_snapshot
@@ -64,7 +64,6 @@ from fencelog.wire.control import Marker, marker_batch
 
 _FIRST_OFFSET = Offset(0)
 _FIRST_EPOCH = LeaderEpoch(0)
-PRODUCER_EXPIRATION_MS = 24 * 60 * 60 * 1000
 
 
 class PartitionLog:
@@ -268,6 +267,9 @@ class PartitionLog:
         stored = Marker(marker.commit, marker.coordinator_epoch, marker.drop_state)
         state.replay(header, offset, self.leader_epoch, header.max_timestamp, stored)
         self._tail.append(batch, position, offset, state.log_end, header.size)
+        producer = state.producers.get(marker.producer_id)
+        if producer is not None:
+            producer.seen_ms = header.max_timestamp
 
     def open_transactions(self) -> list[OpenTransaction]:
         """Return each transaction that has records here and no marker, oldest first."""

@@ -13,6 +13,8 @@ from fencelog.wire.batch import SEQUENCE_MODULUS
 
 WINDOW_BATCHES = 5
 """Batches that a client may have in flight, and so the batches it may retry."""
+PRODUCER_EXPIRATION_MS = 24 * 60 * 60 * 1000
+"""Kafka's default of ``producer.id.expiration.ms``."""
 _SEQUENCE_MASK = SEQUENCE_MODULUS - 1
 UNKNOWN_SEQUENCE = -1
 NO_COORDINATOR_EPOCH = CoordinatorEpoch(-1)

@@ -191,10 +191,10 @@ def test_a_record_without_a_key_is_refused_by_name(world: World) -> None:  # F4
     asyncio.run(scenario())
 
 
-async def commit_offsets(peer: Peer, offset: int) -> None:
+async def commit_offsets(peer: Peer, offset: int, group: str = "g") -> None:
     parts = [OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)]
     topics = [OffsetCommitRequestTopic(name="t", partitions=parts)]
-    request = OffsetCommitRequest(group_id="g", topics=topics)
+    request = OffsetCommitRequest(group_id=group, topics=topics)
     answer = await peer.ask(request, 8, OffsetCommitResponse)
     assert answer.topics[0].partitions[0].error_code == 0
 

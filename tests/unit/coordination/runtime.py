@@ -23,7 +23,7 @@ S = TypeVar("S", bound=Any)
 R = TypeVar("R")
 
 DECIDED = ("_decided_at", "decided_at")
-CLOCKS = ("_deadlines", "deadlines", "forgotten_at", "_timers")
+CLOCKS = ("_deadlines", "deadlines", "forgotten_at", "_timers", "_retention")
 SOFT = ("_groups",)  # who is heard and who waits, which a load does not bring back
 
 

@@ -137,6 +137,8 @@ def _fixed(config: BrokerConfig) -> dict[str, str]:
         "socket.request.max.bytes": str(config.frame_bytes_max),
         "max.connections": str(config.connections_max),
         "transaction.max.timeout.ms": str(config.transaction_timeout_ms_max),
+        "transactional.id.expiration.ms": str(config.transactional_id_expiration_ms),
+        "producer.id.expiration.ms": str(config.producer_expiration_ms),
     }
 
 

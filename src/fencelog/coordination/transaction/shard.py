@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from fencelog.coordination.fate import Fate
 from fencelog.coordination.shard import Decision, LogRecord
 from fencelog.coordination.transaction.records import read_key, read_value, write_transaction
+from fencelog.coordination.transaction.retention import ID_CHECK_S, ID_EXPIRATION_MS, Retention
 from fencelog.coordination.transaction.state import (
     EPOCH_EXHAUSTED,
     Identity,
@@ -63,6 +64,8 @@ class TransactionLimits:
     timeout_ms_max: int = TIMEOUT_MS_MAX
     transactional_ids_max: int = 100_000
     partitions_max: int = 10_000
+    id_expiration_ms: int = ID_EXPIRATION_MS
+    id_check_s: float = ID_CHECK_S
 
 
 def for_client(error: ErrorCode, *, knows_fenced: bool) -> ErrorCode:
@@ -84,6 +87,7 @@ class TransactionShard:
         """Begin empty; the log is replayed into it."""
         self.coordinator_epoch = coordinator_epoch
         self._limits = limits or TransactionLimits()
+        self._retention = Retention(self._limits.id_expiration_ms, self._limits.id_check_s)
         self._transactions: dict[str, Transaction] = {}
         self._deadlines: dict[str, Instant] = {}  # of those that are ongoing
         self._decided_at: dict[str, Offset] = {}  # of those that are prepared
@@ -309,11 +313,16 @@ class TransactionShard:
     # -- timeouts --------------------------------------------------------------------------------
 
     def next_deadline(self) -> Instant | None:
-        """When the first open transaction runs out of time."""
-        return min(self._deadlines.values(), default=None)
+        """When the first open transaction runs out of time, or old ids are looked for."""
+        look = self._retention.next_look
+        deadlines = self._deadlines.values()
+        return min(deadlines if look is None else (*deadlines, look), default=None)
 
     def expire(self, now: Instant, wall_ms: TimestampMs) -> Decision[None]:
-        """Abort, with a fencing epoch, every open transaction that is past its timeout (E12)."""
+        """Abort, with a fencing epoch, every open transaction that is past its timeout (E12).
+
+        Forget ids that nobody has used for long.
+        """
         late = [
             self._transactions[transactional_id]
             for transactional_id, deadline in self._deadlines.items()
@@ -325,7 +334,8 @@ class TransactionShard:
             )
             for each in late
         ]
-        return Decision(tuple(write_transaction(each) for each in aborting), None)
+        forgotten = self._retention.expired(self._transactions.values(), now, wall_ms)
+        return Decision((*map(write_transaction, aborting), *forgotten), None)
 
     # -- what operators and recovery ask ---------------------------------------------------------
 

@@ -1,0 +1,53 @@
+"""Faults in what ends or forgets producers from outside: operators' markers, and expiry.
+
+Each is rule, file, text, what stands there instead, and the test that must turn red, as ``Planted``
+takes them.
+"""
+
+OUTSIDE = "tests/unit/coordination/test_outside.py::"
+RETENTION = "tests/unit/coordination/test_transaction_retention.py::"
+
+OPERATORS = [
+    (
+        "E5",
+        "log/producers.py",
+        " and state.open_offset < 0:\n",
+        ":\n",
+        "tests/unit/log/test_idempotence.py::test_an_open_transaction_keeps_its_producer_known",
+    ),
+    (
+        "E9",
+        "coordination/transaction/retention.py",
+        "            if each.state in _AT_REST and each.updated_ms <= oldest_kept_ms\n",
+        "            if each.updated_ms <= oldest_kept_ms\n",
+        RETENTION + "test_an_id_with_something_under_way_is_never_too_old",
+    ),
+    (
+        "E14",
+        "coordination/outside.py",
+        "    if fate is Fate.LISTED or marker.commit",
+        "    if marker.commit",
+        OUTSIDE + "test_what_its_coordinator_lists_is_left_alone",
+    ),
+    (
+        "E17",
+        "coordination/outside.py",
+        " or marker.commit != (fate is Fate.COMMIT):\n",
+        ":\n",
+        OUTSIDE + "test_what_is_decided_is_ended_as_decided",
+    ),
+    (
+        "E17",
+        "coordination/outside.py",
+        "    return replace(marker, coordinator_epoch=known)\n",
+        "    return marker\n",
+        OUTSIDE + "test_a_clients_coordinator_epoch_never_shuts_the_coordinator_out",
+    ),
+    (
+        "E17",
+        "client/transaction_admin.py",
+        "[each for each in unlisted if _key(each) in still_open]\n",
+        "unlisted\n",
+        "tests/cli/test_transactions.py::test_what_ends_while_it_is_looked_for_does_not_hang",
+    ),
+]
