@@ -2,9 +2,18 @@
 
 import socket
 import struct
+from collections.abc import Iterator
+from random import Random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from fencelog.wire.api_versions import ApiKey
+from fencelog.wire.headers import read_request_header
+from tests.proofs._fuzz_damage import KINDS, Damage
+from tests.proofs._fuzz_messages import KEYS_AND_VERSIONS, a_request
+from tests.proofs._fuzz_target import read_answer
 from tests.support.broker import BrokerProcess
 from tests.support.proxy import read_exactly
 from tests.support.stock import Confluent, ToSend
@@ -93,3 +102,61 @@ def test_a_client_that_sends_nothing_whole_disturbs_nobody(
         client = Confluent()
         client.write(shared_broker.address, topic, [ToSend(b"1")])
         assert [seen.value for seen in client.read(shared_broker.address, topic)] == [b"1"]
+
+
+# -- damage to requests of every API and version ---------------------------------------------------
+
+EXAMPLES = 15
+PATIENCE_S = 0.05
+"""A request that is in order may rightly wait: a fetch for records, a member for the others."""
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker that gets nothing but damaged requests."""
+    with BrokerProcess(tmp_path_factory.mktemp("malformed") / "data") as process:
+        yield process
+        assert process.running
+        # An exception that nobody expected is logged with its traceback.
+        assert "our mistake" not in process.stderr
+        assert "Traceback" not in process.stderr
+
+
+def exchange(broker: BrokerProcess, request: bytes) -> bytes | None:
+    """The answer to a frame, empty where the connection was closed, None while it waits."""
+    with socket.create_connection((broker.host, broker.port), 10) as connection:
+        connection.sendall(frame(request))
+        connection.settimeout(PATIENCE_S)
+        try:
+            answer = answer_or_end(connection)
+            connection.settimeout(10)
+            while answer and len(answer) < 4 + struct.unpack_from(">i", answer)[0]:
+                answer += connection.recv(1 << 16)
+        except TimeoutError:
+            return None
+    return answer[4:]
+
+
+@pytest.mark.parametrize(
+    ("key", "version"),
+    KEYS_AND_VERSIONS,
+    ids=[f"{k.name.lower()}-v{v}" for k, v in KEYS_AND_VERSIONS],
+)
+def test_a_damaged_request_gets_a_readable_answer_or_an_end(
+    key: ApiKey, version: int, target: BrokerProcess
+) -> None:
+    @settings(max_examples=EXAMPLES, deadline=None, database=None, derandomize=True)
+    @given(st.integers(0, 2**32), st.lists(st.sampled_from(KINDS), min_size=1, max_size=3))
+    def holds(seed: int, kinds: list[Damage]) -> None:
+        random = Random(seed)
+        request = a_request(key, version, random)
+        for kind in kinds:
+            request = kind(request, random)
+        answer = exchange(target, request)
+        if answer:
+            read_answer(read_request_header(request)[0], answer)
+
+    holds()
+    with socket.create_connection((target.host, target.port), 10) as bystander:
+        bystander.sendall(frame(header(18, 0)))
+        assert read_exactly(bystander, 4)
