@@ -8,6 +8,7 @@ from tests.proofs._planted_fault import Planted
 from tests.proofs._planted_groups import GROUPS
 from tests.proofs._planted_log import LOG_CHANGES
 from tests.proofs._planted_operators import OPERATORS
+from tests.proofs._planted_version_2 import VERSION_2
 
 RULES = {
     "D1": "An answer waits for what the mode promises: the sync, or the page cache.",
@@ -18,7 +19,7 @@ RULES = {
     "E2": "An older epoch is fenced and writes nothing.",
     "E3": "The next sequence is appended; check and append are one step.",
     "E4": "A stored batch is answered with its first offset, once that is committed.",
-    "E5": "A gap is out of order; a producer without state may begin anywhere.",
+    "E5": "A gap is out of order; without state any sequence begins, in version 2 only 0.",
     "E6": "A newer epoch is adopted, with sequence 0 only.",
     "E7": "The older incarnation is fenced, its transaction aborted first; ids are never reused.",
     "E8": "A stale generation or member takes no offset along; a pending one is nobody's yet.",
@@ -26,7 +27,7 @@ RULES = {
     "E10": "An open transaction holds the LSO back; aborted records are never shown.",
     "E12": "A transaction past its timeout is aborted under a new epoch.",
     "E13": "A lost answer leaves one copy; a batch in flight never overtakes a failed one.",
-    "E14": "The first append of a transaction is verified, atomically with the append.",
+    "E14": "A delayed request of one transaction never touches the next one.",
     "E15": "Recovery rebuilds producers and transactions from the log alone.",
     "E16": "Markers follow committed decisions only; answers wait for what they reveal.",
     "E17": "A lower coordinator epoch is refused; deleted partitions count as done.",
@@ -144,9 +145,9 @@ IDEMPOTENT_PRODUCERS = [
     ),
     Planted(
         "E2",
-        "coordination/transaction/shard.py",
-        "        if current.producer.producer_epoch != producer_epoch:\n",
-        "        if False:\n",
+        "coordination/transaction/ending.py",
+        "    if current.successor.producer_epoch != asked.producer_epoch:\n",
+        "    if False:\n",
         TRANSCRIPT + "[transaction_fencing]",
     ),
     Planted(
@@ -190,7 +191,7 @@ IDEMPOTENT_PRODUCERS = [
     Planted(
         "E13",
         "log/verification.py",
-        "            may_begin = sequence <= guard.lowest_sequence\n",
+        "            may_begin = guard.lowest_sequence < 0 or sequence <= guard.lowest_sequence\n",
         "            may_begin = True\n",
         VERIFICATION + "test_a_batch_verified_sooner_never_overtakes_an_earlier_one",
     ),
@@ -476,7 +477,7 @@ PLANTED = [
     *GROUPS,
     *VERSIONED_TRANSACTIONS,
     *SPARK,
-    *(Planted(*each) for each in (*LOG_CHANGES, *OPERATORS)),
+    *(Planted(*each) for each in (*LOG_CHANGES, *OPERATORS, *VERSION_2)),
 ]
 
 # Rules that are seen to hold by a test, without a line that one could take out by itself.

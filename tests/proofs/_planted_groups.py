@@ -74,8 +74,8 @@ GROUPS = [
     Planted(
         "E14",
         "broker/handlers/groups.py",
-        "        if error is not ErrorCode.NONE:\n"
-        "            return dict.fromkeys(asked.offsets, _for_producer(error))\n"
+        "        if errors[partition.name] is not ErrorCode.NONE:\n"
+        "            return dict.fromkeys(asked.offsets, errors[partition.name])\n"
         "    pending",
         "    pending",
         IN_TRANSACTION + "test_an_offset_outside_an_open_transaction_is_refused",

@@ -5,7 +5,7 @@ from dataclasses import replace
 from fencelog.coordination.shard import Decision
 from fencelog.coordination.transaction.records import read_key, read_value, write_transaction
 from fencelog.coordination.transaction.shard import TransactionShard
-from fencelog.coordination.transaction.state import Identity
+from fencelog.coordination.transaction.state import ClientVersion, Identity
 from fencelog.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId
 from tests.scenarios.words import Stage, identity, listed, options, partition, partitions
 from tests.unit.coordination.runtime import Runtime
@@ -25,7 +25,10 @@ class TransactionStage(Stage):
             return f"{read_key(record.key)}: forgotten"
         it = read_value(read_key(record.key), record.value)
         producer = f"{it.producer.producer_id}/{it.producer.producer_epoch}"
-        return f"{it.transactional_id}: {it.state.kafka_name} {producer} {listed(it.partitions)}"
+        spoken = " v2" if it.client_version is ClientVersion.V2 else ""
+        then = f" then {it.successor.producer_id}/0" if it.successor != it.producer else ""
+        said = f"{it.state.kafka_name} {producer}{spoken}{then} {listed(it.partitions)}"
+        return f"{it.transactional_id}: {said}"
 
     def do_init(self, words: list[str]) -> str:
         """``init ID [as=PID/EPOCH] [timeout=MS]``: InitProducerId."""
@@ -44,11 +47,19 @@ class TransactionStage(Stage):
 
     def do_add(self, words: list[str]) -> str:
         """``add ID PID/EPOCH PARTITION…``: AddPartitionsToTxn."""
+        return self._add(words, ClientVersion.V1)
+
+    def do_enlist(self, words: list[str]) -> str:
+        """``enlist ID PID/EPOCH PARTITION…``: the first write of a client of version 2."""
+        return self._add(words, ClientVersion.V2)
+
+    def _add(self, words: list[str], client_version: ClientVersion) -> str:
         error, written = self.decide(
             self.runtime.shard.add_partitions(
                 words[0],
                 *identity(words[1]),
                 partitions(words[2:]),
+                client_version=client_version,
                 wall_ms=self.runtime.wall_ms,
             )
         )
@@ -60,16 +71,21 @@ class TransactionStage(Stage):
         return shard.verify(words[0], *identity(words[1]), partition(words[2])).name
 
     def do_end(self, words: list[str]) -> str:
-        """``end ID PID/EPOCH commit|abort``: EndTxn."""
-        error, written = self.decide(
+        """``end ID PID/EPOCH commit|abort [v2]``: EndTxn, up to version 4 or from 5 on."""
+        is_version_2 = words[3:] == ["v2"]
+        result, written = self.decide(
             self.runtime.shard.end_transaction(
                 words[0],
                 *identity(words[1]),
                 {"commit": True, "abort": False}[words[2]],
+                client_version=ClientVersion.V2 if is_version_2 else ClientVersion.V1,
+                new_producer_id=self.runtime.fresh_producer_id,
                 wall_ms=self.runtime.wall_ms,
             )
         )
-        return f"{error.name}{written}"
+        self.runtime.used(result.producer.producer_id)
+        given = f" {result.producer.producer_id}/{result.producer.producer_epoch}"
+        return f"{result.error.name}{given if is_version_2 else ''}{written}"
 
     def do_markers(self, _words: list[str]) -> str:
         """What the marker sender sees."""

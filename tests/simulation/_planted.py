@@ -60,9 +60,9 @@ _NO_EPOCH_AT_THE_COORDINATOR = Bug(
     "the coordinator takes an older epoch",
     (
         Edit(
-            "coordination/transaction/shard.py",
-            "        if current.producer.producer_epoch != producer_epoch:\n",
-            "        if False:\n",
+            "coordination/transaction/ending.py",
+            "    if current.successor.producer_epoch != asked.producer_epoch:\n",
+            "    if False:\n",
         ),
     ),
 )

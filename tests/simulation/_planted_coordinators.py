@@ -3,6 +3,7 @@
 from tests.simulation._bug import Bug, Edit
 
 SHARD = "coordination/transaction/shard.py"
+ENDING = "coordination/transaction/ending.py"
 RUNTIME = "broker/coordinator_runtime.py"
 SENDER = "broker/marker_sender.py"
 PRODUCER_IDS = "broker/producer_ids.py"
@@ -17,9 +18,9 @@ EPOCH_NOT_CHECKED = Bug(
     "a fenced producer may add partitions, write and end the transaction",
     (
         Edit(
-            SHARD,
-            "        if current.producer.producer_epoch != producer_epoch:\n",
-            "        if False:\n",
+            ENDING,
+            "    if current.successor.producer_epoch != asked.producer_epoch:\n",
+            "    if False:\n",
         ),
         Edit(
             "log/producers.py",
@@ -185,10 +186,8 @@ TIMEOUT_AFTER_COMMIT = Bug(
         ),
         Edit(
             SHARD,
-            "                each.moved(TxnState.PREPARE_ABORT, wall_ms), producer=each.fenced(), "
-            "previous=None\n",
-            "                each, state=TxnState.PREPARE_ABORT, producer=each.fenced(),"
-            " previous=None\n",
+            "                each.moved(TxnState.PREPARE_ABORT, wall_ms),\n",
+            "                each,\n                state=TxnState.PREPARE_ABORT,\n",
         ),
     ),
     ("queue", "bank"),
@@ -200,8 +199,8 @@ TIMEOUT_KEEPS_EPOCH = Bug(
     (
         Edit(
             SHARD,
-            "producer=each.fenced(), previous=None\n",
-            "producer=each.producer, previous=None\n",
+            "producer=each.fenced(),\n",
+            "producer=each.producer,\n",
         ),
     ),
     ("queue", "bank"),

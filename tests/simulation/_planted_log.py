@@ -69,8 +69,8 @@ MARKER_ADOPTS_NOTHING = Bug(
         ),
         Edit(
             "broker/handlers/produce.py",
-            "        if error is ErrorCode.NONE:\n",
-            "        if True:\n",
+            "    if error is ErrorCode.NONE:\n",
+            "    if True:\n",
         ),
     ),
     ("queue", "bank"),
@@ -141,8 +141,8 @@ VERIFICATION_SKIPPED = Bug(
         ),
         Edit(
             "broker/handlers/produce.py",
-            "        if error is ErrorCode.NONE:\n",
-            "        if True:\n",
+            "    if error is ErrorCode.NONE:\n",
+            "    if True:\n",
         ),
     ),
     ("versioned", "queue"),

@@ -81,7 +81,7 @@ class Service(Protocol):
         ...
 
     def opened(self, connection: "Connection") -> bool:
-        """Count a new connection; False refuses it."""
+        """Count and number a new connection; False refuses it."""
         ...
 
     def closed(self, connection: "Connection") -> None:
@@ -136,6 +136,8 @@ class Connection(asyncio.BufferedProtocol):
         self._paused = False
         self._write_paused = False
         self._closing = False
+        self.number = 0
+        """Grows with every connection that is accepted: which of two is the older one (E14)."""
         self.peer = "?"
         self.local: tuple[str, int] = ("127.0.0.1", 0)
         self.last_heard = Instant(loop.time())

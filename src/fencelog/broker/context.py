@@ -9,6 +9,7 @@ from fencelog.broker.deadlines import Deadlines
 from fencelog.broker.group_requests import GroupRequests
 from fencelog.broker.log_flusher import LogFlusher
 from fencelog.broker.log_manager import LogManager
+from fencelog.broker.newest_connections import NewestConnections
 from fencelog.broker.producer_ids import ProducerIds
 from fencelog.broker.settings import Settings
 from fencelog.broker.turns import Turns
@@ -36,5 +37,6 @@ class Broker:
     clock: WallClock
     deadlines: Deadlines = field(default_factory=Deadlines)
     turns: Turns = field(default_factory=Turns)
+    newest_connections: NewestConnections = field(default_factory=NewestConnections)
     address: tuple[str, int] = ("127.0.0.1", 0)
     """Where the broker listens; the port is the real one once it does."""

@@ -32,6 +32,7 @@ def transaction_work(
             producer_epoch=task.producer_epoch,
             commit=task.commit,
             coordinator_epoch=shard.coordinator_epoch,
+            is_bumped=task.is_bumped,
         )
         # In order, so that a run in the simulator can be repeated in another process.
         markers = dict.fromkeys(sorted(task.partitions), (marker,))

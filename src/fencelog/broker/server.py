@@ -27,6 +27,7 @@ class Server:
         self._queued_bytes = 0
         self._listener: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
+        self._accepted = 0
         self._draining = False
         self._answered = asyncio.Event()
         # Shared by all connections: a loop fills and hands it over without a turn in between.
@@ -75,7 +76,7 @@ class Server:
         return self._dispatch(frame, connection)
 
     def opened(self, connection: Connection) -> bool:
-        """Count a connection, within ``max.connections``."""
+        """Count and number a connection, within ``max.connections``."""
         if self._draining:
             return False
         if len(self._connections) >= self._config.connections_max:
@@ -87,6 +88,8 @@ class Server:
             )
             return False
         self._connections[connection] = None
+        self._accepted += 1
+        connection.number = self._accepted
         return True
 
     def closed(self, connection: Connection) -> None:

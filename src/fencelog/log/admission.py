@@ -5,7 +5,13 @@ Functions of what is known; nothing here changes anything.
 
 from fencelog.errors import ErrorCode
 from fencelog.log.config import LogConfig
-from fencelog.log.producers import ProducerState, StoredBatch, judge, last_sequence
+from fencelog.log.producers import (
+    UNKNOWN_SEQUENCE,
+    ProducerState,
+    StoredBatch,
+    judge,
+    last_sequence,
+)
 from fencelog.log.values import Duplicate, MarkerToWrite, Rejected
 from fencelog.log.verification import Guards, VerificationGuard
 from fencelog.types import Offset
@@ -68,10 +74,10 @@ def judge_producer(
             return Duplicate(verdict.base_offset, Offset(verdict.last_offset + 1))
         return _rejected(verdict, header, state)
     is_open = False
-    if state is None:
-        if guards and not guards.may_begin(producer_id, epoch, sequence):  # E13
-            return _rejected(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, header, state)
-    elif state.open_offset >= 0:
+    is_unknown = state is None or state.next_sequence == UNKNOWN_SEQUENCE
+    if is_unknown and guards and not guards.may_begin(producer_id, epoch, sequence):  # E5, E13
+        return _rejected(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, header, state)
+    if state is not None and state.open_offset >= 0:
         is_open = True
         if epoch != state.epoch or not attributes & TRANSACTIONAL:
             # A plain write would be seen though the transaction is aborted, and a newer incarnation
@@ -106,7 +112,12 @@ def refuse_marker(state: ProducerState | None, marker: MarkerToWrite) -> Rejecte
             f"{who}: marker of coordinator epoch {marker.coordinator_epoch}"
             f" after one of {state.coordinator_epoch}",
         )
-    if marker.producer_epoch < state.epoch and state.open_offset >= 0:  # E14
+    if state.open_offset < 0:
+        return None
+    # A marker of version 2 has an epoch of its own, above its data's: an equal one ends nothing
+    # that is open, though it may come again once nothing is (E14, KAFKA-19999).
+    is_late = marker.is_bumped and marker.producer_epoch == state.epoch
+    if is_late or marker.producer_epoch < state.epoch:
         return Rejected(
             ErrorCode.INVALID_PRODUCER_EPOCH,
             f"{who}: marker of epoch {marker.producer_epoch} for a transaction of {state.epoch}",

@@ -202,16 +202,24 @@ class PartitionLog:
     # Transactions
 
     def begin_verification(
-        self, producer_id: ProducerId, producer_epoch: ProducerEpoch, sequence: int = -1
+        self,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
+        sequence: int = -1,
+        *,
+        from_zero: bool = False,
     ) -> VerificationGuard | None:
         """Return the guard to take before the coordinator is asked; None: nothing to ask (E14).
 
-        ``sequence`` is the first sequence of the batch that waits for the answer.
+        ``sequence`` is the first sequence of the batch that waits for the answer. ``from_zero``:
+        its epoch has one transaction, so where no sequence is known here it begins at 0 (E5).
         """
         state = self._state.producers.get(producer_id)
         if state is not None and state.open_offset >= 0 and state.epoch == producer_epoch:
             return None
-        return self._guards.begin(producer_id, producer_epoch, sequence)
+        guard = self._guards.begin(producer_id, producer_epoch, sequence)
+        guard.from_zero = guard.from_zero or from_zero
+        return guard
 
     def append_markers(
         self, markers: Sequence_[MarkerToWrite], *, now_ms: int

@@ -61,6 +61,8 @@ class MarkerToWrite:
     producer_epoch: ProducerEpoch
     commit: bool
     coordinator_epoch: CoordinatorEpoch
+    is_bumped: bool = False
+    """Whether the epoch is one above that of the data: the end of a version 2 transaction."""
     drop_state: bool = False
     """The producer never comes back (V5): forget it with this marker."""
 

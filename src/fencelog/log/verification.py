@@ -18,7 +18,7 @@ GUARDS_MAX = 10_000
 class VerificationGuard:
     """Permission to begin one transaction here, as long as nothing ends it first."""
 
-    __slots__ = ("lowest_sequence", "producer_epoch", "producer_id")
+    __slots__ = ("from_zero", "lowest_sequence", "producer_epoch", "producer_id")
 
     def __init__(
         self, producer_id: ProducerId, producer_epoch: ProducerEpoch, sequence: int
@@ -27,6 +27,8 @@ class VerificationGuard:
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.lowest_sequence = sequence
+        self.from_zero = False
+        """Whether a producer without sequences here must begin at 0: its epoch is new (E5)."""
 
 
 class Guards:
@@ -73,12 +75,14 @@ class Guards:
             _put(self._refused, producer_id, (epoch, sequence))
 
     def may_begin(self, producer_id: ProducerId, epoch: int, sequence: int) -> bool:
-        """Tell whether a producer without a state may begin with this sequence."""
+        """Tell whether a producer of whom no sequence is known may begin with this one."""
         guard = self._guards.get(producer_id)
-        if guard is not None and guard.producer_epoch == epoch and guard.lowest_sequence >= 0:
-            may_begin = sequence <= guard.lowest_sequence
-        else:
+        if guard is None or guard.producer_epoch != epoch:
             may_begin = True
+        elif guard.from_zero:
+            may_begin = sequence <= 0
+        else:
+            may_begin = guard.lowest_sequence < 0 or sequence <= guard.lowest_sequence
         refused = self._refused.get(producer_id)
         if refused is not None and refused[0] == epoch:
             may_begin = may_begin and sequence <= refused[1]

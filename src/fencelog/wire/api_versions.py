@@ -3,8 +3,8 @@
 The ranges are what six client families were seen to need. Where one looks odd:
 Produce is advertised from 0 because librdkafka silently drops codecs otherwise (KAFKA-18659), and
 0 to 2 are refused when they come; AddPartitionsToTxn above 3 is for brokers among themselves;
-EndTxn above 3 would announce transaction version 2, and TxnOffsetCommit above 3 knows its errors;
-WriteTxnMarkers is an operator's only, as Kafka's Admin sends it.
+WriteTxnMarkers is an operator's only, as Kafka's Admin sends it. Produce 12, TxnOffsetCommit 5 and
+EndTxn 5 *are* transaction version 2 (KIP-890): they go with the finalized feature, all or none.
 """
 
 from enum import IntEnum
@@ -69,7 +69,7 @@ class VersionRange(NamedTuple):
 
 SUPPORTED = MappingProxyType(
     {
-        ApiKey.PRODUCE: VersionRange(0, 11),
+        ApiKey.PRODUCE: VersionRange(0, 12),
         ApiKey.FETCH: VersionRange(4, 16),
         ApiKey.LIST_OFFSETS: VersionRange(1, 7),
         ApiKey.METADATA: VersionRange(0, 12),
@@ -82,17 +82,17 @@ SUPPORTED = MappingProxyType(
         ApiKey.SYNC_GROUP: VersionRange(0, 5),
         ApiKey.DESCRIBE_GROUPS: VersionRange(0, 5),
         ApiKey.LIST_GROUPS: VersionRange(0, 5),
-        ApiKey.API_VERSIONS: VersionRange(0, 3),
+        ApiKey.API_VERSIONS: VersionRange(0, 4),
         ApiKey.CREATE_TOPICS: VersionRange(2, 7),
         ApiKey.DELETE_TOPICS: VersionRange(1, 6),
         ApiKey.DELETE_RECORDS: VersionRange(0, 2),
-        ApiKey.INIT_PRODUCER_ID: VersionRange(0, 4),
+        ApiKey.INIT_PRODUCER_ID: VersionRange(0, 5),
         ApiKey.OFFSET_FOR_LEADER_EPOCH: VersionRange(2, 4),
         ApiKey.ADD_PARTITIONS_TO_TXN: VersionRange(0, 3),
-        ApiKey.ADD_OFFSETS_TO_TXN: VersionRange(0, 3),
-        ApiKey.END_TXN: VersionRange(0, 3),
+        ApiKey.ADD_OFFSETS_TO_TXN: VersionRange(0, 4),
+        ApiKey.END_TXN: VersionRange(0, 5),
         ApiKey.WRITE_TXN_MARKERS: VersionRange(1, 1),
-        ApiKey.TXN_OFFSET_COMMIT: VersionRange(0, 3),
+        ApiKey.TXN_OFFSET_COMMIT: VersionRange(0, 5),
         ApiKey.DESCRIBE_CONFIGS: VersionRange(1, 4),
         ApiKey.DELETE_GROUPS: VersionRange(0, 2),
         ApiKey.OFFSET_DELETE: VersionRange(0, 0),
@@ -114,6 +114,18 @@ SUPPORTED = MappingProxyType(
 
 PRODUCE_VERSION_MIN_ACCEPTED = 3
 """Below this a produce request carries message sets of magic 0 or 1, which are refused."""
+
+TRANSACTION_VERSION_FEATURE = "transaction.version"
+TRANSACTION_VERSION = VersionRange(0, 2)
+"""Kafka's feature of that name: supported from 0, finalized at 2."""
+FEATURES_EPOCH = 1
+"""Grows with every change of what is finalized; there was none yet."""
+FEATURES_FROM_ZERO = 4
+"""Below this version of ApiVersions clients fail over a feature that begins at 0 (KAFKA-17011)."""
+PRODUCE_ENLISTS_FROM = 12
+END_BUMPS_FROM = 5
+OFFSETS_ENLIST_FROM = 5
+"""From these versions of Produce, EndTxn and TxnOffsetCommit on a client speaks version 2."""
 
 NEVER = 0x7FFF
 """Above every version: a request that was never made flexible."""

@@ -6,7 +6,12 @@ from hypothesis import strategies as st
 
 from fencelog.coordination.shard import LogRecord
 from fencelog.coordination.transaction.records import read_key, read_value, write_transaction
-from fencelog.coordination.transaction.state import Identity, Transaction, TxnState
+from fencelog.coordination.transaction.state import (
+    ClientVersion,
+    Identity,
+    Transaction,
+    TxnState,
+)
 from fencelog.errors import CorruptionError
 from fencelog.types import ProducerEpoch, ProducerId, TimestampMs, TopicPartition
 
@@ -37,6 +42,14 @@ VALUE_OF_KAFKA_4 = (
     + bytes.fromhex("0000000000000002 0000000000000001 01 01 08 0000000000000009")
 )  # fmt: skip
 
+# The same of a version 2 client at its last epoch: Kafka's tags 0 to 2, and ours for the epoch.
+VALUE_OF_VERSION_2 = (
+    bytes.fromhex("0001 0000000000000007 7fff 0000ea60 02 02")
+    + bytes.fromhex("02") + b"a" + bytes.fromhex("02 00000000 00")
+    + bytes.fromhex("0000000000000002 0000000000000001 04")
+    + bytes.fromhex("00 08 0000000000000007 01 08 0000000000000009 02 02 0002 904e 02 7ffe")
+)  # fmt: skip
+
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 partitions = st.builds(TopicPartition, names, st.integers(0, 2**31 - 1))
 int64s = st.integers(-(2**63), 2**63 - 1)
@@ -47,6 +60,8 @@ transactions = st.builds(
     transactional_id=names,
     producer=identities,
     previous=st.none() | identities,
+    next_producer_id=st.integers(-1, 2**63 - 1),
+    client_version=st.sampled_from(ClientVersion),
     timeout_ms=st.integers(0, 2**31 - 1),
     state=states,
     partitions=st.frozensets(partitions, max_size=5),
@@ -64,6 +79,23 @@ def test_a_value_of_kafka_4_is_read() -> None:
     assert read.partitions == {TopicPartition("a", 0)}
     assert read.producer == (7, 3)
     assert read.previous is None
+
+
+def test_the_bytes_of_version_2_are_kafkas_version_1() -> None:  # E7, E9
+    prepared = Transaction(
+        transactional_id="pay",
+        producer=Identity(ProducerId(7), ProducerEpoch(32767)),
+        previous=Identity(ProducerId(7), ProducerEpoch(32766)),
+        next_producer_id=ProducerId(9),
+        client_version=ClientVersion.V2,
+        timeout_ms=60_000,
+        state=TxnState.PREPARE_COMMIT,
+        partitions=frozenset({TopicPartition("a", 0)}),
+        updated_ms=TimestampMs(2),
+        started_ms=TimestampMs(1),
+    )
+    assert write_transaction(prepared) == LogRecord(KEY, VALUE_OF_VERSION_2)
+    assert read_value("pay", VALUE_OF_VERSION_2) == prepared
 
 
 def test_an_empty_transaction_has_no_array_of_partitions() -> None:

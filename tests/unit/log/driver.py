@@ -75,6 +75,7 @@ def marker(
     coordinator_epoch: int = 1,
     *,
     commit: bool = True,
+    is_bumped: bool = False,
     drop_state: bool = False,
 ) -> MarkerToWrite:
     """Any marker."""
@@ -83,6 +84,7 @@ def marker(
         producer_epoch=epoch,
         commit=commit,
         coordinator_epoch=coordinator_epoch,
+        is_bumped=is_bumped,
         drop_state=drop_state,
     )
 

@@ -259,6 +259,38 @@ def test_a_newer_incarnation_never_joins_the_older_ones_open_transaction(  # E7,
     assert isinstance(partition.append(batch, guard), Appended)
 
 
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_marker_of_version_2_ends_no_transaction_of_its_own_epoch(commits: bool) -> None:
+    # E14, KAFKA-19999
+    partition = Driver()
+    partition.produce_in_transaction(7, epoch=0)
+    ending = marker(7, 1, commit=commits, is_bumped=True)
+    assert isinstance(partition.mark(ending), Appended)
+    partition.produce_in_transaction(7, epoch=1)
+    end = partition.log.log_end_offset
+    late = partition.mark(ending)
+    assert error_of(late) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert partition.log.log_end_offset == end
+    assert len(partition.log.open_transactions()) == 1
+
+
+def test_a_marker_of_version_2_that_comes_again_is_taken_where_nothing_is_open() -> None:
+    # E16, KAFKA-19999: a coordinator that was killed before it noted the marker sends it again.
+    partition = Driver()
+    partition.produce_in_transaction(7, epoch=0)
+    assert partition.mark(marker(7, 1, is_bumped=True)) == Appended(1, 2)
+    assert partition.mark(marker(7, 1, is_bumped=True)) == Appended(2, 2), "it changes nothing"
+    assert partition.mark(marker(7, 1, coordinator_epoch=2, is_bumped=True)) == Appended(2, 3)
+    assert isinstance(partition.produce_in_transaction(7, epoch=1), Appended)
+
+
+def test_a_marker_of_version_1_has_the_epoch_of_its_data() -> None:  # E14
+    partition = Driver()
+    partition.produce_in_transaction(7, epoch=1)
+    assert isinstance(partition.mark(marker(7, 1)), Appended)
+    assert partition.log.open_transactions() == []
+
+
 def test_a_marker_that_drops_the_state_leaves_nothing_of_the_producer() -> None:  # V5
     partition = Driver()
     partition.produce_in_transaction(7, count=2)

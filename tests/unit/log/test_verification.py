@@ -116,3 +116,26 @@ def test_guards_are_bounded_and_the_oldest_must_ask_again(monkeypatch: pytest.Mo
     forgotten = partition.append(transactional(), guards[0])
     assert error_of(forgotten) is ErrorCode.INVALID_TXN_STATE
     assert isinstance(partition.append(transactional(producer_id=9), guards[2]), Appended)
+
+
+def test_where_no_sequence_is_known_an_epoch_of_one_transaction_begins_at_0() -> None:  # E5
+    partition = Driver()
+    guard = partition.log.begin_verification(7, 0, 3, from_zero=True)
+    late = partition.append(transactional(3), guard)
+    assert error_of(late) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert partition.append(transactional(0), guard) == Appended(0, 1)
+
+
+def test_a_marker_alone_tells_of_no_sequence() -> None:  # E5
+    partition = Driver()
+    partition.mark(abort(7, epoch=1))
+    guard = partition.log.begin_verification(7, 1, 3, from_zero=True)
+    late = partition.append(transactional(3, epoch=1), guard)
+    assert error_of(late) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert partition.append(transactional(0, epoch=1), guard) == Appended(1, 2)
+
+
+def test_a_producer_whose_epoch_outlives_transactions_may_begin_anywhere() -> None:  # E5
+    partition = Driver()
+    guard = partition.log.begin_verification(7, 0, 3)
+    assert partition.append(transactional(3), guard) == Appended(0, 1)

@@ -75,7 +75,7 @@ def test_api_versions_answers_with_the_oldest_header_in_every_version() -> None:
     assert not response_is_flexible(ApiKey.METADATA, 8)
 
 
-@pytest.mark.parametrize(("version", "spoken"), [(-1, False), (0, True), (11, True), (12, False)])
+@pytest.mark.parametrize(("version", "spoken"), [(-1, False), (0, True), (12, True), (13, False)])
 def test_a_version_range_includes_both_ends(version: int, spoken: bool) -> None:
     assert (version in SUPPORTED[ApiKey.PRODUCE]) is spoken
     assert "0" not in VersionRange(0, 1)

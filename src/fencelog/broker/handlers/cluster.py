@@ -6,8 +6,21 @@ from fencelog.broker.context import Broker
 from fencelog.broker.dispatch import respond
 from fencelog.errors import ErrorCode, RequestError
 from fencelog.types import NO_TOPIC_ID, TopicId
-from fencelog.wire.api_versions import SUPPORTED, ApiKey
-from fencelog.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from fencelog.wire.api_versions import (
+    FEATURES_EPOCH,
+    FEATURES_FROM_ZERO,
+    SUPPORTED,
+    TRANSACTION_VERSION,
+    TRANSACTION_VERSION_FEATURE,
+    ApiKey,
+)
+from fencelog.wire.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 from fencelog.wire.messages.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
@@ -60,15 +73,37 @@ def api_versions(broker: Broker, request: Request) -> Answer:
         )
         return respond(request, refusal.write(0))
     ApiVersionsRequest.read(request.body, version)
-    return respond(request, _ALL_VERSIONS.write(version))
+    spoken = _ALL_VERSIONS if version >= FEATURES_FROM_ZERO else _WITHOUT_SUPPORTED_FEATURES
+    return respond(request, spoken.write(version))
 
 
-_ALL_VERSIONS = ApiVersionsResponse(
-    api_keys=[
-        ApiVersion(api_key=key, min_version=spoken.minimum, max_version=spoken.maximum)
-        for key, spoken in SUPPORTED.items()
+def _all_versions(supported: list[SupportedFeatureKey]) -> ApiVersionsResponse:
+    finalized = FinalizedFeatureKey(
+        name=TRANSACTION_VERSION_FEATURE,
+        min_version_level=TRANSACTION_VERSION.maximum,
+        max_version_level=TRANSACTION_VERSION.maximum,
+    )
+    return ApiVersionsResponse(
+        api_keys=[
+            ApiVersion(api_key=key, min_version=spoken.minimum, max_version=spoken.maximum)
+            for key, spoken in SUPPORTED.items()
+        ],
+        supported_features=supported,
+        finalized_features_epoch=FEATURES_EPOCH,
+        finalized_features=[finalized],
+    )
+
+
+_ALL_VERSIONS = _all_versions(
+    [
+        SupportedFeatureKey(
+            name=TRANSACTION_VERSION_FEATURE,
+            min_version=TRANSACTION_VERSION.minimum,
+            max_version=TRANSACTION_VERSION.maximum,
+        )
     ]
 )
+_WITHOUT_SUPPORTED_FEATURES = _all_versions([])
 
 
 async def metadata(broker: Broker, message: MetadataRequest, request: Request) -> MetadataResponse:

@@ -2,7 +2,8 @@
 
 Version notes: OffsetFetch asks for one group up to version 7 and for several from 8 on. From 7 on a
 client knows UNSTABLE_OFFSET_COMMIT; an older one is told that the coordinator is loading, which it
-retries, too (rule E8). TxnOffsetCommit names the member from version 3 on (KIP-447).
+retries, too (rule E8). TxnOffsetCommit names the member from version 3 on (KIP-447), knows
+TRANSACTION_ABORTABLE from 4 on, and is transaction version 2 from 5 on (KIP-890).
 """
 
 from collections.abc import Sequence
@@ -12,9 +13,11 @@ from typing import Protocol
 from fencelog.broker.connection import Request
 from fencelog.broker.context import Broker
 from fencelog.broker.coordinator_runtime import InTransaction
+from fencelog.broker.handlers.enlistment import admit, refuse_older_connection
 from fencelog.coordination.group.model import Caller
 from fencelog.coordination.group.records import CommittedOffset
 from fencelog.coordination.group.shard import Answers, Commit
+from fencelog.coordination.transaction.state import ClientVersion, Identity
 from fencelog.errors import ErrorCode, NotLeaderError
 from fencelog.log.values import Rejected
 from fencelog.types import (
@@ -25,6 +28,7 @@ from fencelog.types import (
     TimestampMs,
     TopicPartition,
 )
+from fencelog.wire.api_versions import OFFSETS_ENLIST_FROM
 from fencelog.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -54,6 +58,7 @@ NO_OFFSET = CommittedOffset(
     offset=Offset(-1), leader_epoch=LeaderEpoch(-1), metadata="", commit_ms=TimestampMs(-1)
 )
 UNSTABLE_FROM = 7
+ABORTABLE_FROM = 4
 Committed = dict[TopicPartition, CommittedOffset]
 
 
@@ -143,16 +148,18 @@ async def txn_offset_commit(
     broker: Broker, message: TxnOffsetCommitRequest, request: Request
 ) -> TxnOffsetCommitResponse:
     """Store a group's offsets in a transaction: they count once it is committed (rule E8)."""
-    del request
+    version = request.header.api_version
+    refuse_older_connection(broker, request, message.producer_id, message.producer_epoch)
     caller = Caller(message.member_id, message.generation_id, message.group_instance_id)
     asked, answers = _asked(broker, message.group_id, message.topics, caller)
     producer = _Producer(
         message.transactional_id,
-        ProducerId(message.producer_id),
-        ProducerEpoch(message.producer_epoch),
+        Identity(ProducerId(message.producer_id), ProducerEpoch(message.producer_epoch)),
+        ClientVersion.V2 if version >= OFFSETS_ENLIST_FROM else ClientVersion.V1,
     )
     try:
-        answers |= await _commit_in_transaction(broker, asked, producer)
+        stored = await _commit_in_transaction(broker, asked, producer)
+        answers |= {name: _for_producer(error, version) for name, error in stored.items()}
     except NotLeaderError:
         answers |= dict.fromkeys(asked.offsets, ErrorCode.COORDINATOR_NOT_AVAILABLE)
     return TxnOffsetCommitResponse(
@@ -175,48 +182,47 @@ async def txn_offset_commit(
 @dataclass(frozen=True, slots=True)
 class _Producer:
     transactional_id: str
-    producer_id: ProducerId
-    producer_epoch: ProducerEpoch
+    identity: Identity
+    client_version: ClientVersion
 
 
 async def _commit_in_transaction(broker: Broker, asked: Commit, producer: _Producer) -> Answers:
-    """Verify that the transaction is open and has the group's partition, then append (E14)."""
-    if not asked.group or producer.producer_id < 0 or app_of(producer.transactional_id) is not None:
+    """See that the transaction is open and has the group's partition, then append (E14)."""
+    producer_id, epoch = producer.identity
+    if not asked.group or producer_id < 0 or app_of(producer.transactional_id) is not None:
         error = ErrorCode.INVALID_REQUEST if asked.group else ErrorCode.INVALID_GROUP_ID
         return dict.fromkeys(asked.offsets, error)
     loaded = await broker.groups.shard_of(asked.group)
     partition = loaded.partition
-    guard = partition.log.begin_verification(producer.producer_id, producer.producer_epoch)
+    guard = partition.log.begin_verification(producer_id, epoch)
     if guard is not None:
-        error = await broker.transactions.read(
+        errors = await admit(
+            broker,
             producer.transactional_id,
-            lambda shard: shard.verify(
-                producer.transactional_id,
-                producer.producer_id,
-                producer.producer_epoch,
-                partition.name,
-            ),
+            producer.identity,
+            [partition.name],
+            producer.client_version,
         )
-        if error is not ErrorCode.NONE:
-            return dict.fromkeys(asked.offsets, _for_producer(error))
-    pending = replace(asked, producer_id=producer.producer_id)
+        if errors[partition.name] is not ErrorCode.NONE:
+            return dict.fromkeys(asked.offsets, errors[partition.name])
+    pending = replace(asked, producer_id=producer_id)
     answers = await broker.groups.decide_in(
         loaded,
-        InTransaction(producer.producer_id, producer.producer_epoch, guard),
+        InTransaction(producer_id, epoch, guard),
         lambda shard, now: shard.commit(pending, now=now, wall_ms=broker.clock.now_ms()),
     )
     if isinstance(answers, Rejected):
-        return dict.fromkeys(asked.offsets, _for_producer(answers.error))
+        return dict.fromkeys(asked.offsets, answers.error)
     return answers
 
 
-def _for_producer(error: ErrorCode) -> ErrorCode:
-    """A refusal in the codes that TxnOffsetCommit may be answered with up to version 3."""
+def _for_producer(error: ErrorCode, version: int) -> ErrorCode:
+    """A refusal in the codes that TxnOffsetCommit may be answered with."""
     if error is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if error is ErrorCode.CONCURRENT_TRANSACTIONS:
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # markers are on their way: try again
-    if error is ErrorCode.TRANSACTION_ABORTABLE:
+    if error is ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_FROM:
         return ErrorCode.INVALID_TXN_STATE
     return error
 

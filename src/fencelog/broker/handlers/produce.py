@@ -3,20 +3,24 @@
 Behaviour: each partition gets its own result and the good ones stay (F4). The first transactional
 append of a producer on a partition is verified with the coordinator first (E14, V5); everything
 else is appended before this returns, so pipelined requests of a connection keep their order (E13).
+
+Version notes: from 7 on zstd; from 11 on TRANSACTION_ABORTABLE; from 12 on transaction version 2.
 """
 
 from fencelog.broker.connection import Answer, Pending, Reply, Request
 from fencelog.broker.context import Broker
 from fencelog.broker.deadlines import Deadlines
 from fencelog.broker.dispatch import respond
+from fencelog.broker.handlers.enlistment import admit, refuse_older_connection
 from fencelog.broker.handlers.keys import refuse_in_turns, refuse_keyless
 from fencelog.broker.partition import Partition
 from fencelog.broker.turns import ITEMS_PER_TURN
+from fencelog.coordination.transaction.state import ClientVersion, Identity
 from fencelog.errors import ErrorCode, LimitError, NotLeaderError, StorageError, WireError
 from fencelog.log.values import Appended, Rejected
 from fencelog.log.verification import VerificationGuard
 from fencelog.types import Offset, TopicPartition
-from fencelog.wire.api_versions import PRODUCE_VERSION_MIN_ACCEPTED
+from fencelog.wire.api_versions import PRODUCE_ENLISTS_FROM, PRODUCE_VERSION_MIN_ACCEPTED
 from fencelog.wire.batch import BatchHeader, Compression, read_header, validate_produced
 from fencelog.wire.hot import (
     PartitionResult,
@@ -24,7 +28,6 @@ from fencelog.wire.hot import (
     read_produce_request,
     write_produce_response,
 )
-from fencelog.wire.own import app_of
 
 ZSTD_VERSION_MIN = 7
 ABORTABLE_VERSION_MIN = 11
@@ -32,6 +35,10 @@ ABORTABLE_VERSION_MIN = 11
 
 _Judged = tuple[Partition, BatchHeader, memoryview]
 """A batch, its header, and where it is to go."""
+
+
+_Unverified = tuple[Partition, BatchHeader, memoryview, VerificationGuard]
+"""One whose producer's transaction is not known to be open there."""
 
 
 class _Waiting:
@@ -175,7 +182,8 @@ def _take(
             waiting.settle(topic, refused)
             return
     if header.is_transactional:
-        guard = _begin_verification(partition, header)
+        refuse_older_connection(broker, request, header.producer_id, header.producer_epoch)
+        guard = _begin_verification(partition, header, request.header.api_version)
         if guard is not None:
             later.unverified.append((partition, header, batch, guard))
             return
@@ -190,7 +198,7 @@ class _Later:
     def __init__(self) -> None:
         self.unopened: list[_Judged] = []
         """Too large to be looked through at once for records without a key."""
-        self.unverified: list[tuple[Partition, BatchHeader, memoryview, VerificationGuard]] = []
+        self.unverified: list[_Unverified] = []
 
     def __bool__(self) -> bool:
         return bool(self.unopened or self.unverified)
@@ -285,9 +293,14 @@ def _append(
     waiting.wait(topic, result, outcome.end_offset, partition)
 
 
-def _begin_verification(partition: Partition, header: BatchHeader) -> VerificationGuard | None:
+def _begin_verification(
+    partition: Partition, header: BatchHeader, version: int
+) -> VerificationGuard | None:
     return partition.log.begin_verification(
-        header.producer_id, header.producer_epoch, header.base_sequence
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        from_zero=version >= PRODUCE_ENLISTS_FROM,
     )
 
 
@@ -295,41 +308,53 @@ async def _finish(
     broker: Broker, request: Request, message: ProduceRequest, waiting: _Waiting, later: _Later
 ) -> Reply | Pending:
     """Append what had to wait, and answer."""
+    version = request.header.api_version
     for partition, header, batch in later.unopened:
         refused = await refuse_in_turns(partition, header, batch, broker.turns)
         if refused is not None:
             waiting.settle(partition.name.topic, refused)
             continue
-        guard = _begin_verification(partition, header) if header.is_transactional else None
+        guard = _begin_verification(partition, header, version) if header.is_transactional else None
         if guard is not None:
             later.unverified.append((partition, header, batch, guard))
         else:
             _append(broker, waiting, partition, header, batch, None)
-    for partition, header, batch, guard in later.unverified:
-        version = request.header.api_version
-        # The guard is void if any marker comes in meanwhile.
-        error = await _verify(broker, message.transactional_id, partition.name, header)
-        if error is ErrorCode.NONE:
-            _append(broker, waiting, partition, header, batch, guard)
-            continue
-        error = _for_producer(error, version)
-        waiting.settle(
-            partition.name.topic,
-            PartitionResult(
-                partition.name.partition,
-                error,
-                error_message=f"{partition.name} is not in an open transaction of producer "
-                f"{header.producer_id} (epoch {header.producer_epoch})",
-            ),
-        )
+    by_producer: dict[Identity, list[_Unverified]] = {}
+    for each in later.unverified:
+        producer = Identity(each[1].producer_id, each[1].producer_epoch)
+        by_producer.setdefault(producer, []).append(each)
+    for producer, batches in by_producer.items():
+        names = [partition.name for partition, *_ in batches]
+        # A guard is void if any marker comes in meanwhile.
+        errors = await _verify(broker, message.transactional_id, producer, names, version)
+        for each in batches:
+            _append_verified(broker, waiting, each, errors[each[0].name], version)
     return waiting.answer(message.acks, message.timeout_ms)
+
+
+def _append_verified(
+    broker: Broker, waiting: _Waiting, asked: _Unverified, error: ErrorCode, version: int
+) -> None:
+    partition, header, batch, guard = asked
+    if error is ErrorCode.NONE:
+        _append(broker, waiting, partition, header, batch, guard)
+        return
+    waiting.settle(
+        partition.name.topic,
+        PartitionResult(
+            partition.name.partition,
+            _for_producer(error, version),
+            error_message=f"{partition.name} is not in an open transaction of producer "
+            f"{header.producer_id} (epoch {header.producer_epoch})",
+        ),
+    )
 
 
 def _for_producer(error: ErrorCode, version: int) -> ErrorCode:
     """The coordinator's refusal in the codes that a produce request may be answered with."""
     if error in (ErrorCode.PRODUCER_FENCED, ErrorCode.RUN_FENCED):
         return ErrorCode.INVALID_PRODUCER_EPOCH
-    if error is ErrorCode.CONCURRENT_TRANSACTIONS:
+    if error is ErrorCode.CONCURRENT_TRANSACTIONS and version < PRODUCE_ENLISTS_FROM:
         return ErrorCode.NOT_ENOUGH_REPLICAS  # the markers are on their way: try again
     if error is ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_VERSION_MIN:
         return ErrorCode.INVALID_TXN_STATE
@@ -337,21 +362,17 @@ def _for_producer(error: ErrorCode, version: int) -> ErrorCode:
 
 
 async def _verify(
-    broker: Broker, transactional_id: str | None, name: TopicPartition, header: BatchHeader
-) -> ErrorCode:
-    """Whether the producer's transaction is open and has this partition (E14); V5 enlists it."""
-    if transactional_id is None:
-        return ErrorCode.TRANSACTION_ABORTABLE
-    producer_id, epoch = header.producer_id, header.producer_epoch
-    app = app_of(transactional_id)
+    broker: Broker,
+    transactional_id: str | None,
+    producer: Identity,
+    names: list[TopicPartition],
+    version: int,
+) -> dict[TopicPartition, ErrorCode]:
+    """Whether the transaction is open and has these partitions (E14); V5 and version 2 enlist."""
+    if not transactional_id:
+        return dict.fromkeys(names, ErrorCode.TRANSACTION_ABORTABLE)
+    client = ClientVersion.V2 if version >= PRODUCE_ENLISTS_FROM else ClientVersion.V1
     try:
-        if app is not None:
-            return await broker.versioned.decide(
-                transactional_id, lambda shard, now: shard.enlist(producer_id, epoch, name)
-            )
-        return await broker.transactions.read(
-            transactional_id,
-            lambda shard: shard.verify(transactional_id, producer_id, epoch, name),
-        )
+        return await admit(broker, transactional_id, producer, names, client)
     except NotLeaderError:
-        return ErrorCode.NOT_ENOUGH_REPLICAS
+        return dict.fromkeys(names, ErrorCode.NOT_ENOUGH_REPLICAS)

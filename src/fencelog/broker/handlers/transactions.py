@@ -1,14 +1,19 @@
 """Kafka's transactions, as producers ask for them: InitProducerId, AddPartitionsToTxn, EndTxn.
 
 Version notes: PRODUCER_FENCED exists from InitProducerId 4 and from version 2 of the others on;
-older versions get INVALID_PRODUCER_EPOCH (E2).
+older versions get INVALID_PRODUCER_EPOCH (E2). EndTxn 5 is transaction version 2 (KIP-890): each
+end takes the next epoch and answers it; up to 4 the epoch stays (E14).
 """
 
 from fencelog.broker.connection import Request
 from fencelog.broker.context import Broker
+from fencelog.broker.handlers.enlistment import refuse_older_connection
+from fencelog.coordination.transaction.ending import EndResult
 from fencelog.coordination.transaction.shard import InitResult, for_client
+from fencelog.coordination.transaction.state import EPOCH_EXHAUSTED, ClientVersion
 from fencelog.errors import ErrorCode, NotLeaderError
-from fencelog.types import ProducerEpoch, ProducerId, TopicPartition
+from fencelog.types import NO_PRODUCER_ID, ProducerEpoch, ProducerId, TopicPartition
+from fencelog.wire.api_versions import END_BUMPS_FROM
 from fencelog.wire.messages.add_offsets_to_txn import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -67,6 +72,12 @@ async def add_partitions(
     broker: Broker, message: AddPartitionsToTxnRequest, request: Request
 ) -> AddPartitionsToTxnResponse:
     """Enlist partitions in the producer's transaction: all of them or none."""
+    refuse_older_connection(
+        broker,
+        request,
+        message.v3_and_below_producer_id,
+        message.v3_and_below_producer_epoch,
+    )
     partitions = [
         TopicPartition(topic.name, index)
         for topic in message.v3_and_below_topics
@@ -110,6 +121,7 @@ async def add_offsets(
     broker: Broker, message: AddOffsetsToTxnRequest, request: Request
 ) -> AddOffsetsToTxnResponse:
     """Enlist the partition that holds a group's offsets (rule E8)."""
+    refuse_older_connection(broker, request, message.producer_id, message.producer_epoch)
     error = await _add_offsets(broker, message)
     known = for_client(error, knows_fenced=request.header.api_version >= 2)
     return AddOffsetsToTxnResponse(error_code=known)
@@ -165,22 +177,34 @@ async def end_transaction(
     broker: Broker, message: EndTxnRequest, request: Request
 ) -> EndTxnResponse:
     """Commit or abort; answered once the decision is committed, the markers follow (E9, E16)."""
-    wall_ms = broker.clock.now_ms()
+    refuse_older_connection(broker, request, message.producer_id, message.producer_epoch)
+    is_version_2 = request.header.api_version >= END_BUMPS_FROM
+    result = await _end(broker, message, ClientVersion.V2 if is_version_2 else ClientVersion.V1)
+    return EndTxnResponse(
+        error_code=for_client(result.error, knows_fenced=request.header.api_version >= 2),
+        producer_id=result.producer.producer_id,
+        producer_epoch=result.producer.producer_epoch,
+    )
+
+
+async def _end(broker: Broker, message: EndTxnRequest, client_version: ClientVersion) -> EndResult:
     if app_of(message.transactional_id) is not None:
-        return EndTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
+        return EndResult(ErrorCode.INVALID_REQUEST)
+    wall_ms = broker.clock.now_ms()
+    is_last = client_version is ClientVersion.V2 and message.producer_epoch >= EPOCH_EXHAUSTED
     try:
-        error = await broker.transactions.decide(
+        fresh = await broker.producer_ids.take() if is_last else NO_PRODUCER_ID
+        return await broker.transactions.decide(
             message.transactional_id,
             lambda shard, now: shard.end_transaction(
                 message.transactional_id,
                 ProducerId(message.producer_id),
                 ProducerEpoch(message.producer_epoch),
                 message.committed,
+                client_version=client_version,
+                new_producer_id=fresh,
                 wall_ms=wall_ms,
             ),
         )
     except NotLeaderError:
-        error = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    return EndTxnResponse(
-        error_code=for_client(error, knows_fenced=request.header.api_version >= 2)
-    )
+        return EndResult(ErrorCode.COORDINATOR_NOT_AVAILABLE)

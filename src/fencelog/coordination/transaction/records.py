@@ -1,9 +1,9 @@
 """Kafka's TransactionLogKey and TransactionLogValue.
 
-Version 0 is written as long as it can say all; version 1 (Kafka 3.8 and newer) once the previous
-identity has to be kept, in Kafka's own tagged field for its producer id and in one of ours for its
-epoch, which Kafka's tools skip. Kafka forgets that epoch on a load and then fences a producer that
-merely repeats a request.
+Version 0 is written as long as it can say all; version 1 (Kafka 3.8 and newer) once there is more:
+the previous identity, in Kafka's own tagged field for its producer id and in one of ours for its
+epoch, which Kafka's tools skip (Kafka forgets that epoch on a load and then fences a producer that
+merely repeats a request); the next producer id; the transaction version of the client.
 """
 
 import struct
@@ -11,21 +11,34 @@ from collections.abc import Iterable
 
 from fencelog.coordination.encoding import Reader, Writer, by_topic, stored
 from fencelog.coordination.shard import LogRecord
-from fencelog.coordination.transaction.state import Identity, Transaction, TxnState
+from fencelog.coordination.transaction.state import (
+    ClientVersion,
+    Identity,
+    Transaction,
+    TxnState,
+)
 from fencelog.errors import CorruptionError
-from fencelog.types import ProducerEpoch, ProducerId, TimestampMs, TopicPartition
+from fencelog.types import (
+    NO_PRODUCER_ID,
+    ProducerEpoch,
+    ProducerId,
+    TimestampMs,
+    TopicPartition,
+)
 
 _KEY_VERSION = 0
 _TAG_PREVIOUS_PRODUCER_ID = 0
+_TAG_NEXT_PRODUCER_ID = 1
+_TAG_CLIENT_VERSION = 2
 _TAG_PREVIOUS_EPOCH = 10_000
 
 
 def write_transaction(transaction: Transaction) -> LogRecord:
     """Return the record that says all of this transactional id."""
     key = write_key(transaction.transactional_id)
-    if transaction.previous is None:
-        return LogRecord(key, _write_value_0(transaction))
-    return LogRecord(key, _write_value_1(transaction, transaction.previous))
+    tags = _tags(transaction)
+    value = _write_value_1(transaction, tags) if tags else _write_value_0(transaction)
+    return LogRecord(key, value)
 
 
 def write_key(transactional_id: str) -> bytes:
@@ -43,18 +56,27 @@ def _write_value_0(transaction: Transaction) -> bytes:
     return writer.int64(transaction.updated_ms).int64(transaction.started_ms).done()
 
 
-def _write_value_1(transaction: Transaction, previous: Identity) -> bytes:
+def _write_value_1(transaction: Transaction, tags: dict[int, bytes]) -> bytes:
     writer = Writer().int16(1)
     _write_head(writer, transaction)
     if transaction.state is TxnState.EMPTY:
         writer.uvarint(0)
     else:
         _write_compact_partitions(writer, transaction.partitions)
-    tags = {
-        _TAG_PREVIOUS_PRODUCER_ID: struct.pack(">q", previous.producer_id),
-        _TAG_PREVIOUS_EPOCH: struct.pack(">h", previous.producer_epoch),
-    }
     return writer.int64(transaction.updated_ms).int64(transaction.started_ms).tagged(tags).done()
+
+
+def _tags(transaction: Transaction) -> dict[int, bytes]:
+    """What version 0 has no room for; each is left out where it says nothing, as in Kafka."""
+    tags = {}
+    if transaction.previous is not None:
+        tags[_TAG_PREVIOUS_PRODUCER_ID] = struct.pack(">q", transaction.previous.producer_id)
+        tags[_TAG_PREVIOUS_EPOCH] = struct.pack(">h", transaction.previous.producer_epoch)
+    if transaction.next_producer_id != NO_PRODUCER_ID:
+        tags[_TAG_NEXT_PRODUCER_ID] = struct.pack(">q", transaction.next_producer_id)
+    if transaction.client_version is not ClientVersion.V1:
+        tags[_TAG_CLIENT_VERSION] = struct.pack(">h", transaction.client_version)
+    return tags
 
 
 def _write_head(writer: Writer, transaction: Transaction) -> None:
@@ -96,12 +118,14 @@ def read_value(transactional_id: str, value: bytes) -> Transaction:
     state = _state(reader.int8())
     partitions = reader.partitions() if version == 0 else _compact_partitions(reader)
     updated_ms, started_ms = TimestampMs(reader.int64()), TimestampMs(reader.int64())
-    previous = _previous(reader.tagged()) if version == 1 else None
+    tags = reader.tagged() if version == 1 else {}
     reader.expect_end()
     return Transaction(
         transactional_id=transactional_id,
         producer=producer,
-        previous=previous,
+        previous=_previous(tags),
+        next_producer_id=_next_producer_id(tags),
+        client_version=_client_version(tags),
         timeout_ms=timeout_ms,
         state=state,
         partitions=partitions,
@@ -134,3 +158,16 @@ def _previous(tags: dict[int, bytes]) -> Identity | None:
     return Identity(
         ProducerId(producer_id), ProducerEpoch(Reader(tags[_TAG_PREVIOUS_EPOCH]).int16())
     )
+
+
+def _next_producer_id(tags: dict[int, bytes]) -> ProducerId:
+    if _TAG_NEXT_PRODUCER_ID not in tags:
+        return NO_PRODUCER_ID
+    return ProducerId(Reader(tags[_TAG_NEXT_PRODUCER_ID]).int64())
+
+
+def _client_version(tags: dict[int, bytes]) -> ClientVersion:
+    if _TAG_CLIENT_VERSION not in tags:
+        return ClientVersion.V1
+    number = Reader(tags[_TAG_CLIENT_VERSION]).int16()
+    return ClientVersion.V2 if number >= ClientVersion.V2 else ClientVersion.V1

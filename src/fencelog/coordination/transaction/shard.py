@@ -10,10 +10,18 @@ from dataclasses import dataclass, replace
 
 from fencelog.coordination.fate import Fate
 from fencelog.coordination.shard import Decision, LogRecord
+from fencelog.coordination.transaction.ending import (
+    EndResult,
+    end_version_1,
+    end_version_2,
+    ended_in_version_2,
+    wrong_identity,
+)
 from fencelog.coordination.transaction.records import read_key, read_value, write_transaction
 from fencelog.coordination.transaction.retention import ID_CHECK_S, ID_EXPIRATION_MS, Retention
 from fencelog.coordination.transaction.state import (
     EPOCH_EXHAUSTED,
+    ClientVersion,
     Identity,
     Transaction,
     TxnState,
@@ -54,6 +62,8 @@ class MarkerTask:
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
     commit: bool
+    is_bumped: bool
+    """Whether the epoch is one above that of the data (version 2)."""
     partitions: frozenset[TopicPartition]
 
 
@@ -146,7 +156,7 @@ class TransactionShard:
                 return _refused(ErrorCode.POLICY_VIOLATION)
             current = _unwritten(transactional_id, wall_ms)
             granted = Identity(new_producer_id, ProducerEpoch(0))
-        elif asked is not None and asked not in (current.producer, current.previous):
+        elif asked is not None and asked not in _knowing(current):
             return _refused(ErrorCode.PRODUCER_FENCED)
         elif current.state is TxnState.ONGOING or current.state.is_prepared:
             return _fence_open(current, asked, wall_ms)
@@ -156,6 +166,7 @@ class TransactionShard:
             current.moved(TxnState.EMPTY, wall_ms),
             producer=granted,
             previous=asked,
+            client_version=ClientVersion.V1,
             timeout_ms=timeout_ms,
             partitions=frozenset(),
             started_ms=_NOT_STARTED,
@@ -169,9 +180,14 @@ class TransactionShard:
         producer_epoch: ProducerEpoch,
         partitions: Collection[TopicPartition],
         *,
+        client_version: ClientVersion = ClientVersion.V1,
         wall_ms: TimestampMs,
     ) -> Decision[ErrorCode]:
-        """Open a transaction, or widen the open one. Partitions that are in it cost no record."""
+        """Open a transaction, or widen the open one. Partitions that are in it cost no record.
+
+        A client of version 1 asks for it, for one of version 2 the partition's leader does, at its
+        first append there: after the answer, which says that the record is committed (E14).
+        """
         current = self._identified(transactional_id, producer_id, producer_epoch)
         if isinstance(current, ErrorCode):
             return Decision((), current)
@@ -186,6 +202,7 @@ class TransactionShard:
         ongoing = replace(
             current.moved(TxnState.ONGOING, wall_ms),
             previous=None,  # It uses its identity, so it knows it: no retry can be under way.
+            client_version=client_version,
             partitions=widened,
             started_ms=current.started_ms if is_open else wall_ms,
         )
@@ -219,34 +236,29 @@ class TransactionShard:
         producer_epoch: ProducerEpoch,
         commit: bool,
         *,
+        client_version: ClientVersion = ClientVersion.V1,
+        new_producer_id: ProducerId = NO_PRODUCER_ID,
         wall_ms: TimestampMs,
-    ) -> Decision[ErrorCode]:
+    ) -> Decision[EndResult]:
         """Decide an open transaction: the point of no return (rule E9).
 
-        Repeated: CONCURRENT_TRANSACTIONS while markers are outstanding, then success. The contrary
-        of what was decided, or nothing to end: INVALID_TXN_STATE.
+        ``new_producer_id`` is needed in version 2 from epoch EPOCH_EXHAUSTED on.
         """
-        current = self._identified(transactional_id, producer_id, producer_epoch)
-        if isinstance(current, ErrorCode):
-            return Decision((), current)
-        if current.state is TxnState.ONGOING:
-            state = TxnState.PREPARE_COMMIT if commit else TxnState.PREPARE_ABORT
-            return Decision((write_transaction(current.moved(state, wall_ms)),), ErrorCode.NONE)
-        if current.state is TxnState.EMPTY or current.state.is_commit != commit:
-            return Decision((), ErrorCode.INVALID_TXN_STATE)
-        if current.state.is_prepared:
-            return Decision((), ErrorCode.CONCURRENT_TRANSACTIONS)
-        return Decision((), ErrorCode.NONE)
+        current = self._transactions.get(transactional_id)
+        asked = Identity(producer_id, producer_epoch)
+        if client_version is ClientVersion.V1:
+            return end_version_1(current, asked, commit=commit, wall_ms=wall_ms)
+        return end_version_2(
+            current, asked, commit=commit, new_producer_id=new_producer_id, wall_ms=wall_ms
+        )
 
     def _identified(
         self, transactional_id: str, producer_id: ProducerId, producer_epoch: ProducerEpoch
     ) -> Transaction | ErrorCode:
         current = self._transactions.get(transactional_id)
-        if current is None or current.producer.producer_id != producer_id:
-            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        # Equality, not order: no client knows a higher epoch than the coordinator (KAFKA-9600).
-        if current.producer.producer_epoch != producer_epoch:
-            return ErrorCode.PRODUCER_FENCED
+        error = wrong_identity(current, Identity(producer_id, producer_epoch))
+        if current is None or error is not ErrorCode.NONE:
+            return error
         return current
 
     # -- markers ---------------------------------------------------------------------------------
@@ -268,6 +280,7 @@ class TransactionShard:
                 producer_id=each.producer.producer_id,
                 producer_epoch=each.producer.producer_epoch,
                 commit=each.state.is_commit,
+                is_bumped=each.client_version is ClientVersion.V2,
                 partitions=each.partitions,
             )
             for each in owing
@@ -330,7 +343,10 @@ class TransactionShard:
         ]
         aborting = [
             replace(
-                each.moved(TxnState.PREPARE_ABORT, wall_ms), producer=each.fenced(), previous=None
+                each.moved(TxnState.PREPARE_ABORT, wall_ms),
+                producer=each.fenced(),
+                previous=None,
+                client_version=ClientVersion.V1,
             )
             for each in late
         ]
@@ -352,15 +368,14 @@ class TransactionShard:
         identities = [
             identity.producer_id
             for each in self._transactions.values()
-            for identity in (each.producer, each.previous)
-            if identity is not None
+            for identity in _knowing(each)
         ]
         return max(identities, default=NO_PRODUCER_ID)
 
     def fate(self, producer_id: ProducerId, partition: TopicPartition) -> Fate:
         """What becomes of a transaction that recovery found open on ``partition`` (rule E17)."""
         for each in self._transactions.values():
-            if each.producer.producer_id == producer_id:
+            if producer_id in _who_wrote(each):
                 is_live = each.state is TxnState.ONGOING or each.state.is_prepared
                 if is_live and partition in each.partitions:
                     return Fate.LISTED
@@ -379,10 +394,26 @@ def _fence_open(
     if current.state.is_prepared:
         return _refused(ErrorCode.CONCURRENT_TRANSACTIONS)
     aborting = replace(
-        current.moved(TxnState.PREPARE_ABORT, wall_ms), producer=current.fenced(), previous=asked
+        current.moved(TxnState.PREPARE_ABORT, wall_ms),
+        producer=current.fenced(),
+        previous=asked,
+        client_version=ClientVersion.V1,
     )
     refusal = InitResult(ErrorCode.CONCURRENT_TRANSACTIONS)
     return Decision((write_transaction(aborting),), refusal)
+
+
+def _knowing(current: Transaction) -> tuple[Identity, ...]:
+    """The identities under which its producer may know itself: now, from here on, before."""
+    previous = () if current.previous is None else (current.previous,)
+    return (current.producer, current.successor, *previous)
+
+
+def _who_wrote(current: Transaction) -> tuple[ProducerId, ...]:
+    """Whose transaction it is or was; a new producer id takes over once all markers are in."""
+    if current.previous is not None and ended_in_version_2(current):
+        return (current.producer.producer_id, current.previous.producer_id)
+    return (current.producer.producer_id,)
 
 
 def _unwritten(transactional_id: str, wall_ms: TimestampMs) -> Transaction:
@@ -418,7 +449,12 @@ def _with_markers(
     remaining = current.partitions - done
     if not remaining:
         complete = TxnState.COMPLETE_COMMIT if current.state.is_commit else TxnState.COMPLETE_ABORT
-        completed = replace(current.moved(complete, wall_ms), partitions=frozenset())
+        completed = replace(
+            current.moved(complete, wall_ms),
+            producer=current.successor,
+            next_producer_id=NO_PRODUCER_ID,
+            partitions=frozenset(),
+        )
         return (write_transaction(completed),)
     if remaining == current.partitions:
         return ()

@@ -4,7 +4,13 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple
 
-from fencelog.types import ProducerEpoch, ProducerId, TimestampMs, TopicPartition
+from fencelog.types import (
+    NO_PRODUCER_ID,
+    ProducerEpoch,
+    ProducerId,
+    TimestampMs,
+    TopicPartition,
+)
 
 EPOCH_MAX = ProducerEpoch(32767)
 """Kept for the marker that fences; no producer is ever given it (rule E7)."""
@@ -40,17 +46,33 @@ class TxnState(IntEnum):
         return self.name.title().replace("_", "")
 
 
+class ClientVersion(IntEnum):
+    """The transaction version that a request speaks, with the number that Kafka's log gives it."""
+
+    V1 = 0
+    """The epoch stays the same from one transaction to the next; Kafka notes such clients as 0."""
+    V2 = 2
+    """Every end takes the next epoch, and the first write on a partition enlists it (KIP-890)."""
+
+
 # What is not in the table cannot happen. A prepared state follows itself when some of its markers
-# are in; EMPTY follows itself when a new incarnation is registered before it wrote anything.
+# are in; EMPTY follows itself when a new incarnation is registered before it wrote anything. Where
+# nothing is open a client of version 2 may abort all the same: it does not know what has arrived.
 TRANSITIONS: dict[TxnState, frozenset[TxnState]] = {
-    TxnState.EMPTY: frozenset({TxnState.EMPTY, TxnState.ONGOING, TxnState.DEAD}),
+    TxnState.EMPTY: frozenset(
+        {TxnState.EMPTY, TxnState.ONGOING, TxnState.PREPARE_ABORT, TxnState.DEAD}
+    ),
     TxnState.ONGOING: frozenset(
         {TxnState.ONGOING, TxnState.PREPARE_COMMIT, TxnState.PREPARE_ABORT}
     ),
     TxnState.PREPARE_COMMIT: frozenset({TxnState.PREPARE_COMMIT, TxnState.COMPLETE_COMMIT}),
     TxnState.PREPARE_ABORT: frozenset({TxnState.PREPARE_ABORT, TxnState.COMPLETE_ABORT}),
-    TxnState.COMPLETE_COMMIT: frozenset({TxnState.EMPTY, TxnState.ONGOING, TxnState.DEAD}),
-    TxnState.COMPLETE_ABORT: frozenset({TxnState.EMPTY, TxnState.ONGOING, TxnState.DEAD}),
+    TxnState.COMPLETE_COMMIT: frozenset(
+        {TxnState.EMPTY, TxnState.ONGOING, TxnState.PREPARE_ABORT, TxnState.DEAD}
+    ),
+    TxnState.COMPLETE_ABORT: frozenset(
+        {TxnState.EMPTY, TxnState.ONGOING, TxnState.PREPARE_ABORT, TxnState.DEAD}
+    ),
     TxnState.DEAD: frozenset(),
 }
 
@@ -68,8 +90,13 @@ class Transaction:
 
     transactional_id: str
     producer: Identity
+    """Who may ask; once decided, whose identity the markers carry."""
     previous: Identity | None
-    """Who asked for a newer epoch and got ``producer``: a retry gets it again (KIP-360)."""
+    """Who asked for a newer epoch and got it: a retry gets it again (KIP-360, KIP-890)."""
+    next_producer_id: ProducerId = NO_PRODUCER_ID
+    """Once decided at the last epoch: whose id the producer goes on with, from epoch 0."""
+    client_version: ClientVersion = ClientVersion.V1
+    """What the last step's request spoke; V1 where the coordinator itself took it."""
     timeout_ms: int
     state: TxnState
     partitions: frozenset[TopicPartition]
@@ -77,6 +104,13 @@ class Transaction:
     updated_ms: TimestampMs
     started_ms: TimestampMs
     """When the open or last transaction began; -1 before the first."""
+
+    @property
+    def successor(self) -> Identity:
+        """Who the producer is from here on: ``producer``, but for a decision at the last epoch."""
+        if self.next_producer_id == NO_PRODUCER_ID:
+            return self.producer
+        return Identity(self.next_producer_id, ProducerEpoch(0))
 
     def moved(self, state: TxnState, updated_ms: TimestampMs) -> "Transaction":
         """This transactional id in its next state; the table has to allow the step."""

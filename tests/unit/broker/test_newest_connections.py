@@ -1,0 +1,144 @@
+"""A request on a connection that its client has given up (E14)."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from fencelog.broker.newest_connections import NewestConnections
+from fencelog.errors import ErrorCode
+from fencelog.types import ProducerEpoch, ProducerId
+from fencelog.wire.api_versions import ApiKey
+from tests.support.node import Peer, World, visible
+from tests.unit.broker.test_group_transactions import Worker
+from tests.unit.broker.test_groups import FAST, committed
+from tests.unit.broker.test_transactions import settled
+
+PRODUCER = ProducerId(7)
+EPOCH = ProducerEpoch(3)
+CLOSED = (ConnectionResetError, asyncio.IncompleteReadError)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_a_connection_that_is_older_than_the_newest_is_not_admitted() -> None:  # E14
+    newest = NewestConnections()
+    assert newest.admits(PRODUCER, EPOCH, ApiKey.END_TXN, 1)
+    assert newest.admits(PRODUCER, EPOCH, ApiKey.END_TXN, 4)
+    assert newest.admits(PRODUCER, EPOCH, ApiKey.END_TXN, 4)
+    assert not newest.admits(PRODUCER, EPOCH, ApiKey.END_TXN, 1)
+    assert not newest.admits(PRODUCER, EPOCH, ApiKey.END_TXN, 3)
+    assert newest.admits(PRODUCER, EPOCH, ApiKey.END_TXN, 5)
+
+
+def test_each_kind_of_request_and_each_producer_has_a_newest_of_its_own() -> None:  # E14
+    newest = NewestConnections()
+    assert newest.admits(PRODUCER, EPOCH, ApiKey.END_TXN, 4)
+    assert newest.admits(PRODUCER, EPOCH, ApiKey.PRODUCE, 1)
+    assert newest.admits(ProducerId(8), EPOCH, ApiKey.END_TXN, 1)
+
+
+def test_a_newer_epoch_begins_anew_and_an_older_one_is_left_to_its_fence() -> None:  # E2, E14
+    newest = NewestConnections()
+    assert newest.admits(PRODUCER, EPOCH, ApiKey.END_TXN, 4)
+    assert newest.admits(PRODUCER, ProducerEpoch(4), ApiKey.END_TXN, 2)
+    assert newest.admits(PRODUCER, EPOCH, ApiKey.END_TXN, 1)
+    assert not newest.admits(PRODUCER, ProducerEpoch(4), ApiKey.END_TXN, 1)
+
+
+def test_no_more_producers_are_followed_than_allowed_and_the_busy_ones_stay() -> None:
+    newest = NewestConnections(producers_max=2)
+    for number in range(100):
+        newest.admits(PRODUCER, EPOCH, ApiKey.END_TXN, 200)
+        newest.admits(ProducerId(1000 + number), EPOCH, ApiKey.PRODUCE, number)
+        assert len(newest) <= 2
+    assert not newest.admits(PRODUCER, EPOCH, ApiKey.END_TXN, 199)
+
+
+async def two_workers(old: Peer, new: Peer) -> tuple[Worker, Worker]:
+    """One producer on two connections: the second was opened later."""
+    await old.create_topic("t")
+    worker, again = Worker(old), Worker(new)
+    await worker.init()
+    again.producer_id, again.epoch = worker.producer_id, worker.epoch
+    return worker, again
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_an_end_from_an_old_connection_does_not_end_the_next_transaction(
+    world: World, commit: bool
+) -> None:  # E14
+    async def scenario() -> None:
+        async with world.node() as node, Peer.of(node) as old, Peer.of(node) as new:
+            held, worker = await two_workers(old, new)
+            for value in ("a", "b"):
+                await worker.add("t", 0)
+                assert await worker.produce("t", value) is ErrorCode.NONE
+                if value == "b":
+                    with pytest.raises(CLOSED):
+                        await held.end(commit=commit)
+                assert await worker.end(commit=True) is ErrorCode.NONE
+                await settled(node, "t")
+            assert [value for _, value in visible(await new.fetch("t"))] == ["a", "b"]
+
+    asyncio.run(scenario())
+
+
+def test_a_write_from_an_old_connection_does_not_reach_the_next_transaction(world: World) -> None:
+    async def scenario() -> None:  # E14
+        async with world.node() as node, Peer.of(node) as old, Peer.of(node) as new:
+            held, worker = await two_workers(old, new)
+            await worker.add("t", 0)
+            assert await worker.produce("t", "a") is ErrorCode.NONE
+            assert await worker.end(commit=True) is ErrorCode.NONE
+            await settled(node, "t")
+            await worker.add("t", 0)
+            held.sequence = worker.sequence  # The worst case: its number is the one that is due.
+            with pytest.raises(CLOSED):
+                await held.produce("t", "late")
+            assert await worker.produce("t", "b") is ErrorCode.NONE
+            assert await worker.end(commit=True) is ErrorCode.NONE
+            await settled(node, "t")
+            assert [value for _, value in visible(await new.fetch("t"))] == ["a", "b"]
+
+    asyncio.run(scenario())
+
+
+def test_partitions_and_offsets_from_an_old_connection_are_not_taken_either(world: World) -> None:
+    async def scenario() -> None:  # E14
+        async with (
+            world.node(**FAST) as node,
+            Peer.of(node) as old,
+            Peer.of(node) as older,
+            Peer.of(node) as new,
+        ):
+            held, worker = await two_workers(old, new)
+            also_held = Worker(older)
+            also_held.producer_id, also_held.epoch = held.producer_id, held.epoch
+            await worker.add("t", 0)
+            await worker.add_offsets()
+            assert await worker.commit_offset(5) is ErrorCode.NONE
+            with pytest.raises(CLOSED):
+                await held.commit_offset(3)
+            with pytest.raises(CLOSED):
+                await also_held.add("t", 0)
+            assert await worker.end(commit=True) is ErrorCode.NONE
+            await settled(node, "t")
+            assert await committed(new) == 5
+
+    asyncio.run(scenario())
+
+
+def test_a_client_may_use_a_connection_of_its_own_for_each_kind_of_request(world: World) -> None:
+    async def scenario() -> None:  # E14
+        async with world.node() as node, Peer.of(node) as old, Peer.of(node) as new:
+            writer, manager = await two_workers(old, new)
+            for _ in range(3):
+                assert await manager.add("t", 0) is ErrorCode.NONE
+                assert await writer.produce("t", "x") is ErrorCode.NONE
+                assert await manager.end(commit=True) is ErrorCode.NONE
+
+    asyncio.run(scenario())
