@@ -63,7 +63,7 @@ LOG_CHANGES = [
     (
         "D4",
         "storage/recover.py",
-        "        await self._finish_swaps()\n",
+        "        await self._finish_swaps(epochs)\n",
         "",
         FILES + "test_a_power_cut_at_any_operation_loses_nothing_and_brings_nothing_back",
     ),
