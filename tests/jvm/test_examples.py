@@ -23,7 +23,7 @@ DEADLINE_S = 60.0
 
 
 @pytest.fixture
-def printed(tmp_path: Path, programs: object, fsync_broker: BrokerProcess) -> dict[str, list[str]]:
+def printed(tmp_path: Path, examples: str, fsync_broker: BrokerProcess) -> dict[str, list[str]]:
     """The printed commands by the name of their program, for this broker and this Java."""
     (tmp_path / "jars").mkdir()
     for jar in class_path("client").split(":"):

@@ -1,4 +1,4 @@
-"""A JVM that stays: it runs Kafka's command-line programs and our Java checks, one at a time."""
+"""A JVM that stays: it runs Kafka's command-line programs, one at a time."""
 
 import base64
 import os
@@ -13,6 +13,7 @@ from urllib.parse import quote_plus
 from fencelog.spark.java import find_java_home
 
 SOURCES = Path(__file__).parent / "java"
+"""A folder for each section of ``jars.lock``: our own programs on that class path."""
 COMMAND_DEADLINE_S = 60.0
 LIGHT = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx384m")
 """These processes live for seconds: they gain nothing from the second compiler."""
@@ -47,9 +48,9 @@ def jdk_tool(name: str) -> str:
     return str(home / "bin" / name)
 
 
-def compiled(class_path: str, to: Path) -> str:
-    """Compile our Java programs into a folder; the class path that has them and their jars."""
-    sources = [str(path) for path in sorted(SOURCES.glob("*.java"))]
+def compiled(class_path: str, sources_in: Path, to: Path) -> str:
+    """Compile the Java programs of a folder into ``to``; the class path of them and their jars."""
+    sources = [str(path) for path in sorted(sources_in.glob("*.java"))]
     compiler = [jdk_tool("javac"), "-J-XX:TieredStopAtLevel=1", "-Xlint:all,-serial", "-Werror"]
     done = subprocess.run(
         [*compiler, "-proc:none", "-cp", class_path, "-d", str(to), *sources],
