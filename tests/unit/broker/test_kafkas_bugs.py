@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from fencelog.coordination.transaction.state import TxnState
 from fencelog.errors import ErrorCode
 from tests.support.node import Peer, World, until, visible
 from tests.unit.broker.test_transactions import Producer, partition_of, settled
@@ -141,7 +142,9 @@ def test_a_write_that_arrives_after_the_end_of_its_transaction_leaves_nothing_ha
             for partition in (0, 1):
                 found = await peer.fetch("t", partition=partition)
                 assert found.last_stable_offset == found.high_watermark
-            assert node.broker.transactions.loaded()[0].shard.next_deadline() is None
+            (loaded,) = node.broker.transactions.loaded()
+            (known,) = loaded.shard.transactions()
+            assert known.state is TxnState.COMPLETE_COMMIT
 
     asyncio.run(scenario())
 
