@@ -84,7 +84,7 @@ BREAKS = (
         "cut below the recovery point",
         "D3",
         "damage in what was synced is cut away, and what follows it",
-        (Edit(RECOVER, "if offset < self.recovery_point:", "if offset < 0:"),),
+        (Edit(RECOVER, "if offset < self._synced:", "if offset < 0:"),),
     ),
     Bug(
         "cut before a sound batch",

@@ -115,7 +115,7 @@ DURABILITY = [
     Planted(
         "D3",
         "storage/recover.py",
-        "        if offset < self.recovery_point:\n",
+        "        if offset < self._synced:\n",
         "        if False:\n",
         RECOVERY + "test_a_bad_batch_below_the_recovery_point_is_damage_and_named",
     ),

@@ -159,7 +159,7 @@ CUT_BELOW_RECOVERY_POINT = Bug(
     "D3",
     "damage in what was synced is cut away, and what follows it",
     (
-        Edit(RECOVER, "        if offset < self.recovery_point:\n", "        if False:\n"),
+        Edit(RECOVER, "        if offset < self._synced:\n", "        if False:\n"),
         Edit(RECOVER, "        if after is not None:\n", "        if False:\n"),
     ),
 )

@@ -77,6 +77,11 @@ class Recovery:
     was_compacted: bool = False
     leader_epoch: LeaderEpoch = FIRST_EPOCH
 
+    @property
+    def _synced(self) -> Offset:
+        """Everything below was synced: a log start is stored once the log reaches up to it."""
+        return max(self.recovery_point, self.log_start)
+
     def _builder(self) -> LogBuilder:
         return LogBuilder(self.config, log_start=self.log_start, was_compacted=self.was_compacted)
 
@@ -96,10 +101,10 @@ class Recovery:
             kept = [base for base in base_offsets if base <= bad.base_offset]
             await self._remove_segments(base_offsets[len(kept) :])
             base_offsets = kept
-        elif builder.log_end < self.recovery_point:
+        elif builder.log_end < self._synced:
             raise CorruptionError(
                 f"{self._path(base_offsets[-1])}: the log ends at offset {builder.log_end}, though "
-                f"everything below {self.recovery_point} was synced"
+                f"everything below {self._synced} was synced"
             )
         await self._rewrite(builder, base_offsets, cut=bad is not None)
         await self._write_side_files(builder, base_offsets)
@@ -246,8 +251,8 @@ class Recovery:
         """Raise CorruptionError unless the log may be cut here (D3)."""
         path = self._path(bad.base_offset)
         where = self._where(bad, offset)
-        if offset < self.recovery_point:
-            raise CorruptionError(f"{where}; everything below {self.recovery_point} was synced")
+        if offset < self._synced:
+            raise CorruptionError(f"{where}; everything below {self._synced} was synced")
         if self.durability != "fsync":
             return
         if bad.base_offset != base_offsets[-1]:

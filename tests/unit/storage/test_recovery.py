@@ -136,6 +136,21 @@ def test_a_log_that_ends_below_the_recovery_point_is_damage() -> None:  # D3
     run(scenario())
 
 
+@pytest.mark.parametrize("durability", ["fsync", "os"])
+def test_a_log_that_ends_below_its_start_is_damage_and_gives_no_offset_twice(
+    durability: str,
+) -> None:  # D3
+    async def scenario() -> None:
+        world = await one_segment(durability=durability)
+        for size in (0, len(world.appended[0]), len(world.appended[0]) + 70):
+            disk = world.disk.power_loss(Loss.NONE)
+            truncated(disk, FIRST, size)
+            with pytest.raises(CorruptionError, match="below 6 was synced"):
+                await World.recover(disk, durability=durability, log_start=6)
+
+    run(scenario())
+
+
 def test_a_bad_batch_in_a_segment_with_a_successor_is_damage_in_fsync_mode() -> None:  # D3
     async def scenario() -> None:
         world = await many_segments()
