@@ -269,7 +269,7 @@ TRANSACTIONAL_PRODUCERS = [
     Planted(
         "E14",
         "log/partition_log.py",
-        "            self._guards.invalidate(marker.producer_id)\n",
+        "            self._guards.invalidate(marker)\n",
         "",
         VERIFICATION + "test_a_marker_between_question_and_append_voids_the_guard",
     ),

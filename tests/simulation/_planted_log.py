@@ -151,7 +151,7 @@ GUARD_OUTLIVES_MARKER = Bug(
     "guard outlives a marker",
     "E14",
     "what the coordinator said before a marker counts after it",
-    (Edit(LOG, "            self._guards.invalidate(marker.producer_id)\n", ""),),
+    (Edit(LOG, "            self._guards.invalidate(marker)\n", ""),),
     ("versioned", "queue"),
 )
 

@@ -228,7 +228,7 @@ class PartitionLog:
 
         A marker that would change nothing (a repeated one) is not written again. ``end_offset``
         covers the one it repeats, so the caller waits for the same thing either way. Every marker
-        voids its producer's verification guards.
+        voids its producer's verification guards, but for those that it makes way for.
         """
         if self._failed:
             return self._out_of_service()
@@ -240,7 +240,7 @@ class PartitionLog:
                 return rejected
         batches = []
         for marker in markers:
-            self._guards.invalidate(marker.producer_id)
+            self._guards.invalidate(marker)
             if changes_something(producers.get(marker.producer_id), marker):
                 batches.append((marker, self._marker_batch(marker, now_ms)))
         base_offset = state.log_end

@@ -1,12 +1,13 @@
 """Guards between a question to the coordinator and the append that relies on its answer (E14, V5).
 
 While the broker asks whether a transaction is open, a marker may end it: the answer is then old.
-The guard that was handed out before the question is void after any marker of that producer, so that
-check and append are one step although the question takes time.
+The guard that was handed out before the question is void after any marker that may have ended its
+transaction, so that check and append are one step although the question takes time.
 """
 
 from typing import TypeVar
 
+from fencelog.log.values import MarkerToWrite
 from fencelog.types import ProducerEpoch, ProducerId
 
 _Value = TypeVar("_Value")
@@ -88,9 +89,16 @@ class Guards:
             may_begin = may_begin and sequence <= refused[1]
         return may_begin
 
-    def invalidate(self, producer_id: ProducerId) -> None:
-        """A marker of this producer is here: an answer from before it says nothing any more."""
-        self._guards.pop(producer_id, None)
+    def invalidate(self, marker: MarkerToWrite) -> None:
+        """A marker is here: an answer about its producer from before says nothing any more.
+
+        Except where it ends a transaction of version 2 and has the epoch of the guard: that one's
+        transaction comes after the marker, and the producer need not wait for it to begin.
+        """
+        guard = self._guards.get(marker.producer_id)
+        if guard is None or (marker.is_bumped and guard.producer_epoch == marker.producer_epoch):
+            return
+        del self._guards[marker.producer_id]
 
     def stored(self, producer_id: ProducerId, *, opens: bool) -> None:
         """A batch of this producer is in the log: its sequence is known from now on.

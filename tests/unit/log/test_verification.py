@@ -1,5 +1,7 @@
 """The guard between the question to the coordinator and the append (E13, E14, V5)."""
 
+from dataclasses import replace
+
 import pytest
 
 from fencelog.errors import ErrorCode
@@ -53,6 +55,19 @@ def test_a_marker_between_question_and_append_voids_the_guard(ending: object) ->
     late = partition.append(transactional(), guard)
     assert error_of(late) in (ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_EPOCH)
     assert partition.log.open_transactions() == []
+
+
+def test_the_marker_that_ends_the_epoch_before_voids_no_guard_of_the_next() -> None:  # E14
+    partition = Driver()
+    partition.produce_in_transaction(7)
+    guard = partition.log.begin_verification(7, 1, 0, from_zero=True)
+    partition.mark(replace(commit(7, epoch=1), is_bumped=True))
+    assert partition.append(transactional(epoch=1), guard) == Appended(2, 3)
+    late = partition.log.begin_verification(7, 2, 0, from_zero=True)
+    partition.mark(replace(abort(7, epoch=3), is_bumped=True))
+    assert error_of(partition.append(transactional(epoch=2), late)) is (
+        ErrorCode.INVALID_PRODUCER_EPOCH
+    )
 
 
 def test_a_marker_that_is_not_written_again_voids_the_guard_too() -> None:  # E14
