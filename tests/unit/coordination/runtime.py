@@ -23,7 +23,7 @@ S = TypeVar("S", bound=Any)
 R = TypeVar("R")
 
 DECIDED = ("_decided_at", "decided_at")
-CLOCKS = ("_deadlines", "deadlines", "forgotten_at", "_timers", "_retention")
+CLOCKS = ("_deadlines", "deadlines", "forgotten_at", "_timers")
 SOFT = ("_groups",)  # who is heard and who waits, which a load does not bring back
 
 

@@ -1,6 +1,7 @@
 """Which transactional ids nobody uses any more (``transactional.id.expiration.ms``)."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from itertools import islice
 
 from fencelog.coordination.shard import LogRecord
@@ -16,17 +17,17 @@ _SOON_S = 0.1
 _AT_REST = frozenset({TxnState.EMPTY, TxnState.COMPLETE_COMMIT, TxnState.COMPLETE_ABORT})
 
 
+@dataclass(slots=True)
 class Retention:
     """Looks at every id from time to time; what is open or owes markers is never too old.
 
     Age is counted by the wall clock from the last record of an id, so a load does not renew it.
     """
 
-    def __init__(self, expiration_ms: int, check_s: float) -> None:
-        """Look for the first time when first asked."""
-        self._expiration_ms = expiration_ms
-        self._check_s = check_s
-        self.next_look: Instant | None = None
+    expiration_ms: int
+    check_s: float
+    next_look: Instant | None = field(default=None, compare=False)
+    """None: when first asked. No record says it, so a replay does not have it."""
 
     def expired(
         self, transactions: Iterable[Transaction], now: Instant, wall_ms: TimestampMs
@@ -34,7 +35,7 @@ class Retention:
         """Return the tombstones that are due, none before the next look."""
         if self.next_look is not None and now < self.next_look:
             return ()
-        oldest_kept_ms = wall_ms - self._expiration_ms
+        oldest_kept_ms = wall_ms - self.expiration_ms
         old = (
             each.transactional_id
             for each in transactions
@@ -42,5 +43,5 @@ class Retention:
         )
         found = tuple(LogRecord(write_key(each), None) for each in islice(old, IDS_PER_LOOK))
         is_all = len(found) < IDS_PER_LOOK
-        self.next_look = Instant(now + (self._check_s if is_all else _SOON_S))
+        self.next_look = Instant(now + (self.check_s if is_all else _SOON_S))
         return found
