@@ -94,6 +94,10 @@ class Recorder:
         more: dict[str, object] = {"until": until} if until is not None else {}
         self._emit("fault", what=what, **more)
 
+    def note(self, **fields: object) -> None:
+        """Say whatever is worth knowing; no checker looks at it (``meta``)."""
+        self._emit("meta", **fields)
+
     def committing(self, number: int) -> None:
         """Say that a commit is about to be asked for; called by ``Invocation``."""
         self._emit("committing", id=number)

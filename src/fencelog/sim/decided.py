@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 from fencelog.broker.catalog import GROUP_TOPIC, TRANSACTION_TOPIC, VERSIONED_TOPIC
+from fencelog.coordination.group import metadata as group_metadata
 from fencelog.coordination.group import records as group_records
 from fencelog.coordination.shard import LogRecord
 from fencelog.coordination.transaction import records as transaction_records
@@ -298,10 +299,20 @@ class GroupView:
         """No record yet."""
         self._shared = shared
         self.offsets: dict[tuple[str, TopicPartition], int] = {}
+        self._generations: dict[str, int] = {}
+        self._written: dict[int, tuple[str, TopicPartition, int]] = {}
+        """Every offset that was ever written, by the place of its record."""
+        self._pending: dict[int, list[int]] = {}
+        """Places of what waits for the marker of a producer."""
+        self._hidden: set[int] = set()
+        """Places of what is pending, or was aborted."""
 
     def take(self, record: LogRecord, offset: int) -> Iterator[str]:
         """Take a record over; yields what is wrong with it."""
-        del offset
+        name = group_metadata.read_group_key(record.key)
+        if name is not None:
+            yield from self._take_group(name, record.value)
+            return
         key = group_records.read_key(record.key)
         if key is None:
             return
@@ -309,13 +320,44 @@ class GroupView:
             self.offsets.pop(key, None)
             return
         old, new = self.offsets.get(key, -1), group_records.read_value(record.value).offset
+        self._written[offset] = (*key, int(new))
         if record.producer_id == NO_PRODUCER_ID:
-            self.offsets[key] = new  # else it is pending, and the marker's to settle
+            self.offsets[key] = new
+        else:
+            self._pending.setdefault(record.producer_id, []).append(offset)
+            self._hidden.add(offset)
         asked = (*key, int(new))
         if self._shared.asked[asked] > 0:
             self._shared.asked[asked] -= 1
         elif new < old:
             yield f"group {key[0]} goes from {old} back to {new} on {key[1]}, and nobody asked"
+
+    def _take_group(self, name: str, value: bytes | None) -> Iterator[str]:
+        if value is None:
+            self._generations.pop(name, None)
+            return
+        old, new = self._generations.get(name, 0), group_metadata.read_group(name, value).generation
+        if new < old:
+            yield f"group {name} goes from generation {old} back to {new} (E8)"
+        self._generations[name] = new
+
+    def end(self, producer_id: int, *, commit: bool) -> None:
+        """The producer's marker is in this log."""
+        places = self._pending.pop(producer_id, [])
+        if commit:
+            self._hidden.difference_update(places)
+            for place in places:
+                group, partition, offset = self._written[place]
+                self.offsets[group, partition] = offset
+
+    def has_shown(self, group: str, partition: TopicPartition, at: int, offset: int) -> str | None:
+        """What is wrong with an offset that was told, by the place of its record (E10)."""
+        what = f"group {group} was told {offset} for {partition}, from the record at {at}"
+        if self._written.get(at) != (group, partition, offset):
+            return f"{what}, which says {self._written.get(at)}"
+        if at in self._hidden:
+            return f"{what}, whose transaction was not committed (E10)"
+        return None
 
 
 View = TransactionView | VersionedView | GroupView
@@ -329,15 +371,30 @@ class Coordinators:
         self.shared = Shared(partitions)
         self._views: dict[TopicPartition, View] = {}
 
-    def take(self, name: TopicPartition, records: Iterable[LogRecord], offset: int) -> list[str]:
+    def take(self, name: TopicPartition, records: Iterable[tuple[int, LogRecord]]) -> list[str]:
         """Take the records of one batch of a coordinator's log over; what is wrong with them."""
         view = self._views.get(name)
         if view is None:
             view = self._views[name] = self._new_view(name)
         problems: list[str] = []
-        for position, record in enumerate(records):
-            problems += view.take(record, offset + position)
+        for offset, record in records:
+            problems += view.take(record, offset)
         return problems
+
+    def end(self, name: TopicPartition, producer_id: int, *, commit: bool) -> None:
+        """A marker is in this coordinator's log: what its transaction wrote there counts or not."""
+        view = self._views.get(name)
+        if isinstance(view, GroupView):
+            view.end(producer_id, commit=commit)
+
+    def has_shown(
+        self, name: TopicPartition, group: str, partition: TopicPartition, at: int, offset: int
+    ) -> str | None:
+        """What is wrong with a committed offset that a group was told, by its record's place."""
+        view = self._views.get(name)
+        if not isinstance(view, GroupView):
+            return f"group {group} was told {offset} for {partition}, which no log has"
+        return view.has_shown(group, partition, at, offset)
 
     def forget(self, name: TopicPartition) -> None:
         """A crash took records of this log: those that are left will be taken over anew."""

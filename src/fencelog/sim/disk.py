@@ -141,6 +141,10 @@ class SimDisk(Device):
         self.operations = operations
         self.wrote: Callable[[str, int, bytes], None] | None = None
         """Told path, position and bytes of each append, in the step in which they are there."""
+        self.renamed: Callable[[str], None] | None = None
+        """Told the new name of each file that was renamed, in the same way."""
+        self.removed: Callable[[str], None] | None = None
+        """Told the name of each file that was removed, in the same way."""
 
     @property
     def free_bytes(self) -> int | None:
@@ -210,6 +214,8 @@ class SimDisk(Device):
             target.change({new_name: moved})
             source.change({old_name: None})
         self._unnamed(replaced)
+        if self.renamed is not None:
+            self.renamed(new)
 
     async def remove(self, path: str) -> None:
         """Remove a file or a tree; of a tree the names below go one by one."""
@@ -229,6 +235,8 @@ class SimDisk(Device):
         if directory.names.get(name) is entry:
             directory.change({name: None})
             self._unnamed(entry)
+            if self.removed is not None:
+                self.removed(path)
 
     async def sync_directory(self, path: str) -> None:
         """Make the names of a directory stable."""

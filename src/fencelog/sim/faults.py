@@ -39,6 +39,9 @@ class Kind(StrEnum):
     """All connections, or one of them (``how``: all, one), are reset."""
     SWALLOW = "swallow"
     """One connection loses all it sends from now on, and neither side is told."""
+    STRAND = "strand"
+    """What a client has under way on one connection arrives ``seconds`` later, though the client
+    is told at once that the connection is lost."""
     SYNC_FAILS = "sync-fails"
     """The next sync of a log fails (EIO); ``seconds`` later the broker is killed, or its host
     loses power where ``how`` names a Loss, and started anew."""
@@ -100,6 +103,7 @@ Plan = tuple[Fault, ...]
 DATA = "*.log"
 TRANSACTIONS = "__transaction_state-*"
 VERSIONED = "__fencelog_*"
+GROUPS = "__consumer_offsets-*"
 POINTS: Sequence[tuple[str, int]] = (
     ("append *.log", 40),
     ("sync *.log", 40),
@@ -107,10 +111,16 @@ POINTS: Sequence[tuple[str, int]] = (
     (f"sync {TRANSACTIONS}", 12),
     (f"append {VERSIONED}", 12),
     (f"sync {VERSIONED}", 12),
+    (f"append {GROUPS}", 12),
+    (f"sync {GROUPS}", 12),
     ("create *", 3),
+    ("mkdir *", 3),
     ("rename *", 2),
+    ("rename *.swap", 3),
     ("remove *", 2),
-    ("sync_directory *", 3),
+    ("remove *.log", 3),
+    ("sync_directory *", 6),
+    ("sync_directory ", 3),
     ("append *checkpoint*", 2),
     ("put *", 4),
     ("request InitProducerId", 2),
@@ -125,10 +135,36 @@ POINTS: Sequence[tuple[str, int]] = (
     ("answer JoinTransaction", 4),
     ("request CommitTransaction", 3),
     ("answer CommitTransaction", 3),
+    ("request JoinGroup", 3),
+    ("answer JoinGroup", 3),
+    ("request SyncGroup", 3),
+    ("answer SyncGroup", 3),
+    ("request TxnOffsetCommit", 6),
+    ("answer TxnOffsetCommit", 6),
+    ("answer OffsetFetch", 3),
 )
 """Patterns, and up to which match a fault may wait for."""
+STARTING: Sequence[tuple[str, int]] = (
+    ("sync_directory ", 1),
+    ("sync_directory *", 6),
+    ("create *", 6),
+    ("rename *", 6),
+    ("remove *", 6),
+    ("append *", 12),
+    ("sync *", 12),
+    ("put *", 3),
+)
+"""The points of a start, counted from its beginning."""
 POINTED = (Kind.KILL, Kind.POWER, Kind.PAUSE, Kind.RESET, Kind.CUT)
 """Kinds that may strike at a point."""
+STRANDED: Sequence[tuple[str, int]] = (
+    ("request EndTxn", 12),
+    ("request TxnOffsetCommit", 8),
+    ("request AddPartitionsToTxn", 12),
+    ("request Produce", 20),
+    ("request CommitTransaction", 4),
+)
+"""Requests that are worth to arrive late."""
 WEIGHTS: Sequence[tuple[Kind, float]] = (
     (Kind.KILL, 5),
     (Kind.POWER, 5),
@@ -140,6 +176,7 @@ WEIGHTS: Sequence[tuple[Kind, float]] = (
     (Kind.DELAY, 0.7),
     (Kind.RESET, 2),
     (Kind.SWALLOW, 0.7),
+    (Kind.STRAND, 1.5),
     (Kind.SYNC_FAILS, 0.7),
     (Kind.WRITE_FAILS, 0.5),
     (Kind.FULL, 0.5),
@@ -171,11 +208,8 @@ def draw(random: Random, span_s: float, *, clients: int, durability: str) -> Pla
     for kind, at in zip(chosen, times, strict=True):
         fault = _fault(random, kind, round(at, 3), clients, durability)
         faults.append(fault)
-        if kind in {Kind.KILL, Kind.POWER} and random.random() < 0.3:
-            # The next stroke falls into the recovery from this one.
-            later = round(at + fault.seconds + random.uniform(0.0, 0.1), 3)
-            again = Kind.POWER if random.random() < 0.6 else Kind.KILL
-            faults.append(_fault(random, again, later, clients, durability))
+        if kind in {Kind.KILL, Kind.POWER, Kind.RESTART} and random.random() < 0.4:
+            faults += _into_the_start(random, fault, durability)
         if kind is Kind.SLOW_DISK and random.random() < 0.5:
             # What waits for a sync is sent again, and then the power fails.
             resent = round(at + random.uniform(0.0, 0.5), 3)
@@ -195,6 +229,9 @@ def _fault(random: Random, kind: Kind, at: float, clients: int, durability: str)
         point, most = random.choice(POINTS)
         nth = 1 + int(most * random.random() ** 2)
         after = random.random() < 0.5
+    if kind is Kind.STRAND:
+        point, most = random.choice(STRANDED)
+        nth = random.randint(1, most)
     return Fault(
         kind=kind,
         at=at,
@@ -228,3 +265,30 @@ def _how(random: Random, kind: Kind, clients: int, durability: str) -> str:
         case _:
             return ""
     return random.choice(choices)
+
+
+def _into_the_start(random: Random, stroke: Fault, durability: str) -> list[Fault]:
+    """What strikes while the broker recovers from an earlier stroke, and what comes after."""
+    style = random.random()
+    if style < 0.3:
+        at = round(stroke.at + stroke.seconds + random.uniform(0.0, 0.1), 3)
+        kind = Kind.POWER if random.random() < 0.6 else Kind.KILL
+        return [Fault(kind=kind, at=at, how=_how(random, kind, 1, durability), seconds=0.1)]
+    # While the broker is down, so that the start is what meets it.
+    at = round(stroke.at + random.uniform(0.0, stroke.seconds), 3)
+    if style < 0.6:
+        kind = random.choice((Kind.SYNC_FAILS, Kind.WRITE_FAILS, Kind.FULL))
+        how = _how(random, kind, 1, durability)
+        return [Fault(kind=kind, at=at, how=how, seconds=round(random.uniform(0.5, 2.0), 3))]
+    point, most = random.choice(STARTING)
+    struck = Fault(
+        kind=Kind.KILL,
+        at=at,
+        point=point,
+        nth=random.randint(1, most),
+        after=random.random() < 0.5,
+        seconds=round(random.uniform(0.05, 0.5), 3),
+    )
+    later = round(at + stroke.seconds + random.uniform(0.5, 2.0), 3)
+    how = _how(random, Kind.POWER, 1, durability)
+    return [struck, Fault(kind=Kind.POWER, at=later, how=how)]

@@ -6,25 +6,27 @@ that a step costs a look at what it has touched; beside that each step looks at 
 turn, which would find what slipped past. The witness at the disk judges every batch (``witness``).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 from fencelog.broker.coordinator_runtime import Loaded
 from fencelog.broker.log_manager import LogManager
 from fencelog.broker.partition import Partition
+from fencelog.coordination.group.offsets import Kept
 from fencelog.coordination.group.shard import GroupShard
 from fencelog.coordination.shard import LogRecord
 from fencelog.errors import CorruptionError
 from fencelog.log import layout
 from fencelog.log.values import MarkerToWrite
 from fencelog.node import Node
-from fencelog.sim.decided import Place
 from fencelog.sim.disk import Loss
 from fencelog.sim.loop import Process
 from fencelog.sim.replays import LogReplay, ShardReplay
 from fencelog.sim.taps import (
     Runtime,
     tap_commits,
+    tap_offsets,
     tap_producer_ids,
     tap_runtime,
     touching,
@@ -43,6 +45,8 @@ ROUND_EVENTS = 32
 NO_PARTITION = TopicPartition("producer-ids", 0)
 Offsets: TypeAlias = tuple[int, int, int, int]
 """Log start, last stable offset, high watermark, end."""
+Told: TypeAlias = tuple[int, str, Mapping[TopicPartition, Kept]]
+"""The end of the log when somebody asked, the group, its offsets."""
 
 
 class _Watched:
@@ -70,7 +74,7 @@ class Monitor:
     def __init__(self, world: World) -> None:
         """Watch a world from its first event on."""
         self._world = world
-        self._witness = Witness(self._read, self._is_committed)
+        self._witness = Witness(self._read, self._high_watermark, world.clock.now_ms)
         self._node: Node | None = None
         self._process: Process | None = None
         self._logs: LogManager | None = None
@@ -79,6 +83,8 @@ class Monitor:
         self._round: list[_Watched] = []
         self._touched: dict[Partition, None] = {}
         self._shards: dict[tuple[str, int], ShardReplay] = {}
+        self._offsets_told: dict[Partition, list[Told]] = {}
+        """What groups are about to be told of their offsets, by the log that has them."""
         self._replays: dict[TopicPartition, LogReplay] = {}
         self._ids: set[int] = set()
         """Every producer id that was handed out in any life."""
@@ -102,6 +108,7 @@ class Monitor:
             "batches witnessed": self._witness.batches,
             "recoveries witnessed": self._recoveries,
             "replays compared": self._compared,
+            "files compacted": self._witness.swaps,
         }
 
     # -- the lives of the broker ---------------------------------------------------------------
@@ -112,6 +119,7 @@ class Monitor:
         self._process = self._world.broker
         disk = self._world.disk
         disk.wrote = self._witness.wrote
+        disk.renamed, disk.removed = self._witness.renamed, self._witness.removed
         if self._world.flipped is not None:
             self._may_be_damaged = True
             damaged = self._witness.logs.get(self._world.flipped[0].rpartition("/")[0])
@@ -150,6 +158,7 @@ class Monitor:
         self._watched.clear()
         self._touched.clear()
         self._shards.clear()
+        self._offsets_told.clear()
 
     def after_event(self, process: Process) -> None:
         """A step of a process has ended."""
@@ -210,6 +219,13 @@ class Monitor:
                     f"high watermark {high_watermark} after a start, though {witness.promised} "
                     "was promised before (D1)",
                 )
+            log_start = partition.log.log_start_offset
+            if log_start < witness.log_start:
+                self._report(
+                    name,
+                    f"log start {log_start} after a start, though {witness.log_start} was seen "
+                    "before (D4)",
+                )
         self._check(watched)
         return watched
 
@@ -233,6 +249,7 @@ class Monitor:
                     f"answered at HW {partition.log.high_watermark}, though the answer reveals "
                     f"what is below {end} (E16)",
                 )
+            self._told(partition, end)
 
         tap_runtime(runtime, loaded=loaded, appended=appended, marked=marked, answered=answered)
 
@@ -243,6 +260,7 @@ class Monitor:
             known = self._shards[key] = ShardReplay(runtime, loaded)
             if isinstance(loaded.shard, GroupShard):
                 tap_commits(loaded.shard, self._asked)
+                tap_offsets(loaded.shard, partial(self._shown, loaded.partition))
         return known
 
     # -- what the wrapped methods tell ---------------------------------------------------------
@@ -259,6 +277,22 @@ class Monitor:
 
     def _asked(self, group: str, partition: TopicPartition, offset: int) -> None:
         self._witness.coordinators.shared.asked[group, partition, offset] += 1
+
+    def _shown(self, log: Partition, group: str, offsets: Mapping[TopicPartition, Kept]) -> None:
+        """Offsets of a group are about to be told, once all that the shard knows is committed."""
+        self._offsets_told.setdefault(log, []).append((log.log.log_end_offset, group, offsets))
+
+    def _told(self, log: Partition, end: int) -> None:
+        """An answer leaves that reveals what is below ``end``: so may the offsets (E10)."""
+        waiting = self._offsets_told.get(log, [])
+        self._offsets_told[log] = [each for each in waiting if each[0] > end]
+        for at_end, group, offsets in waiting:
+            for partition, kept in offsets.items() if at_end <= end else ():
+                problem = self._witness.coordinators.has_shown(
+                    log.name, group, partition, kept.at, kept.committed.offset
+                )
+                if problem is not None:
+                    self._report(log.name, problem)
 
     def _taken(self, producer_id: ProducerId) -> None:
         """No id is given twice, nor one that a log knows (E1, E7)."""
@@ -355,9 +389,9 @@ class Monitor:
         disk = self._world.disk
         return disk.contents(path) if disk.exists(path) else None
 
-    def _is_committed(self, place: Place) -> bool:
-        partition = None if self._logs is None else self._logs.get(*place.log)
-        return partition is None or partition.log.high_watermark > place.offset
+    def _high_watermark(self, name: TopicPartition) -> int | None:
+        partition = None if self._logs is None else self._logs.get(*name)
+        return None if partition is None else partition.log.high_watermark
 
     def _report(self, name: TopicPartition, problem: str) -> None:
         self._witness.report(name, f"{problem} [at {self._world.loop.time():.6f} s]")

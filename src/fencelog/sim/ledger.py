@@ -16,25 +16,25 @@ from fencelog.wire.control import Marker
 UNKNOWN = -1
 
 
-class ProducerFacts(NamedTuple):
-    """What can be compared with what a log tells of a producer."""
-
-    epoch: int
-    last_sequence: int
-    coordinator_epoch: int
-    open_offset: int
-
-
 class Producer:
     """One producer on one partition."""
 
-    __slots__ = ("coordinator_epoch", "epoch", "last_sequence", "next_sequence", "open_offset")
+    __slots__ = (
+        "coordinator_epoch",
+        "epoch",
+        "last_offset",
+        "last_sequence",
+        "next_sequence",
+        "open_offset",
+    )
 
     def __init__(self, epoch: int) -> None:
         """Nothing but its epoch is known."""
         self.epoch = epoch
         self.next_sequence = UNKNOWN
         self.last_sequence = UNKNOWN
+        self.last_offset = UNKNOWN
+        """Of its last data batch of this epoch that has a sequence."""
         self.coordinator_epoch = UNKNOWN
         self.open_offset = UNKNOWN
 
@@ -42,13 +42,7 @@ class Producer:
         """A newer incarnation: it starts at sequence 0."""
         self.epoch = epoch
         self.next_sequence = 0
-        self.last_sequence = UNKNOWN
-
-    def facts(self) -> ProducerFacts:
-        """What can be compared."""
-        return ProducerFacts(
-            self.epoch, self.last_sequence, self.coordinator_epoch, self.open_offset
-        )
+        self.last_sequence = self.last_offset = UNKNOWN
 
 
 class Aborted(NamedTuple):
@@ -81,8 +75,10 @@ class Ledger:
         problem = self._misplaced(producer, header)
         if epoch > producer.epoch:
             producer.begin_epoch(epoch)
-        producer.last_sequence = (sequence + delta) % SEQUENCE_MODULUS
-        producer.next_sequence = (producer.last_sequence + 1) % SEQUENCE_MODULUS
+        if sequence >= 0:
+            producer.last_sequence = (sequence + delta) % SEQUENCE_MODULUS
+            producer.next_sequence = (producer.last_sequence + 1) % SEQUENCE_MODULUS
+            producer.last_offset = header.last_offset
         if header.is_transactional and producer.open_offset < 0:
             producer.open_offset = self.open[producer_id] = header.base_offset
         return problem
@@ -97,6 +93,8 @@ class Ledger:
                 return f"epoch {epoch} inside the open transaction of epoch {producer.epoch} (E7)"
             if not header.is_transactional:
                 return "a plain batch inside the producer's open transaction (E10)"
+        if sequence < 0:
+            return None  # a coordinator's own batch: it numbers nothing
         due = producer.next_sequence if epoch == producer.epoch else 0
         if due not in (sequence, UNKNOWN):
             behind = (due - sequence) % SEQUENCE_MODULUS < SEQUENCE_MODULUS // 2

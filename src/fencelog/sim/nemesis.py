@@ -45,6 +45,8 @@ class Nemesis:
         self._armed: list[_Armed] = []
         self._requests: dict[tuple[int, int], str] = {}
         self._following: list[asyncio.Task[None]] = []
+        self._at: SimTransport | None = None
+        """The connection on which the request that a fault waited for has come."""
         self.struck: Counter[str] = Counter()
         world.gate = self._gate
         world.network.arriving = self._arriving
@@ -90,12 +92,16 @@ class Nemesis:
         done = size if fault.after else self._world.faults.choice((0, 0, size // 2))
         return Halt(done, lambda: self._strike(fault))
 
-    def _at_frame(self, verb: str, name: str) -> None:
+    def _at_frame(self, verb: str, name: str, transport: SimTransport) -> None:
         """Called ahead of a request that arrives, or an answer that is sent."""
         fault = self._due(verb, name)
         if fault is None:
             return
-        if fault.after:
+        if fault.kind is Kind.STRAND:
+            self._at = transport
+            self._strike(fault)
+            self._at = None
+        elif fault.after:
             self._soon(fault)
         else:
             self._strike(fault)
@@ -122,7 +128,7 @@ class Nemesis:
         if size + SIZE_BYTES <= len(data) and api_key in NAMES:
             name = NAMES[api_key]
             self._requests[transport.peer[1], correlation] = name
-            self._at_frame("request", name)
+            self._at_frame("request", name, transport)
 
     def _sending(self, transport: SimTransport, data: bytes) -> None:
         if transport.process is not self._world.broker or len(data) < _ANSWER.size:
@@ -130,7 +136,7 @@ class Nemesis:
         _, correlation = _ANSWER.unpack_from(data)
         name = self._requests.pop((transport.peer[1], correlation), None)
         if name is not None:
-            self._at_frame("answer", name)
+            self._at_frame("answer", name, transport)
 
     # -- strikes -------------------------------------------------------------------------------
 
@@ -176,7 +182,7 @@ class Nemesis:
             case Kind.DELAY:
                 world.network.delay(BROKER_HOST, world.faults.uniform(0.02, 1.0))
                 self._follow(fault, world.network.heal)
-            case Kind.RESET | Kind.SWALLOW:
+            case Kind.RESET | Kind.SWALLOW | Kind.STRAND:
                 return self._connections(fault)
             case Kind.SYNC_FAILS | Kind.WRITE_FAILS | Kind.FULL:
                 self._fail_disk(fault)
@@ -200,10 +206,12 @@ class Nemesis:
         chosen = network.connections(BROKER_HOST)
         if not chosen:
             return False
-        if fault.kind is Kind.SWALLOW or fault.how == "one":
-            chosen = [self._world.faults.choice(chosen)]
+        if fault.kind is not Kind.RESET or fault.how == "one":
+            chosen = [self._at or self._world.faults.choice(chosen)]
         for transport in chosen:
-            if fault.kind is Kind.SWALLOW:
+            if fault.kind is Kind.STRAND:
+                network.strand(transport, fault.seconds)
+            elif fault.kind is Kind.SWALLOW:
                 network.swallow(transport)
             else:
                 network.reset(transport)
@@ -252,7 +260,8 @@ class Nemesis:
     async def _rot(self, fault: Fault) -> None:
         """Damage below the recovery point takes the partition out of service, and cuts nothing."""
         world = self._world
-        if await world.stop_broker():
+        # What a failed disk has not synced may be cut where it is damaged.
+        if await world.stop_broker() and not world.needs_restart:
             world.flip_a_bit()
             # A clean start trusts what a clean stop has closed, and looks at no batch.
             await world.disk.remove(CLEAN_SHUTDOWN)

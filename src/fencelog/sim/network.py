@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
-from typing import Never, cast
+from typing import cast
 from zlib import crc32
 
+from fencelog.sim.listening import Address, SimServer
 from fencelog.sim.loop import Process, SimLoop, current_process
 from fencelog.types import Buffer
 
-Address = tuple[str, int]
 Factory = Callable[[], asyncio.BaseProtocol]
 
 FIRST_PORT = 40_000
@@ -68,7 +68,16 @@ class _Segment:
 class _Pipe:
     """One direction of a connection: segments under way to a transport."""
 
-    __slots__ = ("busy", "last_due", "queue", "size", "source", "swallows", "target")
+    __slots__ = (
+        "busy",
+        "last_due",
+        "late_until",
+        "queue",
+        "size",
+        "source",
+        "swallows",
+        "target",
+    )
 
     def __init__(self, source: "SimTransport", target: "SimTransport") -> None:
         self.source = source
@@ -78,6 +87,8 @@ class _Pipe:
         self.last_due = 0.0
         self.busy = False
         self.swallows = False
+        self.late_until = 0.0
+        """Nothing arrives before."""
 
 
 class SimTransport(asyncio.Transport):
@@ -223,43 +234,6 @@ class SimTransport(asyncio.Transport):
                 self.get_protocol().resume_writing()
 
 
-class SimServer(asyncio.AbstractServer):
-    """A listening socket."""
-
-    def __init__(self, network: "Network", address: Address) -> None:
-        """Made by ``Network.listen``."""
-        self._network = network
-        self._address = address
-        self.sockets = [self]
-
-    def getsockname(self) -> Address:
-        """The address bound."""
-        return self._address
-
-    def close(self) -> None:
-        """Refuse connections from now on; those accepted stay."""
-        self._network.listeners.pop(self._address, None)
-
-    async def wait_closed(self) -> None:
-        """Return: nothing is left to do."""
-
-    def get_loop(self) -> asyncio.AbstractEventLoop:
-        """The loop of the run."""
-        return self._network.loop
-
-    async def start_serving(self) -> None:
-        """Nothing to do: it listens from the start."""
-
-    async def serve_forever(self) -> Never:
-        """Wait for ever."""
-        await self._network.loop.create_future()
-        raise AssertionError
-
-    def is_serving(self) -> bool:
-        """Whether connections are accepted."""
-        return self._address in self._network.listeners
-
-
 @dataclass
 class Network:
     """All links between hosts. Directions are ordered pairs of host addresses."""
@@ -322,6 +296,15 @@ class Network:
         assert transport.into is not None
         transport.out.swallows = transport.into.swallows = True
 
+    def strand(self, transport: SimTransport, seconds: float) -> None:
+        """Let all that is under way to this side arrive late, and tell the other it is cut off."""
+        pipe = transport.into
+        assert pipe is not None
+        pipe.late_until = self.loop.time() + seconds
+        pipe.source.closing = True
+        self._enqueue(pipe, Mark.RESET)
+        self.tell_lost(pipe.source, ConnectionResetError(104, "connection reset by peer"))
+
     def process_ended(self, process: Process, *, silently: bool) -> None:
         """Close a dead process's sockets; a host without power cannot even do that."""
         for address in [a for a, each in self.listeners.items() if each.process is process]:
@@ -343,7 +326,7 @@ class Network:
         self.listeners[host, port] = _Listener(
             factory, current_process.get(), contextvars.copy_context()
         )
-        return SimServer(self, (host, port))
+        return SimServer(self.listeners, (host, port), self.loop)
 
     async def connect(
         self, factory: Factory, host: str, port: int
@@ -428,7 +411,8 @@ class Network:
         pipe.busy = True
         # For a socket that is gone the host's kernel answers, whatever became of the process.
         context = self.loop.outside.context if target.lost else target.context
-        self.loop.call_at(pipe.queue[0].due, self._arrive, pipe, context=context)
+        due = max(pipe.queue[0].due, pipe.late_until)
+        self.loop.call_at(due, self._arrive, pipe, context=context)
 
     def _holds(self, pipe: _Pipe) -> bool:
         """Whether the way is cut; the pipe then waits for ``heal``."""
@@ -454,7 +438,10 @@ class Network:
                 self.loop.note(crc32(data).to_bytes(4, "big"))
                 if self.arriving is not None:
                     self.arriving(target, data)
-                if target.process.alive:
+                if self.loop.time() < pipe.late_until:
+                    pipe.queue.appendleft(_Segment(pipe.late_until, data))
+                    pipe.size += len(data)
+                elif target.process.alive:
                     target.deliver(data)
         elif not target.closing:
             if data is Mark.END:

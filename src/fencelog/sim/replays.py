@@ -1,7 +1,7 @@
 """Whether live state is what a replay of its log gives: coordinator shards and partition logs."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -12,6 +12,7 @@ from fencelog.coordination.shard import LogRecord, Shard
 from fencelog.coordination.versioned.table import VersionedTable
 from fencelog.log.config import LogConfig
 from fencelog.log.partition_log import PartitionLog
+from fencelog.log.producers import UNKNOWN_SEQUENCE, ProducerState
 from fencelog.log.rebuild import LogBuilder
 from fencelog.log.state import LogState
 from fencelog.log.values import MarkerToWrite
@@ -20,8 +21,8 @@ from fencelog.types import Instant, Offset, ProducerId
 
 GIVEN = frozenset({"coordinator_epoch", "_limits"})
 """What a shard is made with: no record says it."""
-SOFT = frozenset({"_groups", "_timers"})
-"""Who is heard and who waits: it lives as long as the shard, and no record says all of it."""
+SOFT = frozenset({"_retention", "_timers"})
+"""When to look again, who is heard and who waits: it lives as long as the shard, unrecorded."""
 CLOCKS = frozenset({"_deadlines", "deadlines", "forgotten_at"})
 """A load restarts them, so only is compared who has one."""
 
@@ -36,6 +37,11 @@ def state_of(holder: object) -> dict[str, object]:
             state.update(state_of(value))
         elif name in CLOCKS:
             state[name] = list(value)
+        elif name == "_groups":
+            # The rest of a group is soft: a rebalance that is under way, sessions, who waits.
+            state[name] = {
+                each.name: each.stored for each in value.values() if each.stored is not None
+            }
         elif name not in GIVEN | SOFT and not callable(value):
             state[name] = value
     return state
@@ -97,7 +103,8 @@ class ShardReplay:
             self._other, self._fed = self.runtime._new_shard(epoch), 0
             self._seen, self._rebuilt = log, log.rebuilt
         for batch in log.batches[self._fed :]:
-            _replay(self._other, batch.records, batch.header.base_offset, now)
+            for offset, record in batch.records:
+                self._other.replay(record, Offset(offset), now)
             if batch.marker is not None:
                 _end(self._other, batch.header.producer_id, commit=batch.marker.commit)
         self._fed = len(log.batches)
@@ -128,14 +135,19 @@ class LogReplay:
 
     def compare(self, log: LogWitness, live: PartitionLog) -> Iterator[str]:
         """What is wrong; all of the log must be on disk."""
+        if log.swaps and not _has_taken_over(log, live):
+            return
         state = self._feed(log)
         yield from _ledger_difference(log, live)
         mine = live._state
         if mine.producers != state.producers:
-            problem = difference(
-                {"producers": dict(mine.producers)}, {"producers": dict(state.producers)}
-            )
-            yield problem or "its producers differ"
+            told, seen = dict(mine.producers), dict(state.producers)
+            if log.compacted:
+                told = {pid: each for pid, each in told.items() if not _says_less(seen, pid, each)}
+                seen = {pid: each for pid, each in seen.items() if pid in told}
+            problem = difference({"producers": told}, {"producers": seen})
+            if problem is not None:
+                yield problem
         if list(mine.transactions.open()) != list(state.transactions.open()):
             yield (
                 f"open transactions are {mine.transactions.open()}, "
@@ -144,12 +156,13 @@ class LogReplay:
         aborted = [
             each for each in state.transactions.aborted if each.last_offset >= mine.log_start
         ]
-        if mine.transactions.aborted != aborted:
+        if _aborted(log, mine.transactions.aborted) != _aborted(log, aborted):
             yield f"aborted are {mine.transactions.aborted}, its log says {aborted}"
-        if (mine.epochs.latest, mine.log_end) != (state.epochs.latest, state.log_end):
+        end = state.log_end if log.batches else log.end
+        if (mine.epochs.latest, mine.log_end) != (state.epochs.latest, end):
             yield (
                 f"leader epoch and end are {mine.epochs.latest}, {mine.log_end}, its log says "
-                f"{state.epochs.latest}, {state.log_end}"
+                f"{state.epochs.latest}, {end}"
             )
 
     def _feed(self, log: LogWitness) -> LogState:
@@ -165,32 +178,92 @@ class LogReplay:
         return self._builder._state
 
 
+def _has_taken_over(log: LogWitness, live: PartitionLog) -> bool:
+    """Whether the broker reads the compacted files already, not what they were made of."""
+    bases = set(live.segment_base_offsets)
+    return all(swap.base in bases for swap in log.swaps if swap.base >= min(bases)) and not any(
+        swap.base < base < swap.end for swap in log.swaps for base in bases
+    )
+
+
+def _says_less(
+    seen: Mapping[ProducerId, ProducerState], producer_id: ProducerId, told: ProducerState
+) -> bool:
+    """Whether what compaction left of a producer is a part of what the log knows of it.
+
+    Its last batch, or the epoch of a marker, and what is open: the rest may be gone with the
+    batches that told it.
+    """
+    left = seen.get(producer_id)
+    if left is None or (left.epoch, left.open_offset) != (told.epoch, told.open_offset):
+        return False
+    batches, known = (
+        [(b.first_sequence, b.last_sequence, b.last_offset) for b in each.batches]
+        for each in (left, told)
+    )
+    is_part = known[len(known) - len(batches) :] == batches and bool(batches) == bool(known)
+    is_next = left.next_sequence in (told.next_sequence, UNKNOWN_SEQUENCE)
+    return is_part and is_next and left.coordinator_epoch <= told.coordinator_epoch
+
+
+def _aborted(log: LogWitness, found: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Aborted transactions by producer, first record and marker.
+
+    Where compaction was, the first records may be gone, and what follows from their places; and
+    a transaction of which nothing is left may be named or not.
+    """
+    if not log.compacted:
+        return [tuple(each) for each in found]
+    return [(each[0], each[2]) for each in found if _has_data(log, each[0], each[1], each[2])]
+
+
 def _ledger_difference(log: LogWitness, live: PartitionLog) -> Iterator[str]:
     """What the log tells of itself, held against the witness's own books."""
+    told_aborted = live.aborted_transactions(live.log_start_offset, live.log_end_offset)
+    seen_aborted = [
+        each for each in log.ledger.aborted if each.marker_offset >= live.log_start_offset
+    ]
     told: dict[str, object] = {
         "producers": {
             each.producer_id: (
                 each.producer_epoch,
                 each.last_sequence,
-                each.coordinator_epoch,
                 -1 if each.open_offset is None else each.open_offset,
+                _coordinator_epoch(log, each.producer_id, each.coordinator_epoch),
             )
             for each in live.producers()
         },
         "open": {each.producer_id: each.first_offset for each in live.open_transactions()},
-        "aborted": [
-            (each.producer_id, each.first_offset, each.last_offset)
-            for each in live.aborted_transactions(live.log_start_offset, live.log_end_offset)
-        ],
+        "aborted": _aborted(log, [each[:3] for each in told_aborted]),
     }
     ledger = log.ledger
     seen: dict[str, object] = {
-        "producers": {pid: tuple(each.facts()) for pid, each in ledger.producers.items()},
+        "producers": {
+            pid: (each.epoch, each.last_sequence, each.open_offset, each.coordinator_epoch)
+            for pid, each in ledger.producers.items()
+        },
         "open": dict(ledger.open),
-        "aborted": [
-            tuple(each) for each in ledger.aborted if each.marker_offset >= live.log_start_offset
-        ],
+        "aborted": _aborted(log, seen_aborted),
     }
     problem = difference(told, seen)
     if problem is not None:
         yield problem
+
+
+def _has_data(log: LogWitness, producer_id: int, first: int, marker: int) -> bool:
+    """Whether anything of a transaction is left, so that readers must be told of it."""
+    return any(
+        batch.marker is None
+        and batch.header.producer_id == producer_id
+        and first <= batch.header.base_offset < marker
+        and batch.header.next_offset > log.log_start
+        for batch in log.batches
+    )
+
+
+def _coordinator_epoch(log: LogWitness, producer_id: int, told: int) -> int:
+    """The epoch to expect in the books; compaction may have taken the marker that told it."""
+    producer = log.ledger.producers.get(producer_id)
+    if log.compacted and producer is not None and told < producer.coordinator_epoch:
+        return producer.coordinator_epoch
+    return told

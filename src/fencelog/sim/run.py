@@ -29,6 +29,9 @@ RUN_LIMIT_S = 600.0
 CLIENT_DOWN_S = 0.5
 DISK_FAULTS = {Kind.SYNC_FAILS, Kind.WRITE_FAILS, Kind.FULL}
 """What may make a broker end by itself, with a StorageError."""
+ON_VERSION_1 = {"queue-aiokafka"}
+"""Whose clients go on under one epoch after an EndTxn without an answer: one that arrives late can
+end their next transaction, which the rules leave open for transaction version 1 (E14)."""
 OFFICE_HOST = "10.0.2.1"
 """Where topics are prepared and everything is read in the end."""
 
@@ -134,6 +137,8 @@ class _Run:
                 clients=scale.clients,
                 durability=setting.durability,
             )
+            if case.workload in ON_VERSION_1:
+                plan = tuple(each for each in plan if each.kind is not Kind.STRAND)
         self._span_s = span_s
         self._result = Result(case, setting, scale, plan, span_s)
         self._world = World(name, setting)
@@ -272,6 +277,8 @@ def _draw_setting(random: Random, case: Case) -> tuple[Setting, Scale, float]:
         sync_s=random.choice((0.0005, 0.003, 0.02)),
         topic_defaults=(("segment.bytes", random.choice(("1024", "4096", "1048576"))),),
         internal_partitions=random.randint(1, 3),
+        upkeep_s=random.choice((0.3, 1.0, 5.0)),
+        compaction_s=random.choice((0.1, 0.4, 1.5)),
     )
     clients, span_s = random.randint(2, 4), random.uniform(3.0, 8.0)
     scale = Scale(
@@ -280,5 +287,6 @@ def _draw_setting(random: Random, case: Case) -> tuple[Setting, Scale, float]:
         records_per_send=random.randint(1, 4),
         pause_s=random.choice((0.03, 0.15, 0.4)),
         key_records=random.choice((16, 64, 256)),
+        session_s=random.choice((0.6, 1.0, 2.0)),
     )
     return setting, scale, case.span_s or span_s

@@ -4,7 +4,7 @@ Only the objects of one run are changed, never a class, and nothing is awaited t
 the order of events stays what it is.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from fencelog.broker.coordinator_runtime import (
@@ -15,6 +15,8 @@ from fencelog.broker.coordinator_runtime import (
 )
 from fencelog.broker.partition import Partition
 from fencelog.broker.producer_ids import ProducerIds
+from fencelog.coordination.group.offsets import Kept
+from fencelog.coordination.group.records import CommittedOffset
 from fencelog.coordination.group.shard import Commit, GroupShard
 from fencelog.coordination.shard import Decision, LogRecord, partition_for
 from fencelog.errors import ErrorCode
@@ -77,6 +79,25 @@ def tap_commits(shard: GroupShard, tell: Callable[[str, TopicPartition, int], No
         return commit_and_tell
 
     wrap(shard, "commit", make)
+
+
+def tap_offsets(
+    shard: GroupShard, tell: Callable[[str, Mapping[TopicPartition, Kept]], None]
+) -> None:
+    """Tell of each question for a group's offsets what the shard has, with each record's place."""
+
+    def make(fetch: Callable[..., dict[TopicPartition, CommittedOffset]]) -> object:
+        def fetch_and_tell(
+            group: str, partitions: Collection[TopicPartition] | None = None
+        ) -> dict[TopicPartition, CommittedOffset]:
+            found = fetch(group, partitions)
+            known = shard._offsets.committed(group)
+            tell(group, {each: Kept(found[each], known[each].at) for each in found})
+            return found
+
+        return fetch_and_tell
+
+    wrap(shard, "fetch", make)
 
 
 def tap_runtime(

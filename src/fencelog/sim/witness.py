@@ -6,13 +6,13 @@ of what was appended that holds everything promised (E15), whatever recovery did
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 from zlib import crc32
 
 from fencelog.broker.catalog import INTERNAL_TOPICS
 from fencelog.coordination.shard import LogRecord
 from fencelog.errors import CorruptionError, WireError
 from fencelog.log import layout
+from fencelog.sim.compacted import Batch, Judge, Swap
 from fencelog.sim.decided import Coordinators, Place
 from fencelog.sim.ledger import Ledger
 from fencelog.types import NO_PRODUCER_ID, TopicId, TopicPartition
@@ -24,20 +24,7 @@ _METADATA = f"{layout.PARTITION_METADATA}.tmp"
 VIOLATIONS_MAX = 40
 
 ReadFile = Callable[[str], bytes | None]
-IsCommitted = Callable[[Place], bool]
-
-
-class Batch(NamedTuple):
-    """A batch as it lies on disk."""
-
-    segment: int
-    """Base offset of its file."""
-    position: int
-    header: BatchHeader
-    digest: int
-    marker: Marker | None
-    records: tuple[LogRecord, ...]
-    """Of a coordinator's log only."""
+HighWatermark = Callable[[TopicPartition], int | None]
 
 
 class LogWitness:
@@ -66,6 +53,10 @@ class LogWitness:
         """A marker that came without those that belong to it, unless its append failed (V6)."""
         self.rebuilt = 0
         """How often batches were taken back: what was derived from them has to be made anew."""
+        self.swaps: list[Swap] = []
+        """What compaction has done since the last crash, which may take it back."""
+        self.compacted = False
+        """Whether it ever did anything here."""
 
     @property
     def is_internal(self) -> bool:
@@ -80,10 +71,14 @@ class LogWitness:
 class Witness:
     """The logs of one broker over all of its lives."""
 
-    def __init__(self, read: ReadFile, is_committed: IsCommitted) -> None:
-        """``read`` gives the content of a file; ``is_committed`` asks the live broker."""
+    def __init__(
+        self, read: ReadFile, high_watermark: HighWatermark, now_ms: Callable[[], int]
+    ) -> None:
+        """``read`` gives the content of a file, ``high_watermark`` asks the live broker."""
         self._read = read
-        self._is_committed = is_committed
+        self._high_watermark = high_watermark
+        self._now_ms = now_ms
+        self._latest_ms = 0
         self.logs: dict[str, LogWitness] = {}
         """By directory."""
         self.coordinators = Coordinators(self)
@@ -93,11 +88,13 @@ class Witness:
         self.violations: list[str] = []
         self.appends = 0
         self.batches = 0
+        self.swaps = 0
 
     # -- what happens at the disk --------------------------------------------------------------
 
     def wrote(self, path: str, position: int, data: bytes) -> None:
         """Bytes were appended to a file."""
+        self._latest_ms = max(self._latest_ms, self._now_ms())
         directory, _, file = path.rpartition("/")
         if file.endswith(layout.LOG):
             parsed = layout.parse_file_name(file)
@@ -182,6 +179,7 @@ class Witness:
         if batch.marker is not None:
             problem = self.coordinators.judge(log.name, header, batch.marker, serving=self.serving)
             self._report_all(log, where, [problem, log.ledger.marker(header, batch.marker)])
+            self.coordinators.end(log.name, header.producer_id, commit=batch.marker.commit)
         elif not header.is_control:
             opens = header.is_transactional and header.producer_id not in log.ledger.open
             problem = self.coordinators.judge_begin(log.name, header) if opens else None
@@ -190,7 +188,7 @@ class Witness:
 
     def _coordinate(self, log: LogWitness, batch: Batch) -> list[str]:
         try:
-            return self.coordinators.take(log.name, batch.records, batch.header.base_offset)
+            return self.coordinators.take(log.name, batch.records)
         except CorruptionError as error:
             return [str(error)]
 
@@ -215,6 +213,84 @@ class Witness:
             self.report(log.name, log.apart[1])
             log.apart = None
 
+    # -- compaction ----------------------------------------------------------------------------
+
+    def renamed(self, path: str) -> None:
+        """A file has this name now: compaction says by it what the file stands for."""
+        directory, _, file = path.rpartition("/")
+        base = layout.parse_swap_name(file)
+        log = self.logs.get(directory)
+        if base is None or log is None or log.stale:
+            return
+        data = self._read(path) or b""
+        new: list[Batch] = []
+        view, at = memoryview(data), 0
+        while at < len(data):
+            header = read_header(view, at)
+            if not check_crc(view[at : at + header.size]):
+                self.report(log.name, f"offset {header.base_offset}: wrong CRC (D3)")
+            new.append(_batch(log, base, at, header, view[at:]))
+            at += header.size
+        end = new[-1].header.next_offset
+        old = [each for each in log.batches if base <= each.segment < end]
+        swap = Swap(base, end, old, new)
+        high_watermark = self._high_watermark(log.name)
+        if high_watermark is not None:
+            self._judge_swap(log, swap, high_watermark, data)
+        self.swaps += 1
+        log.compacted = True
+        log.swaps.append(swap)
+        _put(log, swap.new, base, end)
+
+    def removed(self, path: str) -> None:
+        """A file is gone. A compacted one that has no place yet was given up."""
+        directory, _, file = path.rpartition("/")
+        base = layout.parse_swap_name(file)
+        log = self.logs.get(directory)
+        if base is None or log is None or log.stale or not log.swaps:
+            return
+        swap = log.swaps.pop()
+        assert swap.base == base, (swap.base, base)
+        _put(log, swap.old, swap.base, swap.end)
+
+    def _judge_swap(self, log: LogWitness, swap: Swap, high_watermark: int, data: bytes) -> None:
+        contents: dict[int, bytes | None] = {}
+
+        def read_old(batch: Batch) -> bytes | None:
+            if batch.segment not in contents:
+                contents[batch.segment] = self._read(log.path_of(batch.segment))
+            content = contents[batch.segment]
+            if content is None:
+                return None
+            return content[batch.position : batch.position + batch.header.size]
+
+        def read_new(batch: Batch) -> bytes:
+            return data[batch.position : batch.position + batch.header.size]
+
+        judge = Judge(
+            log.batches,
+            log.ledger,
+            log.ledger.last_stable_offset(high_watermark, log.log_start),
+            max(self._latest_ms, self._now_ms()),
+            read_old,
+            read_new,
+        )
+        for problem in judge.problems(swap):
+            self.report(log.name, problem)
+
+    def _settle_swaps(self, log: LogWitness) -> None:
+        """After a crash each file is the compacted one, or what it was made of."""
+        swaps, log.swaps = log.swaps, []
+        settled: list[Swap] = []
+        for swap in reversed(swaps):
+            if any(each.base <= swap.base < each.end for each in settled):
+                continue
+            content = self._read(log.path_of(swap.base))
+            if content is None or _is(content, swap.new):
+                settled.append(swap)
+            else:
+                _put(log, swap.old, swap.base, swap.end)
+
     # -- after a crash -------------------------------------------------------------------------
 
     def crashed(self) -> None:
@@ -231,6 +307,7 @@ class Witness:
         """
         log.stale = False
         log.apart = None
+        self._settle_swaps(log)
         kept, lost = self._survivors(log, before)
         end, size = lost[0].header.base_offset if lost else log.end, 0
         if kept:
@@ -243,7 +320,8 @@ class Witness:
             )
         self._check_rest(log, kept, size, before)
         log.promised = min(log.promised, end)
-        if lost or (len(kept) < len(log.batches) and not self.clean):
+        may_be_forgotten = len(kept) < len(log.batches) or log.compacted
+        if lost or (may_be_forgotten and not self.clean):
             self._rebuild(log, kept)
         log.end = end
         log.segment, log.size = (kept[-1].segment, size) if kept else (end, 0)
@@ -311,6 +389,7 @@ class Witness:
                 continue
             if batch.marker is not None:
                 log.ledger.marker(header, batch.marker)
+                self.coordinators.end(log.name, header.producer_id, commit=batch.marker.commit)
             elif not header.is_control:
                 log.ledger.data(header)
 
@@ -328,7 +407,8 @@ class Witness:
 
     def is_committed(self, place: Place) -> bool:
         """Whether the high watermark covers a record, as far as can be told."""
-        return self._is_committed(place)
+        high_watermark = self._high_watermark(place.log)
+        return high_watermark is None or high_watermark > place.offset
 
     # -- what is wrong -------------------------------------------------------------------------
 
@@ -343,6 +423,23 @@ class Witness:
                 self.report(log.name, f"{where}: {problem}")
 
 
+def _put(log: LogWitness, batches: Sequence[Batch], base: int, end: int) -> None:
+    """Let these be the batches of the files from ``base`` to ``end``."""
+    before = [each for each in log.batches if each.segment < base]
+    after = [each for each in log.batches if each.segment >= end]
+    log.batches = [*before, *batches, *after]
+    log.rebuilt += 1
+
+
+def _is(content: bytes, batches: Sequence[Batch]) -> bool:
+    """Whether a file holds these batches and nothing else."""
+    last = batches[-1]
+    return len(content) == last.position + last.header.size and all(
+        crc32(content[each.position : each.position + each.header.size]) == each.digest
+        for each in batches
+    )
+
+
 def _partition_of(directory: str) -> TopicPartition:
     partition = layout.parse_directory_name(directory)
     assert partition is not None, directory
@@ -355,7 +452,7 @@ def _batch(
     """The batch at the beginning of ``data``."""
     data = data[: header.size]
     marker: Marker | None = None
-    records: tuple[LogRecord, ...] = ()
+    records: tuple[tuple[int, LogRecord], ...] = ()
     if header.is_control:
         try:
             marker = read_marker(data)
@@ -364,6 +461,7 @@ def _batch(
     elif log.is_internal:
         owner = header.producer_id if header.is_transactional else NO_PRODUCER_ID
         records = tuple(
-            LogRecord(each.key or b"", each.value, owner) for each in read_records(data)
+            (each.offset, LogRecord(each.key or b"", each.value, owner))
+            for each in read_records(data)
         )
     return Batch(segment, position, header, crc32(data), marker, records)

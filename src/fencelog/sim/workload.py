@@ -23,6 +23,8 @@ class Scale:
     """Mean pause of a client between two operations; 0 for none."""
     key_records: int = 256
     """After so many values a key (partition group) gives way to the next one."""
+    session_s: float = 6.0
+    """How long a member of a group may be silent."""
 
 
 class Stage(Protocol):

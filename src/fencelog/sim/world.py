@@ -31,6 +31,8 @@ Main = Coroutine[Any, Any, None]
 
 BROKER_HOST = "10.0.0.1"
 BROKER_PORT = 9092
+GROUP_SESSION_MS_MIN = 100
+GROUP_DELAY_S = 0.1
 
 
 def client_host(number: int) -> str:
@@ -64,6 +66,10 @@ class Setting:
     """Mean time of a sync; other disk operations take a hundredth."""
     topic_defaults: tuple[tuple[str, str], ...] = ()
     internal_partitions: int = 2
+    upkeep_s: float = 1.0
+    """How often retention is looked after."""
+    compaction_s: float = 0.5
+    """How long the cleaner waits between two rounds."""
 
 
 class World:
@@ -123,6 +129,10 @@ class World:
             port=BROKER_PORT,
             durability=self.setting.durability,
             internal_partitions=self.setting.internal_partitions,
+            upkeep_interval_s=self.setting.upkeep_s,
+            compaction_interval_s=self.setting.compaction_s,
+            group_session_timeout_ms_min=GROUP_SESSION_MS_MIN,
+            group_initial_delay_s=GROUP_DELAY_S,
             topic_defaults=dict(self.setting.topic_defaults),
             log_config=LogConfig.from_topic_config(dict(self.setting.topic_defaults)),
         )

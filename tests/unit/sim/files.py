@@ -10,7 +10,6 @@ from fencelog.coordination.transaction.state import Identity, Transaction, TxnSt
 from fencelog.coordination.versioned.records import write_app, write_producer
 from fencelog.coordination.versioned.state import NO_VERSION, App, Joined, Phase
 from fencelog.log import layout
-from fencelog.sim.decided import Place
 from fencelog.sim.witness import LogWitness, Witness
 from fencelog.types import (
     LeaderEpoch,
@@ -146,7 +145,7 @@ class Files:
         self.files: dict[str, bytearray] = {}
         self.uncommitted: set[TopicPartition] = set()
         """Logs whose high watermark covers nothing."""
-        self.witness = Witness(self._read, self._is_committed)
+        self.witness = Witness(self._read, self._high_watermark, lambda: 0)
         self.witness.serving = True
         self._ends: dict[TopicPartition, int] = {}
 
@@ -204,5 +203,5 @@ class Files:
         content = self.files.get(path)
         return None if content is None else bytes(content)
 
-    def _is_committed(self, place: Place) -> bool:
-        return place.log not in self.uncommitted
+    def _high_watermark(self, name: TopicPartition) -> int | None:
+        return 0 if name in self.uncommitted else None

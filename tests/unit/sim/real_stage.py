@@ -35,7 +35,7 @@ class RealStage:
     def _write(self, event: Event) -> None:
         self.events.append(event)
         self.on_event(len(self.events))
-        if event["type"] == "invoke":
+        if event["type"] in ("invoke", "meta"):
             self.operations -= 1
             self.stopping = self.operations <= 0
 

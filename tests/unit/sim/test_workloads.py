@@ -29,7 +29,8 @@ from tests.support.broker import BrokerProcess
 from tests.unit.sim.real_stage import RealStage, play
 
 SCALE = Scale(clients=3, partitions=2, records_per_send=3, pause_s=0, key_records=30)
-EVERY = sorted(WORKLOADS)
+# A member's sessions take their time, and what is meant to vanish has a judge of its own.
+EVERY = sorted(WORKLOADS.keys() - {"copy", "keyed"})
 
 
 def final_polls(events: list[Event]) -> list[dict[str, list[list[Any]]]]:

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 
 from fencelog.sim.workload import Workload
 from fencelog.sim.workloads.bank import bank
+from fencelog.sim.workloads.copy import copy
+from fencelog.sim.workloads.keyed import keyed
 from fencelog.sim.workloads.queue import queue, queue_aiokafka
 from fencelog.sim.workloads.versioned import versioned
 
@@ -11,6 +13,8 @@ WORKLOADS: Mapping[str, Callable[[], Workload]] = {
     "queue": queue,
     "queue-aiokafka": queue_aiokafka,
     "bank": bank,
+    "copy": copy,
+    "keyed": keyed,
     "versioned": versioned,
 }
 """Every workload by its name; each call makes a fresh one."""

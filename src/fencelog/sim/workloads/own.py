@@ -14,7 +14,7 @@ from fencelog.sim.workload import Stage
 from fencelog.sim.workloads.library import CALL_S, POLL_BYTES, Positions, Reader, Rows
 from fencelog.types import TopicPartition
 from fencelog.wire.batch import HEADER_BYTES, SEQUENCE_MODULUS, Compression
-from fencelog.wire.records import RecordToWrite, build_batch, read_records
+from fencelog.wire.records import Record, RecordToWrite, build_batch, read_records
 
 ERRORS: tuple[type[Exception], ...] = (RequestError, TimeoutError, ConnectionError)
 TRANSACTION_TIMEOUT_MS = 15_000
@@ -37,8 +37,15 @@ def open_cluster(stage: Stage) -> Cluster:
 
 def encode(partition: TopicPartition, values: Sequence[str], now_s: float) -> EncodedBatch:
     """Return one batch of these values."""
+    return encode_keyed(partition, [(None, value.encode()) for value in values], now_s)
+
+
+def encode_keyed(
+    partition: TopicPartition, pairs: Sequence[tuple[bytes | None, bytes | None]], now_s: float
+) -> EncodedBatch:
+    """Return one batch of these keys and values."""
     timestamp_ms = int(now_s * 1000)
-    records = [RecordToWrite(None, value.encode(), timestamp_ms) for value in values]
+    records = [RecordToWrite(key, value, timestamp_ms) for key, value in pairs]
     return EncodedBatch(
         partition=partition,
         buffer=memoryview(build_batch(records)),
@@ -49,9 +56,9 @@ def encode(partition: TopicPartition, values: Sequence[str], now_s: float) -> En
     )
 
 
-async def read_once(
+async def read_records_once(
     cluster: Cluster, partition: TopicPartition, start: int, end: int
-) -> tuple[Rows, int]:
+) -> tuple[list[Record], int]:
     """Return what one fetch at read_committed shows of ``start`` ≤ offset, and where to go on.
 
     ``end`` is known to be readable: DataLossError says that it no longer is.
@@ -63,13 +70,21 @@ async def read_once(
     if chunk is None:
         return [], start
     # Not by way of the client's own records, which cost more than all the rest of a poll.
-    rows: Rows = [
-        (record.offset, (record.value or b"").decode())
+    records = [
+        record
         for batch in chunk.batches
         for record in read_records(chunk.records[batch.start - HEADER_BYTES : batch.end])
         if record.offset >= start
     ]
-    return rows, chunk.next_offset
+    return records, chunk.next_offset
+
+
+async def read_once(
+    cluster: Cluster, partition: TopicPartition, start: int, end: int
+) -> tuple[Rows, int]:
+    """Return offsets and values, otherwise as ``read_records_once``."""
+    records, position = await read_records_once(cluster, partition, start, end)
+    return [(each.offset, (each.value or b"").decode()) for each in records], position
 
 
 class OwnWriter:

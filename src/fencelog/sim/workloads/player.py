@@ -131,7 +131,7 @@ class Player:
             except (*ERRORS, *self._library.errors):
                 await asyncio.sleep(RETRY_S)
         while not self._stage.stopping:
-            if not await self._operation():
+            if not await self.operation():
                 # What failed at once would fail at once again, and time would stand still.
                 await asyncio.sleep(RETRY_S)
             await self._stage.pause()
@@ -142,7 +142,7 @@ class Player:
         for writer in writers.values():
             await writer.close()
 
-    async def _operation(self) -> bool:
+    async def operation(self) -> bool:
         """Do one operation; whether the cluster did what it was asked."""
         transactional = self._random.random() < self._habit.transaction_share
         try:
