@@ -31,7 +31,7 @@ from fencelog.log.admission import (
 from fencelog.log.compaction import KEYS_MAX
 from fencelog.log.compaction_round import Cleaned, CompactionNeed, Round, need_of
 from fencelog.log.config import LogConfig
-from fencelog.log.producers import PRODUCER_EXPIRATION_MS, ProducerState
+from fencelog.log.producers import PRODUCER_EXPIRATION_MS, UNKNOWN_SEQUENCE, ProducerState
 from fencelog.log.retention import is_due, retained_from
 from fencelog.log.segment import Segment
 from fencelog.log.snapshot import encode_snapshot
@@ -184,10 +184,13 @@ class PartitionLog:
     def refused(self, header: BatchHeader) -> None:
         """The batch of this header was refused before it came here (its CRC, say).
 
-        Where its producer is new, no later batch of it is stored before this one (E13).
+        Where no sequence of its producer is known (it is new, or only a marker tells of it), no
+        later batch of it is stored before this one (E13).
         """
         producer_id, epoch, sequence = header[9:12]
-        if producer_id >= 0 and sequence >= 0 and producer_id not in self._state.producers:
+        producer = self._state.producers.get(producer_id)
+        is_unknown = producer is None or producer.next_sequence == UNKNOWN_SEQUENCE
+        if producer_id >= 0 and sequence >= 0 and is_unknown:
             self._guards.refused(producer_id, epoch, sequence)
 
     def _roll(self, now_ms: int) -> Segment:

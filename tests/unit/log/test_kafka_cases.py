@@ -90,6 +90,19 @@ def test_a_coordinator_epoch_that_goes_back_in_a_stored_log_is_no_damage() -> No
     assert producer.coordinator_epoch == 4, "the newest word counts"
 
 
+def test_a_marker_alone_lets_no_batch_in_flight_overtake_a_first_one_that_was_refused() -> None:
+    partition = Driver()  # E13
+    partition.mark(commit(7))  # its transaction named this partition and wrote nothing here
+    first, second = (make_batch(7, 0, sequence, transactional=True) for sequence in (0, 1))
+    partition.log.refused(read_header(first))  # it came damaged
+    guard = partition.log.begin_verification(7, 0, 1)
+    overtaking = partition.append(second, guard)
+    assert getattr(overtaking, "error", None) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    guard = partition.log.begin_verification(7, 0, 0)
+    assert partition.append(first, guard) == Appended(1, 2)
+    assert partition.append(second, guard) == Appended(2, 3)
+
+
 # Transactions
 
 
