@@ -9,6 +9,7 @@ import pytest
 
 from fencelog.demo.stage import lay_out_spark
 from tests.support.broker import BrokerProcess
+from tests.support.hangs import hanging
 
 LIGHT_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """A Spark session of a test lives for seconds: it gains nothing from the second compiler."""
@@ -69,9 +70,13 @@ def topic(fresh_name: Callable[[str], str]) -> str:
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    """A broker process of this test alone, to be killed at will. ``os`` durability for speed."""
+    """A broker process of this test alone, to be killed at will. ``os`` durability for speed.
+
+    Whatever the test did to it, no transaction may hang in the end.
+    """
     with BrokerProcess(tmp_path / "data") as process:
         yield process
+        _nothing_hangs(process)
 
 
 @pytest.fixture
@@ -79,6 +84,12 @@ def fsync_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     """Like ``broker``, with the single node's default durability."""
     with BrokerProcess(tmp_path / "data", durability="fsync") as process:
         yield process
+        _nothing_hangs(process)
+
+
+def _nothing_hangs(process: BrokerProcess) -> None:
+    if process.running:
+        assert hanging(process.address) == []
 
 
 @pytest.fixture(scope="session")

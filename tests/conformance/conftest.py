@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker import BrokerProcess
+from tests.support.hangs import hanging
 from tests.support.proxy import Fate, FrameProxy, Request
 from tests.support.stock import CLIENTS, StockClient
 
@@ -42,6 +43,11 @@ def proxied(tmp_path: Path) -> Iterator[Callable[[Callable[[Request], Fate]], Fr
         return proxy
 
     yield start
+    for broker, proxy in zip(brokers, proxies, strict=True):
+        if broker.running:
+            # What the proxy still holds never comes; the way to the broker is open again.
+            proxy.decide = lambda request: Fate.FORWARD
+            assert hanging(proxy.address) == []
     for proxy in proxies:
         proxy.close()
     for broker in brokers:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from tests.proofs._judge import Told, judge_ends, judge_plain, judge_transactions, read_all
 from tests.support.broker import BrokerProcess
+from tests.support.hangs import hanging
 
 PARTITIONS = 3
 PLAIN_TOPIC = "plain"
@@ -260,6 +261,7 @@ def run(
             for writer in writers:
                 writer.join(3 * END_DEADLINE_S)
         problems = [*told.failures, *judge_ends(broker.address, TXN_TOPIC, PARTITIONS)]
+        problems += hanging(broker.address)
         plain = read_all(broker.address, PLAIN_TOPIC, PARTITIONS)
         transactions = read_all(broker.address, TXN_TOPIC, PARTITIONS)
         kills = len(broker.exit_statuses)

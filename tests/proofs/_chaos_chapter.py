@@ -15,6 +15,7 @@ from tests.proofs._chaos_disk import small_disk
 from tests.proofs._chaos_nemesis import FAULTS, Faults, Nemesis
 from tests.proofs._chaos_rig import Crew, Play, ProxyProcess
 from tests.support.broker import BrokerProcess
+from tests.support.hangs import hanging
 
 PREPARE_S = 60.0
 END_S = 60.0
@@ -125,14 +126,15 @@ def _act(script: Script, outcome: Outcome, nemesis: Nemesis, started: Callable[[
 
 
 def _left_open(bootstrap: str) -> list[str]:
-    """Transactions that their coordinator does not list as ended."""
+    """Transactions that their coordinator does not list as ended, and those that hang."""
     try:
         with Client(bootstrap) as client:
-            return [
+            left = [
                 f"transaction {each.transactional_id} is left in state {each.state}"
                 for each in client.list_transactions()
                 if each.state in OPEN_STATES
             ]
+        return left + hanging(bootstrap)
     except FencelogError as error:
         return [f"transactions cannot be listed: {error}"]
 

@@ -22,6 +22,7 @@ from tests.proofs._judge import read_all
 from tests.spark.driver_process import PYTHONPATH, DriverProcess
 from tests.spark.faults import Announced, Fault, plan
 from tests.support.broker import BrokerProcess
+from tests.support.hangs import hanging
 from tests.support.waiting import wait_until
 
 """The tests' data source and this checkout's product, for workers too."""
@@ -373,6 +374,7 @@ def run(
             for stage in stages(kills):
                 query.run_stage(stage, progress)
             query.expect_all()
+            verdict.problems += hanging(broker.address)
         except (AssertionError, TimeoutError, subprocess.TimeoutExpired) as error:
             verdict.problems.append(f"the query got stuck: {error}")
     verdict.seconds = time.monotonic() - began

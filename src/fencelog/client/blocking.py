@@ -380,14 +380,16 @@ class Client:
         return self._loop().run(admin.producers(list(partitions)))
 
     def find_hanging_transactions(
-        self, partitions: Iterable[TopicPartition], *, before_ms: int | None = None
+        self, partitions: Iterable[TopicPartition] | None = None, *, before_ms: int | None = None
     ) -> list[ProducerDescription]:
         """Open transactions that no coordinator will end, by partition and offset.
 
-        ``before_ms``: only those whose newest record is older than this time.
+        ``partitions``: where to look; None: everywhere. ``before_ms``: only those whose newest
+        record is older than this time.
         """
         admin = TransactionAdmin(self._cluster)
-        return self._loop().run(admin.find_hanging(list(partitions), before_ms))
+        places = None if partitions is None else list(partitions)
+        return self._loop().run(admin.find_hanging(places, before_ms))
 
     def abort_hanging_transaction(
         self, partition: TopicPartition, start_offset: int

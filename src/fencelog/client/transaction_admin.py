@@ -231,16 +231,17 @@ class TransactionAdmin:
         return found
 
     async def find_hanging(
-        self, partitions: Sequence[TopicPartition], before_ms: int | None
+        self, partitions: Sequence[TopicPartition] | None, before_ms: int | None
     ) -> list[ProducerDescription]:
-        """Hold what is open on the partitions against what the coordinators list.
+        """Hold what is open on the partitions (None: on all) against what the coordinators list.
 
         What was open in the first look and is listed nowhere may have ended meanwhile, its marker
         first: so the partitions have the last word.
         """
+        places = await self._everywhere() if partitions is None else partitions
         candidates = [
             each
-            for each in await self._open(partitions)
+            for each in await self._open(places)
             if before_ms is None or each.last_timestamp_ms < before_ms
         ]
         unlisted = await self._unlisted(candidates)
@@ -249,6 +250,14 @@ class TransactionAdmin:
         }
         hanging = [each for each in unlisted if _key(each) in still_open]
         return sorted(hanging, key=lambda each: (each.partition, each.start_offset))
+
+    async def _everywhere(self) -> Sequence[TopicPartition]:
+        view = await self._cluster.metadata(None, self._cluster.deadline())
+        return [
+            TopicPartition(topic.name, one.partition)
+            for topic in view.topics
+            for one in topic.partitions
+        ]
 
     async def _open(self, partitions: Collection[TopicPartition]) -> list[ProducerDescription]:
         found = await self.producers(sorted(partitions))

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fencelog.client.blocking import Client
 from fencelog.demo import chart, data, report
 from fencelog.demo.outcome import Outcome, outcome
 from fencelog.demo.plan import AT_LEAST_ONCE, EXACTLY_ONCE, PIPELINES
@@ -96,6 +97,7 @@ def run(asked: Choice, work: Path) -> int:
         follow(stage, screen, begun)
         screen.say(f"{time.time() - begun:6.1f} s  audit: reading with kafka-python")
         audits = run_audits(stage)
+        hanging = left_hanging(stage.address)
     stage.close()
     outcomes = [
         replace(outcome(name, rows, stage.events), audit=audits[name][0]) for name in PIPELINES
@@ -107,7 +109,7 @@ def run(asked: Choice, work: Path) -> int:
     (asked.output / "report.html").write_text(page, encoding="utf-8")
     report.print_table(outcomes, total_s=total_s)
     sys.stdout.write(f"report: {asked.output / 'report.html'}\n")
-    problems = shortcomings(outcomes)
+    problems = [*hanging, *shortcomings(outcomes)]
     for problem in problems:
         sys.stderr.write(f"demo: {problem}\n")
     sys.stdout.write(f"{outcomes[0].audit['verdict']}\n")
@@ -146,6 +148,13 @@ def run_audits(stage: Stage) -> dict[str, tuple[dict[str, object], int]]:
             raise StageError(f"the audit of {name} broke off with {status}")
         results[name] = (json.loads(findings.read_text(encoding="utf-8")), status)
     return results
+
+
+def left_hanging(address: str) -> list[str]:
+    """The transactions that the kills left open and that nobody will end."""
+    with Client(address) as client:
+        found = client.find_hanging_transactions()
+    return [f"a transaction hangs on {each.partition}: {each}" for each in found]
 
 
 def shortcomings(outcomes: Sequence[Outcome]) -> list[str]:
