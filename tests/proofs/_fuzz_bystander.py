@@ -1,10 +1,13 @@
 """A client that does nothing wrong, in a process of its own: how long is it kept waiting?
 
-``python -m tests.proofs._fuzz_bystander HOST PORT SECONDS`` asks for versions and metadata, writes
-a record and reads it, again and again over one connection each, and prints all latencies as JSON.
+``python -m tests.proofs._fuzz_bystander HOST PORT PID SECONDS`` asks for versions and metadata,
+writes a record and reads it, again and again over one connection each. It prints as JSON, for each
+request, the latencies and, with each, for how long the machine had no core for the broker or for
+itself meanwhile: that is waiting too, and not of the broker's making.
 """
 
 import json
+import os
 import socket
 import struct
 import sys
@@ -53,18 +56,28 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
     return bytes(data)
 
 
-def main(host: str, port: int, seconds: float) -> None:
+def unscheduled_s(pid: int) -> float:
+    """For how long the main thread of a process has waited for a core, ever."""
+    with open(f"/proc/{pid}/task/{pid}/schedstat", encoding="ascii") as file:
+        return int(file.read().split()[1]) / 1e9
+
+
+def main(host: str, port: int, pid: int, seconds: float) -> None:
     """Ask until the time is over."""
     frames = requests()
     connections = {name: socket.create_connection((host, port), TIMEOUT_S) for name in frames}
-    latencies: dict[str, list[float]] = {name: [] for name in frames}
+    latencies: dict[str, list[tuple[float, float]]] = {name: [] for name in frames}
+    own = os.getpid()
     ask(connections["metadata"], frames["metadata"])  # makes the topic
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:
         for name, frame in frames.items():
+            without_core = unscheduled_s(pid) + unscheduled_s(own)
             began = time.perf_counter()
             ask(connections[name], frame)
-            latencies[name].append(time.perf_counter() - began)
+            latency = time.perf_counter() - began
+            without_core = unscheduled_s(pid) + unscheduled_s(own) - without_core
+            latencies[name].append((latency, min(without_core, latency)))
         time.sleep(PAUSE_S)
     for connection in connections.values():
         connection.close()
@@ -72,4 +85,4 @@ def main(host: str, port: int, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))

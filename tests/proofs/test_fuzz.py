@@ -25,7 +25,7 @@ from tests.proofs._fuzz_target import (
 )
 
 ROUNDS = 20
-HEAVY_ITEMS = 10_000
+HEAVY_ITEMS = 4_000
 SEED = 20261121
 
 
@@ -101,7 +101,7 @@ def test_the_target_finds_an_allocation_that_no_bytes_stand_for(
 
 def test_decoding_takes_no_more_than_the_items_of_a_request_do() -> None:
     over = {}
-    for heavy in heavy_part.heavies(2_000):
+    for heavy in heavy_part.heavies(1_000):
         peak, items = allocated(heavy.frame)
         bound = len(heavy.frame) + ALLOCATED_PLAIN + ALLOCATED_AN_ITEM * items
         if peak > bound:
@@ -146,7 +146,7 @@ def test_no_request_however_much_it_names_holds_the_loop_for_long(
 
     longest = asyncio.run(scenario())
     assert len(longest) > 50
-    too_long = {name: ms for name, ms in longest.items() if ms > TURN_MS_MAX}
+    too_long = {name: ms for name, ms in longest.items() if ms > TURN_MS_MAX / 2}
     assert not too_long, too_long
 
 
@@ -161,7 +161,7 @@ async def answered(reader: asyncio.StreamReader) -> bytes:
 
 
 def test_attackers_over_sockets_keep_no_bystander_waiting(tmp_path: Path) -> None:
-    live = attack(tmp_path, seconds=3, seed=SEED, threads=2, items=3_000)
+    live = attack(tmp_path, seconds=3, seed=SEED, threads=2, items=1_000)
     assert live.sent["damaged"] > 0
     assert all(live.attacked.values())
     assert not live.wrong, live.wrong
