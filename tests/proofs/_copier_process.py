@@ -214,7 +214,7 @@ class KafkaPythonCopier:
 
     def __init__(self, options: Options) -> None:
         """Subscribe or assign, and fence the copier before."""
-        from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+        from kafka import KafkaConsumer, TopicPartition
         from kafka.structs import OffsetAndMetadata
 
         self._options = options
@@ -222,13 +222,9 @@ class KafkaPythonCopier:
         self._mine: list[Taken] = []
         common = {"bootstrap_servers": options.bootstrap, "reconnect_backoff_ms": 20}
         common |= {"reconnect_backoff_max_ms": 200, "retry_backoff_ms": 20}
-        self._producer = KafkaProducer(
-            **common,
-            transactional_id=options.transactional_id,
-            transaction_timeout_ms=options.transaction_timeout_ms,
-            linger_ms=5,
-        )
-        self._until_done(self._producer.init_transactions)
+        self._common = common
+        self._refused = False
+        self._begin_anew()
         self._consumer = KafkaConsumer(
             **common,
             group_id=options.group,
@@ -243,6 +239,17 @@ class KafkaPythonCopier:
             self._consumer.subscribe([options.source])
         else:
             self._consumer.assign([TopicPartition(options.source, p) for p in options.partitions])
+
+    def _begin_anew(self) -> None:
+        from kafka import KafkaProducer
+
+        self._producer = KafkaProducer(
+            **self._common,
+            transactional_id=self._options.transactional_id,
+            transaction_timeout_ms=self._options.transaction_timeout_ms,
+            linger_ms=5,
+        )
+        self._until_done(self._producer.init_transactions)
 
     def take(self, count: int) -> list[Taken]:
         # One poll: records of two may lie on both sides of a rebalance.
@@ -275,7 +282,9 @@ class KafkaPythonCopier:
                 for p, offset in offsets.items()
             }
             named = self._consumer.group_metadata() if options.partitions is None else options.group
+            self._refused = True
             self._producer.send_offsets_to_transaction(places, named)
+            self._refused = False
             for each in waiting:
                 each.get(CALL_S)
 
@@ -288,6 +297,12 @@ class KafkaPythonCopier:
 
     def abort(self) -> None:
         self._until_done(self._producer.abort_transaction)
+        if self._refused:
+            # Version 3.0.12 remembers offsets that were refused, and commits them with the next
+            # transaction: records would be skipped.
+            self._refused = False
+            self._producer.close(1)
+            self._begin_anew()
 
     def rewind(self, offsets: Mapping[int, int]) -> None:
         mine = self._consumer.assignment()

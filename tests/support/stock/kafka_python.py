@@ -96,10 +96,20 @@ class KafkaPythonWriter:
 
     def __init__(self, address: str, transactional_id: str) -> None:
         """Initialise: fences the one before."""
+        self._address = address
+        self._id = transactional_id
+        self.renew()
+
+    def renew(self) -> None:
+        """Begin anew, under the same id.
+
+        Version 3.0.12 remembers offsets that a group refused, and sends them with the next
+        transaction: records that nobody has processed would be skipped.
+        """
         from kafka import KafkaProducer
 
         self._producer = KafkaProducer(
-            bootstrap_servers=address, transactional_id=transactional_id, linger_ms=0
+            bootstrap_servers=self._address, transactional_id=self._id, linger_ms=0
         )
         try:
             with fenced_by_kafka_python():

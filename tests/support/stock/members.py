@@ -199,7 +199,13 @@ class AioMember:
     """aiokafka, on a loop of its own that runs all the time, as its heartbeats need it."""
 
     def __init__(
-        self, address: str, group: str, topic: str, *, instance: str | None = None
+        self,
+        address: str,
+        group: str,
+        topic: str,
+        *,
+        instance: str | None = None,
+        session_ms: int = SESSION_MS,
     ) -> None:
         """Join."""
         self._topic = topic
@@ -207,21 +213,20 @@ class AioMember:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self.consumer = self.run(self._start(address, group, topic, instance))
+        self.consumer = self.run(self._start(address, instance, session_ms))
 
-    @staticmethod
-    async def _start(address: str, group: str, topic: str, instance: str | None) -> Any:
+    async def _start(self, address: str, instance: str | None, session_ms: int) -> Any:
         from aiokafka import AIOKafkaConsumer
 
         consumer = AIOKafkaConsumer(
-            topic,
+            self._topic,
             bootstrap_servers=address,
-            group_id=group,
+            group_id=self._group,
             group_instance_id=instance,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             isolation_level="read_committed",
-            session_timeout_ms=SESSION_MS,
+            session_timeout_ms=session_ms,
             heartbeat_interval_ms=HEARTBEAT_MS,
         )
         await consumer.start()
@@ -307,6 +312,9 @@ class Worker:
             self.writer.commit()
         except Refused:
             self.writer.abort()
+            if isinstance(self.writer, KafkaPythonWriter):
+                self.writer.close()
+                self.writer.renew()
             self._rewind(seen)
             return 0
         return len(seen)
@@ -355,16 +363,21 @@ class AioWorker:
     """A worker whose client cannot name its member in a transaction (TxnOffsetCommit 0).
 
     One transactional id for each input partition fences the owner before: whoever is given a
-    partition initialises its id, and reads on from what is committed after that.
+    partition initialises its id, and reads on from what is committed after that. A rebalance in the
+    middle of a transaction sets its position back to before it, with no other owner in between:
+    what it has committed itself it remembers and skips.
     """
 
-    def __init__(self, address: str, group: str, topic: str, output: str) -> None:
+    def __init__(
+        self, address: str, group: str, topic: str, output: str, *, session_ms: int = SESSION_MS
+    ) -> None:
         """Join."""
         self._address = address
         self._group = group
         self._output = output
-        self.member = AioMember(address, group, topic)
+        self.member = AioMember(address, group, topic, session_ms=session_ms)
         self._writers: dict[int, AioWriter] = {}
+        self._committed: dict[int, int] = {}
 
     def turn(self) -> int:
         """One poll and a transaction for each partition; how many records were committed."""
@@ -374,8 +387,10 @@ class AioWorker:
             self._writers.pop(lost).close()
         for new in mine - self._writers.keys():
             self._writers[new] = AioWriter(self._address, f"{self._group}-{new}")
-            self.member.seek(new, self.member.committed(new) or 0)
+            self._committed[new] = self.member.committed(new) or 0
+            self.member.seek(new, self._committed[new])
             seen = [each for each in seen if each.partition != new]
+        seen = [each for each in seen if each.offset >= self._committed.get(each.partition, 0)]
         done = 0
         for partition in {each.partition for each in seen} & mine:
             done += self._copy([each for each in seen if each.partition == partition])
@@ -387,9 +402,11 @@ class AioWorker:
         for each in seen:
             assert each.value is not None
             writer.send(self._output, each.value)
-        places = self.member._places({seen[0].partition: seen[-1].offset + 1})
+        ends = {seen[0].partition: seen[-1].offset + 1}
+        places = self.member._places(ends)
         writer._run(writer._producer.send_offsets_to_transaction(places, self._group))
         writer.commit()
+        self._committed |= ends
         return len(seen)
 
     def close(self) -> None:
