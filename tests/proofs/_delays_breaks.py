@@ -1,0 +1,60 @@
+"""What keeps delayed messages out, taken away: the proof must see each."""
+
+from dataclasses import dataclass
+
+from tests.proofs._delays_schedule import Mode, Version
+from tests.simulation._bug import Bug, Edit
+from tests.simulation._planted_coordinators import EPOCH_NOT_CHECKED
+
+
+@dataclass(frozen=True)
+class Break:
+    """A bug, and the schedules that must find it."""
+
+    bug: Bug
+    version: Version
+    mode: Mode
+
+
+NO_AGE = Break(
+    Bug(
+        "connections have no age",
+        "E14",
+        "a request of version 1 counts on whichever connection it comes",
+        (
+            Edit(
+                "broker/handlers/enlistment.py",
+                "    if producer_id >= 0 and not broker.newest_connections.admits("
+                "*producer, key, number):\n",
+                "    if False:\n",
+            ),
+        ),
+    ),
+    version=1,
+    mode="connection",
+)
+BREAKS = (
+    Break(
+        Bug(
+            "EndTxn takes no epoch",
+            "E14",
+            "a producer of version 2 goes on under the epoch that its last transaction had",
+            (
+                Edit(
+                    "coordination/transaction/ending.py",
+                    "        producer=current.fenced(),\n",
+                    "        producer=current.producer,\n",
+                ),
+                Edit(
+                    "coordination/transaction/shard.py",
+                    "is_bumped=each.client_version is ClientVersion.V2,",
+                    "is_bumped=False,",
+                ),
+            ),
+        ),
+        version=2,
+        mode="connection",
+    ),
+    Break(EPOCH_NOT_CHECKED, version=2, mode="connection"),
+    NO_AGE,
+)
