@@ -8,6 +8,7 @@ import pytest
 from fencelog.errors import ErrorCode
 from fencelog.types import TopicId
 from fencelog.wire import hot
+from fencelog.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from fencelog.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
@@ -91,5 +92,21 @@ def test_a_topic_made_again_is_not_the_one_that_was_asked_for_by_id(
             assert (await fetch_by_id(peer, old)).error is ErrorCode.UNKNOWN_TOPIC_ID
             assert (await fetch_by_id(peer, TopicId(bytes(16)))).error is ErrorCode.UNKNOWN_TOPIC_ID
             assert (await fetch_by_id(peer, catalog.get("t").topic_id)).records
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("name", [None, ""])
+def test_a_topic_is_described_by_its_id_whether_its_name_is_null_or_empty(
+    world: World, name: str | None
+) -> None:
+    async def scenario() -> None:
+        async with world.node() as node, Peer.of(node) as peer:
+            await peer.create_topic("t")
+            topic = node.broker.catalog.get("t")
+            asked = MetadataRequestTopic(name=name, topic_id=topic.topic_id)
+            answer = await peer.ask(MetadataRequest(topics=[asked]), 12, MetadataResponse)
+            (found,) = answer.topics
+            assert (found.error_code, found.name, found.topic_id) == (0, "t", topic.topic_id)
 
     asyncio.run(scenario())

@@ -117,8 +117,11 @@ async def metadata(broker: Broker, message: MetadataRequest, request: Request) -
         creating = broker.config.auto_create_topics and (
             version < 4 or message.allow_auto_topic_creation
         )
-        # Each once, however often it is named.
-        named = {(asked.name, asked.topic_id) for asked in message.topics}
+        # Each once, however often it is named. With an id, the name says nothing: Java's is empty.
+        named = {
+            (asked.name if asked.topic_id == NO_TOPIC_ID else None, asked.topic_id)
+            for asked in message.topics
+        }
         in_order = sorted(named, key=lambda one: (one[0] or "", one[1]))
         async for name, topic_id in broker.turns.each(in_order):
             if name is None and version < BY_ID_FROM:
