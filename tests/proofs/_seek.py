@@ -24,7 +24,13 @@ RUN_CPU_S = 60
 
 NEED_FINAL_READERS = {"lost-write", "torn-transaction", "unseen"}
 """Where the log never came to rest nobody has read all of it, and these prove nothing."""
-WORKLOADS_SAY = ("spurious-out-of-order", "version ", "transfer ")
+WORKLOADS_SAY = (
+    "spurious-out-of-order",
+    "version ",
+    "transfer ",
+    *("broken", "left behind"),
+    *("lost", "aborted", "twice", "elsewhere", "from nowhere", "reads back", "reads twice"),
+)
 
 
 def told(problems: Sequence[str]) -> dict[str, str]:

@@ -6,7 +6,13 @@ The product has no switches: a bug exists in a copy of the source only.
 from dataclasses import dataclass
 
 from tests.simulation._bug import Bug, Edit
+from tests.simulation._planted_cleaning import CLEANING_BUGS
 from tests.simulation._planted_coordinators import COORDINATOR_BUGS, EPOCH_NOT_CHECKED
+from tests.simulation._planted_groups import (
+    GENERATION_NOT_CHECKED,
+    GROUP_BUGS,
+    MEMBERSHIP_NOT_CHECKED,
+)
 from tests.simulation._planted_log import (
     LOG_BUGS,
     LSO_IS_HW,
@@ -15,7 +21,13 @@ from tests.simulation._planted_log import (
 )
 from tests.simulation._planted_storage import STORAGE_BUGS
 
-PLANTED: tuple[Bug, ...] = (*STORAGE_BUGS, *LOG_BUGS, *COORDINATOR_BUGS)
+PLANTED: tuple[Bug, ...] = (
+    *STORAGE_BUGS,
+    *LOG_BUGS,
+    *COORDINATOR_BUGS,
+    *GROUP_BUGS,
+    *CLEANING_BUGS,
+)
 
 
 @dataclass(frozen=True)
@@ -92,6 +104,19 @@ ABLATIONS: tuple[Ablation, ...] = (
         EPOCH_NOT_CHECKED,
         is_seen=True,
         why="with both gone a fenced producer writes into its successor's transaction",
+    ),
+    Ablation(
+        "generation",
+        GENERATION_NOT_CHECKED,
+        is_seen=True,
+        why="a member that missed a rebalance has a live session, a producer of its own and the"
+        " right epoch; only the number of the generation says that its partitions are another's",
+    ),
+    Ablation(
+        "generation",
+        MEMBERSHIP_NOT_CHECKED,
+        is_seen=True,
+        why="who is no member any more is let in by nothing else either",
     ),
     Ablation(
         "verification",

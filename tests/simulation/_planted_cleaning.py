@@ -1,0 +1,256 @@
+"""Bugs in compaction, retention and the deletion of records; in starts that are struck."""
+
+from tests.simulation._bug import Bug, Edit
+
+COMPACTION = "log/compaction.py"
+ROUND = "log/compaction_round.py"
+STORE = "storage/partition_store.py"
+FILES = "storage/compaction.py"
+RECOVER = "storage/recover.py"
+MANAGER = "broker/log_manager.py"
+PARTITION_LOG = "log/partition_log.py"
+RETENTION = "log/retention.py"
+KEYED = ("keyed", "copy")
+COPY = ("copy", "keyed")
+
+CLEANING_BUGS: tuple[Bug, ...] = (
+    Bug(
+        "older record survives",
+        "D4",
+        "compaction keeps the first record of a key that it meets, not the newest",
+        (
+            Edit(
+                COMPACTION,
+                "                    self.newest[_digest(record.key)] = Offset(\n"
+                "                        header.base_offset + record.offset_delta\n"
+                "                    )\n",
+                "                    self.newest.setdefault(\n"
+                "                        _digest(record.key),\n"
+                "                        Offset(header.base_offset + record.offset_delta),\n"
+                "                    )\n",
+            ),
+            Edit(
+                COMPACTION,
+                "offset < self._newest.get(_digest(record.key), -1)",
+                "offset > self._newest.get(_digest(record.key), 1 << 62)",
+            ),
+        ),
+        KEYED,
+    ),
+    Bug(
+        "aborted records supersede",
+        "D4",
+        "a record of an aborted transaction takes the older one of its key along",
+        (
+            Edit(
+                COMPACTION,
+                "if not header.is_control and not _is_aborted(self._transactions, header):\n",
+                "if not header.is_control:\n",
+            ),
+        ),
+        KEYED,
+    ),
+    Bug(
+        "tombstones go at once",
+        "D4",
+        "a tombstone is dropped by the first round that sees it",
+        (
+            Edit(
+                COMPACTION,
+                "        return record.has_value or not self._has_passed(header)\n",
+                "        return record.has_value\n",
+            ),
+        ),
+        KEYED,
+    ),
+    Bug(
+        "markers go at once",
+        "D4",
+        "a marker of which nothing else is left is dropped by the first round that sees it",
+        (
+            Edit(
+                COMPACTION,
+                "        if delete_horizon(header) is None:\n            plain, records",
+                "        if False:\n            plain, records",
+            ),
+            Edit(
+                COMPACTION,
+                "        return None if self._has_passed(header) else batch\n",
+                "        return None\n",
+            ),
+        ),
+        COPY,
+    ),
+    Bug(
+        "markers go before their records",
+        "D4",
+        "a marker is dropped while records of its transaction are still there",
+        (
+            Edit(
+                COMPACTION,
+                "            self._open.discard(producer_id)\n            return batch\n",
+                "            self._open.discard(producer_id)\n"
+                "            return batch if is_last else None\n",
+            ),
+        ),
+        COPY,
+    ),
+    Bug(
+        "compaction passes the LSO",
+        "D4",
+        "records of transactions that are still open are compacted",
+        (
+            Edit(
+                PARTITION_LOG,
+                "min(self.last_stable_offset, ",
+                "min(self.high_watermark, ",
+            ),
+        ),
+        KEYED,
+    ),
+    Bug(
+        "producers are compacted away",
+        "D4, E15",
+        "the last batch of a producer goes like any other",
+        (
+            Edit(
+                COMPACTION,
+                "must_stay = is_last or self._is_last_of_producer(header)",
+                "must_stay = is_last",
+            ),
+        ),
+        KEYED,
+    ),
+    Bug(
+        "compacted file not synced",
+        "D4, D3",
+        "a compacted file takes its place before its bytes are stable",
+        (
+            Edit(
+                FILES,
+                "                await file.sync()\n                is_whole = True\n",
+                "                is_whole = True\n",
+            ),
+        ),
+        KEYED,
+    ),
+    Bug(
+        "replaced segments come back",
+        "D4",
+        "the segments that a compacted file stands for are removed after it has its place",
+        (
+            Edit(
+                STORE,
+                "        await self._disk.rename(path + layout.CLEANED, path + layout.SWAP)\n"
+                "        await self._disk.sync_directory(self._directory)\n",
+                "        await self._disk.rename(path + layout.CLEANED, path + layout.SWAP)\n",
+            ),
+            Edit(
+                STORE,
+                "            # None of them may come back beside a file that stands for it.\n"
+                "            await self._disk.sync_directory(self._directory)\n",
+                "            pass\n",
+            ),
+        ),
+        KEYED,
+    ),
+    Bug(
+        "swap races the log start",
+        "D4",
+        "what retention takes while a compacted file gets its name is taken for there",
+        (
+            Edit(
+                STORE,
+                "        if not self._log.has_segments(cleaned.replaced):\n"
+                "            # The log's start",
+                "        if False:\n            # The log's start",
+            ),
+        ),
+        ("keyed",),
+    ),
+    Bug(
+        "retention passes the high watermark",
+        "D4",
+        "segments go by age and size, whatever of them is acknowledged",
+        (
+            Edit(
+                RETENTION,
+                "segment.next_offset <= high_watermark and segment.base_offset < written_base",
+                "True",
+            ),
+            Edit(
+                PARTITION_LOG,
+                "        if not state.log_start <= offset <= self.high_watermark:\n"
+                "            return ErrorCode.OFFSET_OUT_OF_RANGE\n"
+                "        gone",
+                "        gone",
+            ),
+        ),
+        ("keyed",),
+    ),
+    Bug(
+        "log start not stored",
+        "D4",
+        "records are deleted before the new log start is on disk",
+        (
+            Edit(
+                MANAGER,
+                "        await self._directory.checkpoint({}, {partition.name: start})\n",
+                "",
+            ),
+        ),
+        ("keyed",),
+    ),
+    Bug(
+        "producers of deleted records forgotten",
+        "E4",
+        "a clean start with one segment reads no snapshot",
+        (
+            Edit(
+                RECOVER,
+                "            if base_offsets[-1] > 0:\n",
+                "            if len(base_offsets) > 1:\n",
+            ),
+        ),
+        ("keyed",),
+    ),
+    Bug(
+        "names of a killed run not synced",
+        "D1",
+        "a start goes on with directories that a killed run has made and not synced",
+        (
+            Edit(
+                "storage/directory.py",
+                '        await disk.sync_directory("")\n        cluster_id',
+                "        cluster_id",
+            ),
+        ),
+        ("queue", "keyed", "copy"),
+    ),
+    Bug(
+        "two new names and no sync between them",
+        "D3",
+        "a segment is begun while the name of the one before is not stable",
+        (
+            Edit(
+                STORE,
+                "await self._sync_segment(full)\n            await self._sync_names()\n",
+                "await self._sync_segment(full)\n",
+            ),
+        ),
+        ("queue", "keyed", "copy"),
+    ),
+    Bug(
+        "client goes on after an end without an answer",
+        "E14",
+        "our client begins its next transaction in the epoch of one whose EndTxn may be under way",
+        (
+            Edit(
+                "client/producer.py",
+                "        if self._end_may_be_under_way:\n",
+                "        if False:\n",
+            ),
+        ),
+        ("queue", "bank", "copy"),
+    ),
+)
