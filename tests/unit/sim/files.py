@@ -204,4 +204,4 @@ class Files:
         return None if content is None else bytes(content)
 
     def _high_watermark(self, name: TopicPartition) -> int | None:
-        return 0 if name in self.uncommitted else None
+        return 0 if name in self.uncommitted else self._ends.get(name)
