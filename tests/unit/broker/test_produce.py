@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from fencelog.adapters.system_clock import SystemClock
 from fencelog.errors import ErrorCode
+from fencelog.wire.batch import Compression
+from fencelog.wire.records import RecordToWrite, build_batch
 from tests.support.node import HeldDisk, Peer, World, batch, until, visible
 
 
@@ -156,5 +159,20 @@ def test_a_damaged_batch_is_refused_on_arrival(world: World) -> None:  # D3
             two = batch("a") + batch("b")
             assert (await peer.produce("t", two)).error is ErrorCode.INVALID_RECORD
             assert visible(await peer.fetch("t")) == []
+
+    run(scenario())
+
+
+def test_zstd_goes_to_nobody_who_cannot_know_it(world: World) -> None:
+    async def scenario() -> None:
+        unknown = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+        records = [RecordToWrite(None, b"v", SystemClock().now_ms())]
+        packed = build_batch(records, compression=Compression.ZSTD)
+        async with world.node() as node, Peer.of(node) as peer:
+            await peer.create_topic("t")
+            assert (await peer.produce("t", packed, version=6)).error is unknown
+            assert (await peer.produce("t", packed, version=7)).error is ErrorCode.NONE
+            assert (await peer.fetch("t", version=9)).error is unknown
+            assert (await peer.fetch("t", version=10)).error is ErrorCode.NONE
 
     run(scenario())
