@@ -112,7 +112,7 @@ def problems_of(bug: Bug) -> int:
     with tempfile.TemporaryDirectory(prefix="fencelog-bytes-") as folder:
         environment = {**os.environ, "PYTHONPATH": str(plant(bug, Path(folder)))}
         done = subprocess.run(
-            [sys.executable, "-m", "tests.proofs.bytes", "--part", str(STRIDE)],
+            [sys.executable, "-m", "tests.proofs.bytes", "--part", str(STRIDE), "--until-wrong"],
             cwd=ROOT,
             env=environment,
             capture_output=True,

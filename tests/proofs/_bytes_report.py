@@ -60,7 +60,11 @@ cannot be told.
 
 
 def report(
-    counts: "Counts", found: Mapping[str, int], began: datetime, seconds: float, root: Path
+    counts: "Counts",
+    found: Mapping[str, int],
+    began: datetime,
+    seconds: tuple[float, float],
+    root: Path,
 ) -> str:
     """The report as Markdown."""
     total = sum(counts.outcomes.values())
@@ -70,7 +74,7 @@ def report(
         f"# Crash at every byte, {began:%Y-%m-%d}",
         "",
         f"**{verdict}**: {total:,} faults in {len(all_left())} recorded stops, "
-        f"{counts.wrong} problems, {seconds:.0f} s.",
+        f"{counts.wrong} problems, {seconds[0]:.0f} s ({seconds[1]:.0f} s of CPU).",
         "",
         "Run again: `./dev prove bytes`. Nothing in it is random.",
         "",
@@ -88,7 +92,8 @@ def report(
         COMPARED,
         "## It can fail",
         "",
-        f"Every {STRIDE}th fault, over a copy of the source with one check taken out.",
+        f"Every {STRIDE}th fault, over a copy of the source with one check taken out, until a history",
+        "has problems.",
         "",
         "| taken out | rule | so that | problems |",
         "|---|---|---|---:|",

@@ -142,13 +142,17 @@ def _one(name: str, durability: str, stop: str, part: int, on_disk: bool) -> Cou
     return asyncio.run(try_out(recorded(name, durability, stop), part, on_disk=on_disk))
 
 
-def count(part: int, *, on_disk: bool = False, workers: int = 1) -> Counts:
-    """Judge every ``part``-th fault in each history."""
+def count(
+    part: int, *, on_disk: bool = False, workers: int = 1, until_wrong: bool = False
+) -> Counts:
+    """Judge every ``part``-th fault in each history, or in each up to one with a problem."""
     total = Counts()
     names = [(left.name, left.durability, left.stop) for left in all_left()]
     if workers == 1:
         for name in names:
             total.join(_one(*name, part, on_disk))
+            if until_wrong and total.wrong:
+                break
         return total
     with ProcessPoolExecutor(workers) as pool:
         for counts in pool.map(_one, *zip(*((*n, part, on_disk) for n in names), strict=True)):
@@ -161,18 +165,26 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="./dev prove bytes", description=__doc__)
     parser.add_argument("--part", type=int, default=1, help="every so manieth fault only")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--until-wrong", action="store_true", help="one worker, and no further")
     wanted = parser.parse_args(argv)
     began, clock = datetime.now(UTC), time.monotonic()
     is_whole = wanted.part == 1
-    counts = count(wanted.part, on_disk=is_whole, workers=wanted.workers)
+    counts = count(
+        wanted.part,
+        on_disk=is_whole,
+        workers=1 if wanted.until_wrong else wanted.workers,
+        until_wrong=wanted.until_wrong,
+    )
     seconds = time.monotonic() - clock
+    used = os.times()
+    cpu_s = used.user + used.system + used.children_user + used.children_system
     for problem in counts.problems:
         print(f"PROBLEM {problem}", file=sys.stderr)
     missed = []
     if is_whole:
         found = {bug.name: problems_of(bug) for bug in BREAKS}
         missed = [name for name, problems in found.items() if not problems]
-        text = report(counts, found, began, seconds, ROOT)
+        text = report(counts, found, began, (seconds, cpu_s), ROOT)
         path = REPORTS / f"bytes-{began:%Y-%m-%d}.md"
         path.write_text(text, encoding="utf-8")
         print(f"report: {path}; planted and not found: {', '.join(missed) or 'none'}")
