@@ -25,6 +25,9 @@ public final class ToolHost {
         }
     }
 
+    /** What a program wants done at its end; some flush there what they were to send. */
+    private static final List<Runnable> HOOKS = new ArrayList<>();
+
     /** The status that a program first wanted to end with; it may catch its end and end again. */
     private static Integer status;
 
@@ -36,7 +39,7 @@ public final class ToolHost {
                 new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         Exit.setExitProcedure((wanted, message) -> end(wanted));
         Exit.setHaltProcedure((wanted, message) -> end(wanted));
-        Exit.setShutdownHookAdder((name, runnable) -> { });
+        Exit.setShutdownHookAdder((name, hook) -> HOOKS.add(hook));
         for (String line = commands.readLine(); line != null; line = commands.readLine()) {
             List<String> words = new ArrayList<>();
             for (String word : line.split(" ")) {
@@ -60,6 +63,8 @@ public final class ToolHost {
         System.setErr(new PrintStream(err, true, StandardCharsets.UTF_8));
         status = null;
         int reached = call(words.get(0), words.subList(2, words.size()).toArray(new String[0]));
+        HOOKS.forEach(Runnable::run);
+        HOOKS.clear();
         return (status == null ? reached : status)
                 + " " + BASE64.encodeToString(out.toByteArray())
                 + " " + BASE64.encodeToString(err.toByteArray());
