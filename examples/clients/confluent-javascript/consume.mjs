@@ -1,0 +1,18 @@
+// Read as a member of a group, and remember how far: consume.mjs ADDRESS TOPIC GROUP COUNT
+import confluent from '@confluentinc/kafka-javascript'
+
+const { Kafka, logLevel } = confluent.KafkaJS
+const [address, topic, group, count] = process.argv.slice(2)
+const kafka = new Kafka({ kafkaJS: { brokers: [address], logLevel: logLevel.ERROR } })
+const consumer = kafka.consumer({ kafkaJS: { groupId: group, fromBeginning: true } })
+await consumer.connect()
+await consumer.subscribe({ topics: [topic] })
+let seen = 0
+await new Promise(resolve => consumer.run({
+  eachMessage: async ({ message }) => {
+    if (seen === Number(count)) return
+    console.log(message.value.toString())
+    if (++seen === Number(count)) resolve()
+  }
+}))
+await consumer.disconnect()
