@@ -11,10 +11,10 @@ from fencelog.broker.config import BrokerConfig
 from fencelog.broker.log_flusher import LogFlusher
 from fencelog.broker.partition import Partition
 from fencelog.broker.settings import Settings
+from fencelog.broker.several import several
 from fencelog.errors import CorruptionError, ErrorCode, NotLeaderError, RequestError, StorageError
 from fencelog.log.config import InvalidConfigError, LogConfig
 from fencelog.ports import Disk, Random
-from fencelog.storage.clean_stop import CleanStop
 from fencelog.storage.directory import DataDirectory
 from fencelog.storage.partition_store import PartitionStore
 from fencelog.storage.topic_id import read_topic_id
@@ -67,11 +67,11 @@ class LogManager:
                     await self._directory.remove_partition(name, topic_id)
                     present.discard(name)
             await self._catalog.end_deletion(topic_id)
+        wanted = []
         for topic in self._catalog.topics():
-            for index in range(topic.partitions):
-                name = TopicPartition(topic.name, index)
-                if name in present or not topic.internal:
-                    await self._open(topic, name, exists=name in present)
+            names = [TopicPartition(topic.name, index) for index in range(topic.partitions)]
+            wanted += [(topic, each) for each in names if each in present or not topic.internal]
+        await several([self._open(topic, name, exists=name in present) for topic, name in wanted])
         for name in sorted(present - self._partitions.keys() - self._offline.keys()):
             log.warning("%s has files here and no topic: left as it is", name)
 
@@ -84,17 +84,23 @@ class LogManager:
             await self._close()
 
     async def _close(self) -> None:
+        every = list(self._partitions.values())
+        await several([self._sync(each) for each in every if self._is_behind(each)])
         await self.checkpoint()
-        closed: dict[TopicPartition, CleanStop] = {}
-        for name, partition in list(self._partitions.items()):
-            try:
-                await partition.store.close(clean=partition.failure is None)
-            except StorageError as error:
-                log.error("%s could not be closed: %s", name, error)  # noqa: TRY400
-                continue
-            if partition.failure is None and partition.store.clean_stop is not None:
-                closed[name] = partition.store.clean_stop
-        await self._directory.close(closed)
+        await several([self._close_one(each) for each in every])
+        stops = {each.name: each.store.clean_stop for each in every if each.failure is None}
+        await self._directory.close({n: stop for n, stop in stops.items() if stop is not None})
+
+    @staticmethod
+    async def _close_one(partition: Partition) -> None:
+        try:
+            await partition.store.close(clean=partition.failure is None)
+        except StorageError as error:
+            log.error("%s could not be closed: %s", partition.name, error)  # noqa: TRY400
+
+    @staticmethod
+    def _is_behind(partition: Partition) -> bool:
+        return partition.store.recovery_point < partition.log.high_watermark
 
     async def checkpoint(self) -> None:
         """Write down how far each partition is on stable storage; recovery begins there.
@@ -102,7 +108,7 @@ class LogManager:
         In ``os`` mode nothing else syncs the newest segment, so that is done here first.
         """
         for partition in list(self._partitions.values()):
-            if partition.store.recovery_point < partition.log.high_watermark:
+            if self._is_behind(partition):
                 await self._sync(partition)
         await self._directory.checkpoint(
             self._recovery_points(),
@@ -263,12 +269,11 @@ class LogManager:
         await self._check_room(made)
         if not await self._catalog.create(topic):
             raise RequestError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists already")
-        for each in made:
-            await self._open(topic, each, exists=False)
-            if each in self._offline:
-                problem = str(self._offline[each])
-                await self._delete(topic)
-                raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, problem)
+        await several([self._open(topic, each, exists=False) for each in made])
+        problems = [str(self._offline[each]) for each in made if each in self._offline]
+        if problems:
+            await self._delete(topic)
+            raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, problems[0])
         return topic
 
     def check_free(self, name: str) -> None:
@@ -335,8 +340,7 @@ class LogManager:
         topic = replace(topic, partitions=count)
         if not await self._catalog.change(topic):
             raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} was deleted")
-        for each in made:
-            await self._open(topic, each, exists=False)
+        await several([self._open(topic, each, exists=False) for each in made])
         problems = [self._offline[each] for each in made if each in self._offline]
         if problems:
             raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, str(problems[0]))

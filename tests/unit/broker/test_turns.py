@@ -1,11 +1,13 @@
 """Long requests: their work is done in turns, and what no client sends is refused at the door."""
 
 import asyncio
+import warnings
 from pathlib import Path
 
 import pytest
 
 from fencelog.broker.handlers import keys
+from fencelog.broker.several import AT_ONCE, several
 from fencelog.broker.turns import ITEMS_PER_TURN, Turns
 from fencelog.errors import ErrorCode
 from fencelog.types import TimestampMs
@@ -179,3 +181,42 @@ def test_a_time_in_a_batch_that_unpacks_to_very_much_is_found_at_its_begin(world
             assert found.timestamp == read_header(bomb).max_timestamp
 
     asyncio.run(scenario())
+
+
+def test_of_much_work_so_many_pieces_are_under_way_and_begun_in_order() -> None:
+    async def scenario() -> None:
+        begun: list[int] = []
+        go_on = asyncio.Event()
+
+        async def piece(number: int) -> None:
+            begun.append(number)
+            await go_on.wait()
+
+        work = asyncio.create_task(several([piece(number) for number in range(AT_ONCE + 3)]))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert begun == list(range(AT_ONCE))
+        go_on.set()
+        await work
+        assert begun == list(range(AT_ONCE + 3))
+
+    asyncio.run(scenario())
+
+
+def test_where_a_piece_of_work_raises_the_rest_is_given_up() -> None:
+    async def scenario() -> None:
+        async def bad() -> None:
+            raise OSError("no")
+
+        stuck = asyncio.Event()
+
+        async def long() -> None:
+            await stuck.wait()
+
+        never = [long() for _ in range(AT_ONCE)]
+        with pytest.raises(OSError, match="no"):
+            await several([bad(), *never, long()])
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        asyncio.run(scenario())
