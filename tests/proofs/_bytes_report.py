@@ -92,7 +92,7 @@ def report(
         COMPARED,
         "## It can fail",
         "",
-        f"Every {STRIDE}th fault, over a copy of the source with one check taken out, as far as the",
+        f"Every {STRIDE}th fault, over a copy of the source with one check taken out, up to the",
         "first history that has problems.",
         "",
         "| taken out | rule | so that | problems |",
