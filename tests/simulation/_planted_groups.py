@@ -59,19 +59,6 @@ GROUP_BUGS: tuple[Bug, ...] = (
         COPY,
     ),
     Bug(
-        "session never ends",
-        "E8",
-        "a member that is not heard any more keeps its partitions",
-        (
-            Edit(
-                GROUP,
-                "        if waits and not member.is_new:\n",
-                "        if True:\n",
-            ),
-        ),
-        COPY,
-    ),
-    Bug(
         "pending offsets not waited for",
         "E8",
         "a new member is told the offset from before a transaction that is about to commit",

@@ -300,6 +300,8 @@ class GroupView:
         self._shared = shared
         self.offsets: dict[tuple[str, TopicPartition], int] = {}
         self._generations: dict[str, int] = {}
+        self.highest_generation = -1
+        """Of all groups here, forgotten ones included."""
         self._written: dict[int, tuple[str, TopicPartition, int]] = {}
         """Every offset that was ever written, by the place of its record."""
         self._pending: dict[int, list[int]] = {}
@@ -340,6 +342,7 @@ class GroupView:
         if new < old:
             yield f"group {name} goes from generation {old} back to {new} (E8)"
         self._generations[name] = new
+        self.highest_generation = max(self.highest_generation, new)
 
     def end(self, producer_id: int, *, commit: bool) -> None:
         """The producer's marker is in this log."""
@@ -386,6 +389,11 @@ class Coordinators:
         view = self._views.get(name)
         if isinstance(view, GroupView):
             view.end(producer_id, commit=commit)
+
+    def highest_generation(self, name: TopicPartition) -> int:
+        """Of all groups in this log."""
+        view = self._views.get(name)
+        return view.highest_generation if isinstance(view, GroupView) else -1
 
     def has_shown(
         self, name: TopicPartition, group: str, partition: TopicPartition, at: int, offset: int

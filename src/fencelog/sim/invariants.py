@@ -13,10 +13,11 @@ from typing import Any, TypeAlias
 from fencelog.broker.coordinator_runtime import Loaded
 from fencelog.broker.log_manager import LogManager
 from fencelog.broker.partition import Partition
+from fencelog.coordination.group.model import JoinAnswer
 from fencelog.coordination.group.offsets import Kept
 from fencelog.coordination.group.shard import GroupShard
 from fencelog.coordination.shard import LogRecord
-from fencelog.errors import CorruptionError
+from fencelog.errors import CorruptionError, ErrorCode
 from fencelog.log import layout
 from fencelog.log.values import MarkerToWrite
 from fencelog.node import Node
@@ -74,7 +75,7 @@ class Monitor:
     def __init__(self, world: World) -> None:
         """Watch a world from its first event on."""
         self._world = world
-        self._witness = Witness(self._read, self._high_watermark, world.clock.now_ms)
+        self._witness = Witness(self._read, self._live_offsets, world.clock.now_ms)
         self._node: Node | None = None
         self._process: Process | None = None
         self._logs: LogManager | None = None
@@ -209,6 +210,13 @@ class Monitor:
         watched = self._watched[partition] = _Watched(partition, witness, replay)
         wrap(partition.purgatory, "advance", touching(self._touch, partition))
         if witness is not None:
+            log_start = partition.log.log_start_offset
+            if log_start < witness.log_start:
+                self._report(
+                    name,
+                    f"log start {log_start} after a start, though {witness.log_start} was seen "
+                    "before (D4)",
+                )
             if witness.stale:
                 self._recoveries += 1
                 self._witness.reconcile(witness)
@@ -218,13 +226,6 @@ class Monitor:
                     name,
                     f"high watermark {high_watermark} after a start, though {witness.promised} "
                     "was promised before (D1)",
-                )
-            log_start = partition.log.log_start_offset
-            if log_start < witness.log_start:
-                self._report(
-                    name,
-                    f"log start {log_start} after a start, though {witness.log_start} was seen "
-                    "before (D4)",
                 )
         self._check(watched)
         return watched
@@ -251,7 +252,14 @@ class Monitor:
                 )
             self._told(partition, end)
 
-        tap_runtime(runtime, loaded=loaded, appended=appended, marked=marked, answered=answered)
+        tap_runtime(
+            runtime,
+            loaded=loaded,
+            appended=appended,
+            marked=marked,
+            answered=answered,
+            replied=self._replied,
+        )
 
     def _shard(self, runtime: Runtime, loaded: Loaded[Any]) -> ShardReplay:
         key = runtime.topic, loaded.index
@@ -293,6 +301,19 @@ class Monitor:
                 )
                 if problem is not None:
                     self._report(log.name, problem)
+
+    def _replied(self, log: Partition, response: object) -> None:
+        """No member hears of a generation whose number could be given again after a crash (E8)."""
+        for reply in response if isinstance(response, tuple) else ():
+            answer = reply.answer
+            if isinstance(answer, JoinAnswer) and answer.error is ErrorCode.NONE:
+                stored = self._witness.coordinators.highest_generation(log.name)
+                if answer.generation > stored:
+                    self._report(
+                        log.name,
+                        f"{answer.member_id} is told of generation {answer.generation}, though "
+                        f"{stored} is the highest that is stored (E8)",
+                    )
 
     def _taken(self, producer_id: ProducerId) -> None:
         """No id is given twice, nor one that a log knows (E1, E7)."""
@@ -389,9 +410,11 @@ class Monitor:
         disk = self._world.disk
         return disk.contents(path) if disk.exists(path) else None
 
-    def _high_watermark(self, name: TopicPartition) -> int | None:
+    def _live_offsets(self, name: TopicPartition) -> tuple[int, int] | None:
         partition = None if self._logs is None else self._logs.get(*name)
-        return None if partition is None else partition.log.high_watermark
+        if partition is None:
+            return None
+        return partition.log.log_start_offset, partition.log.high_watermark
 
     def _report(self, name: TopicPartition, problem: str) -> None:
         self._witness.report(name, f"{problem} [at {self._world.loop.time():.6f} s]")

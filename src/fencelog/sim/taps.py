@@ -29,6 +29,7 @@ Make: TypeAlias = Callable[[Any], object]
 Appended: TypeAlias = Callable[[Loaded[Any], int, tuple[LogRecord, ...]], None]
 Marked: TypeAlias = Callable[[Loaded[Any], MarkerToWrite], None]
 Answered: TypeAlias = Callable[[Partition, int], None]
+Replied: TypeAlias = Callable[[Partition, object], None]
 
 
 def wrap(owner: object, name: str, make: Make) -> None:
@@ -107,18 +108,20 @@ def tap_runtime(
     appended: Appended,
     marked: Marked,
     answered: Answered,
+    replied: Replied,
 ) -> None:
     """Tell of each load, of each append by its base offset, of each marker that a shard follows,
     and of each answer.
 
-    ``answered`` is given the end of the log as the rule saw and left it.
+    ``answered`` is given the end of the log as the rule saw and left it; ``replied`` is given what
+    a decision says to others than who asked.
     """
     wrap(runtime, "_load", _loading(loaded))
     wrap(runtime, "_marked", _marking(marked))
     wrap(runtime, "_append", _appending(appended))
     wrap(runtime, "decide_on", _deciding(answered))
     wrap(runtime, "decide_in", _deciding_in(answered))
-    wrap(runtime, "carry_out", _carrying_out(answered))
+    wrap(runtime, "carry_out", _carrying_out(answered, replied))
     wrap(runtime, "read", _reading(runtime, answered))
 
 
@@ -210,7 +213,7 @@ def _deciding_in(answered: Answered) -> Make:
     return make
 
 
-def _carrying_out(answered: Answered) -> Make:
+def _carrying_out(answered: Answered, replied: Replied) -> Make:
     def make(carry_out: Callable[..., None]) -> object:
         def carry_out_and_tell(
             owner: Loaded[Any],
@@ -226,6 +229,7 @@ def _carrying_out(answered: Answered) -> Make:
 
             def then_tell(response: object) -> None:
                 answered(owner.partition, ends[0])
+                replied(owner.partition, response)
                 then(response)
 
             carry_out(owner, noted, then_tell)

@@ -24,7 +24,8 @@ _METADATA = f"{layout.PARTITION_METADATA}.tmp"
 VIOLATIONS_MAX = 40
 
 ReadFile = Callable[[str], bytes | None]
-HighWatermark = Callable[[TopicPartition], int | None]
+LiveOffsets = Callable[[TopicPartition], tuple[int, int] | None]
+"""Log start and high watermark of a partition that is open."""
 
 
 class LogWitness:
@@ -71,12 +72,10 @@ class LogWitness:
 class Witness:
     """The logs of one broker over all of its lives."""
 
-    def __init__(
-        self, read: ReadFile, high_watermark: HighWatermark, now_ms: Callable[[], int]
-    ) -> None:
-        """``read`` gives the content of a file, ``high_watermark`` asks the live broker."""
+    def __init__(self, read: ReadFile, offsets: LiveOffsets, now_ms: Callable[[], int]) -> None:
+        """``read`` gives the content of a file, ``offsets`` asks the live broker."""
         self._read = read
-        self._high_watermark = high_watermark
+        self._offsets = offsets
         self._now_ms = now_ms
         self._latest_ms = 0
         self.logs: dict[str, LogWitness] = {}
@@ -234,9 +233,9 @@ class Witness:
         end = new[-1].header.next_offset
         old = [each for each in log.batches if base <= each.segment < end]
         swap = Swap(base, end, old, new)
-        high_watermark = self._high_watermark(log.name)
-        if high_watermark is not None:
-            self._judge_swap(log, swap, high_watermark, data)
+        offsets = self._offsets(log.name)
+        if offsets is not None:
+            self._judge_swap(log, swap, offsets[1], data)
         self.swaps += 1
         log.compacted = True
         log.swaps.append(swap)
@@ -307,6 +306,10 @@ class Witness:
         """
         log.stale = False
         log.apart = None
+        offsets = self._offsets(log.name)
+        if offsets is not None:
+            # Stored before it is seen: a crash may come between.
+            log.log_start = max(log.log_start, offsets[0])
         self._settle_swaps(log)
         kept, lost = self._survivors(log, before)
         end, size = lost[0].header.base_offset if lost else log.end, 0
@@ -407,8 +410,8 @@ class Witness:
 
     def is_committed(self, place: Place) -> bool:
         """Whether the high watermark covers a record, as far as can be told."""
-        high_watermark = self._high_watermark(place.log)
-        return high_watermark is None or high_watermark > place.offset
+        offsets = self._offsets(place.log)
+        return offsets is None or offsets[1] > place.offset
 
     # -- what is wrong -------------------------------------------------------------------------
 

@@ -145,7 +145,7 @@ class Files:
         self.files: dict[str, bytearray] = {}
         self.uncommitted: set[TopicPartition] = set()
         """Logs whose high watermark covers nothing."""
-        self.witness = Witness(self._read, self._high_watermark, lambda: 0)
+        self.witness = Witness(self._read, self._offsets, lambda: 0)
         self.witness.serving = True
         self._ends: dict[TopicPartition, int] = {}
 
@@ -203,5 +203,7 @@ class Files:
         content = self.files.get(path)
         return None if content is None else bytes(content)
 
-    def _high_watermark(self, name: TopicPartition) -> int | None:
-        return 0 if name in self.uncommitted else self._ends.get(name)
+    def _offsets(self, name: TopicPartition) -> tuple[int, int] | None:
+        if name not in self._ends:
+            return None
+        return self.log(name).log_start, 0 if name in self.uncommitted else self._ends[name]
