@@ -16,6 +16,14 @@ OPERATORS = [
         "tests/unit/log/test_idempotence.py::test_an_open_transaction_keeps_its_producer_known",
     ),
     (
+        "E5",
+        "log/compaction.py",
+        " if kept is not None and is_forgotten else kept\n",
+        " if kept is None and is_forgotten else kept\n",
+        "tests/unit/log/test_compaction.py::"
+        "test_a_forgotten_producer_goes_on_after_a_load_though_its_last_batch_is_gone",
+    ),
+    (
         "E9",
         "coordination/transaction/retention.py",
         "            if each.state in _AT_REST and each.updated_ms <= oldest_kept_ms\n",

@@ -11,6 +11,8 @@ what it meant (D4):
   the log, and then until a horizon of its own.
 - The last batch of each live producer stays, emptied if need be: its sequence would be forgotten
   with it. A producer of which only a marker tells keeps that, since it carries the epoch.
+- A batch of a producer that is forgotten loses its sequence: its later ones may be gone, and a load
+  that took it for the last one would find the producer's next batch out of order (E5).
 - The last batch of each file stays, emptied if need be: what follows begins where it ends, so a
   recovery can tell what was compacted from what was lost.
 
@@ -35,6 +37,7 @@ from fencelog.wire.filtering import (
     emptied,
     scan,
     with_records,
+    without_sequence,
 )
 
 KEYS_MAX = 500_000
@@ -132,6 +135,11 @@ class Compactor:
             return batch
         if header.is_control:
             return self._control(header, batch, is_last=is_last)
+        kept = self._data(header, batch, is_last=is_last)
+        is_forgotten = header.producer_id >= 0 and header.producer_id not in self._live
+        return without_sequence(kept) if kept is not None and is_forgotten else kept
+
+    def _data(self, header: BatchHeader, batch: memoryview, *, is_last: bool) -> Buffer | None:
         is_void = _is_aborted(self._transactions, header)
         if header.is_transactional:
             self._open.add(header.producer_id)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from fencelog.coordination.shard import LogRecord
 from fencelog.sim.ledger import Ledger
+from fencelog.types import NO_SEQUENCE
 from fencelog.wire.batch import BatchHeader
 from fencelog.wire.control import Marker
 from fencelog.wire.filtering import delete_horizon
@@ -74,7 +75,7 @@ class Judge:
         after = {each.header.base_offset: each for each in swap.new}
         for offset, made in after.items():
             known = before.get(offset)
-            if known is None or _identity(known) != _identity(made):
+            if known is None or not self._is_same(known, made):
                 yield f"compaction made a batch at {offset} that was not there (D4)"
         newest = self._newest()
         below = [each for each in self.batches if each.segment < swap.base]
@@ -130,6 +131,12 @@ class Judge:
         if producer.epoch == header.producer_epoch and header.base_sequence >= 0:
             yield f"compaction took the last batch of producer {header.producer_id} (D4)"
 
+    def _is_same(self, known: Batch, made: Batch) -> bool:
+        was, now = known.header, made.header
+        if now.base_sequence == NO_SEQUENCE and was.producer_id not in self.ledger.producers:
+            was = was._replace(base_sequence=NO_SEQUENCE)  # nobody knows its sequences (E5)
+        return _identity(was) == _identity(now) and known.marker == made.marker
+
     def _is_aborted(self, header: BatchHeader) -> bool:
         return header.is_transactional and any(
             each.producer_id == header.producer_id
@@ -150,9 +157,8 @@ class Judge:
         return newest
 
 
-def _identity(batch: Batch) -> tuple[object, ...]:
+def _identity(header: BatchHeader) -> tuple[object, ...]:
     """What compaction leaves of a header."""
-    header = batch.header
     return (
         header.base_offset,
         header.next_offset,
@@ -162,7 +168,6 @@ def _identity(batch: Batch) -> tuple[object, ...]:
         header.producer_id,
         header.producer_epoch,
         header.base_sequence,
-        batch.marker,
     )
 
 

@@ -1,20 +1,22 @@
 """A stored batch with some of its records taken out, as compaction leaves it (KIP-534).
 
 Offsets, sequences, producer and leader epoch stay what they were, so that nobody can tell by them
-that records are gone. A batch that holds tombstones, or a marker that nobody needs any more, gets a
-delete horizon: the time from which on they may go. It stands where the base timestamp was.
+that records are gone; only a producer that is forgotten loses its sequences. A batch that holds
+tombstones, or a marker that nobody needs any more, gets a delete horizon: the time from which on
+they may go. It stands where the base timestamp was.
 """
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from fencelog.errors import WireError
-from fencelog.types import Buffer, TimestampMs
+from fencelog.types import NO_SEQUENCE, Buffer, TimestampMs
 from fencelog.wire.batch import (
     COMPRESSION_MASK,
     HEADER_BYTES,
     LOG_APPEND_TIME,
     BatchHeader,
+    read_header,
     seal,
 )
 from fencelog.wire.compression import DECOMPRESSED_BYTES_MAX, compress, decompress
@@ -132,6 +134,14 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 def emptied(header: BatchHeader) -> bytearray:
     """Return the batch without records: what is left tells of its offsets and its producer."""
     return seal(header._replace(attributes=_codec_free(header), record_count=0), b"")
+
+
+def without_sequence(batch: Buffer) -> Buffer:
+    """Return the batch as of a producer whose sequences nobody knows any more."""
+    header = read_header(batch)
+    if header.base_sequence == NO_SEQUENCE:
+        return batch
+    return seal(header._replace(base_sequence=NO_SEQUENCE), memoryview(batch)[HEADER_BYTES:])
 
 
 def with_records(

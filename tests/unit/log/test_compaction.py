@@ -3,9 +3,11 @@
 import pytest
 
 from fencelog.log.config import LogConfig
-from fencelog.wire.batch import Compression
+from fencelog.log.values import Appended, Duplicate
+from fencelog.wire.batch import Compression, read_header
 from fencelog.wire.filtering import delete_horizon
 from fencelog.wire.records import read_records
+from tests.unit.log.driver import make_batch
 from tests.unit.log.files import COMPACT, DAY_MS, NOW_MS, Files
 
 
@@ -200,6 +202,24 @@ def test_the_last_batch_of_a_live_producer_stays_emptied() -> None:  # D4, E4
     assert (producer.producer_id, producer.last_sequence) == (7, 2)
     files.compact()
     assert files.offsets() == [(1, 2), (3, 3)]
+
+
+def test_a_forgotten_producer_goes_on_after_a_load_though_its_last_batch_is_gone() -> None:  # E5
+    files = Files.of()
+    files.write(("a", "1"), producer_id=7, sequence=0)
+    files.write(("b", "1"), producer_id=7, sequence=1)
+    files.write(("b", "2"))
+    files.roll()
+    files.log.expire_producers(NOW_MS)
+    files.log.expire_producers(NOW_MS + 2 * DAY_MS)
+    files.compact()
+    assert files.records() == {0: ("a", "1"), 2: ("b", "2")}
+    for partition in (files.log, files.rebuilt()):
+        batch = make_batch(7, 0, 2)
+        outcome = partition.append(batch, read_header(batch), now_ms=NOW_MS)
+        assert isinstance(outcome, Appended), outcome
+        again = partition.append(batch, read_header(batch), now_ms=NOW_MS)
+        assert isinstance(again, Duplicate), again
 
 
 def test_the_last_batch_of_a_forgotten_producer_goes() -> None:
