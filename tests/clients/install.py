@@ -28,7 +28,7 @@ class NotInstalled(Exception):  # noqa: N818 - it names a fact
 
 
 def run(command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None) -> None:
-    """Run an install command; raises NotInstalled with the end of what it said."""
+    """Run an install command; raises NotInstalled with the errors that it told."""
     shown = " ".join(command)
     try:
         done = subprocess.run(
@@ -46,8 +46,9 @@ def run(command: Sequence[str], folder: Path, environment: Mapping[str, str] | N
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotInstalled(f"`{shown}` failed: {error}") from error
     if done.returncode != 0:
-        said = "\n".join(done.stdout.strip().splitlines()[-15:])
-        raise NotInstalled(f"`{shown}` failed with status {done.returncode}:\n{said}")
+        lines = done.stdout.strip().splitlines()
+        said = [line for line in lines if "error" in line.lower()][:10] or lines[-10:]
+        raise NotInstalled(f"`{shown}` failed with status {done.returncode}:\n" + "\n".join(said))
 
 
 @contextmanager
