@@ -107,6 +107,21 @@ def test_settings_of_groups_have_kafkas_names_and_units(tmp_path: Path) -> None:
         resolve(tmp_path, "group.fence=perhaps\n")
 
 
+def test_expiry_is_set_by_kafkas_names(tmp_path: Path) -> None:
+    text = (
+        "transactional.id.expiration.ms=5000\nproducer.id.expiration.ms=6000\n"
+        "transaction.remove.expired.transaction.cleanup.interval.ms=700\n"
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms=10000\n"
+        "producer.id.expiration.check.interval.ms=600000\n"
+    )
+    config = resolve(tmp_path, text)
+    assert config.transactional_id_expiration_ms == 5000
+    assert config.transactional_id_check_s == 0.7
+    assert config.producer_expiration_ms == 6000
+    with pytest.raises(ConfigError, match=r"producer\.id\.expiration\.ms"):
+        resolve(tmp_path, "producer.id.expiration.ms=never\n")
+
+
 def test_compaction_is_set_by_kafkas_names() -> None:
     environment = {"KAFKA_LOG_CLEANER_ENABLE": "false", "KAFKA_LOG_CLEANER_BACKOFF_MS": "50"}
     config = Flags(data_dir="d").resolve(environment)

@@ -157,6 +157,15 @@ def test_an_open_transaction_keeps_its_producer_known() -> None:
     assert partition.log.expire_producers(partition.now_ms + 10_000, 1000) == [7]
 
 
+def test_the_end_of_a_transaction_counts_as_use_of_its_producer() -> None:  # E5
+    partition = Driver()
+    partition.produce_in_transaction(7)
+    partition.now_ms += 10_000
+    partition.log.append_markers([commit(7)], now_ms=partition.now_ms)
+    assert partition.log.expire_producers(partition.now_ms + 999, 1000) == []
+    assert partition.log.expire_producers(partition.now_ms + 1000, 1000) == [7]
+
+
 def test_a_lost_answer_and_a_retry_leave_one_copy() -> None:  # E13
     partition = Driver()
     for sequence in range(5):
