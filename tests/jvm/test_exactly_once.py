@@ -13,7 +13,8 @@ from tests.support.broker import BrokerProcess
 from tests.support.waiting import wait_until
 
 PARTITIONS = 4
-DEADLINE_S = 40.0
+DEADLINE_S = 60.0
+pytestmark = pytest.mark.timeout(300)
 SETTINGS = """\
 group.initial.rebalance.delay.ms=50
 group.min.session.timeout.ms=500
