@@ -180,6 +180,7 @@ def test_kafka_s_tools_learn_what_the_broker_speaks(
 ) -> None:
     versions = run("BrokerApiVersionsCommand").out
     assert re.search(r"Produce\(0\): 0 to \d+ \[usable: \d+\]", versions)
-    run("FeatureCommand", "describe")
+    features = run("FeatureCommand", "describe").out
+    assert re.search(r"transaction\.version\s.*FinalizedVersionLevel: 2\s", features)
     where = ("--bootstrap-server", java_broker.address)
     assert "Cluster ID: " in tools.done(f"{PACKAGE}ClusterTool", "cluster-id", *where).out

@@ -172,7 +172,8 @@ public final class AdminChecks {
     public static void theClusterDescribesItself(Stage stage) throws Exception {
         Checks.equal(1, stage.admin.describeCluster().nodes().get().size());
         Checks.isTrue(!stage.admin.describeCluster().clusterId().get().isEmpty(), "has an id");
-        stage.admin.describeFeatures().featureMetadata().get();
+        Checks.equal(2, (int) stage.admin.describeFeatures().featureMetadata().get()
+                .finalizedFeatures().get("transaction.version").maxVersionLevel());
     }
 
     private static void make(Stage stage, NewTopic topic) throws Exception {

@@ -1,6 +1,8 @@
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import org.apache.kafka.clients.admin.TransactionDescription;
 import org.apache.kafka.clients.admin.TransactionState;
 import org.apache.kafka.clients.consumer.CommitFailedException;
 import org.apache.kafka.clients.consumer.Consumer;
@@ -43,6 +45,24 @@ public final class TransactionChecks {
         producer.abortTransaction();
     }
 
+    public static void eachTransactionHasAnEpochOfItsOwn(Stage stage) throws Exception {
+        stage.create(1);
+        Producer<String, String> producer = stage.transactional("a");
+        List<Integer> epochs = new ArrayList<>();
+        for (int number = 0; number < 4; number++) {
+            producer.beginTransaction();
+            producer.send(stage.record(0, "v" + number)).get();
+            epochs.add(description(stage).producerEpoch());
+            if (number % 2 == 0) {
+                producer.commitTransaction();
+            } else {
+                producer.abortTransaction();
+            }
+        }
+        int first = epochs.get(0);
+        Checks.equal(List.of(first, first + 1, first + 2, first + 3), epochs);
+    }
+
     public static void theSecondOfOneNameFencesTheFirstAndAbortsWhatItLeftOpen(Stage stage)
             throws Exception {
         stage.create(1);
@@ -65,7 +85,7 @@ public final class TransactionChecks {
         Producer<String, String> producer = stage.transactional("a", "transaction.timeout.ms=200");
         producer.beginTransaction();
         producer.send(stage.record(0, "too late")).get();
-        Checks.until("the timeout", () -> state(stage) == TransactionState.COMPLETE_ABORT);
+        Checks.until("the timeout", () -> description(stage).state() == TransactionState.COMPLETE_ABORT);
         Checks.refused(RuntimeException.class, () -> {
             producer.commitTransaction();
         });
@@ -132,10 +152,10 @@ public final class TransactionChecks {
         return consumer;
     }
 
-    private static TransactionState state(Stage stage) {
+    private static TransactionDescription description(Stage stage) {
         String name = stage.topic + "-a";
         try {
-            return stage.admin.describeTransactions(List.of(name)).description(name).get().state();
+            return stage.admin.describeTransactions(List.of(name)).description(name).get();
         } catch (Exception thrown) {
             throw new AssertionError(thrown);
         }
