@@ -240,17 +240,4 @@ CLEANING_BUGS: tuple[Bug, ...] = (
         ),
         ("queue", "keyed", "copy"),
     ),
-    Bug(
-        "client goes on after an end without an answer",
-        "E14",
-        "our client begins its next transaction in the epoch of one whose EndTxn may be under way",
-        (
-            Edit(
-                "client/producer.py",
-                "        if self._end_may_be_under_way:\n",
-                "        if False:\n",
-            ),
-        ),
-        ("queue", "bank", "copy"),
-    ),
 )

@@ -12,13 +12,13 @@ from fencelog.client.model import Delivery
 from fencelog.client.retry import RETRIABLE, STALE_ROUTE, Backoff, Deadline, again, failure
 from fencelog.errors import ErrorCode, RequestError, WireError
 from fencelog.types import NO_SEQUENCE, TopicPartition
-from fencelog.wire.api_versions import ApiKey
+from fencelog.wire.api_versions import PRODUCE_ENLISTS_FROM, ApiKey
 from fencelog.wire.batch import SEQUENCE_MODULUS
 from fencelog.wire.hot import PartitionResult, read_produce_response, write_produce_request
 
 IN_FLIGHT_MAX = 5
 """A broker remembers the last five batches of a producer: no more can be told from new ones."""
-PRODUCE_VERSION_MAX = 11
+PRODUCE_VERSION_MAX = 12
 PRODUCE_VERSION_MIN = 3
 
 
@@ -91,10 +91,6 @@ class PartitionSender:
         self._sequence = (self._sequence + batch.count) % SEQUENCE_MODULUS
         self._queue.append(_Queued(batch))
         self._wake.set()
-
-    def next_transaction(self) -> None:
-        """The next batch is again the first of a transaction."""
-        self._window = 1
 
     async def stop(self) -> None:
         """Stop sending; returns when the task has ended."""
@@ -177,7 +173,9 @@ class PartitionSender:
     def _version(self, connection: Connection) -> int:
         low, high = connection.versions.get(ApiKey.PRODUCE, (1, 0))
         version = min(high, PRODUCE_VERSION_MAX)
-        if version < max(low, PRODUCE_VERSION_MIN):
+        # In a transaction the write itself enlists the partition.
+        is_plain = self._identity.transactional_id is None
+        if version < max(low, PRODUCE_VERSION_MIN if is_plain else PRODUCE_ENLISTS_FROM):
             raise failure(ErrorCode.UNSUPPORTED_VERSION, f"Produce to broker {connection.address}")
         return version
 

@@ -3,26 +3,27 @@
 A sequence number is given to a batch when it is queued and never changed; after a lost connection
 or a retriable answer everything unacknowledged is sent again under the same numbers, and the broker
 tells what it already has (E4, E13).
+
+Transactions are of version 2 (KIP-890): the first write on a partition enlists it, and each end
+brings the epoch of the next transaction, under which sequences begin at 0 again. So a request that
+is still under way when a transaction ends, a write or the end itself, is fenced by its epoch and
+need not be waited for (E14).
 """
 
 import asyncio
-import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fencelog.client.batches import EncodedBatch
 from fencelog.client.cluster import TRANSACTION, Cluster
+from fencelog.client.connection import Connection
 from fencelog.client.model import Compression, Delivery, Joined
 from fencelog.client.partition_sender import Identity, PartitionSender
 from fencelog.client.retry import RETRIABLE, again, failure, retrying
 from fencelog.client.transactions import Transactions
 from fencelog.errors import ErrorCode, FencelogError, RequestError
 from fencelog.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
-from fencelog.wire.messages.add_partitions_to_txn import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    AddPartitionsToTxnTopic,
-)
+from fencelog.wire.api_versions import END_BUMPS_FROM, ApiKey
 from fencelog.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from fencelog.wire.messages.init_producer_id import (
     InitProducerIdRequest,
@@ -32,10 +33,8 @@ from fencelog.wire.primitives import error_code
 
 WAITING_BYTES_MAX = 32 << 20
 """Bytes queued and not acknowledged; a writer that has more waits."""
-# Above these a version begins whose rules (KIP-890) this producer does not follow.
-INIT_VERSION_MAX = 4
-ADD_PARTITIONS_VERSION_MAX = 3
-END_VERSION_MAX = 3
+INIT_VERSION_MAX = 5  # above it a transaction may be prepared for others to decide (KIP-939)
+END_VERSION_MAX = END_BUMPS_FROM
 FENCED = frozenset(
     {
         ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -77,9 +76,9 @@ class Sender:
         self._options = options
         self._identity = Identity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH, None)
         self._partitions: dict[TopicPartition, PartitionSender] = {}
-        self._enlisted: set[TopicPartition] = set()
         self._in_transaction = options.joined is not None
-        self._end_may_be_under_way = False
+        self._wrote = False
+        self._end_is_unknown = False
         self._waiting_bytes = 0
         self._deliveries: list[Delivery] = []
         self._failure: RequestError | None = None
@@ -120,9 +119,7 @@ class Sender:
                 await self._changed.wait()
             self._check()
             self._waiting_bytes += len(batch.buffer)
-            await self._partition(batch.partition)
-            self._check()
-            self._partitions[batch.partition].put(batch)
+            self._partition(batch.partition).put(batch)
 
     async def flush(self) -> list[Delivery]:
         """Return what was acknowledged since the last flush, once nothing is unacknowledged.
@@ -136,51 +133,38 @@ class Sender:
         return deliveries
 
     async def begin(self) -> None:
-        """Begin a transaction. Raises FencelogError without a transactional id, or inside one.
-
-        Raises RequestError where a fresh epoch is needed first and not to be had; try again.
-        """
+        """Begin a transaction. Raises FencelogError without a transactional id, or inside one."""
         self._check()
         if self._options.transactional_id is None:
             raise FencelogError("transactions need a transactional id")
         if self._in_transaction:
             raise FencelogError("a transaction is open already; commit or abort it first")
-        if self._end_may_be_under_way:
-            # Only the epoch tells a delayed end of the last transaction from one of this (E14).
-            identity = await self._initialise(self._identity)
-            await self._drop()
-            self._identity = identity
-            self._end_may_be_under_way = False
         self._in_transaction = True
 
     async def end(self, *, commit: bool) -> None:
         """Commit after everything is acknowledged, or abort; returns once it is decided.
 
-        Raises RequestError: fenced, or the transaction timed out.
+        Raises RequestError: fenced, or the transaction timed out, or nobody has answered; then it
+        may be decided, and ``abort`` finds that out.
         """
         if not self.in_transaction:
             raise FencelogError("no transaction is open; call begin first")
         if commit:
             await self.flush()
-        elif self._failure is None:
-            # What is in flight ends first, or it would arrive in the next transaction (E14).
-            with contextlib.suppress(RequestError):
-                await self.flush()
-        if self._failure is not None and self._failure.code not in FENCED:
-            # A failed batch leaves sequences that nobody knows; a fresh epoch starts them over,
-            # and obtaining it aborts what is open (E7). A zombie must not get one.
+        elif self._failure is not None and self._failure.code in FENCED:
+            self._check()  # A zombie must not get an epoch.
+        await self._drop()
+        if self._end_is_unknown and not commit:
+            # Who does not know how its end came out cannot name its epoch, and asks for a new one;
+            # obtaining it aborts what is still open (E7).
             identity = await self._initialise(self._identity)
-            await self._drop()
-            self._identity = identity
-            self._end_may_be_under_way = False
-            self._failure = None
-        elif self._enlisted:
-            self._check()
-            await self._end_transaction(commit=commit)
-        self._enlisted.clear()
-        self._in_transaction = False
-        for partition in self._partitions.values():
-            partition.next_transaction()
+        elif self._wrote or self._failure is not None:
+            identity = await self._end_transaction(commit=commit)
+        else:
+            identity = self._identity
+        self._identity = identity
+        self._failure = None
+        self._wrote = self._end_is_unknown = self._in_transaction = False
 
     async def close(self) -> None:
         """Stop sending. What is unacknowledged may or may not be stored."""
@@ -212,20 +196,10 @@ class Sender:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    async def _partition(self, partition: TopicPartition) -> None:
-        """Make the partition's sender, and put the partition into the transaction."""
-        if (
-            self._in_transaction
-            and self._options.joined is None
-            and (partition not in self._enlisted)
-        ):
-            # Enlisted before the request: where its answer is lost, the end must be told too.
-            self._enlisted.add(partition)
-            try:
-                await self._enlist(partition)
-            except RequestError as error:
-                self.failed(error)
-                raise
+    def _partition(self, partition: TopicPartition) -> PartitionSender:
+        """Make the partition's sender."""
+        # Before the request: where its answer is lost, the end must be told too.
+        self._wrote = True
         if partition not in self._partitions:
             self._partitions[partition] = PartitionSender(
                 self._cluster,
@@ -234,6 +208,7 @@ class Sender:
                 self._identity,
                 acks=self._options.acks,
             )
+        return self._partitions[partition]
 
     async def _drop(self) -> None:
         partitions, self._partitions = self._partitions, {}
@@ -258,6 +233,7 @@ class Sender:
                 connection = await self._cluster.any_broker(deadline)
             else:
                 connection = await self._cluster.coordinator(TRANSACTION, identifier, deadline)
+                _expect_version_2(connection)
             answer = await self._cluster.ask(
                 connection, request, InitProducerIdResponse, deadline, INIT_VERSION_MAX
             )
@@ -272,39 +248,8 @@ class Sender:
         answer = await retrying(attempt, deadline, self._stale_coordinator)
         return Identity(answer.producer_id, answer.producer_epoch, identifier)
 
-    async def _enlist(self, partition: TopicPartition) -> None:
-        identity = self._identity
-        assert identity.transactional_id is not None
-        request = AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id=identity.transactional_id,
-            v3_and_below_producer_id=identity.producer_id,
-            v3_and_below_producer_epoch=identity.producer_epoch,
-            v3_and_below_topics=[
-                AddPartitionsToTxnTopic(name=partition.topic, partitions=[partition.partition])
-            ],
-        )
-        deadline = self._cluster.deadline()
-
-        async def attempt() -> None:
-            answer = await self._cluster.ask_coordinator(
-                TRANSACTION,
-                identity.transactional_id or "",
-                request,
-                AddPartitionsToTxnResponse,
-                deadline,
-                ADD_PARTITIONS_VERSION_MAX,
-            )
-            for topic in answer.results_by_topic_v3_and_below:
-                for result in topic.results_by_partition:
-                    if result.partition_error_code:
-                        raise failure(
-                            error_code(result.partition_error_code),
-                            f"adding {partition} to transaction {identity.transactional_id}",
-                        )
-
-        await retrying(attempt, deadline, self._stale_coordinator)
-
-    async def _end_transaction(self, *, commit: bool) -> None:
+    async def _end_transaction(self, *, commit: bool) -> Identity:
+        """Return the identity of the next transaction."""
         identity = self._identity
         request = EndTxnRequest(
             transactional_id=identity.transactional_id or "",
@@ -314,34 +259,29 @@ class Sender:
         )
         deadline = self._cluster.deadline()
 
-        async def attempt() -> None:
-            before, self._end_may_be_under_way = self._end_may_be_under_way, True
-            try:
-                answer = await self._cluster.ask_coordinator(
-                    TRANSACTION,
-                    identity.transactional_id or "",
-                    request,
-                    EndTxnResponse,
-                    deadline,
-                    END_VERSION_MAX,
-                )
-            except RequestError as error:
-                if error.code is not ErrorCode.NETWORK_EXCEPTION:
-                    self._end_may_be_under_way = before
-                raise
-            self._end_may_be_under_way = before
+        async def attempt() -> EndTxnResponse:
+            self._end_is_unknown = True
+            answer = await self._cluster.ask_coordinator(
+                TRANSACTION,
+                identity.transactional_id or "",
+                request,
+                EndTxnResponse,
+                deadline,
+                END_VERSION_MAX,
+            )
             if answer.error_code:
+                code = error_code(answer.error_code)
+                self._end_is_unknown = code in RETRIABLE
                 verb = "commit" if commit else "abort"
-                raise failure(
-                    error_code(answer.error_code),
-                    f"{verb} of transaction {identity.transactional_id}",
-                )
+                raise failure(code, f"{verb} of transaction {identity.transactional_id}")
+            return answer
 
         try:
-            await retrying(attempt, deadline, self._stale_coordinator)
+            answer = await retrying(attempt, deadline, self._stale_coordinator)
         except RequestError as error:
             self.failed(error)
             raise
+        return Identity(answer.producer_id, answer.producer_epoch, identity.transactional_id)
 
     def _stale_coordinator(self) -> None:
         if self._options.transactional_id is not None:
@@ -358,3 +298,11 @@ class Sender:
                 if error.code not in RETRIABLE:
                     self.failed(error)
                     return
+
+
+def _expect_version_2(connection: Connection) -> None:
+    """Raise RequestError (UNSUPPORTED_VERSION) where a broker has none but version 1."""
+    _, highest = connection.versions.get(ApiKey.END_TXN, (0, 0))
+    if highest < END_BUMPS_FROM:
+        what = f"transactions of broker {connection.address}"
+        raise failure(ErrorCode.UNSUPPORTED_VERSION, what, "version 2 (KIP-890) is needed")

@@ -1,4 +1,4 @@
-"""A producer whose EndTxn went unanswered: it may still be under way when the next one is open."""
+"""Ends of transactions that go unanswered, and what still is under way when the next one begins."""
 
 import asyncio
 import threading
@@ -10,50 +10,61 @@ from fencelog.client.cluster import Cluster, ClusterOptions
 from fencelog.client.producer import ProducerOptions, open_sender
 from fencelog.client.records_buffer import RecordsBuffer
 from fencelog.errors import ErrorCode, RequestError
-from fencelog.wire.api_versions import ApiKey
+from fencelog.wire.api_versions import SUPPORTED, ApiKey
 from fencelog.wire.batch import read_header
-from fencelog.wire.messages.add_partitions_to_txn import (
-    AddPartitionsToTxnPartitionResult,
-    AddPartitionsToTxnResponse,
-    AddPartitionsToTxnTopicResult,
-)
-from fencelog.wire.messages.end_txn import EndTxnResponse
+from fencelog.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
+from fencelog.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from fencelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from fencelog.wire.primitives import Reader
 from tests.unit.client.fake_broker import Answer, FakeBroker
 
-ADDED = AddPartitionsToTxnResponse(
-    results_by_topic_v3_and_below=[
-        AddPartitionsToTxnTopicResult(
-            name="t",
-            results_by_partition=[
-                AddPartitionsToTxnPartitionResult(partition_index=0, partition_error_code=0)
-            ],
-        )
-    ]
-)
-ENDED = EndTxnResponse()
 DEADLINE_S = 10
+Asked = list[tuple[str, int, int]]
+Script = list[ErrorCode | None]
 
 
-def two_transactions(broker: FakeBroker, *ends: Answer) -> list[tuple[int, int]]:
-    """Commit two; returns with which identity each identity was asked for."""
-    asked: list[tuple[int, int]] = []
+def scripted(broker: FakeBroker, ends: Script, fresh: Script) -> Asked:
+    """Let these answers come to ends and to requests for an epoch; returns what was asked.
 
-    def grant(version: int, body: memoryview) -> Answer:
-        request = InitProducerIdRequest.read_from(Reader(body), version)
-        asked.append((request.producer_id, request.producer_epoch))
-        return InitProducerIdResponse(producer_id=5, producer_epoch=len(asked))
+    Every granted epoch is one higher. None: the connection breaks, and the end is decided.
+    """
+    asked: Asked = []
+    epochs = iter(range(1, 100))
 
-    broker.script[ApiKey.INIT_PRODUCER_ID] += [grant, grant]
-    broker.next(ApiKey.ADD_PARTITIONS_TO_TXN, ADDED, ADDED)
-    broker.next(ApiKey.END_TXN, *ends)
+    def grant(error: ErrorCode | None) -> None:
+        def answer(version: int, body: memoryview) -> Answer:
+            request = InitProducerIdRequest.read_from(Reader(body), version)
+            asked.append(("fresh", request.producer_id, request.producer_epoch))
+            if error is not ErrorCode.NONE:
+                return None if error is None else InitProducerIdResponse(error_code=error)
+            return InitProducerIdResponse(producer_id=5, producer_epoch=next(epochs))
+
+        broker.script[ApiKey.INIT_PRODUCER_ID].append(answer)
+
+    def end(error: ErrorCode | None) -> None:
+        def answer(version: int, body: memoryview) -> Answer:
+            request = EndTxnRequest.read_from(Reader(body), version)
+            verb = "commit" if request.committed else "abort"
+            asked.append((verb, request.producer_id, request.producer_epoch))
+            if error is not ErrorCode.NONE:
+                return None if error is None else EndTxnResponse(error_code=error)
+            return EndTxnResponse(producer_id=5, producer_epoch=next(epochs))
+
+        broker.script[ApiKey.END_TXN].append(answer)
+
+    for error in (ErrorCode.NONE, *fresh):
+        grant(error)
+    for error in ends:
+        end(error)
+    return asked
+
+
+def two_transactions(broker: FakeBroker) -> None:
     with Client(broker.address) as client, client.producer(transactional_id="x") as producer:
         for _ in range(2):
             producer.begin()
             producer.send("t", b"v")
             producer.commit()
-    return asked
 
 
 def written(broker: FakeBroker) -> list[tuple[int, int]]:
@@ -67,62 +78,100 @@ def written(broker: FakeBroker) -> list[tuple[int, int]]:
     ]
 
 
-def test_after_a_lost_answer_to_an_end_the_next_transaction_has_a_fresh_epoch() -> None:  # E14
+def test_each_transaction_has_the_epoch_that_the_last_end_brought_and_begins_at_0() -> None:  # E14
     with FakeBroker() as broker:
-        asked = two_transactions(broker, None, ENDED, ENDED)
-        assert asked == [(-1, -1), (5, 1)]
+        asked = scripted(broker, [ErrorCode.NONE, ErrorCode.NONE], [])
+        two_transactions(broker)
+        assert asked == [("fresh", -1, -1), ("commit", 5, 1), ("commit", 5, 2)]
         assert written(broker) == [(1, 0), (2, 0)]
 
 
-def test_an_answered_end_costs_no_fresh_epoch() -> None:
+def test_an_end_that_is_not_answered_is_repeated_under_its_own_epoch() -> None:  # E14
     with FakeBroker() as broker:
-        assert two_transactions(broker, ENDED, ENDED) == [(-1, -1)]
-        assert written(broker) == [(1, 0), (1, 1)]
+        asked = scripted(
+            broker, [None, ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NONE, ErrorCode.NONE], []
+        )
+        two_transactions(broker)
+        assert asked == [("fresh", -1, -1), *[("commit", 5, 1)] * 3, ("commit", 5, 2)]
+        assert written(broker) == [(1, 0), (2, 0)]
 
 
-def test_a_producer_with_a_successor_does_not_fence_it_by_a_fresh_epoch() -> None:  # E7
-    with FakeBroker() as broker, Client(broker.address) as client:
-        fenced = InitProducerIdResponse(error_code=ErrorCode.PRODUCER_FENCED)
-        granted = InitProducerIdResponse(producer_id=5, producer_epoch=1)
-        broker.next(ApiKey.INIT_PRODUCER_ID, granted, fenced)
-        broker.next(ApiKey.ADD_PARTITIONS_TO_TXN, ADDED)
-        broker.next(ApiKey.END_TXN, None, ENDED)
+def test_after_an_end_that_nobody_answered_an_abort_asks_for_an_epoch() -> None:  # E7
+    with FakeBroker() as broker, Client(broker.address, request_timeout_s=0.5) as client:
+        asked = scripted(broker, [None] * 30, [ErrorCode.NONE])
         producer = client.producer(transactional_id="x")
         producer.begin()
         producer.send("t", b"v")
-        producer.commit()
-        with pytest.raises(RequestError) as caught:
-            producer.begin()
+        with pytest.raises(RequestError, match="NETWORK_EXCEPTION"):
+            producer.commit()
+        producer.abort()
+        assert asked[0] == ("fresh", -1, -1)
+        assert asked[-1] == ("fresh", 5, 1)
+        assert {verb for verb, *_ in asked[1:-1]} == {"commit"}
+        producer.begin()
+        producer.send("t", b"w")
+        producer.flush()
+        assert written(broker) == [(1, 0), (2, 0)]
         producer.close()
-        assert caught.value.code is ErrorCode.PRODUCER_FENCED
 
 
-def test_an_abort_after_a_failed_batch_does_not_fence_a_successor_either() -> None:  # E7
+def test_an_abort_after_a_failed_batch_costs_no_request_but_its_own() -> None:  # E14
     with FakeBroker() as broker, Client(broker.address) as client:
-        fenced = InitProducerIdResponse(error_code=ErrorCode.PRODUCER_FENCED)
-        asked: list[tuple[int, int]] = []
-
-        def refuse(version: int, body: memoryview) -> Answer:
-            request = InitProducerIdRequest.read_from(Reader(body), version)
-            asked.append((request.producer_id, request.producer_epoch))
-            return fenced
-
-        broker.next(
-            ApiKey.INIT_PRODUCER_ID, InitProducerIdResponse(producer_id=5, producer_epoch=1)
-        )
-        broker.script[ApiKey.INIT_PRODUCER_ID] += [refuse]
-        broker.next(ApiKey.ADD_PARTITIONS_TO_TXN, ADDED)
+        asked = scripted(broker, [ErrorCode.NONE], [])
         broker.next_produce(ErrorCode.MESSAGE_TOO_LARGE)
         producer = client.producer(transactional_id="x")
         producer.begin()
         producer.send("t", b"v")
         with pytest.raises(RequestError, match="MESSAGE_TOO_LARGE"):
             producer.flush()
-        with pytest.raises(RequestError) as caught:
-            producer.abort()
+        producer.abort()
+        assert asked == [("fresh", -1, -1), ("abort", 5, 1)]
+        producer.begin()
+        producer.send("t", b"w")
+        producer.flush()
+        assert written(broker) == [(1, 0), (2, 0)]
         producer.close()
-        assert asked == [(5, 1)]
-        assert caught.value.code is ErrorCode.PRODUCER_FENCED
+
+
+def test_a_zombie_is_told_so_by_its_end_and_gets_no_epoch() -> None:  # E2, E7
+    with FakeBroker() as broker, Client(broker.address) as client:
+        asked = scripted(broker, [ErrorCode.PRODUCER_FENCED], [])
+        producer = client.producer(transactional_id="x")
+        producer.begin()
+        producer.send("t", b"v")
+        for ending in (producer.commit, producer.abort):
+            with pytest.raises(RequestError) as caught:
+                ending()
+            assert caught.value.code is ErrorCode.PRODUCER_FENCED
+        producer.close()
+        assert asked == [("fresh", -1, -1), ("commit", 5, 1)]
+
+
+def test_an_abort_where_nothing_was_written_asks_nobody() -> None:
+    with FakeBroker() as broker, Client(broker.address) as client:
+        asked = scripted(broker, [], [])
+        with client.producer(transactional_id="x") as producer:
+            producer.begin()
+            producer.abort()
+            producer.begin()
+            producer.commit()
+        assert asked == [("fresh", -1, -1)]
+
+
+def test_a_broker_that_has_version_1_only_is_named() -> None:
+    old = ApiVersionsResponse(
+        api_keys=[
+            ApiVersion(
+                api_key=key, min_version=low, max_version=3 if key is ApiKey.END_TXN else high
+            )
+            for key, (low, high) in SUPPORTED.items()
+        ]
+    )
+    with FakeBroker() as broker, Client(broker.address) as client:
+        broker.next(ApiKey.API_VERSIONS, old)
+        with pytest.raises(RequestError, match="KIP-890") as caught:
+            client.producer(transactional_id="x")
+        assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
 
 
 async def _give_an_end_up(broker: FakeBroker, asked: threading.Event) -> None:
@@ -137,12 +186,12 @@ async def _give_an_end_up(broker: FakeBroker, asked: threading.Event) -> None:
     assert await asyncio.to_thread(asked.wait, DEADLINE_S)
     ending.cancel()
     await asyncio.wait([ending])
-    assert sender._end_may_be_under_way
+    assert sender._end_is_unknown
     await sender.close()
     await cluster.close()
 
 
-def test_an_end_that_its_caller_gives_up_counts_as_under_way() -> None:  # E14
+def test_an_end_that_its_caller_gives_up_counts_as_unknown() -> None:  # E14
     asked, over = threading.Event(), threading.Event()
 
     def hold(version: int, body: memoryview) -> Answer:
@@ -154,7 +203,6 @@ def test_an_end_that_its_caller_gives_up_counts_as_under_way() -> None:  # E14
         broker.next(
             ApiKey.INIT_PRODUCER_ID, InitProducerIdResponse(producer_id=5, producer_epoch=1)
         )
-        broker.next(ApiKey.ADD_PARTITIONS_TO_TXN, ADDED)
         broker.script[ApiKey.END_TXN] += [hold]
         asyncio.run(_give_an_end_up(broker, asked))
         over.set()
