@@ -20,6 +20,7 @@ from tests.simulation._planted_log import (
     VERIFICATION_SKIPPED,
 )
 from tests.simulation._planted_storage import STORAGE_BUGS
+from tests.simulation._planted_version_2 import VERSION_2_BUGS
 
 PLANTED: tuple[Bug, ...] = (
     *STORAGE_BUGS,
@@ -27,6 +28,7 @@ PLANTED: tuple[Bug, ...] = (
     *COORDINATOR_BUGS,
     *GROUP_BUGS,
     *CLEANING_BUGS,
+    *VERSION_2_BUGS,
 )
 
 

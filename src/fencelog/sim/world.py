@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 from fencelog.broker.config import BrokerConfig
 from fencelog.errors import FencelogError
 from fencelog.log.config import LogConfig
-from fencelog.log.values import MarkerToWrite
+from fencelog.log.values import MarkerToWrite, OpenTransaction
 from fencelog.node import Node, Ports
 from fencelog.sim.clocks import SimRandom, SimWallClock
 from fencelog.sim.disk import Loss, SimDisk
@@ -261,26 +261,34 @@ class World:
                 self.disk.corrupt(path, position)
 
     def mark_late(self) -> bool:
-        """Let a marker of a dead coordinator arrive; whether there was a transaction to end.
+        """Let a marker arrive late; whether there was a transaction for it to end.
 
-        It is refused where a newer coordinator's marker came before (E17).
+        It is a dead coordinator's, refused where a newer one's came before (E17), or the one of the
+        transaction before once more, which has the epoch of this one in version 2 (E14).
         """
         if self.node is None:
             return False
         broker = self.node.broker
         for partition in broker.logs.partitions():
             for transaction in partition.log.open_transactions():
-                if transaction.coordinator_epoch > 0:
-                    late = MarkerToWrite(
-                        producer_id=transaction.producer_id,
-                        producer_epoch=transaction.producer_epoch,
-                        commit=self.faults.random() < 0.5,
-                        coordinator_epoch=CoordinatorEpoch(transaction.coordinator_epoch - 1),
-                    )
+                if transaction.coordinator_epoch >= 0:
+                    late = self._late_marker(transaction)
                     partition.log.append_markers([late], now_ms=self.clock.now_ms())
                     broker.flusher.dirty(partition)
                     return True
         return False
+
+    def _late_marker(self, transaction: OpenTransaction) -> MarkerToWrite:
+        commit, dead = self.faults.random() < 0.5, self.faults.random() < 0.5
+        known = transaction.coordinator_epoch
+        is_dead = dead and known > 0
+        return MarkerToWrite(
+            producer_id=transaction.producer_id,
+            producer_epoch=transaction.producer_epoch,
+            commit=commit,
+            coordinator_epoch=CoordinatorEpoch(known - 1) if is_dead else known,
+            is_bumped=not is_dead,
+        )
 
     def _operation(self, verb: str, name: str, size: int) -> Halt | Fault | None:
         self.loop.note(f"{verb} {name} {size};".encode())
