@@ -108,7 +108,8 @@ class Hold:
             self._ended = True
         elif seen.kind == ADD_PARTITIONS and self._ended:
             self._begun = True
-        elif seen.kind == PRODUCE and self._begun:
+        elif seen.kind == PRODUCE and self._ended:
+            self._begun = True  # in version 2 by this write itself
             self._writes -= 1
         self.late = self._begun and self._writes < 0
         return self.late
