@@ -24,13 +24,26 @@ from fencelog.errors import CorruptionError
 from fencelog.sim.disk import Loss, SimDisk
 from tests.proofs._bytes_breaks import BREAKS, problems_of
 from tests.proofs._bytes_history import Left, all_left, disk_of, recorded
-from tests.proofs._bytes_judge import SHORTER, Fault, Judge, Outcome, faults, kind_of, start
+from tests.proofs._bytes_judge import (
+    FLIP,
+    OFFLINE,
+    SHORTER,
+    Fault,
+    Judge,
+    Outcome,
+    faults,
+    kind_of,
+    start,
+)
 from tests.proofs._bytes_report import report
 
 ROOT = Path(__file__).parent.parent.parent
 REPORTS = ROOT / "docs/internals/proofs"
 AGAIN_EVERY = 16
-"""Every so many starts a second one follows, after a kill and after a power cut."""
+"""Every so many starts a second one follows, after a kill and after a power cut.
+
+And wherever a flipped bit took the partition offline: it must stay so.
+"""
 ON_DISK_EVERY = 997
 PROBLEMS_KEPT = 20
 
@@ -84,7 +97,8 @@ async def try_out(left: Left, part: int, *, on_disk: bool) -> Counts:
         disk = disk_of(damaged(left, fault))
         outcome = await judge.judge(fault, disk)
         counts.add(left, fault, outcome)
-        if number % AGAIN_EVERY == 0 and outcome.problem is None:
+        is_told = fault.kind == FLIP and outcome.what == OFFLINE
+        if (number % AGAIN_EVERY == 0 or is_told) and outcome.problem is None:
             counts.again += 1
             problem = await _start_again(left, fault, outcome, disk)
             if problem is not None:

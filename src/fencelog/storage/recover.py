@@ -98,6 +98,7 @@ class Recovery:
         bad = await self._replay(builder, base_offsets, epochs)
         if bad is not None:
             await self._judge(bad, builder.log_end, base_offsets)
+            await self._forget_epochs()
             kept = [base for base in base_offsets if base <= bad.base_offset]
             await self._remove_segments(base_offsets[len(kept) :])
             base_offsets = kept
@@ -194,7 +195,7 @@ class Recovery:
         """Return what the checkpoint says of leader epochs, as a witness; nothing where damaged.
 
         Leader epochs lie outside the CRC of their batches. The checkpoint may be older than the
-        log's end; it never tells of a log that was there before, since recovery removes it first.
+        log's end; it never tells of what was cut away, since a recovery that cuts removes it first.
         """
         path = f"{self.directory}/{layout.LEADER_EPOCH_CHECKPOINT}"
         try:
@@ -206,12 +207,23 @@ class Recovery:
         return LeaderEpochs(entries if is_sane else ())
 
     async def _remove_side_files(self) -> None:
-        """Ahead of the walk, so that a stop in between never leaves old ones to be trusted."""
-        side_files = [name for name in await self.disk.list(self.directory) if is_side_file(name)]
+        """Ahead of the walk, so that a stop in between never leaves old ones to be trusted.
+
+        All but the leader epochs, which are needed as a witness for as long as there is damage.
+        """
+        names = await self.disk.list(self.directory)
+        side_files = [
+            name for name in names if is_side_file(name) and name != layout.LEADER_EPOCH_CHECKPOINT
+        ]
         for name in side_files:
             await self.disk.remove(f"{self.directory}/{name}")
         if side_files:
             await self.disk.sync_directory(self.directory)
+
+    async def _forget_epochs(self) -> None:
+        """Durably: what comes after a cut may have other leader epochs at the same offsets."""
+        await self.disk.remove(f"{self.directory}/{layout.LEADER_EPOCH_CHECKPOINT}")
+        await self.disk.sync_directory(self.directory)
 
     # After an unclean stop
 
