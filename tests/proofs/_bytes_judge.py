@@ -71,8 +71,9 @@ class Started(NamedTuple):
 def faults(left: Left) -> Iterator[Fault]:
     """Every one that the proof asks for."""
     for path, data in left.files.items():
-        if not (path.endswith(layout.LOG) or left.stop in STOPS[:2]):
-            continue  # where the recovery point lies makes no difference to it
+        is_told_apart = left.stop in STOPS[:2] and not left.swapped
+        if not (path.endswith((layout.LOG, layout.SWAP)) or is_told_apart):
+            continue  # neither the recovery point nor a swap makes a difference to it
         yield from (Fault(path, CUT, size) for size in range(len(data)))
         if not path.endswith(layout.LOG):
             yield from (Fault(path, FLIP, bit) for bit in range(8 * len(data)))

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 PROSE = """\
 Each history is made by the product on the simulated disk, in both durability modes, and ended by
 a clean stop or by a kill with the recovery point close to the end, at it, or far back (the latter
-two for the log only). Then every file is cut at every length, every bit of every file but the
-log's own is flipped, and every bit of the log's last three batches; one fault at a time, and the
-partition is started from what is left. Every 16th start, and each that a flipped bit kept
-offline, is followed by two more, one as after a kill, one as after a power cut; every 997th is
-repeated on real files.
+two, and the kill amid a swap, for the log only). Then every file is cut at every length, every
+bit of every file but the log's own is flipped, and every bit of the log's last three batches; one
+fault at a time, and the partition is started from what is left. Every 16th start, and each that a
+flipped bit kept offline, is followed by two more, one as after a kill, one as after a power cut;
+every 997th is repeated on real files.
 """
 
 MEANINGS = """\
