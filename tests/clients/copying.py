@@ -73,9 +73,12 @@ class Copier:
 class Case:
     """One client's group, from an input topic to an output topic."""
 
-    def __init__(self, client: str, broker: BrokerProcess, log: Path) -> None:
-        """Name everything after the client."""
+    def __init__(
+        self, client: str, broker: BrokerProcess, log: Path, *, step_s: float = STEP_S
+    ) -> None:
+        """Name everything after the client; each step may take so long."""
         self.client = client
+        self._step_s = step_s
         self.group = f"{client}-copiers"
         self.source, self.target = f"{client}-in", f"{client}-out"
         self.values: list[bytes] = []
@@ -151,7 +154,9 @@ class Case:
             except FencelogError:  # the broker is away, or the group's offsets are pending
                 return False
 
-        wait_until(copied, deadline_s=STEP_S, every_s=PAUSE_S, what=f"{self.client} to get on")
+        wait_until(
+            copied, deadline_s=self._step_s, every_s=PAUSE_S, what=f"{self.client} to get on"
+        )
 
     def _kill_open(self, admin: Client, victim: Copier, other: Copier) -> None:
         """Feed, and kill this one while a transaction of its group is open."""
@@ -163,7 +168,7 @@ class Case:
             self.values += values
             wait_until(
                 lambda: self._stopped_open(admin, victim),
-                deadline_s=STEP_S,
+                deadline_s=self._step_s,
                 every_s=0.001,
                 what=f"an open transaction of {self.client}",
             )
@@ -196,7 +201,9 @@ class Case:
     def judge(self) -> None:
         """Each input record once in the output, and nothing left open. Raises AssertionError."""
         with Client(self._address) as admin:
-            wait_until(lambda: not self._open(admin), deadline_s=STEP_S, what="nothing left open")
+            wait_until(
+                lambda: not self._open(admin), deadline_s=self._step_s, what="nothing left open"
+            )
         found = Counter(each.value for each in Confluent().read(self._address, self.target))
         wanted = Counter(self.values)
         assert not wanted - found, f"lost: {wanted - found}"

@@ -5,6 +5,7 @@ through a rebalance is refused. One NAME for each process.
 """
 
 import sys
+from contextlib import suppress
 
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaError
@@ -52,8 +53,11 @@ while True:
         copy(polled)
     except KafkaError as error:
         print(f"again, after {error!r}", file=sys.stderr)
-        # Never abort and go on: version 3.0.12 would send refused offsets with the next one.
-        producer.close(0)
+        # Not only abort: version 3.0.12 would send refused offsets with the next transaction.
+        with suppress(KafkaError):
+            producer.abort_transaction()
+        with suppress(KafkaError):
+            producer.close(1)
         producer = begin_anew()
         for place in consumer.assignment():
             committed = consumer.committed(place)
