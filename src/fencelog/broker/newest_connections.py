@@ -3,7 +3,9 @@
 A client that gives a connection up may have a request on it that is still under way. Under the same
 epoch it cannot be told from a new one, but its connection can: it was opened earlier than the one
 that the client goes on with. Each kind of request is followed by itself, because clients keep
-connections apart for leaders and coordinators, and use them side by side.
+connections apart for leaders and coordinators, and use them side by side. But a connection that
+was replaced for one kind is given up for all: of what is still under way on it the client may not
+ask anything again, such as the offsets of a transaction that it aborted.
 """
 
 from collections import OrderedDict
@@ -16,12 +18,17 @@ PRODUCERS_MAX = 20_000
 """Producers followed; above it whoever asked longest ago is as free as one that never asked."""
 
 
+GIVEN_UP_MAX = 8
+"""Connections that one producer gave up in one epoch; above it the oldest is forgotten."""
+
+
 @dataclass(slots=True)
 class _Producer:
-    """``numbers``: of the newest connection, by kind of request."""
+    """``numbers``: of the newest connection, by kind of request; ``given_up``: of replaced ones."""
 
     epoch: ProducerEpoch
     numbers: dict[ApiKey, int] = field(default_factory=dict)
+    given_up: list[int] = field(default_factory=list)
 
 
 class NewestConnections:
@@ -35,7 +42,7 @@ class NewestConnections:
     def admits(
         self, producer_id: ProducerId, epoch: ProducerEpoch, key: ApiKey, number: int
     ) -> bool:
-        """Note that a producer was heard; False where it was heard on a newer connection before.
+        """Note that a producer was heard; False on a connection that it replaced by a newer one.
 
         A newer epoch begins anew; an older one is let through, to be fenced by what knows epochs.
         """
@@ -45,8 +52,10 @@ class NewestConnections:
         if known is None or epoch > known.epoch:
             known = self._producers[producer_id] = _Producer(epoch)
         newest = known.numbers.get(key, number)
-        if number < newest:
+        if number < newest or number in known.given_up:
             return False
+        if number > newest and newest not in known.given_up:
+            known.given_up = [*known.given_up, newest][-GIVEN_UP_MAX:]
         known.numbers[key] = number
         self._producers.move_to_end(producer_id)
         if len(self._producers) > self._producers_max:

@@ -41,6 +41,25 @@ def test_each_kind_of_request_and_each_producer_has_a_newest_of_its_own() -> Non
     assert newest.admits(ProducerId(8), EPOCH, ApiKey.END_TXN, 1)
 
 
+def test_a_connection_that_was_replaced_for_one_kind_of_request_is_given_up_for_all() -> None:
+    newest = NewestConnections()  # E14
+    assert newest.admits(PRODUCER, EPOCH, ApiKey.END_TXN, 1)
+    assert newest.admits(PRODUCER, EPOCH, ApiKey.PRODUCE, 2)
+    assert newest.admits(PRODUCER, EPOCH, ApiKey.END_TXN, 3)
+    assert not newest.admits(PRODUCER, EPOCH, ApiKey.TXN_OFFSET_COMMIT, 1)
+    assert newest.admits(PRODUCER, EPOCH, ApiKey.TXN_OFFSET_COMMIT, 2)
+    assert newest.admits(PRODUCER, EPOCH, ApiKey.PRODUCE, 2)
+    assert newest.admits(PRODUCER, ProducerEpoch(4), ApiKey.TXN_OFFSET_COMMIT, 1)
+
+
+def test_a_producer_that_always_reconnects_is_followed_all_the_same() -> None:
+    newest = NewestConnections()  # E14
+    for number in range(100):
+        assert newest.admits(PRODUCER, EPOCH, ApiKey.END_TXN, number)
+    assert not newest.admits(PRODUCER, EPOCH, ApiKey.PRODUCE, 98)
+    assert newest.admits(PRODUCER, EPOCH, ApiKey.PRODUCE, 99)
+
+
 def test_a_newer_epoch_begins_anew_and_an_older_one_is_left_to_its_fence() -> None:  # E2, E14
     newest = NewestConnections()
     assert newest.admits(PRODUCER, EPOCH, ApiKey.END_TXN, 4)
@@ -128,6 +147,25 @@ def test_partitions_and_offsets_from_an_old_connection_are_not_taken_either(worl
             assert await worker.end(commit=True) is ErrorCode.NONE
             await settled(node, "t")
             assert await committed(new) == 5
+
+    asyncio.run(scenario())
+
+
+def test_offsets_of_an_aborted_transaction_from_an_old_connection_are_not_the_next_one_s(
+    world: World,
+) -> None:
+    async def scenario() -> None:  # E14
+        async with world.node(**FAST) as node, Peer.of(node) as old, Peer.of(node) as new:
+            held, worker = await two_workers(old, new)
+            await held.add("t", 0)
+            await held.add_offsets()
+            assert await worker.end(commit=False) is ErrorCode.NONE
+            await worker.add("t", 0)
+            await worker.add_offsets()
+            with pytest.raises(CLOSED):
+                await held.commit_offset(3)
+            assert await worker.end(commit=True) is ErrorCode.NONE
+            assert await committed(new) == -1
 
     asyncio.run(scenario())
 
