@@ -14,7 +14,17 @@ from tests.support.broker import BrokerProcess
 from tests.support.jvm.host import SOURCES, JdkMissingError, ToolHost, compiled
 from tests.support.jvm.jars import JarsMissingError, class_path
 
+HERE = Path(__file__).parent
+TIMEOUT_S = 400
+"""Of a whole test: starts of Java, and for the first one the jars, 60 MB, on their way."""
 EXAMPLES = Path(__file__).parents[2] / "examples" / "clients" / "java"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give what lies in this folder its time."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
 
 def class_path_of(section: str, sources: Path, to: Path) -> str:

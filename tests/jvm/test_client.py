@@ -10,7 +10,6 @@ from tests.support.broker import BrokerProcess
 from tests.support.jvm.host import SOURCES, java_command
 
 DEADLINE_S = 200.0
-pytestmark = pytest.mark.timeout(300)
 CHECK = re.compile(r"^    public static void (\w+)\(Stage stage\)", re.MULTILINE)
 RESULT = re.compile(r"^(ok|failed) (\w+)$", re.MULTILINE)
 CHECKS = sorted(

@@ -13,7 +13,6 @@ from tests.support.jvm.jars import class_path
 from tests.support.waiting import wait_until
 
 LINES = 3000
-pytestmark = pytest.mark.timeout(400)  # a start of Connect is seconds of work for a whole core
 DISTRIBUTED = {
     "group.id": "workers",
     "exactly.once.source.support": "enabled",

@@ -14,7 +14,6 @@ from tests.support.waiting import wait_until
 
 PARTITIONS = 4
 DEADLINE_S = 60.0
-pytestmark = pytest.mark.timeout(300)
 SETTINGS = """\
 group.initial.rebalance.delay.ms=50
 group.min.session.timeout.ms=500

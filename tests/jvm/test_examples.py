@@ -20,7 +20,6 @@ FOLDER = Path(__file__).parents[2] / "examples" / "clients"
 COMMAND = re.compile(r"^java -cp .*$", re.MULTILINE)
 COUNT = 10
 DEADLINE_S = 90.0
-pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from fencelog.spark.java import cache_directory
 
 LOCK = Path(__file__).with_name("jars.lock")
 REPOSITORY = "https://repo1.maven.org/maven2"
-DOWNLOAD_TIMEOUT_S = 60
+DOWNLOAD_TIMEOUT_S = 30
 ATTEMPTS = 3
 
 
