@@ -88,10 +88,6 @@ class Copier:
         await self._retire()
 
     async def _turn(self, *, is_steady: bool) -> None:
-        if self._member.may_be_under_way:
-            # On transaction version 1 a fresh epoch alone keeps it out of the next one (E14).
-            await self._retire()
-            self._member.may_be_under_way = False
         if self._sender is None:
             # Before the offsets are asked for: what the last one left open is ended by this.
             options = ProducerOptions(

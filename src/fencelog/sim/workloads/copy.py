@@ -39,6 +39,7 @@ INPUT_TOPIC = f"{INPUT}-0"
 FEED_SHARE = 0.4
 FEED_TRANSACTION_SHARE = 0.3
 STATIC_SHARE = 0.3
+ADD_SHARE = 0.5
 ENDLESS = 1 << 30
 """No partition is ever full: the input is one topic."""
 BROKEN = "(UNKNOWN_SERVER_ERROR)"
@@ -177,6 +178,7 @@ def _copier(stage: Stage, cluster: Cluster, beats: Cluster, index: int) -> Copie
         [TopicPartition(INPUT_TOPIC, number) for number in range(scale.partitions)],
         session_s=scale.session_s,
         instance_id=_member(index) if is_static else None,
+        adds_offsets=stage.random.random() < ADD_SHARE,
     )
     outputs = [TopicPartition(OUTPUT, number) for number in range(scale.partitions)]
     return Copier(stage, cluster, member, _member(index), outputs)

@@ -49,8 +49,11 @@ PROTOCOL_TYPE = "consumer"
 PROTOCOL = "deal"
 HEARTBEATS_PER_SESSION = 4
 ADD_OFFSETS_VERSION = 3
-TXN_OFFSET_COMMIT_VERSION = 3
-"""The first that names the member."""
+NAMES_MEMBER_VERSION = 3
+"""Of TxnOffsetCommit, the first that names the member; the group is added to the transaction by a
+request of its own."""
+ENLISTS_VERSION = 5
+"""The one that adds the group, too (KIP-890)."""
 GONE = frozenset(
     {
         ErrorCode.ILLEGAL_GENERATION,
@@ -83,21 +86,24 @@ class GroupMember:
         *,
         session_s: float,
         instance_id: str | None,
+        adds_offsets: bool,
     ) -> None:
-        """``beats`` has the connections on which joins and heartbeats wait."""
+        """``beats`` has the connections on which joins and heartbeats wait.
+
+        ``adds_offsets``: it adds its group to transactions as clients did before KIP-890.
+        """
         self._cluster = cluster
         self._beats = beats
         self.group = group
         self._inputs = inputs
         self._session_s = session_s
         self._instance_id = instance_id
+        self._adds_offsets = adds_offsets
         self._member_id = ""
         self._generation = -1
         self._beating: asyncio.Task[None] | None = None
         self.must_join = True
         """It was never in, is out, or the group begins a new generation."""
-        self.may_be_under_way = False
-        """An offset commit has no answer: it may arrive in the next transaction of its epoch."""
         self.is_silent = False
         """Its heartbeats stop for a while, as in a process that hangs."""
 
@@ -224,11 +230,13 @@ class GroupMember:
     ) -> None:
         """Put offsets into the open transaction of a producer (E8). Raises RequestError."""
         deadline = self._cluster.deadline()
-        await retrying(
-            partial(self._enlist, identity, deadline),
-            deadline,
-            lambda: self._cluster.forget_coordinator(TRANSACTION, identity.transactional_id or ""),
-        )
+        name = identity.transactional_id or ""
+        if self._adds_offsets:
+            await retrying(
+                partial(self._enlist, identity, deadline),
+                deadline,
+                lambda: self._cluster.forget_coordinator(TRANSACTION, name),
+            )
         await retrying(
             partial(self._store, identity, who, offsets, deadline),
             deadline,
@@ -281,18 +289,14 @@ class GroupMember:
                 for name, partitions in topics.items()
             ],
         )
-        try:
-            answer = await self._cluster.ask_coordinator(
-                GROUP,
-                self.group,
-                request,
-                TxnOffsetCommitResponse,
-                deadline,
-                TXN_OFFSET_COMMIT_VERSION,
-            )
-        except RequestError:
-            self.may_be_under_way = True
-            raise
+        answer = await self._cluster.ask_coordinator(
+            GROUP,
+            self.group,
+            request,
+            TxnOffsetCommitResponse,
+            deadline,
+            NAMES_MEMBER_VERSION if self._adds_offsets else ENLISTS_VERSION,
+        )
         what = f"offsets of {self.group} in transaction {identity.transactional_id}"
         for topic in answer.topics:
             for each in topic.partitions:
