@@ -7,7 +7,7 @@ ROUND = "log/compaction_round.py"
 STORE = "storage/partition_store.py"
 FILES = "storage/compaction.py"
 RECOVER = "storage/recover.py"
-MANAGER = "broker/log_manager.py"
+STARTS = "broker/log_starts.py"
 PARTITION_LOG = "log/partition_log.py"
 RETENTION = "log/retention.py"
 KEYED = ("keyed", "copy")
@@ -194,9 +194,9 @@ CLEANING_BUGS: tuple[Bug, ...] = (
         "records are deleted before the new log start is on disk",
         (
             Edit(
-                MANAGER,
-                "        await self._directory.checkpoint({}, {partition.name: start})\n",
-                "",
+                STARTS,
+                "    if ready:\n",
+                "    if False:\n",
             ),
         ),
         ("keyed",),

@@ -9,6 +9,7 @@ from typing import TypeVar
 from fencelog.broker.catalog import INTERNAL_TOPICS, Catalog, Topic
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.log_flusher import LogFlusher
+from fencelog.broker.log_starts import begin_at, sync
 from fencelog.broker.partition import Partition
 from fencelog.broker.settings import Settings
 from fencelog.broker.several import several
@@ -62,10 +63,10 @@ class LogManager:
         """Finish begun deletions, then recover every partition that the catalog names."""
         present = set(await self._directory.partitions())
         for doomed, topic_id in await self._catalog.load():
-            for name in sorted(present):
-                if name.topic == doomed and await self._is_of(name, topic_id):
-                    await self._directory.remove_partition(name, topic_id)
-                    present.discard(name)
+            named = [name for name in sorted(present) if name.topic == doomed]
+            gone = [name for name in named if await self._is_of(name, topic_id)]
+            await self._directory.remove_partitions(gone, topic_id)
+            present.difference_update(gone)
             await self._catalog.end_deletion(topic_id)
         wanted = []
         for topic in self._catalog.topics():
@@ -85,7 +86,7 @@ class LogManager:
 
     async def _close(self) -> None:
         every = list(self._partitions.values())
-        await several([self._sync(each) for each in every if self._is_behind(each)])
+        await several([sync(each) for each in every if self._is_behind(each)])
         await self.checkpoint()
         await several([self._close_one(each) for each in every])
         stops = {each.name: each.store.clean_stop for each in every if each.failure is None}
@@ -109,7 +110,7 @@ class LogManager:
         """
         for partition in list(self._partitions.values()):
             if self._is_behind(partition):
-                await self._sync(partition)
+                await sync(partition)
         await self._directory.checkpoint(
             self._recovery_points(),
             {name: p.log.log_start_offset for name, p in self._partitions.items()},
@@ -117,6 +118,7 @@ class LogManager:
 
     async def upkeep(self, now_ms: TimestampMs) -> None:
         """Forget idle producers, and delete what the topics' retention lets go (D4)."""
+        starts: dict[Partition, Offset] = {}
         for name, partition in list(self._partitions.items()):
             partition.log.expire_producers(now_ms, self._config.producer_expiration_ms)
             if partition.failure is not None:
@@ -126,51 +128,38 @@ class LogManager:
             start = partition.log.retained_from(now_ms)
             if start > partition.log.log_start_offset:
                 log.info("%s: retention ends at offset %d", name, start)
-                await self._begin_at(partition, start)
+                starts[partition] = start
+        for partition, error in (await self._begin_at(starts)).items():
+            log.error("%s: what retention lets go stays: %s", partition.name, error)
 
-    async def delete_records(self, partition: Partition, offset: Offset) -> ErrorCode:
-        """Begin a partition at ``offset``, or at HW where that is -1; nothing goes back (D4)."""
-        target = partition.log.high_watermark if offset == TO_HIGH_WATERMARK else offset
-        if not 0 <= target <= partition.log.high_watermark:
-            return ErrorCode.OFFSET_OUT_OF_RANGE
+    async def delete_records(self, asked: Mapping[Partition, Offset]) -> dict[Partition, ErrorCode]:
+        """Begin partitions at offsets, or at HW where that is -1; nothing goes back (D4)."""
+        errors = dict.fromkeys(asked, ErrorCode.NONE)
+        starts: dict[Partition, Offset] = {}
+        for partition, offset in asked.items():
+            high_watermark = partition.log.high_watermark
+            target = high_watermark if offset == TO_HIGH_WATERMARK else offset
+            if 0 <= target <= high_watermark:
+                starts[partition] = target
+            else:
+                errors[partition] = ErrorCode.OFFSET_OUT_OF_RANGE
         try:
             # To its end, if who asked has hung up: a sync that is cut short counts as failed (D2).
-            await self._to_its_end(self._begin_at(partition, target))
-        except StorageError as error:
-            log.error("%s: records below %d stay: %s", partition.name, target, error)  # noqa: TRY400
-            return ErrorCode.KAFKA_STORAGE_ERROR
-        if partition.failure is not None:
-            return self.missing(*partition.name)
-        return ErrorCode.NONE
+            failed = await self._to_its_end(self._begin_at(starts))
+        except StorageError as problem:
+            failed = dict.fromkeys(starts, problem)
+        for partition, why in failed.items():
+            log.error("%s: records below %d stay: %s", partition.name, starts[partition], why)
+            errors[partition] = ErrorCode.KAFKA_STORAGE_ERROR
+        for partition in starts:
+            if errors[partition] is ErrorCode.NONE and partition.failure is not None:
+                errors[partition] = self.missing(*partition.name)
+        return errors
 
-    async def _begin_at(self, partition: Partition, start: Offset) -> None:
-        """Raise the log start: stored first, seen by readers after, so that it never goes back.
-
-        The log is synced up to there before, or a power cut could leave an end below the start.
-        Raises StorageError.
-        """
-        if start <= partition.log.log_start_offset:
-            return
-        if partition.store.recovery_point < start:
-            await self._sync(partition)
-        if partition.failure is not None:
-            raise StorageError(f"{partition.name} is out of service: {partition.failure}")
-        await self._directory.checkpoint({}, {partition.name: start})
-        if self._partitions.get(partition.name) is not partition:
-            return  # deleted meanwhile
-        gone = partition.log.advance_start(start)
-        partition.purgatory.wake_readers()
-        if isinstance(gone, list) and gone:
-            await partition.store.delete_segments_below(start)
-
-    @staticmethod
-    async def _sync(partition: Partition) -> None:
-        if partition.failure is not None:
-            return
-        try:
-            await partition.store.sync()
-        except StorageError as error:
-            partition.fail(error)
+    async def _begin_at(self, starts: Mapping[Partition, Offset]) -> dict[Partition, StorageError]:
+        return await begin_at(
+            self._directory, starts, lambda each: self._partitions.get(each.name) is each
+        )
 
     def _recovery_points(self) -> dict[TopicPartition, Offset]:
         return {name: p.store.recovery_point for name, p in self._partitions.items()}
@@ -432,14 +421,14 @@ class LogManager:
         if self._catalog.by_id(topic.topic_id) is None:
             return  # another request was faster
         await self._catalog.begin_deletion(topic)
-        for index in range(topic.partitions):
-            name = TopicPartition(topic.name, index)
+        names = [TopicPartition(topic.name, index) for index in range(topic.partitions)]
+        for name in names:
             self._offline.pop(name, None)
             partition = self._partitions.pop(name, None)
             if partition is not None:
                 partition.removed()
                 await partition.store.close(clean=False)
-            await self._directory.remove_partition(name, topic.topic_id)
+        await self._directory.remove_partitions(names, topic.topic_id)
         await self._catalog.end_deletion(topic.topic_id)
 
     async def _is_of(self, name: TopicPartition, topic_id: TopicId) -> bool:

@@ -7,7 +7,7 @@ adapter, since it ends with the process.)
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 from fencelog.errors import CorruptionError
@@ -115,27 +115,36 @@ class DataDirectory:
             self._log_starts[partition] = max(start, self.log_start(partition))
         await self._write_checkpoints()
 
-    async def remove_partition(self, partition: TopicPartition, topic_id: TopicId) -> None:
-        """Delete a partition's directory; at once and durably gone from ``partitions``.
+    async def remove_partitions(
+        self, partitions: Sequence[TopicPartition], topic_id: TopicId
+    ) -> None:
+        """Delete the directories of a topic's partitions; durably gone from ``partitions``.
 
-        Its store must be closed. Nothing happens where there is no such directory.
+        Their stores must be closed. Nothing happens where there is no such directory.
         """
         # The offsets go first: a partition that is made again under this name must not inherit
         # them, and one that has them and no directory was lost (``check_new``).
         tables = (self._recovery_points, self._log_starts, self._first_dirty)
-        known = any(partition in table for table in tables)
-        for table in tables:
-            table.pop(partition, None)
-        self._clean.pop(partition, None)
+        known = any(partition in table for table in tables for partition in partitions)
+        for partition in partitions:
+            for table in tables:
+                table.pop(partition, None)
+            self._clean.pop(partition, None)
         if known:
             await self._write_checkpoints()
-        path = self.path_of(partition)
-        if path in await self._disk.list(""):
+        present = set(await self._disk.list(""))
+        renamed = False
+        for partition in partitions:
+            path = self.path_of(partition)
+            if path not in present:
+                continue
             short = partition._replace(topic=partition.topic[:_DELETED_TOPIC_CHARACTERS])
             deleted = layout.deleted_directory_name(short, topic_id)
             # A crash may have left a part of an earlier one under this name.
             await self._disk.remove(deleted)
             await self._disk.rename(path, deleted)
+            renamed = True
+        if renamed:
             await self._disk.sync_directory("")
         await self._finish_deletions()
 

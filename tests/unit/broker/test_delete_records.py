@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from fencelog.adapters.system_clock import SystemClock
 from fencelog.broker.catalog import GROUP_TOPIC
 from fencelog.errors import ErrorCode
+from fencelog.log import layout
 from fencelog.node import Node
 from fencelog.sim.disk import READING, Loss, PowerCut
 from fencelog.types import Offset
@@ -162,7 +164,8 @@ async def _cut_at(world: World, node: Node, step: int, offset: int) -> bool:
     world.disk.gate = gate
     partition = node.broker.logs.get("t", 0)
     try:
-        error = await node.broker.logs.delete_records(partition, Offset(offset))
+        errors = await node.broker.logs.delete_records({partition: Offset(offset)})
+        error = errors[partition]
     except PowerCut:
         return False
     assert error is ErrorCode.NONE
@@ -196,3 +199,47 @@ def test_a_power_cut_at_any_step_leaves_the_start_before_or_after(
     while not asyncio.run(scenario(step)):
         step += 1
     assert step > 4, "a deletion has several steps to be cut at"
+
+
+@pytest.mark.parametrize("way", ["deleted", "retained"])
+def test_the_starts_of_many_logs_are_stored_with_one_write(world: World, way: str) -> None:  # D4
+    async def scenario() -> None:
+        async with world.node() as node, Peer.of(node) as peer:
+            await peer.create_topic("t", partitions=5, retention_bytes="1", segment_bytes="1024")
+            for index in range(5):
+                for _ in range(3):
+                    await peer.produce("t", batch("x" * 600), partition=index)
+            stored = []
+            world.disk.gate = lambda verb, path, size: (
+                stored.append(path) if verb == "rename" else None
+            )
+            found = [node.broker.logs.get("t", index) for index in range(5)]
+            partitions = [each for each in found if each is not None]
+            if way == "deleted":
+                errors = await node.broker.logs.delete_records(dict.fromkeys(partitions, Offset(2)))
+                assert set(errors.values()) == {ErrorCode.NONE}
+            else:
+                await node.broker.logs.upkeep(SystemClock().now_ms())
+            assert [each.log.log_start_offset for each in partitions] == [2] * 5
+            assert stored.count(layout.LOG_START_CHECKPOINT) == 1
+
+    asyncio.run(scenario())
+
+
+def test_deleting_a_topic_stores_and_lists_once_for_all_its_partitions(world: World) -> None:
+    async def scenario() -> None:
+        async with world.node() as node, Peer.of(node) as peer:
+            await peer.create_topic("t", partitions=8)
+            for index in range(8):
+                await peer.produce("t", batch("x"), partition=index)
+            await node.broker.logs.checkpoint()
+            done = []
+            world.disk.gate = lambda verb, path, size: done.append((verb, path))
+            topic = node.broker.catalog.get("t")
+            assert topic is not None
+            await node.broker.logs.delete_topic(topic)
+            assert done.count(("rename", layout.RECOVERY_POINT_CHECKPOINT)) == 1
+            assert done.count(("list", "")) <= 2
+            assert not [name for name in await world.disk.list("") if name.startswith("t-")]
+
+    asyncio.run(scenario())

@@ -1,11 +1,13 @@
 """What changes a topic's partitions: DeleteRecords, CreatePartitions."""
 
 from collections import Counter
+from collections.abc import Mapping
 
 from fencelog.broker.connection import Request
 from fencelog.broker.context import Broker
+from fencelog.broker.partition import Partition
 from fencelog.errors import ErrorCode, RequestError
-from fencelog.types import Offset
+from fencelog.types import Offset, TopicPartition
 from fencelog.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -13,7 +15,6 @@ from fencelog.wire.messages.create_partitions import (
     CreatePartitionsTopicResult,
 )
 from fencelog.wire.messages.delete_records import (
-    DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -28,36 +29,56 @@ async def delete_records(
 ) -> DeleteRecordsResponse:
     """Begin each partition at the offset asked for (D4); answered once that is durable."""
     del request
-    topics = []
+    errors: dict[TopicPartition, ErrorCode] = {}
+    wanted: dict[Partition, Offset] = {}
     async for topic in broker.turns.each(message.topics):
-        results = [
-            await _delete(broker, topic.name, asked)
-            async for asked in broker.turns.each(topic.partitions)
+        async for asked in broker.turns.each(topic.partitions):
+            name = TopicPartition(topic.name, asked.partition_index)
+            partition = broker.logs.get(*name)
+            error = _refusal(broker, name, partition)
+            if partition is None or error is not ErrorCode.NONE:
+                errors[name] = error
+            else:
+                wanted[partition] = Offset(asked.offset)
+    outcomes = await broker.logs.delete_records(wanted)
+    errors |= {partition.name: error for partition, error in outcomes.items()}
+    starts = {partition.name: partition.log.log_start_offset for partition in wanted}
+    return DeleteRecordsResponse(
+        topics=[
+            DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=[
+                    _result(TopicPartition(topic.name, asked.partition_index), errors, starts)
+                    async for asked in broker.turns.each(topic.partitions)
+                ],
+            )
+            async for topic in broker.turns.each(message.topics)
         ]
-        topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
-    return DeleteRecordsResponse(topics=topics)
+    )
 
 
-async def _delete(
-    broker: Broker, name: str, asked: DeleteRecordsPartition
-) -> DeleteRecordsPartitionResult:
-    index = asked.partition_index
-    partition = broker.logs.get(name, index)
-    topic = broker.catalog.get(name)
-    low_watermark = NO_OFFSET
+def _refusal(broker: Broker, name: TopicPartition, partition: Partition | None) -> ErrorCode:
+    """Why a partition's records may not be deleted; NONE where they may."""
+    topic = broker.catalog.get(name.topic)
     if topic is not None and topic.internal:
-        error = ErrorCode.INVALID_TOPIC_EXCEPTION
-    elif partition is None:
-        error = broker.logs.missing(name, index)
-    elif "delete" not in partition.log.config.cleanup_policy:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    if partition is None:
+        return broker.logs.missing(*name)
+    if "delete" not in partition.log.config.cleanup_policy:
         # Of a compacted topic every key's newest value is kept: nobody may cut it off.
-        error = ErrorCode.POLICY_VIOLATION
-    else:
-        error = await broker.logs.delete_records(partition, Offset(asked.offset))
-        if error is ErrorCode.NONE:
-            low_watermark = partition.log.log_start_offset
+        return ErrorCode.POLICY_VIOLATION
+    return ErrorCode.NONE
+
+
+def _result(
+    name: TopicPartition,
+    errors: Mapping[TopicPartition, ErrorCode],
+    starts: Mapping[TopicPartition, Offset],
+) -> DeleteRecordsPartitionResult:
+    error = errors[name]
+    low_watermark = starts[name] if error is ErrorCode.NONE else NO_OFFSET
     return DeleteRecordsPartitionResult(
-        partition_index=index, low_watermark=low_watermark, error_code=error
+        partition_index=name.partition, low_watermark=low_watermark, error_code=error
     )
 
 
