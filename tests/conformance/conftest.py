@@ -27,10 +27,17 @@ def client(request: pytest.FixtureRequest) -> StockClient:
 
 
 @pytest.fixture
-def proxied(tmp_path: Path) -> Iterator[Callable[[Callable[[Request], Fate]], FrameProxy]]:
+def brokers() -> list[BrokerProcess]:
+    """The brokers that ``proxied`` has started."""
+    return []
+
+
+@pytest.fixture
+def proxied(
+    tmp_path: Path, brokers: list[BrokerProcess]
+) -> Iterator[Callable[[Callable[[Request], Fate]], FrameProxy]]:
     """Start a proxy with this rule, and a broker that is reached through it alone."""
     proxies: list[FrameProxy] = []
-    brokers: list[BrokerProcess] = []
 
     def start(decide: Callable[[Request], Fate]) -> FrameProxy:
         proxy = FrameProxy(decide)

@@ -4,11 +4,13 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.support.broker import BrokerProcess
 from tests.support.proxy import Fate, FrameProxy, Request
 from tests.support.stock import Confluent, Fenced, StockClient, ToSend
 from tests.support.waiting import wait_until
 
-PRODUCE, END_TXN = 0, 26
+PRODUCE, ADD_PARTITIONS, END_TXN = 0, 24, 26
+LOST_ONE_IN = 4
 StartProxy = Callable[[Callable[[Request], Fate]], FrameProxy]
 
 
@@ -77,6 +79,30 @@ def test_a_lost_answer_to_a_commit_is_asked_again_and_commits_once(  # E14
     writer.close()
     assert rule.count == 3, "the first commit was asked for twice, the second once"
     assert [seen.value for seen in client.read(proxy.address, "commits")] == [b"1", b"2"]
+
+
+def test_no_client_that_reconnects_is_taken_for_one_that_was_left_behind(  # E14
+    client: StockClient, proxied: StartProxy, brokers: list[BrokerProcess]
+) -> None:
+    rules = [
+        Nth(key, set(range(LOST_ONE_IN, 100, LOST_ONE_IN)), Fate.LOSE_ANSWER)
+        for key in (PRODUCE, ADD_PARTITIONS, END_TXN)
+    ]
+
+    def lose_some(request: Request) -> Fate:
+        return max((rule(request) for rule in rules), key=lambda fate: fate is Fate.LOSE_ANSWER)
+
+    proxy = proxied(lose_some)
+    writer = client.transactional(proxy.address, "id")
+    sent = [b"%d" % number for number in range(12)]
+    for value in sent:
+        writer.begin()
+        writer.send("reconnects", value)
+        writer.commit()
+    writer.close()
+    assert all(rule.count > len(sent) for rule in rules), "nothing was sent again"
+    assert [seen.value for seen in client.read(proxy.address, "reconnects")] == sent
+    assert "older than the one that it uses now" not in brokers[0].stderr
 
 
 def test_a_produce_that_arrives_after_its_transaction_was_fenced_is_refused(  # E2, E14
