@@ -32,15 +32,15 @@ EQUAL_MARKER = Bug(
     ),
     ("queue", "bank"),
 )
-STRANGERS_END = Bug(
-    "end of any epoch taken for a repeated one",
-    "E2, E14",
-    "a fenced producer's commit is answered with its successor's success, and its identity",
+STALE_END = Bug(
+    "end of the epoch before accepted",
+    "E14",
+    "a delayed EndTxn of the last transaction ends the one that is open",
     (
         Edit(
             ENDING,
-            " and asked == current.previous:\n",
-            ":\n",
+            "    if current.successor.producer_epoch != asked.producer_epoch:\n",
+            "    if current.successor.producer_epoch - asked.producer_epoch not in (0, 1):\n",
         ),
     ),
     ("queue", "bank"),
@@ -80,4 +80,4 @@ ENLISTED_NOWHERE = Bug(
     ("queue", "bank"),
 )
 
-VERSION_2_BUGS = (NO_NEW_EPOCH, EQUAL_MARKER, STRANGERS_END, NOT_YET_ENLISTED, ENLISTED_NOWHERE)
+VERSION_2_BUGS = (NO_NEW_EPOCH, EQUAL_MARKER, STALE_END, NOT_YET_ENLISTED, ENLISTED_NOWHERE)
