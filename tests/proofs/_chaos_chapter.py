@@ -38,7 +38,6 @@ class Script:
     scale: Scale
     faults: Faults = field(default_factory=lambda: FAULTS)
     disk_mebibytes: int = 4096
-    spare_end_txn_of: str = ""
     """Client ids whose EndTxn the proxy does not hold; ``_chaos_holds``."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """The broker's: with it a planted break runs in the product's place."""
@@ -87,9 +86,7 @@ def play(
                 scale=script.scale,
             )
             crew = Crew(told)
-            nemesis = Nemesis(
-                broker, crew, proxy, disk, script.seed, script.spare_end_txn_of, diary(folder)
-            )
+            nemesis = Nemesis(broker, crew, proxy, disk, script.seed, diary(folder))
             try:
                 _act(script, outcome, nemesis, lambda: watch(told.counts))
             finally:

@@ -73,12 +73,10 @@ class Order:
     kind: str
     wait: bool
     most_s: float
-    spare: str
-    """Not of clients whose id begins so; empty spares none."""
 
     def wants(self, seen: Seen) -> bool:
         """Whether this is such a frame."""
-        return seen.kind == self.kind and not (self.spare and seen.client_id.startswith(self.spare))
+        return seen.kind == self.kind
 
 
 class Hold:

@@ -108,8 +108,6 @@ class Nemesis:
     proxy: ProxyProcess
     disk: FullDisk
     seed: str
-    spare_end_txn_of: str
-    """Client ids whose EndTxn is not held; see the report."""
     diary: Recorder
     """Every fault is written down here, for charts."""
     counts: Counter[str] = field(default_factory=Counter)
@@ -241,6 +239,5 @@ class Nemesis:
                 kind=kind,
                 wait=self._chosen.random() < 0.3,
                 most_s=HELD_S_MAX,
-                spare=self.spare_end_txn_of if kind == END else "",
             )
         self._wait(fault)

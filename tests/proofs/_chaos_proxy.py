@@ -8,7 +8,7 @@ each answered with a line of counts:
 - ``{"do": "cut", "ways": ["up", "down"]}``: nothing passes that way; ``{"do": "resume"}`` ends it.
 - ``{"do": "reset", "share": 0.5}``: break that share of the connections.
 - ``{"do": "lose", "chance": P}``: an answer is dropped and its connection broken.
-- ``{"do": "hold", "kind": "Produce", "wait": false, "most_s": S, "spare": ""}``: ``_chaos_holds``.
+- ``{"do": "hold", "kind": "Produce", "wait": false, "most_s": S}``: ``_chaos_holds``.
 - ``{"do": "heal"}``: deliver what is held and be a wire again. ``{"do": "counts"}``.
 """
 
@@ -327,9 +327,8 @@ class Network:
                 "kind": str(kind),
                 "wait": bool(wait),
                 "most_s": float(most_s),
-                "spare": str(spare),
             }:
-                self.orders.append(Order(kind, wait=wait, most_s=most_s, spare=spare))
+                self.orders.append(Order(kind, wait=wait, most_s=most_s))
             case {"do": "heal"}:
                 self.heal()
             case _:

@@ -32,15 +32,13 @@ its transaction, the begin of the same producer's next one and up to four of tha
 delayed message in a later transaction (E14). Without transactions it waits for up to four later
 writes of the producer. A connection that broke towards the broker meanwhile delivers nothing.
 """
-OPEN_PROSE = """\
-On transaction version 1, which clients are offered, one producer's transactions share an epoch. An
-EndTxn whose client got no answer, asked again elsewhere and went on can arrive in the next one and
-end it (E14; `docs/internals/rules.md` lists it as left open). Our own client takes a fresh epoch
-after such an end, and aiokafka does not. So the chapters above hold no EndTxn of aiokafka's, and
-only that; here nothing else is held, of either client. What is found with aiokafka is the hole, and
-not counted as bad above; what is found with our own client would be.
+ENDS_PROSE = """\
+An EndTxn whose client got no answer, asked again elsewhere and went on must not end the next
+transaction (E14). Here nothing else is held. Our own client speaks transaction version 2, where
+each transaction has an epoch of its own; aiokafka speaks version 1, where it is the connection that
+tells.
 """
-OPEN_HEAD = (
+ENDS_HEAD = (
     "| workload | EndTxn delivered in a later transaction | transactions | records acknowledged "
     "| anomalies |",
     "|---|---:|---:|---:|---|",
@@ -103,16 +101,14 @@ class Proof:
     command: str
     commit: str
     chapters: list[Chapter]
-    own_client_apart: list[Chapter] = field(default_factory=list)
-    """Chapters of late EndTxn frames only, on a client that takes a fresh epoch after them."""
-    other_client_apart: list[Chapter] = field(default_factory=list)
-    """The same on one that does not: what transaction version 1 leaves open."""
+    ends_alone: list[Chapter] = field(default_factory=list)
+    """Chapters that held nothing but EndTxn."""
     breaks: list[Found] = field(default_factory=list)
 
     @property
     def problems(self) -> list[str]:
         """Every promise that was not kept."""
-        promised = [*self.chapters, *self.own_client_apart]
+        promised = [*self.chapters, *self.ends_alone]
         return [f"chapter {each.name}: {text}" for each in promised for text in each.problems]
 
     @property
@@ -171,7 +167,7 @@ def report(proof: Proof) -> str:
         *_figures(proof),
         *_faults(proof),
         *_problems(proof),
-        *_open(proof),
+        *_ends_alone(proof),
         *_breaks(proof.breaks),
     ]
     return "\n".join(lines).rstrip() + "\n"
@@ -279,11 +275,11 @@ def _problems(proof: Proof) -> list[str]:
     return lines
 
 
-def _open(proof: Proof) -> list[str]:
-    if not proof.other_client_apart:
+def _ends_alone(proof: Proof) -> list[str]:
+    if not proof.ends_alone:
         return []
     rows = []
-    for each in [*proof.own_client_apart, *proof.other_client_apart]:
+    for each in proof.ends_alone:
         assert each.checked is not None
         late = each.network[f"delivered {END}, in a later transaction"]
         found = {kind: count for kind, count in each.checked.found.items() if kind in ERRORS}
@@ -294,11 +290,11 @@ def _open(proof: Proof) -> list[str]:
             f"{counts['sends acknowledged']:,} | {anomalies} |"
         )
     return [
-        "## Shown apart: what is left open",
+        "## Old ends of transactions alone",
         "",
-        *OPEN_PROSE.splitlines(),
+        *ENDS_PROSE.splitlines(),
         "",
-        *OPEN_HEAD,
+        *ENDS_HEAD,
         *rows,
         "",
     ]

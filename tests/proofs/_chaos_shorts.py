@@ -1,4 +1,4 @@
-"""Short chapters beside the long run: breaks to be found, and what is left open on purpose."""
+"""Short chapters beside the long run: breaks to be found, and old ends of transactions alone."""
 
 import sys
 import tempfile
@@ -53,7 +53,7 @@ def played_and_checked(script: Script, folder: Path) -> Chapter:
     return chapter
 
 
-def show_open(seed: int, workloads: Sequence[str]) -> list[Chapter]:
+def play_ends(seed: int, workloads: Sequence[str]) -> list[Chapter]:
     """Deliver nothing but old EndTxn frames, in later transactions, to each of these workloads."""
     with tempfile.TemporaryDirectory(prefix="fencelog-chaos-") as folder:
         return [
@@ -62,7 +62,7 @@ def show_open(seed: int, workloads: Sequence[str]) -> list[Chapter]:
                     number=number,
                     workload=workload,
                     durability="os",
-                    seed=f"{seed}-open-{workload}",
+                    seed=f"{seed}-ends-{workload}",
                     seconds=OPEN_CHAPTER_S,
                     gap_s=OPEN_GAP_S,
                     scale=SMALL,

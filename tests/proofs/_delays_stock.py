@@ -82,7 +82,7 @@ def _play(
             writer = client.transactional(address, name)
         if transaction == held_at:
             order = {"kind": chosen.choice(KINDS), "wait": False, "most_s": HELD_MOST_S}
-            proxy.tell("hold", **order, spare="")
+            proxy.tell("hold", **order)
         if not _transaction(writer, name, transaction, chosen.random() < 0.7, told):
             with suppress(Exception):
                 writer.close()

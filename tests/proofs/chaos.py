@@ -28,7 +28,7 @@ from tests.proofs._chaos_chapter import Script
 from tests.proofs._chaos_check import Check
 from tests.proofs._chaos_live import Live, run_chapter
 from tests.proofs._chaos_report import Chapter, Proof, report
-from tests.proofs._chaos_shorts import find_breaks, show_open
+from tests.proofs._chaos_shorts import find_breaks, play_ends
 from tests.proofs._report import commit
 
 ROOT = Path(__file__).parent.parent.parent
@@ -39,11 +39,8 @@ GAP_S = 3.0
 LARGE = Scale(clients=4, partitions=3, records_per_send=600, pause_s=0.02, key_records=100_000)
 CHAPTERS = [name for name in WORKLOADS if name not in {"copy", "keyed"}]
 """Sessions of groups and what is meant to vanish are played by the simulator."""
-OPEN_ON_VERSION_1 = "queue-aiokafka"
-"""Client ids that begin so are of producers that go on under one epoch after an EndTxn without an
-answer. On transaction version 1 a delayed EndTxn can end their next transaction: what the rules
-list as left open (E14). Such frames are not held in the chapters; they are shown and counted apart.
-"""
+ENDS_ALONE = ("queue", "queue-aiokafka")
+"""Played once more with nothing but old EndTxn frames: one client of each transaction version."""
 
 
 def _arguments(argv: list[str]) -> argparse.Namespace:
@@ -53,7 +50,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     add("--chapter-seconds", type=float, default=CHAPTER_S, help="of faults in each chapter")
     add("--gap", type=float, default=GAP_S, help="mean seconds between two faults of a row")
     add("--workloads", default=",".join(CHAPTERS), help="by chapters, in turn")
-    add("--only-chapters", action="store_true", help="no planted breaks, nothing shown apart")
+    add("--only-chapters", action="store_true", help="no planted breaks, no old EndTxn alone")
     add("--seed", type=int, default=None, help="default: a new one; it is printed")
     add("--report", type=Path, default=None, help="default: by date, for a run of an hour")
     return parser.parse_args(argv)
@@ -73,7 +70,6 @@ def _scripts(wanted: argparse.Namespace, seed: int) -> Iterator[Script]:
             seconds=wanted.chapter_seconds,
             gap_s=wanted.gap,
             scale=LARGE,
-            spare_end_txn_of=OPEN_ON_VERSION_1,
         )
 
 
@@ -131,14 +127,13 @@ def main(argv: list[str]) -> int:
     under_test = commit(ROOT)
     with _copied_code():
         chapters = _run(wanted, seed)
-        others = [] if wanted.only_chapters else show_open(seed, ("queue", OPEN_ON_VERSION_1))
+        others = [] if wanted.only_chapters else play_ends(seed, ENDS_ALONE)
     proof = Proof(
         began=began,
         commit=under_test,
         command=f"./dev prove chaos --minutes {wanted.minutes:g} --seed {seed}",
         chapters=chapters,
-        own_client_apart=others[:1],
-        other_client_apart=others[1:],
+        ends_alone=others,
         breaks=[] if wanted.only_chapters else find_breaks(seed, wanted.workloads.split(",")),
     )
     text = report(proof)
