@@ -3,6 +3,8 @@
 import socket
 import struct
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -102,6 +104,38 @@ def test_a_client_that_sends_nothing_whole_disturbs_nobody(
         client = Confluent()
         client.write(shared_broker.address, topic, [ToSend(b"1")])
         assert [seen.value for seen in client.read(shared_broker.address, topic)] == [b"1"]
+
+
+class TightBroker(BrokerProcess):
+    """A broker that may open few files."""
+
+    FILES = 300
+
+    def command(self) -> list[str]:
+        """The command line that ``start`` runs."""
+        return ["sh", "-c", f'ulimit -n {self.FILES}; exec "$0" "$@"', *super().command()]
+
+
+def test_connections_leave_the_partitions_a_quarter_of_the_files(tmp_path: Path) -> None:
+    with TightBroker(tmp_path / "data") as broker, ExitStack() as stack:
+        client = Confluent()
+        client.write(broker.address, "before", [ToSend(b"1")])
+        place = (broker.host, broker.port)
+        kept = []
+        for _ in range(TightBroker.FILES):
+            connection = stack.enter_context(socket.create_connection(place, 10))
+            connection.sendall(frame(header(18, 0)))
+            if answer_or_end(connection):
+                kept.append(connection)
+        assert TightBroker.FILES // 2 < len(kept) <= 3 * TightBroker.FILES // 4
+        for each in kept[:10]:
+            each.close()
+        # There are files left for new partitions, and the old ones are in service.
+        client.write(broker.address, "after", [ToSend(b"2")])
+        client.write(broker.address, "before", [ToSend(b"3")])
+        seen = [each.value for each in client.read(broker.address, "before")]
+        assert seen == [b"1", b"3"]
+        assert "ulimit -n" in broker.stderr
 
 
 # -- damage to requests of every API and version ---------------------------------------------------

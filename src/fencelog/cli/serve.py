@@ -3,10 +3,13 @@
 import asyncio
 import gc
 import logging
+import resource
 import signal
 import sys
 import tempfile
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -91,12 +94,35 @@ def _run(
     except ConfigError as error:
         sys.stderr.write(f"fencelog: {error}\n")
         raise typer.Exit(2) from error
+    config = _within_file_limit(config)
     try:
         code = _run_loop(_serve(config, announce))
     except (FencelogError, OSError) as error:
         sys.stderr.write(f"fencelog: cannot serve {config.data_dir}: {error}\n")
         raise typer.Exit(1) from error
     raise typer.Exit(code)
+
+
+def _within_file_limit(config: BrokerConfig) -> BrokerConfig:
+    """Open as many files as the system lets us, and keep a quarter of them from the connections.
+
+    Every partition has a file: one that could not open its next would be out of service.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # some systems have a lower limit than they say
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    room = 3 * soft // 4
+    if soft == resource.RLIM_INFINITY or config.connections_max <= room:
+        return config
+    logging.getLogger(__name__).warning(
+        "%d connections at most, not max.connections=%d: a process may open %d files here "
+        "(ulimit -n), and a quarter of them is kept for partitions",
+        room,
+        config.connections_max,
+        soft,
+    )
+    return replace(config, connections_max=room)
 
 
 def _run_loop(main: Coroutine[None, None, int]) -> int:
