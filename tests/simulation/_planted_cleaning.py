@@ -9,7 +9,6 @@ FILES = "storage/compaction.py"
 RECOVER = "storage/recover.py"
 STARTS = "broker/log_starts.py"
 PARTITION_LOG = "log/partition_log.py"
-RETENTION = "log/retention.py"
 KEYED = ("keyed", "copy")
 COPY = ("copy", "keyed")
 
@@ -169,21 +168,29 @@ CLEANING_BUGS: tuple[Bug, ...] = (
         ("keyed",),
     ),
     Bug(
-        "retention passes the high watermark",
+        "LSO left behind by a deletion",
         "D4",
-        "segments go by age and size, whatever of them is acknowledged",
+        "the log start passes the first record of an open transaction, and the LSO stays there",
         (
             Edit(
-                RETENTION,
-                "segment.next_offset <= high_watermark and segment.base_offset < written_base",
-                "True",
-            ),
-            Edit(
                 PARTITION_LOG,
-                "        if not state.log_start <= offset <= self.high_watermark:\n"
-                "            return ErrorCode.OFFSET_OUT_OF_RANGE\n"
-                "        gone",
-                "        gone",
+                "del state.segments[: len(gone)]\n        self._move_last_stable_offset()\n",
+                "del state.segments[: len(gone)]\n",
+            ),
+        ),
+        ("keyed",),
+    ),
+    Bug(
+        "log start seen before it is stored",
+        "D4",
+        "readers are told of a log start that a crash takes back",
+        (
+            Edit(
+                STARTS,
+                "    if ready:\n",
+                "    for partition, start in ready.items():\n"
+                "        partition.log.advance_start(start)\n"
+                "    if ready:\n",
             ),
         ),
         ("keyed",),
