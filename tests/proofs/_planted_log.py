@@ -19,9 +19,9 @@ LOG_CHANGES = [
     ),
     (
         "D4",
-        "broker/log_manager.py",
-        "        await self._directory.checkpoint({}, {partition.name: start})\n",
-        "",
+        "broker/log_starts.py",
+        "        await directory.checkpoint({}, {each.name: start for each, start in ready.items()})\n",
+        "        pass\n",
         RECORDS + "test_a_power_cut_at_any_step_leaves_the_start_before_or_after",
     ),
     (
