@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tests.proofs._delays_schedule import Mode, Version
+from tests.proofs._delays_schedule import Kind
 from tests.simulation._bug import Bug, Edit
 from tests.simulation._planted_coordinators import EPOCH_NOT_CHECKED
 
@@ -12,8 +12,7 @@ class Break:
     """A bug, and the schedules that must find it."""
 
     bug: Bug
-    version: Version
-    mode: Mode
+    kind: Kind
 
 
 NO_AGE = Break(
@@ -30,8 +29,7 @@ NO_AGE = Break(
             ),
         ),
     ),
-    version=1,
-    mode="connection",
+    kind=Kind(version=1, mode="connection"),
 )
 BREAKS = (
     Break(
@@ -52,9 +50,8 @@ BREAKS = (
                 ),
             ),
         ),
-        version=2,
-        mode="connection",
+        kind=Kind(version=2, mode="connection"),
     ),
-    Break(EPOCH_NOT_CHECKED, version=2, mode="connection"),
+    Break(EPOCH_NOT_CHECKED, kind=Kind(version=2, mode="connection")),
     NO_AGE,
 )

@@ -22,7 +22,7 @@ from fencelog.wire.headers import (
     response_is_flexible,
 )
 from fencelog.wire.message import Message
-from tests.proofs._delays_schedule import Hold, Schedule
+from tests.proofs._delays_schedule import Hold, Lines, Schedule
 
 M = TypeVar("M", bound=Message)
 ANSWER_S = 30.0
@@ -33,6 +33,13 @@ ROLES = {
     ApiKey.OFFSET_FETCH: "group",
 }
 """Whom a request is for; all others are for the transaction's coordinator."""
+APART: dict[Lines, tuple[str, ...]] = {
+    "one": (),
+    "leader apart": ("leader",),
+    "coordinator apart": ("coordinator",),
+    "group apart": ("leader", "group"),
+}
+"""Roles with a connection to themselves; the others share one."""
 
 
 class HeldError(Exception):
@@ -229,7 +236,9 @@ class Network:
             self._lines = {role: each for role, each in self._lines.items() if each is not line}
 
     async def _line(self, api: ApiKey) -> Line:
-        role = ROLES.get(api, "coordinator") if self.schedule.is_split else "all"
+        role = ROLES.get(api, "coordinator")
+        if role not in APART[self.schedule.lines]:
+            role = "shared"
         line = self._lines.get(role)
         if line is None or line.is_lost:
             line = Line()

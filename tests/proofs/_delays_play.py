@@ -29,12 +29,13 @@ from fencelog.wire.messages.list_transactions import (
 )
 from tests.proofs._delays_network import Network
 from tests.proofs._delays_producer import OPEN, SOURCE, Producer, Slot
-from tests.proofs._delays_schedule import PRODUCES_EACH, Schedule
+from tests.proofs._delays_schedule import PRODUCES_EACH, TRANSACTIONS, Schedule
 from tests.support.broker import BrokerProcess
 from tests.support.node import visible
 
 SLOTS = 24
-TIMEOUT_MS, SHORT_TIMEOUT_MS = 10_000, 500
+TIMEOUT_MS, SHORT_TIMEOUT_MS = 10_000, 1_500
+"""Of transactions; short where a schedule has its producer wait for the end of one."""
 STUCK_AFTER_TIMEOUT_S = 10.0
 """The longest that readers may wait for a transaction beyond its timeout."""
 SCHEDULE_LIMIT_S = 120.0
@@ -133,6 +134,7 @@ async def play(schedule: Schedule, slot: Slot, arena: "Arena") -> Outcome:
         write=events.append,
         aborts=schedule.aborts,
     )
+    inputs = _inputs(slot, events)
     try:
         starts = await desk.ends(slot.topic, REPLICATED)
         async with asyncio.timeout(SCHEDULE_LIMIT_S):
@@ -140,7 +142,7 @@ async def play(schedule: Schedule, slot: Slot, arena: "Arena") -> Outcome:
             await network.finish()
         await arena.passed(schedule)
         outcome.stuck_s = await _rest(desk, slot, timeout_ms / 1000 + STUCK_AFTER_TIMEOUT_S)
-        await _look(desk, slot, producer, starts, events)
+        await _look(desk, slot, producer, starts, inputs, events)
         outcome.problems += [str(each) for each in check(events).problems]
     except (AssertionError, OSError) as error:
         outcome.problems.append(f"{type(error).__name__}: {error}")
@@ -164,8 +166,29 @@ async def _rest(desk: Desk, slot: Slot, limit_s: float) -> float:
     return time.monotonic() - began
 
 
+def _inputs(slot: Slot, events: list[Event]) -> dict[str, list[list[object]]]:
+    """Say that the inputs are there; returns what a reader of them sees.
+
+    They are numbers and no records: what is made of them is all that the proof is about.
+    """
+    count = PRODUCES_EACH * TRANSACTIONS // len(slot.sources)
+    found: dict[str, list[list[object]]] = {
+        key: [[offset, f"input {offset}"] for offset in range(count)] for key in slot.keys.values()
+    }
+    sends = [(key, value, offset) for key, each in found.items() for offset, value in each]
+    recorder = Recorder("inputs", now=time.monotonic, write=events.append)
+    sent = recorder.invoke([["send", key, value] for key, value, _ in sends])
+    sent.ok([["send", key, value, offset] for key, value, offset in sends])
+    return found
+
+
 async def _look(
-    desk: Desk, slot: Slot, producer: Producer, starts: Sequence[int], events: list[Event]
+    desk: Desk,
+    slot: Slot,
+    producer: Producer,
+    starts: Sequence[int],
+    inputs: Mapping[str, list[list[object]]],
+    events: list[Event],
 ) -> None:
     """Write down what a last reader sees, where the log ends, and what the group has committed."""
     final = Recorder(f"{FINAL}-{producer.name}", now=time.monotonic, write=events.append)
@@ -179,7 +202,7 @@ async def _look(
         ]
         for index in range(PRODUCES_EACH)
     }
-    polled.ok([["poll", found]])
+    polled.ok([["poll", {**inputs, **found}]])
     final.end(
         {
             key_of(slot.topic, index): {
@@ -191,7 +214,8 @@ async def _look(
             for index in range(PRODUCES_EACH)
         }
     )
-    final.group_end(producer.name, {slot.source: await producer.position()})
+    committed = await producer.positions()
+    final.group_end(producer.name, {slot.keys[each]: at for each, at in committed.items()})
 
 
 class Arena:
@@ -205,7 +229,7 @@ class Arena:
         self._broker = BrokerProcess(
             Path(self._folder.name) / "data", config=config, environment=environment or {}
         )
-        self._slots = [Slot(topic=f"delays-{n}", source_partition=n) for n in range(SLOTS)]
+        self._slots = [Slot(topic=f"delays-{n}", sources=(2 * n, 2 * n + 1)) for n in range(SLOTS)]
         self._expected: set[int] = set()
         self._has_restarted = asyncio.Event()
 
@@ -217,7 +241,7 @@ class Arena:
     async def __aenter__(self) -> "Arena":
         """Start it and make the topics."""
         await asyncio.to_thread(self._broker.start)
-        topics = [(slot.topic, PRODUCES_EACH) for slot in self._slots] + [(SOURCE, SLOTS)]
+        topics = [(slot.topic, PRODUCES_EACH) for slot in self._slots] + [(SOURCE, 2 * SLOTS)]
         request = CreateTopicsRequest(
             topics=[
                 CreatableTopic(name=name, num_partitions=count, replication_factor=1)
@@ -279,5 +303,5 @@ class Arena:
                 self._has_restarted.set()
 
     def _network(self) -> Network:
-        nobody = Schedule(number=-1, version=1, holds=(), is_split=False, aborts=(), restarts=False)
+        nobody = Schedule(number=-1, version=1, holds=(), lines="one", aborts=(), restarts=False)
         return Network(address=self.address, schedule=nobody, restart=lambda: self.restart(nobody))

@@ -49,7 +49,7 @@ from tests.proofs._delays_schedule import PRODUCES_EACH, TRANSACTIONS, Hold, Ver
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 SOURCE = "delays-in"
-LIVES_MAX = 8
+LIVES_MAX = 12
 BACK_OFF_S = 0.002
 OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 AWAY_POLL_S = 0.05
@@ -98,15 +98,15 @@ class GivenUpError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Slot:
-    """Where a schedule plays: a topic that is its own meanwhile, and an input partition."""
+    """Where a schedule plays: a topic that is its own meanwhile, and input partitions."""
 
     topic: str
-    source_partition: int
+    sources: tuple[int, ...]
 
     @property
-    def source(self) -> str:
-        """The input's key in histories."""
-        return key_of(SOURCE, self.source_partition)
+    def keys(self) -> dict[int, str]:
+        """The inputs' keys in histories."""
+        return {each: key_of(SOURCE, each) for each in self.sources}
 
 
 @dataclass(kw_only=True)
@@ -115,6 +115,7 @@ class _Attempt:
 
     invocation: Invocation
     values: list[str]
+    source: int
     position: int
     offsets: list[int | None]
     may_be_committed: bool = False
@@ -142,31 +143,45 @@ class Producer:
 
     async def run(self) -> None:
         """Work until all inputs have their outputs. Raises AssertionError where that never ends."""
-        position = await self._succeed()
-        total = PRODUCES_EACH * TRANSACTIONS
-        while position < total:
+        await self._succeed()
+        while source := await self._next_source():
             assert self.lives < LIVES_MAX, f"{self.name} gets nowhere: {self.disturbed}"
             try:
-                position = await self._transaction(position)
+                await self._transaction(*source)
             except RefusedError as error:
                 self.disturbed.append(str(error))
-                position = await self._replaced()
+                await self._replaced()
             except GivenUpError as error:
-                position = await self._react(error.hold)
+                await self._react(error.hold)
+
+    async def _next_source(self) -> tuple[int, int] | None:
+        """Where to take inputs from, the partitions by turns; None: all are done.
+
+        By turns, so that the next transaction does not make good what is late from the one before;
+        and always from what is committed, as after a rebalance, so that it shows.
+        """
+        positions = await self.positions()
+        count = len(self.slot.sources)
+        each = PRODUCES_EACH * TRANSACTIONS // count
+        for ahead in range(count):
+            source = self.slot.sources[(self.network.attempt + ahead) % count]
+            if positions[source] < each:
+                return source, positions[source]
+        return None
 
     # --- one transaction
 
-    async def _transaction(self, position: int) -> int:
-        """Returns the position after it."""
+    async def _transaction(self, source: int, position: int) -> None:
         number = self.network.attempt
         assert self._recorder is not None
         values = [f"{self.name}.{number}.{index}" for index in range(PRODUCES_EACH)]
         offsets: list[int | None] = [None] * PRODUCES_EACH
         self._current = current = _Attempt(
             invocation=self._recorder.invoke(
-                self._steps(values, offsets, position), transactional=True
+                self._steps(values, offsets, source, position), transactional=True
             ),
             values=values,
+            source=source,
             position=position,
             offsets=offsets,
         )
@@ -177,32 +192,25 @@ class Producer:
         after = position + PRODUCES_EACH
         if self.version == 1:
             await self._step(self._enlist_group())
-        await self._step(self._commit_offsets(after))
+        await self._step(self._commit_offsets(source, after))
         if number in self.aborts:
             await self._end(commit=False)
             self._over(failed="on purpose")
-            return position
+            return
         current.invocation.committing()
         current.may_be_committed = True
         await self._end(commit=True)
         self._over(failed=None)
-        return after
 
     def _steps(
-        self, values: list[str], offsets: list[int | None], position: int
+        self, values: list[str], offsets: list[int | None], source: int, position: int
     ) -> list[list[object]]:
+        key = self.slot.keys[source]
         steps: list[list[object]] = [
-            [
-                "send",
-                key_of(self.slot.topic, index),
-                value,
-                offset,
-                [self.slot.source, position + index],
-            ]
+            ["send", key_of(self.slot.topic, index), value, offset, [key, position + index]]
             for index, (value, offset) in enumerate(zip(values, offsets, strict=True))
         ]
-        after = {self.slot.source: position + PRODUCES_EACH}
-        return [*steps, ["commit", self.name, after]]
+        return [*steps, ["commit", self.name, {key: position + PRODUCES_EACH}]]
 
     def _over(self, *, failed: str | None, is_known: bool = True) -> None:
         """The transaction is over, as far as its client knows."""
@@ -210,7 +218,7 @@ class Producer:
         self.network.attempt += 1
         if current is None:
             return
-        steps = self._steps(current.values, current.offsets, current.position)
+        steps = self._steps(current.values, current.offsets, current.source, current.position)
         if not is_known:
             current.invocation.indeterminate(steps, failed or "")
         elif failed is not None:
@@ -220,24 +228,23 @@ class Producer:
 
     # --- what a missing answer leads to
 
-    async def _react(self, hold: Hold) -> int:
-        """End the transaction as the schedule says; returns where to go on."""
+    async def _react(self, hold: Hold) -> None:
+        """End the transaction as the schedule says."""
         if hold.reaction == "away":
             await self._stay_away()
         elif hold.reaction == "abort" and hold.api is not ApiKey.END_TXN:
             keeps_epoch = hold.api in (ApiKey.TXN_OFFSET_COMMIT, ApiKey.ADD_OFFSETS_TO_TXN)
-            if self.version == 2 or keeps_epoch:
-                position = self._current.position if self._current else 0
-                try:
-                    await self._end(commit=False)
-                except (RefusedError, GivenUpError) as error:
-                    self.disturbed.append(f"while aborting: {error}")
-                else:
-                    self._over(failed="given up")
-                    return position
+            if self.version == 1 and not keeps_epoch:
+                await self._replaced(is_itself=True)
+                return
+            try:
+                await self._end(commit=False)
+            except (RefusedError, GivenUpError) as error:
+                self.disturbed.append(f"while aborting: {error}")
             else:
-                return await self._replaced(is_itself=True)
-        return await self._replaced()
+                self._over(failed="given up")
+                return
+        await self._replaced()
 
     async def _stay_away(self) -> None:
         self.network.is_away = True
@@ -249,16 +256,15 @@ class Producer:
             await asyncio.sleep(AWAY_POLL_S)
         self.network.is_away = False
 
-    async def _replaced(self, *, is_itself: bool = False) -> int:
+    async def _replaced(self, *, is_itself: bool = False) -> None:
         """A successor, or oneself under a new epoch: what was open is aborted."""
         current = self._current
         may_be_committed = current is not None and current.may_be_committed
-        position = await self._succeed(is_itself=is_itself)
+        await self._succeed(is_itself=is_itself)
         self._over(failed="replaced", is_known=not may_be_committed)
         self._rename()
-        return position
 
-    async def _succeed(self, *, is_itself: bool = False) -> int:
+    async def _succeed(self, *, is_itself: bool = False) -> None:
         """Take an identity, and read where to go on."""
         request = InitProducerIdRequest(
             transactional_id=self.name,
@@ -275,12 +281,12 @@ class Producer:
             if not is_itself:
                 raise
             self.disturbed.append(f"under its own epoch: {error}")
-            return await self._succeed()
+            await self._succeed()
+            return
         self._identify(answer.producer_id, answer.producer_epoch)
         self.lives += 1
         if self._recorder is None:
             self._rename()
-        return await self.position()
 
     def _rename(self) -> None:
         """A client that is started again has another name in the history."""
@@ -292,16 +298,20 @@ class Producer:
             self.producer_id, self.epoch = producer_id, epoch
             self._sequences.clear()
 
-    async def position(self) -> int:
-        """What its group has committed."""
-        place = OffsetFetchRequestTopic(name=SOURCE, partition_indexes=[self.slot.source_partition])
+    async def positions(self) -> dict[int, int]:
+        """What its group has committed of each input partition."""
+        wanted = list(self.slot.sources)
+        place = OffsetFetchRequestTopic(name=SOURCE, partition_indexes=wanted)
         request = OffsetFetchRequest(group_id=self.name, topics=[place], require_stable=True)
 
         def code(found: OffsetFetchResponse) -> int:
-            return found.error_code or found.topics[0].partitions[0].error_code
+            return found.error_code or max(each.error_code for each in found.topics[0].partitions)
 
         answer = await self._answered(request, 7, OffsetFetchResponse, code)
-        return max(answer.topics[0].partitions[0].committed_offset, 0)
+        return {
+            each.partition_index: max(each.committed_offset, 0)
+            for each in answer.topics[0].partitions
+        }
 
     # --- requests
 
@@ -363,10 +373,8 @@ class Producer:
             request, version, AddOffsetsToTxnResponse, lambda found: found.error_code
         )
 
-    def _commit_offsets(self, position: int) -> Callable[[], Awaitable[object]]:
-        place = TxnOffsetCommitRequestPartition(
-            partition_index=self.slot.source_partition, committed_offset=position
-        )
+    def _commit_offsets(self, source: int, position: int) -> Callable[[], Awaitable[object]]:
+        place = TxnOffsetCommitRequestPartition(partition_index=source, committed_offset=position)
         request = TxnOffsetCommitRequest(
             transactional_id=self.name,
             group_id=self.name,

@@ -8,18 +8,20 @@ from importlib.metadata import version as version_of
 
 from tests.proofs._delays_breaks import Break
 from tests.proofs._delays_play import STUCK_AFTER_TIMEOUT_S, Outcome
-from tests.proofs._delays_schedule import HELD, Mode, Version
+from tests.proofs._delays_schedule import HELD, Kind
 from tests.proofs._delays_stock import Stock
 from tests.proofs._report import machine
 
 PROSE = """\
 A producer at the level of messages consumes, transforms and produces: in each transaction it writes
-to two partitions and commits its group's offset, on one connection or on one for each role, some
-transactions aborted on purpose. Its schedule holds one or two of its requests. The producer behaves
-as if its time had run out: it asks again, or gives the transaction up, or is replaced by a
-successor, or stays away until the transaction has run out of time; then it goes on. Later the held
-request arrives: with one of those of the next two transactions (before it and answered first, or
-racing with it), at the end, or after the broker was killed and started again.
+to two partitions and commits its group's offset on one of two input partitions; it begins each from
+what is committed, and some are aborted on purpose. It keeps one connection, or two as the stock
+clients do, or (*the group apart*) one each for leader, coordinator and group, as a producer of
+version 1 does before several brokers only. Its schedule holds one or two of its requests. The
+producer behaves as if its time had run out: it asks again, or gives the transaction up, or is
+replaced by a successor, or stays away until the transaction has run out of time; then it goes on.
+Later the held request arrives: with one of those of the next two transactions (before it and
+answered first, or racing with it), at the end, or after the broker was killed and started again.
 
 How a request is held: **connection**, with all that follows on its connection, which is older than
 those that the producer opens then; **reordered**, alone, while later requests pass it on the same
@@ -53,17 +55,11 @@ ORDER = (
 class Part:
     """All schedules of one version whose requests were held in one way."""
 
-    version: Version
-    mode: Mode
+    kind: Kind
     outcomes: list[Outcome]
     left_open: list[str]
     """Transactions that were open when their time, and more, was over."""
     seconds: float
-
-    @property
-    def is_promised(self) -> bool:
-        """Whether nothing may go wrong here."""
-        return self.version == 2 or self.mode == "connection"
 
     @property
     def wrong(self) -> list[Outcome]:
@@ -74,7 +70,7 @@ class Part:
     def summary(self) -> str:
         """One line."""
         return (
-            f"version {self.version}, {self.mode}: {len(self.outcomes):,} schedules, "
+            f"{self.kind.name}: {len(self.outcomes):,} schedules, "
             f"{len(self.wrong)} wrong, {self.seconds:.0f} s"
         )
 
@@ -114,12 +110,12 @@ class Proof:
         found = [
             f"{each.schedule}: {problem}"
             for part in self.parts
-            if part.is_promised
+            if part.kind.is_promised
             for each in part.wrong
             for problem in each.problems
         ]
         found += [
-            f"version {part.version}, {part.mode}: {name} is open after its timeout"
+            f"{part.kind.name}: {name} is open after its timeout"
             for part in self.parts
             for name in part.left_open
         ]
@@ -134,8 +130,8 @@ class Proof:
     def summary(self) -> str:
         """One line."""
         schedules = sum(len(part.outcomes) for part in self.parts)
-        promised = sum(len(part.outcomes) for part in self.parts if part.is_promised)
-        open_ones = [part for part in self.parts if not part.is_promised]
+        promised = sum(len(part.outcomes) for part in self.parts if part.kind.is_promised)
+        open_ones = [part for part in self.parts if not part.kind.is_promised]
         wrong = sum(len(part.wrong) for part in open_ones)
         return (
             f"{schedules:,} schedules, {promised:,} of them under a promise: "
@@ -190,8 +186,9 @@ def _overview(parts: Sequence[Part]) -> list[str]:
             f"{max((each.stuck_s for each in part.outcomes), default=0):.2f} s",
             f"{part.seconds:.0f}",
         ]
-        promised = "yes" if part.is_promised else "no, counted"
-        head = f"| {part.version} | {part.mode} | {promised} | "
+        promised = "yes" if part.kind.is_promised else "no, counted"
+        held = part.kind.name.partition(", ")[2]
+        head = f"| {part.kind.version} | {held} | {promised} | "
         lines.append(head + " | ".join(str(each) for each in numbers) + " |")
     return [*lines, "", *CUT_OFF.splitlines(), ""]
 
@@ -211,9 +208,9 @@ def _arrivals(part: Part) -> list[str]:
         for arrival in each.arrivals:
             counts[arrival] += 1
             wrong[arrival] += bool(each.problems)
-    names = [api.name for api in HELD[part.version]]
+    names = [api.name for api in HELD[part.kind.version]]
     lines = [
-        f"## Version {part.version}, {part.mode}",
+        f"## {part.kind.name.capitalize()}",
         "",
         f"| it arrived | {' | '.join(names)} |",
         f"|---|{'---:|' * len(names)}",
@@ -267,7 +264,7 @@ def _break_lines(breaks: Sequence[Broken]) -> list[str]:
         wrong = len(each.problems) or "**NOT FOUND**"
         first = each.problems[0].replace("|", "/").replace("\n", " ")[:140] if each.problems else ""
         lines.append(
-            f"| {bug.name} | {bug.says} | {each.broken.version} | {each.schedules} | {wrong} "
+            f"| {bug.name} | {bug.says} | {each.broken.kind.version} | {each.schedules} | {wrong} "
             f"| {len(each.without_delay)} | {first} |"
         )
     return [*lines, ""]

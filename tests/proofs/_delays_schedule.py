@@ -18,6 +18,11 @@ opens then. ``reordered``: alone, while the rest of its connection passes. ``lat
 all that follows, and it reaches the broker on a connection that is opened only then.
 """
 
+Lines = Literal["one", "leader apart", "coordinator apart", "group apart"]
+"""Which connections a producer keeps: one; one for the leader and one for both coordinators, as
+kafka-python and aiokafka do; one for the transaction's coordinator and one for the rest, as
+librdkafka does; or one for each of the three, as with three brokers."""
+
 Reaction = Literal["retry", "abort", "replace", "away"]
 """What the client does about the missing answer.
 
@@ -40,13 +45,41 @@ HELD: dict[Version, tuple[ApiKey, ...]] = {
     2: (ApiKey.PRODUCE, ApiKey.TXN_OFFSET_COMMIT, ApiKey.END_TXN),
 }
 """A producer of version 2 enlists by writing."""
-MODES: dict[Mode, float] = {"connection": 0.5, "reordered": 0.3, "late connection": 0.2}
+LINES: tuple[Lines, ...] = ("one", "leader apart", "coordinator apart", "group apart")
 REACTIONS: dict[Reaction, float] = {"retry": 0.55, "abort": 0.25, "replace": 0.15, "away": 0.05}
 RACES: dict[Race, float] = {"settled": 0.5, "first": 0.25, "second": 0.25}
 LATER_MAX: dict[Version, int] = {1: 13, 2: 9}
 """About two transactions."""
-TRANSACTIONS = 3
+TRANSACTIONS = 4
 PRODUCES_EACH = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """What the schedules of one part have in common."""
+
+    version: Version
+    mode: Mode
+    is_group_apart: bool = False
+    """Of version 1, whether the group has a connection to itself; in version 2 it may always."""
+
+    @property
+    def lines(self) -> tuple[Lines, ...]:
+        """Connections that its producers may keep."""
+        if self.version == 2:
+            return LINES
+        return ("group apart",) if self.is_group_apart else LINES[:-1]
+
+    @property
+    def is_promised(self) -> bool:
+        """Whether nothing may go wrong here (E14)."""
+        return self.version == 2 or (self.mode == "connection" and not self.is_group_apart)
+
+    @property
+    def name(self) -> str:
+        """In words."""
+        apart = ", the group apart" if self.is_group_apart else ""
+        return f"version {self.version}, {self.mode}{apart}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +105,7 @@ class Schedule:
     number: int
     version: Version
     holds: tuple[Hold, ...]
-    is_split: bool
-    """Whether coordinator, leader and group are spoken to on connections of their own."""
+    lines: Lines
     aborts: tuple[int, ...]
     """Which of its transactions it aborts on purpose."""
     restarts: bool
@@ -85,23 +117,15 @@ class Schedule:
         return f"s{self.number}"
 
 
-def draw(
-    seed: int,
-    number: int,
-    version: Version,
-    *,
-    mode: Mode | None = None,
-    restarts: bool = False,
-) -> Schedule:
-    """The schedule that this seed and number mean; ``mode`` instead of a drawn one."""
+def draw(seed: int, number: int, kind: Kind, *, restarts: bool = False) -> Schedule:
+    """The schedule of this kind that this seed and number mean."""
     chosen = random.Random(f"{seed}-{number}")
-    one_mode = _pick(chosen, MODES) if mode is None else mode
     count = 1 if restarts else chosen.choice((1, 1, 1, 2))
     return Schedule(
         number=number,
-        version=version,
-        holds=tuple(_draw_hold(chosen, version, one_mode) for _ in range(count)),
-        is_split=chosen.random() < 0.5,
+        version=kind.version,
+        holds=tuple(_draw_hold(chosen, kind.version, kind.mode) for _ in range(count)),
+        lines=chosen.choice(kind.lines),
         aborts=tuple(each for each in range(TRANSACTIONS) if chosen.random() < 0.25),
         restarts=restarts,
     )

@@ -25,7 +25,7 @@ import uvloop
 from tests.proofs._delays_breaks import BREAKS, Break
 from tests.proofs._delays_play import SLOTS, Arena, Outcome
 from tests.proofs._delays_report import Broken, Part, Proof, report
-from tests.proofs._delays_schedule import Mode, Schedule, Version, draw
+from tests.proofs._delays_schedule import Kind, Schedule, draw
 from tests.proofs._delays_stock import play_stock
 from tests.proofs._report import commit
 from tests.simulation._bug import plant
@@ -37,13 +37,14 @@ STOCK_EACH = 40
 CHAPTER = 1_000
 """Schedules before one broker: then a fresh one, with short logs."""
 BREAK_SCHEDULES = 300
-SHARES: tuple[tuple[Version, Mode, float], ...] = (
-    (2, "connection", 0.22),
-    (2, "reordered", 0.15),
-    (2, "late connection", 0.13),
-    (1, "connection", 0.30),
-    (1, "reordered", 0.12),
-    (1, "late connection", 0.08),
+SHARES: tuple[tuple[Kind, float], ...] = (
+    (Kind(version=2, mode="connection"), 0.22),
+    (Kind(version=2, mode="reordered"), 0.15),
+    (Kind(version=2, mode="late connection"), 0.13),
+    (Kind(version=1, mode="connection"), 0.30),
+    (Kind(version=1, mode="connection", is_group_apart=True), 0.05),
+    (Kind(version=1, mode="reordered"), 0.09),
+    (Kind(version=1, mode="late connection"), 0.06),
 )
 RESTART_SHARE = 0.08
 """Of each part: so many have the broker killed before the held request arrives."""
@@ -60,34 +61,29 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-async def run_part(version: Version, mode: Mode, count: int, seed: int, first: int) -> Part:
+async def run_part(kind: Kind, count: int, seed: int, first: int) -> Part:
     """Play so many schedules of one kind, numbered from ``first`` on."""
     began = time.monotonic()
     outcomes: list[Outcome] = []
     left: list[str] = []
-    for chapter in _chapters(version, mode, count, seed, first):
+    for chapter in _chapters(kind, count, seed, first):
         async with Arena() as arena:
             for wave in chapter:
                 outcomes += await arena.wave(wave)
             left += await arena.left_open()
     return Part(
-        version=version,
-        mode=mode,
+        kind=kind,
         outcomes=outcomes,
         left_open=left,
         seconds=time.monotonic() - began,
     )
 
 
-def _chapters(
-    version: Version, mode: Mode, count: int, seed: int, first: int
-) -> list[list[list[Schedule]]]:
+def _chapters(kind: Kind, count: int, seed: int, first: int) -> list[list[list[Schedule]]]:
     """By broker and wave; those that see a restart are waves of their own."""
     waves = round(count * RESTART_SHARE / SLOTS)
     restarting = waves * SLOTS
-    schedules = [
-        draw(seed, first + at, version, mode=mode, restarts=at < restarting) for at in range(count)
-    ]
+    schedules = [draw(seed, first + at, kind, restarts=at < restarting) for at in range(count)]
     restarts = [schedules[at : at + SLOTS] for at in range(0, restarting, SLOTS)]
     plain = [schedules[at : at + CHAPTER] for at in range(restarting, count, CHAPTER)]
     chapters = [[wave] for wave in plain]
@@ -100,7 +96,7 @@ async def find_break(broken: Break, seed: int, count: int = BREAK_SCHEDULES) -> 
     """Play schedules before a copy of the source that has it, and the same without any delay."""
     with tempfile.TemporaryDirectory(prefix="fencelog-delays-") as folder:
         environment = {"PYTHONPATH": str(plant(broken.bug, Path(folder)))}
-        delayed = [draw(seed, at, broken.version, mode=broken.mode) for at in range(count)]
+        delayed = [draw(seed, at, broken.kind) for at in range(count)]
         found = []
         for schedules in (delayed, [replace(each, holds=()) for each in delayed]):
             async with Arena(environment) as arena:
@@ -112,9 +108,9 @@ async def find_break(broken: Break, seed: int, count: int = BREAK_SCHEDULES) -> 
 async def prove(wanted: argparse.Namespace, seed: int) -> tuple[list[Part], list[Broken]]:
     """All parts, then the breaks."""
     parts, first = [], 0
-    for version, mode, share in SHARES:
+    for kind, share in SHARES:
         count = round(wanted.schedules * share)
-        part = await run_part(version, mode, count, seed, first)
+        part = await run_part(kind, count, seed, first)
         first += count
         print(part.summary, file=sys.stderr, flush=True)
         parts.append(part)

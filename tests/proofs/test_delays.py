@@ -8,9 +8,9 @@ import uvloop
 from fencelog.wire.api_versions import ApiKey
 from tests.proofs._delays_breaks import BREAKS, NO_AGE
 from tests.proofs._delays_play import SLOTS, Arena, Outcome
-from tests.proofs._delays_schedule import HELD, Mode, Schedule, Version, draw
+from tests.proofs._delays_schedule import HELD, Kind, Schedule, draw
 from tests.proofs._delays_stock import play_client
-from tests.proofs.delays import find_break
+from tests.proofs.delays import SHARES, find_break
 from tests.simulation._bug import broken_files
 
 SLICE = 150
@@ -31,14 +31,14 @@ def wrong(outcomes: list[Outcome]) -> list[Outcome]:
     return [each for each in outcomes if each.problems]
 
 
+PROMISED = [kind for kind, _ in SHARES if kind.is_promised]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("version", "mode"), [(2, None), (1, "connection")], ids=["version 2", "version 1"]
-)
-def test_a_delayed_request_touches_no_later_transaction(
-    version: Version, mode: Mode | None
-) -> None:  # E14
-    outcomes = play([draw(1, number, version, mode=mode) for number in range(SLICE)])
+@pytest.mark.parametrize("version", [2, 1])
+def test_a_delayed_request_touches_no_later_transaction(version: int) -> None:  # E14
+    kinds = [kind for kind in PROMISED if kind.version == version]
+    outcomes = play([draw(1, number, kinds[number % len(kinds)]) for number in range(SLICE)])
     assert wrong(outcomes) == []
     arrived = {when for each in outcomes for _, when in each.arrivals}
     assert "in its own transaction" in arrived
@@ -46,17 +46,20 @@ def test_a_delayed_request_touches_no_later_transaction(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", [2, 1])
+@pytest.mark.parametrize(
+    ("kind", "wanted"),
+    [
+        (Kind(version=2, mode="late connection"), "after a restart of the broker"),
+        (Kind(version=1, mode="connection"), "never: its connection broke"),
+    ],
+    ids=["version 2", "version 1"],
+)
 def test_a_request_that_arrives_after_a_restart_of_the_broker_does_no_harm(
-    version: Version,
+    kind: Kind, wanted: str
 ) -> None:  # E14, E15
-    mode: Mode = "late connection" if version == 2 else "connection"
-    schedules = [draw(2, n, version, mode=mode, restarts=True) for n in range(SLOTS)]
-    outcomes = play(schedules)
+    outcomes = play([draw(2, number, kind, restarts=True) for number in range(SLOTS)])
     assert wrong(outcomes) == []
-    arrived = [when for each in outcomes for _, when in each.arrivals]
-    wanted = "after a restart of the broker" if version == 2 else "never: its connection broke"
-    assert wanted in arrived
+    assert wanted in [when for each in outcomes for _, when in each.arrivals]
 
 
 @pytest.mark.slow
@@ -83,10 +86,11 @@ def test_every_break_can_still_be_planted() -> None:
             compile(text, each.bug.name, "exec")
 
 
-def test_a_seed_fixes_the_schedules_and_they_hold_every_kind_of_request() -> None:
-    for version in HELD:
-        schedules = [draw(1, number, version) for number in range(300)]
-        assert schedules == [draw(1, number, version) for number in range(300)]
-        assert schedules != [draw(2, number, version) for number in range(300)]
-        held: set[ApiKey] = {hold.api for each in schedules for hold in each.holds}
-        assert held == set(HELD[version])
+@pytest.mark.parametrize("kind", [kind for kind, _ in SHARES], ids=lambda kind: kind.name)
+def test_a_seed_fixes_the_schedules_and_they_hold_every_kind_of_request(kind: Kind) -> None:
+    schedules = [draw(1, number, kind) for number in range(300)]
+    assert schedules == [draw(1, number, kind) for number in range(300)]
+    assert schedules != [draw(2, number, kind) for number in range(300)]
+    held: set[ApiKey] = {hold.api for each in schedules for hold in each.holds}
+    assert held == set(HELD[kind.version])
+    assert {each.lines for each in schedules} == set(kind.lines)
