@@ -282,11 +282,13 @@ class KafkaPythonCopier:
                 for p, offset in offsets.items()
             }
             named = self._consumer.group_metadata() if options.partitions is None else options.group
+            # Records first: version 3.0.12 may forget to enlist their partition while it sends
+            # offsets, and then waits for ever.
+            for each in waiting:
+                each.get(CALL_S)
             self._refused = True
             self._producer.send_offsets_to_transaction(places, named)
             self._refused = False
-            for each in waiting:
-                each.get(CALL_S)
 
     def flush(self) -> None:
         self._producer.flush(CALL_S)
