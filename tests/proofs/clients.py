@@ -1,0 +1,129 @@
+"""The quickstarts that copy exactly once, each as a user runs it, through kills.
+
+``./dev prove clients [--keep]``. Two processes of each program of ``examples/clients`` with the
+clients' own timeouts: sessions of up to a minute, so a dead member is missed that late. ``--keep``
+writes the dated report.
+"""
+
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
+
+from tests.clients.copying import Arena, Case
+from tests.clients.install import NotInstalled, node_of, npm
+from tests.proofs._report import machine
+from tests.support.broker import BrokerProcess
+
+ROOT = Path(__file__).parent.parent.parent
+EXAMPLES = ROOT / "examples" / "clients"
+REPORTS = ROOT / "docs" / "internals" / "proofs"
+PYTHON = ("confluent-kafka", "kafka-python", "aiokafka")
+NODE = {
+    "kafkajs": "node",
+    "platformatic": "node",
+    "confluent-javascript": "node-confluent",
+}
+SETTINGS = "group.initial.rebalance.delay.ms=50\n"
+KILLS, BETWEEN_S, STEP_S = 6, 25.0, 420.0
+PROSE = """\
+Two processes of each `copy_exactly_once` join, are killed with a transaction open, leave,
+come back and are frozen for a while, all on one broker that is killed as well. The output
+must be the input, each record once, and no transaction may be left open.
+"""
+Plan = tuple[Case, Callable[[str], Sequence[str]], Path | None]
+
+
+def arguments(options: str) -> list[str]:
+    """ADDRESS SOURCE TARGET GROUP NAME, as the programs take them."""
+    told = json.loads(options)
+    name = told["transactional_id"].rpartition("-")[2]
+    return [told["bootstrap"], told["source"], told["target"], told["group"], name]
+
+
+def in_python(client: str) -> Callable[[str], list[str]]:
+    """The command of a program in Python."""
+    program = str(EXAMPLES / client / "copy_exactly_once.py")
+    return lambda options: [sys.executable, program, *arguments(options)]
+
+
+def in_node(client: str, where: Path) -> Callable[[str], list[str]]:
+    """The command of a program in Node, beside the client's installation."""
+    shutil.copytree(EXAMPLES / client, where / client, dirs_exist_ok=True)
+    program = f"{client}/copy_exactly_once.mjs"
+    return lambda options: [node_of(where), program, *arguments(options)]
+
+
+def plans(broker: BrokerProcess, folder: Path) -> tuple[list[Plan], dict[str, str]]:
+    """What is run, and what each client that cannot be is missing."""
+    found: list[Plan] = []
+    missing: dict[str, str] = {}
+    for client in PYTHON:
+        case = Case(client, broker, folder / client, step_s=STEP_S)
+        found.append((case, in_python(client), None))
+    for client, name in NODE.items():
+        try:
+            where = npm(name)
+        except NotInstalled as error:
+            missing[client] = str(error)
+            continue
+        case = Case(client, broker, folder / client, step_s=STEP_S)
+        found.append((case, in_node(client, where), where))
+    return found, missing
+
+
+def verdict(arena: Arena, case: Case) -> str:
+    """``ok``, or what went wrong."""
+    if failure := arena.failure(case.client):
+        return repr(failure)
+    try:
+        case.judge()
+    except AssertionError as wrong:
+        return str(wrong)
+    return "ok"
+
+
+def prove(folder: Path) -> tuple[str, bool]:
+    """Run all at once; the report, and whether it holds."""
+    config = folder / "broker.properties"
+    config.write_text(SETTINGS)
+    began, started = datetime.now(UTC), monotonic()
+    with BrokerProcess(folder / "data", config=config) as broker:
+        found, missing = plans(broker, folder)
+        arena = Arena(broker, KILLS, BETWEEN_S)
+        arena.run(found)
+        rows = [(case, verdict(arena, case)) for case, _, _ in found]
+    holds = all(said == "ok" for _, said in rows)
+    lines = [
+        f"# Quickstarts through kills, {began:%Y-%m-%d}",
+        "",
+        f"**{'Holds' if holds else 'DOES NOT HOLD'}**: {KILLS} kills of the broker, "
+        f"{monotonic() - started:.0f} s. Run again: `./dev prove clients --keep`",
+        "",
+        f"Begun {began:%Y-%m-%d %H:%M} UTC, on {machine()}.",
+        "",
+        PROSE,
+        "| client | records | killed with a transaction open | verdict |",
+        "|---|---:|---:|---|",
+        *(f"| {c.client} | {len(c.values):,} | {c.killed_open} | {said} |" for c, said in rows),
+        *(f"| {client} | | | not installed: {why} |" for client, why in missing.items()),
+    ]
+    return "\n".join(lines) + "\n", holds
+
+
+def main() -> None:
+    """Prove it, and keep the report if that is asked."""
+    with tempfile.TemporaryDirectory() as folder:
+        report, holds = prove(Path(folder))
+    sys.stdout.write(report)
+    if "--keep" in sys.argv:
+        (REPORTS / f"clients-{datetime.now(UTC):%Y-%m-%d}.md").write_text(report, encoding="utf-8")
+    sys.exit(not holds)
+
+
+if __name__ == "__main__":
+    main()
