@@ -31,6 +31,9 @@ PIPELINE_MAX = 128
 WAITING_MAX = 4
 """Requests that may wait behind one that is being awaited."""
 EAGER_FRAME_BYTES = 2 * 1024 * 1024
+"""Room that a frame gets at once; an announcement takes no more."""
+SCARCE_FRAME_BYTES = 16 * 1024
+"""The same while the common budget is used up."""
 WRITE_BUFFER_BYTES_MAX = 16 * 1024 * 1024
 JOINED_BYTES_MAX = 64 * 1024
 """Up to here one buffer is cheaper to send than many; above it copying costs more."""
@@ -96,6 +99,14 @@ class Service(Protocol):
         """Give bytes back."""
         ...
 
+    def may_grow(self, connection: "Connection") -> bool:
+        """Whether a frame gets more room now; if not, its connection is ``fed`` later."""
+        ...
+
+    def received(self, connection: "Connection") -> None:
+        """A frame needs no more room: it is whole."""
+        ...
+
 
 class _Slot:
     """The place of one reply in the order of requests."""
@@ -136,6 +147,8 @@ class Connection(asyncio.BufferedProtocol):
         self._paused = False
         self._write_paused = False
         self._closing = False
+        self.is_starved = False
+        """Whether its frame waits for room, and the peer for us."""
         self.number = 0
         """Grows with every connection that is accepted: which of two is the older one (E14)."""
         self.peer = "?"
@@ -210,8 +223,12 @@ class Connection(asyncio.BufferedProtocol):
             if self._filled == self._frame_size:
                 frame, self._frame = self._frame, None
                 self.frame_begun = None
+                self._service.received(self)
                 self._waiting.append(frame)
                 self._advance()
+            elif self._filled == len(self._frame):
+                self._ask_for_room()
+                self._update_reading()
             return
         try:
             self._cut(nbytes)
@@ -235,6 +252,16 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- frames --------------------------------------------------------------------------------
 
+    def fed(self) -> None:
+        """There is room for the rest of the frame; the time until now was not its peer's."""
+        if self.is_starved:
+            self.is_starved = False
+            self.frame_begun = Instant(self._loop.time())
+            self._update_reading()
+
+    def _ask_for_room(self) -> None:
+        self.is_starved = not self._service.may_grow(self)
+
     def _grow(self) -> None:
         """Give a large frame more room only as its bytes arrive: an announcement costs nothing."""
         assert self._frame is not None
@@ -256,13 +283,17 @@ class Connection(asyncio.BufferedProtocol):
             size = frame_size(view[position : position + SIZE_BYTES], self._service.frame_bytes_max)
             position += SIZE_BYTES
             if end - position < size:
-                self._frame = bytearray(min(size, EAGER_FRAME_BYTES))
+                has_room = self._service.reserve(0)
+                room = EAGER_FRAME_BYTES if has_room else max(SCARCE_FRAME_BYTES, end - position)
+                self._frame = bytearray(min(size, room))
                 self._service.reserve(len(self._frame))
                 self._frame_size = size
                 self._filled = end - position
                 # Through a view: a slice of a bytearray would take a copy of the copy.
                 memoryview(self._frame)[: self._filled] = view[position:end]
                 self.frame_begun = begun or self.last_heard
+                if self._filled == len(self._frame):
+                    self._ask_for_room()
                 return
             frame = bytearray(view[position : position + size])
             self._service.reserve(size)
@@ -370,6 +401,7 @@ class Connection(asyncio.BufferedProtocol):
         # The budget is everybody's: only who has something under way waits for its own share.
         full = (
             self._write_paused
+            or self.is_starved
             or len(self._waiting) >= PIPELINE_MAX
             or (self._task is not None and len(self._waiting) >= WAITING_MAX)
             or (self.busy and not self._service.reserve(0))

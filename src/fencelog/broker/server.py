@@ -25,6 +25,8 @@ class Server:
         self._dispatch = dispatch
         self._connections: dict[Connection, None] = {}  # a set in order of acceptance
         self._queued_bytes = 0
+        self._growing: dict[Connection, None] = {}
+        """Whose frames have asked for more room than they got at once, in that order."""
         self._listener: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._accepted = 0
@@ -95,6 +97,7 @@ class Server:
     def closed(self, connection: Connection) -> None:
         """Forget a connection."""
         self._connections.pop(connection, None)
+        self.received(connection)
 
     def reserve(self, size: int) -> bool:
         """Count bytes of queued requests; False while the budget is exceeded."""
@@ -106,6 +109,25 @@ class Server:
         self._queued_bytes -= size
         assert self._queued_bytes >= 0, self._queued_bytes
         self._answered.set()
+        if self._growing and self.reserve(0):
+            for connection in list(self._growing):
+                connection.fed()
+
+    def may_grow(self, connection: Connection) -> bool:
+        """Whether a large frame gets more room: while there is some, and the first one always.
+
+        Without one that may go on, frames that are half here would wait for each other.
+        """
+        self._growing[connection] = None
+        return self.reserve(0) or next(iter(self._growing)) is connection
+
+    def received(self, connection: Connection) -> None:
+        """A frame is whole, or its connection gone: the next one may go on."""
+        if connection in self._growing:
+            del self._growing[connection]
+            for first in self._growing:
+                first.fed()
+                break
 
     # -- sweeping ------------------------------------------------------------------------------
 
@@ -121,6 +143,8 @@ class Server:
                 connection.abort()  # closed at an earlier sweep, and its peer took nothing since
             elif stalled is not None and now - stalled > self._config.idle_timeout_s:
                 connection.fail(f"answers were not read for {now - stalled:.0f} s")
+            elif connection.is_starved:
+                continue  # we do not read
             elif begun is not None and now - begun > self._config.frame_timeout_s:
                 connection.fail(f"a frame was not whole after {now - begun:.0f} s")
             elif not connection.busy and now - connection.last_heard > self._config.idle_timeout_s:

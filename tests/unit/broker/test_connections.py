@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,70 @@ def test_an_announced_frame_takes_memory_only_as_its_bytes_arrive(world: World) 
             writer.close()
             await until(lambda: node._server._queued_bytes == 0, "its budget is given back")
             assert await is_served(node)
+
+    asyncio.run(scenario())
+
+
+def test_announcements_of_many_take_no_more_than_the_budget(world: World) -> None:
+    async def scenario() -> None:
+        async with world.node(queued_bytes_max=8 << 20) as node:
+            writers = []
+            for _ in range(200):
+                _, writer = await asyncio.open_connection(*node.address)
+                writer.write((90 << 20).to_bytes(4, "big") + bytes(5_000))
+                writers.append(writer)
+            await until(
+                lambda: sum(c.frame_begun is not None for c in node._server._connections) == 200,
+                "all have begun",
+            )
+            # The budget, the one that passed it, and little for each of the others.
+            assert node._server._queued_bytes < (8 << 20) + (2 << 20) + 200 * 16 * 1024
+            assert await is_served(node)
+            for writer in writers:
+                writer.close()
+            await until(lambda: not node._server._connections, "all are gone")
+            assert (node._server._queued_bytes, node._server._growing) == (0, {})
+
+    asyncio.run(scenario())
+
+
+def test_large_frames_that_do_not_fit_the_budget_come_in_one_after_the_other(
+    world: World,
+) -> None:
+    async def scenario() -> None:
+        async with world.node(queued_bytes_max=1 << 20) as node, AsyncExitStack() as stack:
+            peers = [await stack.enter_async_context(Peer.of(node)) for _ in range(5)]
+            await peers[0].create_topic("t", max_message_bytes="9000000")
+            value, most = "x" * 4_000_000, 0
+            for peer in peers:
+                peer.send_produce("t", batch(value))
+            answers = [asyncio.create_task(peer.produced()) for peer in peers]
+            while not all(each.done() for each in answers):
+                most = max(most, node._server._queued_bytes)
+                await asyncio.sleep(0)
+            assert sorted(each.result().base_offset for each in answers) == list(range(5))
+            assert most < 5 * 4_000_000
+            assert not node._server._growing
+
+    asyncio.run(scenario())
+
+
+def test_a_large_frame_that_never_ends_does_not_keep_the_others_out(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "SWEEP_INTERVAL_S", 0.01)
+
+    async def scenario() -> None:
+        async with world.node(queued_bytes_max=100_000, frame_timeout_s=0.3) as node:
+            reader, stuck = await asyncio.open_connection(*node.address)
+            stuck.write((90 << 20).to_bytes(4, "big") + bytes(3 << 20))
+            await until(lambda: len(node._server._growing) == 1, "it has more than it got at once")
+            async with Peer.of(node) as peer:
+                await peer.create_topic("t", max_message_bytes="9000000")
+                peer.send_produce("t", batch("x" * 3_000_000))
+                assert await is_closed(reader)
+                assert (await peer.produced()).error == 0
+            stuck.close()
 
     asyncio.run(scenario())
 
