@@ -156,6 +156,7 @@ class _Run:
         except (TimeoutError, StuckError) as error:
             result.problems.append(f"stuck: {error}")
         verdict = check(result.history)
+        notes = sum(event["type"] == "meta" for event in result.history)
         result.problems += [f"{each.kind}: {each.text}" for each in verdict.problems]
         result.problems += self._workload.judge(result.history)
         result.problems += self._monitor.violations
@@ -170,7 +171,8 @@ class _Run:
         result.counts = {
             **verdict.counts,
             **self._monitor.counts,
-            "runs with nothing to judge": int(verdict.outcome == "nothing-checked"),
+            "notes of tables": notes,
+            "runs with nothing to judge": int(verdict.outcome == "nothing-checked" and not notes),
         }
         result.struck = dict(self._nemesis.struck)
         result.digest = world.loop.digest()
