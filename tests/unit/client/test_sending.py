@@ -142,7 +142,7 @@ def test_where_nobody_listens_the_error_says_where_and_asks_whether_it_runs() ->
 
 
 def test_a_peer_that_speaks_something_else_is_named_as_no_broker() -> None:
-    with FakeBroker() as broker, Client(broker.address, request_timeout_s=0.2) as client:
+    with FakeBroker() as broker, Client(broker.address, request_timeout_s=1.5) as client:
         broker.next(ApiKey.API_VERSIONS, *[b"\x00\x00\xff"] * 50)
         with pytest.raises(RequestError, match="is no Kafka broker"):
             client.topics()
