@@ -3,13 +3,12 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.proofs._bytes_breaks import BREAKS, STRIDE
 from tests.proofs._bytes_history import PROGRAMS, all_left
 from tests.proofs._bytes_judge import OUTCOMES
-from tests.proofs._report import commit, machine
+from tests.proofs._report import commit, head
 
 if TYPE_CHECKING:
     from tests.proofs.bytes import Counts
@@ -65,22 +64,20 @@ def report(
     found: Mapping[str, int],
     began: datetime,
     seconds: tuple[float, float],
-    root: Path,
 ) -> str:
     """The report as Markdown."""
     total = sum(counts.outcomes.values())
     missed = [name for name, problems in found.items() if not problems]
-    verdict = "DOES NOT HOLD" if counts.wrong or missed else "Holds"
     lines = [
-        f"# Crash at every byte, {began:%Y-%m-%d}",
-        "",
-        f"**{verdict}**: {total:,} faults in {len(all_left())} recorded stops, "
-        f"{counts.wrong} problems, {seconds[0]:.0f} s ({seconds[1]:.0f} s of CPU).",
-        "",
-        "Run again: `./dev prove bytes`. Nothing in it is random.",
-        "",
-        f"- begun {began:%Y-%m-%d %H:%M} UTC, on {machine()}",
-        f"- code under test: {commit(root)}",
+        *head(
+            "Crash at every byte",
+            began=began,
+            holds=not (counts.wrong or missed),
+            summary=f"{total:,} faults in {len(all_left())} recorded stops, {counts.wrong} "
+            f"problems, {seconds[0]:.0f} s ({seconds[1]:.0f} s of CPU)",
+            again="`./dev prove bytes`. Nothing in it is random.",
+            code=commit(),
+        ),
         f"- {counts.again:,} starts repeated, {counts.on_disk:,} on real files",
         "",
         PROSE,

@@ -13,7 +13,7 @@ from tests.proofs._chaos_chapter import Outcome
 from tests.proofs._chaos_check import Checked
 from tests.proofs._chaos_holds import END
 from tests.proofs._chaos_nemesis import number_of
-from tests.proofs._report import machine, planted, verdict_on
+from tests.proofs._report import head, planted, verdict_on
 
 PROSE = """\
 In each chapter a broker is started on an empty file system of its own (ext4 on a loop device,
@@ -149,15 +149,15 @@ class Proof:
 def report(proof: Proof) -> str:
     """The report as Markdown."""
     lines = [
-        f"# Chaos, {proof.began:%Y-%m-%d}",
-        "",
-        f"**{'Holds' if proof.holds else 'DOES NOT HOLD'}**: {proof.summary}.",
-        "",
-        f"Run again: `{proof.command}` (the seed fixes",
-        "the faults and their times; what the machine does between them is its own).",
-        "",
-        f"- begun {proof.began:%Y-%m-%d %H:%M} UTC, on {machine()}",
-        f"- code under test: {proof.commit}",
+        *head(
+            "Chaos",
+            began=proof.began,
+            holds=proof.holds,
+            summary=proof.summary,
+            again=f"`{proof.command}` (the seed fixes\n"
+            "the faults and their times; what the machine does between them is its own).",
+            code=proof.commit,
+        ),
         f"- {', '.join(f'{name} {version(name)}' for name in PACKAGES)}",
         "",
         "## What was done and seen",

@@ -6,7 +6,7 @@ from datetime import datetime
 from importlib.metadata import version
 
 from tests.proofs._copier_rig import Cell, Result
-from tests.proofs._report import machine
+from tests.proofs._report import head
 
 PROSE = """\
 Copiers read an input topic at `read_committed` and write each record to an output topic, output and
@@ -65,14 +65,14 @@ def report(matrix: Matrix) -> str:
     """The report as Markdown."""
     clients = sorted({cell.client for cell in matrix.wanted})
     lines = [
-        f"# Copiers, {matrix.began:%Y-%m-%d}",
-        "",
-        f"**{'Holds' if matrix.holds else 'DOES NOT HOLD'}**: {matrix.summary}.",
-        "",
-        f"Run again: `{matrix.command}`",
-        "",
-        f"- begun {matrix.began:%Y-%m-%d %H:%M} UTC, on {machine()}",
-        f"- code under test: {', '.join(matrix.commits)}",
+        *head(
+            "Copiers",
+            began=matrix.began,
+            holds=matrix.holds,
+            summary=matrix.summary,
+            again=f"`{matrix.command}`",
+            code=", ".join(matrix.commits),
+        ),
         f"- {', '.join(f'{name} {version(name)}' for name in clients)}",
         "",
         *PROSE.format(size=matrix.size).splitlines(),

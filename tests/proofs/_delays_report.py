@@ -10,7 +10,7 @@ from tests.proofs._delays_breaks import Break
 from tests.proofs._delays_play import STUCK_AFTER_TIMEOUT_S, Outcome
 from tests.proofs._delays_schedule import HELD, Kind
 from tests.proofs._delays_stock import Stock
-from tests.proofs._report import machine
+from tests.proofs._report import head
 
 PROSE = """\
 A producer at the level of messages consumes, transforms and produces: in each transaction it writes
@@ -145,14 +145,14 @@ class Proof:
 def report(proof: Proof) -> str:
     """The report as Markdown."""
     lines = [
-        f"# Delayed messages, {proof.began:%Y-%m-%d}",
-        "",
-        f"**{'Holds' if proof.holds else 'DOES NOT HOLD'}**: {proof.summary}.",
-        "",
-        f"Run again: `{proof.command}` (the seed fixes the schedules; races are the machine's).",
-        "",
-        f"- begun {proof.began:%Y-%m-%d %H:%M} UTC, on {machine()}",
-        f"- code under test: {proof.commit}",
+        *head(
+            "Delayed messages",
+            began=proof.began,
+            holds=proof.holds,
+            summary=proof.summary,
+            again=f"`{proof.command}` (the seed fixes the schedules; races are the machine's).",
+            code=proof.commit,
+        ),
         "",
         *PROSE.format(stuck=STUCK_AFTER_TIMEOUT_S).splitlines(),
         "",

@@ -17,7 +17,7 @@ from tests.proofs._fuzz_damage import split
 from tests.proofs._fuzz_heavy import heavies
 from tests.proofs._fuzz_live import TURN_MS_MAX, Latencies, Live, late_share
 from tests.proofs._fuzz_target import ALLOCATED_AN_ITEM, ALLOCATED_PLAIN, allocated
-from tests.proofs._report import commit, machine
+from tests.proofs._report import commit, head
 
 GUIDED_PROSE = """\
 Streams of requests over connections of a whole node in the fuzzer's process, without sockets. They
@@ -116,18 +116,18 @@ def told_by(folder: Path) -> dict[str, Any]:
     return total
 
 
-def report(proof: Proof, root: Path) -> str:
+def report(proof: Proof) -> str:
     """The report as Markdown."""
     lines = [
-        f"# Fuzzing, {proof.began:%Y-%m-%d}",
-        "",
-        f"**{'Holds' if proof.holds else 'DOES NOT HOLD'}**: {proof.summary}.",
-        "",
-        f"Run again: `./dev prove fuzz --minutes {proof.minutes:.0f} --seed {proof.guided.seed}`",
-        "(the corpus of earlier runs in `.cache/fuzz-corpus` goes on from there).",
-        "",
-        f"- begun {proof.began:%Y-%m-%d %H:%M} UTC, on {machine()}",
-        f"- code under test: {commit(root)}",
+        *head(
+            "Fuzzing",
+            began=proof.began,
+            holds=proof.holds,
+            summary=proof.summary,
+            again=f"`./dev prove fuzz --minutes {proof.minutes:.0f} --seed {proof.guided.seed}`\n"
+            "(the corpus of earlier runs in `.cache/fuzz-corpus` goes on from there).",
+            code=commit(),
+        ),
         "",
         "## Guided by coverage",
         "",

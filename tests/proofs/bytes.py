@@ -36,9 +36,8 @@ from tests.proofs._bytes_judge import (
     start,
 )
 from tests.proofs._bytes_report import report
+from tests.proofs._report import publish
 
-ROOT = Path(__file__).parent.parent.parent
-REPORTS = ROOT / "docs/internals/proofs"
 AGAIN_EVERY = 16
 """Every so many starts a second one follows, after a kill and after a power cut.
 
@@ -194,14 +193,12 @@ def main(argv: list[str]) -> int:
     cpu_s = used.user + used.system + used.children_user + used.children_system
     for problem in counts.problems:
         print(f"PROBLEM {problem}", file=sys.stderr)
-    missed = []
+    missed: list[str] = []
     if is_whole:
         found = {bug.name: problems_of(bug) for bug in BREAKS}
         missed = [name for name, problems in found.items() if not problems]
-        text = report(counts, found, began, (seconds, cpu_s), ROOT)
-        path = REPORTS / f"bytes-{began:%Y-%m-%d}.md"
-        path.write_text(text, encoding="utf-8")
-        print(f"report: {path}; planted and not found: {', '.join(missed) or 'none'}")
+        print(f"planted and not found: {', '.join(missed) or 'none'}")
+        publish("bytes", began, report(counts, found, began, (seconds, cpu_s)), None, is_full=True)
     total = sum(counts.outcomes.values())
     print(f"bytes: {total:,} faults in {seconds:.0f} s, {counts.wrong:,} problems")
     return 1 if counts.wrong or missed else 0

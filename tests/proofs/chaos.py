@@ -29,10 +29,8 @@ from tests.proofs._chaos_check import Check
 from tests.proofs._chaos_live import Live, run_chapter
 from tests.proofs._chaos_report import Chapter, Proof, report
 from tests.proofs._chaos_shorts import find_breaks, play_ends
-from tests.proofs._report import commit
+from tests.proofs._report import ROOT, commit, publish
 
-ROOT = Path(__file__).parent.parent.parent
-REPORTS = ROOT / "docs/internals/proofs"
 FULL_MINUTES = 60.0
 CHAPTER_S = 100.0
 GAP_S = 3.0
@@ -124,7 +122,7 @@ def main(argv: list[str]) -> int:
     seed = random.SystemRandom().randrange(10**6) if wanted.seed is None else wanted.seed
     print(f"seed {seed}", file=sys.stderr)
     began = datetime.now(UTC)
-    under_test = commit(ROOT)
+    under_test = commit()
     with _copied_code():
         chapters = _run(wanted, seed)
         others = [] if wanted.only_chapters else play_ends(seed, ENDS_ALONE)
@@ -136,16 +134,8 @@ def main(argv: list[str]) -> int:
         ends_alone=others,
         breaks=[] if wanted.only_chapters else find_breaks(seed, wanted.workloads.split(",")),
     )
-    text = report(proof)
-    path = wanted.report
-    if path is None and wanted.minutes >= FULL_MINUTES and not wanted.only_chapters:
-        path = REPORTS / f"chaos-{began:%Y-%m-%d}.md"
-    if path is None:
-        print(text)
-    else:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        print(f"report: {path}")
+    is_full = wanted.minutes >= FULL_MINUTES and not wanted.only_chapters
+    publish("chaos", began, report(proof), wanted.report, is_full=is_full)
     print(f"chaos: {proof.summary}")
     return 0 if proof.holds else 1
 

@@ -1,10 +1,11 @@
-"""The quickstarts that copy exactly once, each as a user runs it, through kills.
+"""``./dev prove clients [--write]``: the programs that users copy, each through kills.
 
-``./dev prove clients [--keep]``. Two processes of each program of ``examples/clients`` with the
-clients' own timeouts: sessions of up to a minute, so a dead member is missed that late. ``--keep``
-writes the dated report.
+Two processes of each ``copy_exactly_once`` of ``examples/clients`` with the clients' own timeouts:
+sessions of up to a minute, so a dead member is missed that late. Exit status 0: each copied every
+record once. ``--write`` keeps the dated report in ``docs/internals/proofs``.
 """
 
+import argparse
 import json
 import shutil
 import sys
@@ -16,12 +17,10 @@ from time import monotonic
 
 from tests.clients.copying import Arena, Case
 from tests.clients.install import NotInstalled, node_of, npm
-from tests.proofs._report import machine
+from tests.proofs._report import ROOT, commit, head, publish
 from tests.support.broker import BrokerProcess
 
-ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples" / "clients"
-REPORTS = ROOT / "docs" / "internals" / "proofs"
 PYTHON = ("confluent-kafka", "kafka-python", "aiokafka")
 NODE = {
     "kafkajs": "node",
@@ -87,11 +86,11 @@ def verdict(arena: Arena, case: Case) -> str:
     return "ok"
 
 
-def prove(folder: Path) -> tuple[str, bool]:
+def prove(folder: Path, began: datetime) -> tuple[str, bool]:
     """Run all at once; the report, and whether it holds."""
     config = folder / "broker.properties"
     config.write_text(SETTINGS)
-    began, started = datetime.now(UTC), monotonic()
+    started = monotonic()
     with BrokerProcess(folder / "data", config=config) as broker:
         found, missing = plans(broker, folder)
         arena = Arena(broker, KILLS, BETWEEN_S)
@@ -99,12 +98,14 @@ def prove(folder: Path) -> tuple[str, bool]:
         rows = [(case, verdict(arena, case)) for case, _, _ in found]
     holds = all(said == "ok" for _, said in rows)
     lines = [
-        f"# Quickstarts through kills, {began:%Y-%m-%d}",
-        "",
-        f"**{'Holds' if holds else 'DOES NOT HOLD'}**: {KILLS} kills of the broker, "
-        f"{monotonic() - started:.0f} s. Run again: `./dev prove clients --keep`",
-        "",
-        f"Begun {began:%Y-%m-%d %H:%M} UTC, on {machine()}.",
+        *head(
+            "Quickstarts through kills",
+            began=began,
+            holds=holds,
+            summary=f"{KILLS} kills of the broker, {monotonic() - started:.0f} s",
+            again="`./dev prove clients --write`",
+            code=commit(),
+        ),
         "",
         PROSE,
         "| client | records | killed with a transaction open | verdict |",
@@ -115,15 +116,17 @@ def prove(folder: Path) -> tuple[str, bool]:
     return "\n".join(lines) + "\n", holds
 
 
-def main() -> None:
-    """Prove it, and keep the report if that is asked."""
+def main(argv: Sequence[str]) -> int:
+    """Run all; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="./dev prove clients", description=__doc__)
+    parser.add_argument("--write", action="store_true", help="keep the report, by date")
+    wanted = parser.parse_args(argv)
+    began = datetime.now(UTC)
     with tempfile.TemporaryDirectory() as folder:
-        report, holds = prove(Path(folder))
-    sys.stdout.write(report)
-    if "--keep" in sys.argv:
-        (REPORTS / f"clients-{datetime.now(UTC):%Y-%m-%d}.md").write_text(report, encoding="utf-8")
-    sys.exit(not holds)
+        report, holds = prove(Path(folder), began)
+    publish("clients", began, report, None, is_full=wanted.write)
+    return 0 if holds else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

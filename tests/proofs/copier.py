@@ -25,10 +25,8 @@ from typing import Any
 from tests.proofs._copier_process import COPIERS
 from tests.proofs._copier_report import Matrix, report
 from tests.proofs._copier_rig import Cell, Result, cells
-from tests.proofs._report import commit
+from tests.proofs._report import ROOT, commit, publish
 
-ROOT = Path(__file__).parent.parent.parent
-REPORTS = ROOT / "docs/internals/proofs"
 LEDGER = ROOT / ".cache/copier.jsonl"
 TIMES = 10
 RECORDS = 100_000
@@ -76,7 +74,7 @@ def _run(cell: Cell, seed: int, records: int) -> Result:
 def _make_runs(wanted: argparse.Namespace, matrix: Sequence[Cell]) -> bool:
     """Make the runs that are missing; whether all are there."""
     ends_at = None if wanted.minutes is None else time.monotonic() + 60 * wanted.minutes
-    under_test = commit(ROOT)
+    under_test = commit()
     wanted.ledger.parent.mkdir(parents=True, exist_ok=True)
     done = {(Result.from_json(e["result"]).cell, e["number"]) for e in _load(wanted.ledger)}
     for number in range(wanted.times):
@@ -118,15 +116,8 @@ def main(argv: Sequence[str]) -> int:
         wanted=all_cells,
         results=[Result.from_json(each["result"]) for each in entries],
     )
-    path = wanted.report
-    if path is None and is_whole and wanted.times >= TIMES:
-        path = REPORTS / f"copier-{matrix.began:%Y-%m-%d}.md"
-    if path is None:
-        print(report(matrix))
-    else:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(report(matrix), encoding="utf-8")
-        print(f"report: {path}")
+    is_full = is_whole and wanted.times >= TIMES
+    publish("copier", matrix.began, report(matrix), wanted.report, is_full=is_full)
     print(f"copier: {matrix.summary}")
     return 0 if matrix.holds else 1
 

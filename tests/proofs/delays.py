@@ -27,11 +27,9 @@ from tests.proofs._delays_play import SLOTS, Arena, Outcome
 from tests.proofs._delays_report import Broken, Part, Proof, report
 from tests.proofs._delays_schedule import Kind, Schedule, draw
 from tests.proofs._delays_stock import play_stock
-from tests.proofs._report import commit
+from tests.proofs._report import commit, publish
 from tests.simulation._bug import plant
 
-ROOT = Path(__file__).parent.parent.parent
-REPORTS = ROOT / "docs/internals/proofs"
 SCHEDULES = 10_000
 STOCK_EACH = 40
 CHAPTER = 1_000
@@ -127,7 +125,7 @@ def main(argv: Sequence[str]) -> int:
     seed = random.SystemRandom().randrange(10**6) if wanted.seed is None else wanted.seed
     print(f"seed {seed}", file=sys.stderr)
     began = datetime.now(UTC)
-    under_test = commit(ROOT)
+    under_test = commit()
     parts, breaks = uvloop.run(prove(wanted, seed))
     proof = Proof(
         began=began,
@@ -138,16 +136,8 @@ def main(argv: Sequence[str]) -> int:
         stock=play_stock(wanted.stock, seed),
         breaks=breaks,
     )
-    text = report(proof)
-    path = wanted.report
-    if path is None and wanted.schedules >= SCHEDULES and not wanted.no_breaks:
-        path = REPORTS / f"delays-{began:%Y-%m-%d}.md"
-    if path is None:
-        print(text)
-    else:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        print(f"report: {path}")
+    is_full = wanted.schedules >= SCHEDULES and not wanted.no_breaks
+    publish("delays", began, report(proof), wanted.report, is_full=is_full)
     print(f"delays: {proof.summary}")
     return 0 if proof.holds else 1
 

@@ -22,9 +22,8 @@ from tests.proofs import _fuzz_live as live_part
 from tests.proofs._fuzz_damage import join
 from tests.proofs._fuzz_messages import KEYS_AND_VERSIONS, a_request
 from tests.proofs._fuzz_report import Guided, Proof, report, told_by
+from tests.proofs._report import ROOT, publish
 
-ROOT = Path(__file__).parent.parent.parent
-REPORTS = ROOT / "docs/internals/proofs"
 PLACE = ROOT / ".cache/fuzz"
 CORPUS = ROOT / ".cache/fuzz-corpus"
 ATHERIS = "atheris==3.0.0"
@@ -137,21 +136,14 @@ def main(argv: list[str]) -> int:
         found = guided(wanted.minutes, seed, Path(place))
         attack.join()
         proof = Proof(began=began, minutes=wanted.minutes, guided=found, live=shown)
-        text = report(proof, ROOT)
+        text = report(proof)
         kept = PLACE / "findings"
         for each in (*found.findings, *found.ended):
             kept.mkdir(exist_ok=True)
             for one in each.parent.glob(f"{each.stem}.*"):
                 (kept / one.name).write_bytes(one.read_bytes())
-    path = wanted.report
-    if path is None and wanted.minutes >= REPORT_FROM_MINUTES:
-        path = REPORTS / f"fuzz-{began:%Y-%m-%d}.md"
-    if path is None:
-        print(text)
-    else:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        print(f"report: {path}")
+    is_full = wanted.minutes >= REPORT_FROM_MINUTES
+    publish("fuzz", began, text, wanted.report, is_full=is_full)
     print(f"fuzz: {proof.summary}")
     return 0 if proof.holds else 1
 

@@ -19,10 +19,9 @@ from pathlib import Path
 from tests.proofs import _broker_kills as broker_part
 from tests.proofs import _spark_kills as spark_part
 from tests.proofs._breaks import BROKER_BREAKS, SPARK_BREAKS, Break, BrokerBreak, SparkBreak, plant
-from tests.proofs._report import Found, Proof, report
+from tests.proofs._kills_report import Found, Proof, report
+from tests.proofs._report import publish
 
-ROOT = Path(__file__).parent.parent.parent
-REPORTS = ROOT / "docs/internals/proofs"
 BROKER_KILLS, SPARK_KILLS = 50, 30
 ROUNDS_MAX = 6
 
@@ -164,17 +163,9 @@ def main(argv: list[str]) -> int:
         spark=_kill_spark(wanted.spark_kills, seed + 2),
         breaks=[] if wanted.no_breaks else _find_breaks(seed, on_spark=wanted.spark_kills > 0),
     )
-    text = report(proof, ROOT)
-    path = wanted.report
     is_full = wanted.broker_kills >= BROKER_KILLS and wanted.spark_kills >= SPARK_KILLS
-    if path is None and is_full and not wanted.no_breaks:
-        path = REPORTS / f"kills-{proof.began:%Y-%m-%d}.md"
-    if path is None:
-        print(text)
-    else:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        print(f"report: {path}")
+    is_full = is_full and not wanted.no_breaks
+    publish("kills", proof.began, report(proof), wanted.report, is_full=is_full)
     print(f"kills: {proof.summary}")
     return 0 if proof.holds else 1
 

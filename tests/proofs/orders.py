@@ -1,13 +1,14 @@
-"""``./dev prove orders``: the two orders in which a crash hurts, and the cure for both.
+"""``./dev prove orders [--write]``: the two orders in which a crash hurts, and the cure for both.
 
 Whoever copies records does two things for each: it writes the output, and commits how far it has
 come. A crash between the two doubles records in one order and loses them in the other; within a
 transaction it does neither (E11). Real workers, killed by SIGKILL, before a real broker.
 
-Exit status 0: each crash cost what its order says, and nothing in a transaction. Writes the dated
-report in ``docs/internals/proofs`` when ``--write`` is given.
+Exit status 0: each crash cost what its order says, and nothing in a transaction. ``--write`` keeps
+the dated report in ``docs/internals/proofs``.
 """
 
+import argparse
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -16,26 +17,22 @@ from importlib.metadata import version
 from pathlib import Path
 
 from tests.proofs._orders_rig import CASES, CHUNK, KILLED_CHUNK, RECORDS, Result, run
-from tests.proofs._report import commit, machine
+from tests.proofs._report import commit, head, publish
 from tests.support.broker import BrokerProcess
-
-ROOT = Path(__file__).parent.parent.parent
-REPORTS = ROOT / "docs/internals/proofs"
 
 
 def report(results: Sequence[Result], began: datetime) -> str:
     """The report as Markdown."""
     wrong = sum(1 for each in results if not each.is_as_expected)
-    verdict = "DOES NOT HOLD" if wrong else "Holds"
     lines = [
-        f"# Crash orders, {began:%Y-%m-%d}",
-        "",
-        f"**{verdict}**: {len(results)} kills, {wrong} not as expected.",
-        "",
-        "Run again: `./dev prove orders`",
-        "",
-        f"- begun {began:%Y-%m-%d %H:%M} UTC, on {machine()}",
-        f"- code under test: {commit(ROOT)}",
+        *head(
+            "Crash orders",
+            began=began,
+            holds=not wrong,
+            summary=f"{len(results)} kills, {wrong} not as expected",
+            again="`./dev prove orders`",
+            code=commit(),
+        ),
         f"- confluent-kafka {version('confluent-kafka')}",
         "",
         f"A worker copies {RECORDS} records in chunks of {CHUNK}; in chunk {KILLED_CHUNK + 1} it",
@@ -57,7 +54,10 @@ def report(results: Sequence[Result], began: datetime) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run every case."""
+    """Run every case; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="./dev prove orders", description=__doc__)
+    parser.add_argument("--write", action="store_true", help="keep the report, by date")
+    wanted = parser.parse_args(argv)
     began = datetime.now(UTC)
     results = []
     with (
@@ -68,10 +68,7 @@ def main(argv: Sequence[str]) -> int:
             results.append(run(case, broker.address, f"orders-{number}"))
             verdict = f"{results[-1].doubled} doubled, {results[-1].lost} lost"
             print(f"{case.name}: {verdict}", flush=True)
-    if "--write" in argv:
-        path = REPORTS / f"orders-{began:%Y-%m-%d}.md"
-        path.write_text(report(results, began), encoding="utf-8")
-        print(f"report: {path}")
+    publish("orders", began, report(results, began), None, is_full=wanted.write)
     wrong = [each for each in results if not each.is_as_expected]
     print(f"orders: {len(results)} kills, {len(wrong)} not as expected")
     return 1 if wrong else 0
