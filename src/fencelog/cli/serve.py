@@ -19,6 +19,10 @@ from fencelog import __version__
 from fencelog.broker.config import BrokerConfig, ConfigError, Flags
 from fencelog.errors import FencelogError
 
+GC_THRESHOLDS = (20_000, 20, 20)
+"""A request that names thousands of things makes as many objects, and is no reason to look through
+all that a broker of thousands of connections and partitions holds: that takes tens of milliseconds.
+"""
 DurabilityOption = Annotated[
     str | None,
     typer.Option(
@@ -146,6 +150,7 @@ async def _serve(config: BrokerConfig, announce: Callable[[str, int], None] | No
         # What is alive now lives as long as the broker: keep the collector from looking at it.
         gc.collect()
         gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
         host, port = node.address
         sys.stderr.write(
             f"fencelog {__version__} listening on {host}:{port}, data in "

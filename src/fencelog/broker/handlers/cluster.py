@@ -170,6 +170,8 @@ async def _by_name(broker: Broker, name: str, *, creating: bool) -> MetadataResp
 
 def _described(broker: Broker, topic: Topic) -> MetadataResponseTopic:
     node = broker.config.node_id
+    # One list for all: thousands of them would set the garbage collector off.
+    here, nowhere = [node], list[int]()
     partitions = []
     for index in range(topic.partitions):
         partition = broker.logs.get(topic.name, index)
@@ -180,9 +182,9 @@ def _described(broker: Broker, topic: Topic) -> MetadataResponseTopic:
                 partition_index=index,
                 leader_id=node if online else -1,
                 leader_epoch=partition.log.leader_epoch if partition is not None else 0,
-                replica_nodes=[node],
-                isr_nodes=[node],
-                offline_replicas=[] if online else [node],
+                replica_nodes=here,
+                isr_nodes=here,
+                offline_replicas=nowhere if online else here,
             )
         )
     return MetadataResponseTopic(
