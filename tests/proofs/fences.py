@@ -1,10 +1,11 @@
-"""``./dev prove fences [--write]``: take each fence away and see the failure that it exists for.
+"""``./dev prove fences [FENCE…]``: take each fence away and see the failure that it exists for.
 
 For each fence of ``tests/simulation/_planted`` that is taken away, seeds run from 0 until the
 checker itself finds a violation; that run is made small, told, and run again with the fence.
 ``--write`` puts the transcripts and the table into ``docs/guide/fences.md``.
 """
 
+import argparse
 import json
 import os
 import subprocess
@@ -133,13 +134,18 @@ def put(text: str, name: str, lines: Sequence[str]) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Take away every fence, or those whose ablations contain one of the words."""
-    names = [each for each in arguments if each != "--write"]
-    wanted = [a for a in ABLATIONS if not names or any(n in a.bug.name for n in names)]
+    parser = argparse.ArgumentParser(prog="./dev prove fences", description=__doc__)
+    parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
+    parser.add_argument("names", nargs="*", metavar="FENCE", help="whose names hold one of these")
+    asked = parser.parse_args(arguments)
+    wanted = [a for a in ABLATIONS if not asked.names or any(n in a.bug.name for n in asked.names)]
+    if not wanted:
+        parser.error(f"the fences are {', '.join(each.bug.name for each in ABLATIONS)}")
     outcomes = []
     for ablation in wanted:
         outcomes.append(take_away(ablation))
         print("\n".join(transcript(outcomes[-1])), "", sep="\n", flush=True)
-    if "--write" in arguments:
+    if asked.write:
         text = PAGE.read_text(encoding="utf-8")
         for each in outcomes:
             text = put(text, each.ablation.bug.name, ["```text", *transcript(each), "```"])
