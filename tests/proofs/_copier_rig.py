@@ -38,7 +38,6 @@ DEADLINE_S = 120.0
 STOP_S = 40.0
 SESSION_MS = 2_000
 TRANSACTION_MS = 30_000
-SETTLED_S = 60.0
 CONFIG = """\
 group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=1000
