@@ -256,6 +256,11 @@ class Node:
         recovered = RecoveredTransactions(
             self._transactions, self._versioned, flusher=self._flusher, clock=self._ports.clock
         )
+        # First: a marker of a coordinator that was set back would be refused, and waited for.
+        if not is_whole or not await recovered.settle(self._logs):
+            # What a coordinator decided is not known then, and the last stable offsets wait for it.
+            log.error("a coordinator is offline: transactions that none lists stay as they are")
+        await recovered.retire(self._logs)
         try:
             async with asyncio.timeout(RESUME_TIMEOUT_S):
                 transactions, versioned = self._senders
@@ -263,9 +268,6 @@ class Node:
                 await versioned.drain()
         except TimeoutError:
             log.error("some markers cannot be written yet; their transactions stay open")  # noqa: TRY400
-        if not is_whole or not await recovered.settle(self._logs):
-            # What a coordinator decided is not known then, and the last stable offsets wait for it.
-            log.error("a coordinator is offline: transactions that none lists stay as they are")
 
     async def _keep_up(self) -> None:
         """What is due at intervals. A disk that fails here fails the writers, not this task."""

@@ -1,10 +1,11 @@
-"""Faults in what ends or forgets producers from outside: operators' markers, and expiry.
+"""Faults in what ends or forgets producers from outside: operators' markers, expiry, a start.
 
 Each is rule, file, text, what stands there instead, and the test that must turn red, as ``Planted``
 takes them.
 """
 
 OUTSIDE = "tests/unit/coordination/test_outside.py::"
+SET_BACK = "tests/unit/broker/test_set_back.py::"
 RETENTION = "tests/unit/coordination/test_transaction_retention.py::"
 
 OPERATORS = [
@@ -22,6 +23,13 @@ OPERATORS = [
         " if kept is None and is_forgotten else kept\n",
         "tests/unit/log/test_compaction.py::"
         "test_a_forgotten_producer_goes_on_after_a_load_though_its_last_batch_is_gone",
+    ),
+    (
+        "E7",
+        "coordination/transaction/behind.py",
+        "if seen.get(producer_id, epoch) <= epoch:",
+        "if True:",
+        SET_BACK + "test_no_new_record_passes_for_one_of_a_transaction_that_the_coordinator_lost",
     ),
     (
         "E9",
@@ -57,5 +65,12 @@ OPERATORS = [
         "[each for each in unlisted if _key(each) in still_open]\n",
         "unlisted\n",
         "tests/cli/test_transactions.py::test_what_ends_while_it_is_looked_for_does_not_hang",
+    ),
+    (
+        "E17",
+        "coordination/transaction/shard.py",
+        "                if is_later(each, producer):\n",
+        "                if False:\n",
+        SET_BACK + "test_what_came_after_a_commit_of_version_2_is_not_committed_with_it",
     ),
 ]

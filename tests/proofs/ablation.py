@@ -46,7 +46,7 @@ LEFT_OPEN = [
     "the topic or the broker has `group.fence=required`, which refuses every one of them. One",
     "transactional id for each input partition fences them without it.",
     "",
-    "**E17, a version 1 transaction after a power cut in `os` mode.** Where a partition has it open",
+    "**E17, version 1 after a power cut in `os` mode.** Where a partition has a transaction open",
     "and its coordinator has a completed commit under the same epoch, one of the two has lost",
     "records, and nothing tells which: it is committed. In version 2 the epoch tells.",
     "",

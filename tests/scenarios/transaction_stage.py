@@ -6,7 +6,7 @@ from fencelog.coordination.shard import Decision
 from fencelog.coordination.transaction.records import read_key, read_value, write_transaction
 from fencelog.coordination.transaction.shard import TransactionShard
 from fencelog.coordination.transaction.state import ClientVersion, Identity
-from fencelog.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId
+from fencelog.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch
 from tests.scenarios.words import Stage, identity, listed, options, partition, partitions
 from tests.unit.coordination.runtime import Runtime
 
@@ -116,8 +116,15 @@ class TransactionStage(Stage):
         return written.lstrip() or "nothing"
 
     def do_fate(self, words: list[str]) -> str:
-        """``fate PID PARTITION``: what recovery asks for a transaction that it finds open."""
-        return self.runtime.shard.fate(ProducerId(int(words[0])), partition(words[1])).name
+        """``fate PID/EPOCH PARTITION``: what recovery asks for a transaction that it finds open."""
+        return self.runtime.shard.fate(identity(words[0]), partition(words[1])).name
+
+    def do_seen(self, words: list[str]) -> str:
+        """``seen PID/EPOCH``: a start has found this in a partition's log."""
+        shard, wall_ms = self.runtime.shard, self.runtime.wall_ms
+        seen = dict([identity(words[0])])
+        _, written = self.decide(shard.retire(seen, wall_ms=wall_ms))
+        return written.lstrip() or "nothing"
 
     def do_describe(self, words: list[str]) -> str:
         """``describe ID``: DescribeTransactions."""

@@ -12,9 +12,10 @@ from fencelog.broker.log_manager import LogManager
 from fencelog.coordination.fate import Fate
 from fencelog.coordination.shard import Shard
 from fencelog.coordination.transaction.shard import TransactionShard
+from fencelog.coordination.transaction.state import Identity
 from fencelog.coordination.versioned.shard import VersionedShard
 from fencelog.errors import NotLeaderError
-from fencelog.types import ProducerId, TopicPartition
+from fencelog.types import TopicPartition
 
 S = TypeVar("S", bound=Shard)
 
@@ -41,15 +42,15 @@ async def all_shards(runtime: CoordinatorRuntime[S], logs: LogManager) -> list[L
 def fate_of(
     transactions: Iterable[Loaded[TransactionShard]],
     versioned: Iterable[Loaded[VersionedShard]],
-    producer_id: ProducerId,
+    producer: Identity,
     name: TopicPartition,
 ) -> Fate:
     """What becomes of this producer's open transaction on a partition (rule E17).
 
     A listing wins, then a recorded commit; nobody that knows it means abort.
     """
-    fates = {each.shard.fate(producer_id, name) for each in transactions}
-    fates |= {each.shard.fate(producer_id, name) for each in versioned}
+    fates = {each.shard.fate(producer, name) for each in transactions}
+    fates |= {each.shard.fate(producer.producer_id, name) for each in versioned}
     for fate in (Fate.LISTED, Fate.COMMIT):
         if fate in fates:
             return fate

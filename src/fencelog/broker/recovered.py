@@ -1,7 +1,9 @@
-"""What a start does about transactions that recovery finds open and no coordinator lists (E17).
+"""What a start does where the logs know more than the coordinators (E7, E17).
 
-It can only happen where the coordinator's record of the enlistment is gone while the data survived.
-Left alone such a transaction would hold the last stable offset for ever.
+It can only happen where a coordinator's records are gone while the data survived: in ``os`` mode a
+power cut may set one file back and not the other. A transaction that no coordinator lists would
+hold the last stable offset for ever, and an epoch that is given out twice would make new records
+pass for old ones.
 """
 
 import logging
@@ -13,8 +15,9 @@ from fencelog.broker.log_manager import LogManager
 from fencelog.broker.partition import Partition
 from fencelog.coordination.fate import Fate
 from fencelog.coordination.transaction.shard import TransactionShard
+from fencelog.coordination.transaction.state import EPOCH_MAX, Identity
 from fencelog.coordination.versioned.shard import VersionedShard
-from fencelog.errors import StorageError
+from fencelog.errors import NotLeaderError, StorageError
 from fencelog.log.values import Appended, MarkerToWrite, OpenTransaction
 from fencelog.ports import WallClock
 from fencelog.types import CoordinatorEpoch, ProducerId, TopicPartition
@@ -23,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class RecoveredTransactions:
-    """Ends unlisted open transactions with the recorded decision, else with an abort."""
+    """Ends unlisted open transactions with the recorded decision, else with an abort (E17)."""
 
     def __init__(
         self,
@@ -39,9 +42,10 @@ class RecoveredTransactions:
         self._shards = (*transactions.loaded(), *versioned.loaded())
         self._flusher = flusher
         self._clock = clock
+        self._unlisted: set[ProducerId] = set()
 
     async def settle(self, logs: LogManager) -> bool:
-        """Look at every open transaction of every partition; whether the shards can tell.
+        """End every open transaction that nobody lists; whether the shards can tell.
 
         One that a failed disk has taken out of service since lists nothing any more, and what it
         had decided must not be undone.
@@ -53,14 +57,34 @@ class RecoveredTransactions:
             markers = [
                 self._marker(each, commit=fate is Fate.COMMIT)
                 for each in partition.log.open_transactions()
-                if (fate := self._fate(each.producer_id, partition.name)) is not Fate.LISTED
+                if (fate := self._fate(each, partition.name)) is not Fate.LISTED
             ]
             if markers:
+                self._unlisted.update(each.producer_id for each in markers)
                 await self._end(partition, markers)
         return True
 
-    def _fate(self, producer_id: ProducerId, name: TopicPartition) -> Fate:
-        return fate_of(self._transactions.loaded(), self._versioned.loaded(), producer_id, name)
+    async def retire(self, logs: LogManager) -> None:
+        """Let coordinators give out nothing more under an id that the logs know better.
+
+        Whose transaction was ended unlisted must not go on with it, either.
+        """
+        seen = dict.fromkeys(self._unlisted, EPOCH_MAX)
+        for partition in logs.partitions():
+            for each in partition.log.producers():
+                known = seen.get(each.producer_id, each.producer_epoch)
+                seen[each.producer_id] = max(known, each.producer_epoch)
+        for loaded in self._transactions.loaded():
+            try:
+                await self._transactions.decide_on(
+                    loaded, lambda shard, now: shard.retire(seen, wall_ms=self._clock.now_ms())
+                )
+            except NotLeaderError as error:
+                log.warning("%s", error)
+
+    def _fate(self, found: OpenTransaction, name: TopicPartition) -> Fate:
+        producer = Identity(found.producer_id, found.producer_epoch)
+        return fate_of(self._transactions.loaded(), self._versioned.loaded(), producer, name)
 
     @staticmethod
     def _marker(open_transaction: OpenTransaction, *, commit: bool) -> MarkerToWrite:

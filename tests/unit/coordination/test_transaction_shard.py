@@ -113,7 +113,7 @@ def test_a_forgotten_id_leaves_nothing_behind(runtime: Runtime[TransactionShard]
     assert runtime.shard.transactions() == ()
     assert runtime.shard.next_deadline() is None
     assert runtime.shard.highest_producer_id() == NO_PRODUCER_ID
-    assert runtime.shard.fate(PAY.producer_id, ORDERS) is Fate.UNKNOWN
+    assert runtime.shard.fate(PAY, ORDERS) is Fate.UNKNOWN
 
 
 def test_the_deadline_is_that_of_the_oldest_open_transaction(

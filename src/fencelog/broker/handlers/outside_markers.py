@@ -13,6 +13,7 @@ from fencelog.broker.fates import all_shards, fate_of
 from fencelog.broker.partition import Partition
 from fencelog.coordination.outside import judge_outside
 from fencelog.coordination.transaction.shard import TransactionShard
+from fencelog.coordination.transaction.state import Identity
 from fencelog.coordination.versioned.shard import VersionedShard
 from fencelog.errors import ErrorCode, NotLeaderError, StorageError
 from fencelog.log.values import MarkerToWrite, Rejected
@@ -103,7 +104,7 @@ def _end(
     fate = fate_of(
         broker.transactions.loaded(),
         broker.versioned.loaded(),
-        marker.producer_id,
+        Identity(marker.producer_id, marker.producer_epoch),
         partition.name,
     )
     judged = judge_outside(marker, fate, partition.log.producer(marker.producer_id))

@@ -5,11 +5,12 @@ is fenced and nothing else. Refusals are Kafka's codes as the newest version of 
 ``for_client`` turns them into what an older version knows.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from fencelog.coordination.fate import Fate
 from fencelog.coordination.shard import Decision, LogRecord
+from fencelog.coordination.transaction.behind import is_later, retired
 from fencelog.coordination.transaction.ending import (
     EndResult,
     end_version_1,
@@ -372,15 +373,24 @@ class TransactionShard:
         ]
         return max(identities, default=NO_PRODUCER_ID)
 
-    def fate(self, producer_id: ProducerId, partition: TopicPartition) -> Fate:
+    def fate(self, producer: Identity, partition: TopicPartition) -> Fate:
         """What becomes of a transaction that recovery found open on ``partition`` (rule E17)."""
         for each in self._transactions.values():
-            if producer_id in _who_wrote(each):
+            if producer.producer_id in _who_wrote(each):
+                if is_later(each, producer):
+                    return Fate.ABORT
                 is_live = each.state is TxnState.ONGOING or each.state.is_prepared
                 if is_live and partition in each.partitions:
                     return Fate.LISTED
                 return Fate.COMMIT if each.state.is_commit else Fate.ABORT
         return Fate.UNKNOWN
+
+    def retire(
+        self, seen: Mapping[ProducerId, ProducerEpoch], *, wall_ms: TimestampMs
+    ) -> Decision[None]:
+        """Give out nothing more under producer ids of which a log has seen a later epoch (E7)."""
+        found = (retired(each, seen, wall_ms) for each in self._transactions.values())
+        return Decision(tuple(write_transaction(each) for each in found if each is not None), None)
 
 
 def _refused(error: ErrorCode) -> Decision[InitResult]:
