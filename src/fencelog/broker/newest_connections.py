@@ -16,8 +16,6 @@ from fencelog.wire.api_versions import ApiKey
 
 PRODUCERS_MAX = 20_000
 """Producers followed; above it whoever asked longest ago is as free as one that never asked."""
-
-
 GIVEN_UP_MAX = 8
 """Connections that one producer gave up in one epoch; above it the oldest is forgotten."""
 

@@ -5,14 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from fencelog.broker.handlers.keys import RECORDS_AT_ONCE
 from fencelog.broker.newest_connections import NewestConnections
 from fencelog.errors import ErrorCode
 from fencelog.types import ProducerEpoch, ProducerId
 from fencelog.wire.api_versions import ApiKey
+from fencelog.wire.records import RecordToWrite, build_batch
 from tests.support.node import Peer, World, visible
 from tests.unit.broker.test_group_transactions import Worker
 from tests.unit.broker.test_groups import FAST, committed
-from tests.unit.broker.test_transactions import settled
+from tests.unit.broker.test_transactions import ID, settled
 
 PRODUCER = ProducerId(7)
 EPOCH = ProducerEpoch(3)
@@ -122,6 +124,32 @@ def test_a_write_from_an_old_connection_does_not_reach_the_next_transaction(worl
             assert await worker.end(commit=True) is ErrorCode.NONE
             await settled(node, "t")
             assert [value for _, value in visible(await new.fetch("t"))] == ["a", "b"]
+
+    asyncio.run(scenario())
+
+
+def test_a_long_write_to_a_compacted_topic_from_an_old_connection_is_not_taken_either(
+    world: World,
+) -> None:  # E14
+    async def scenario() -> None:
+        async with world.node() as node, Peer.of(node) as old, Peer.of(node) as new:
+            _, worker = await two_workers(old, new)
+            await new.create_topic("c", cleanup_policy="compact")
+            record = RecordToWrite(key=b"k", value=b"v", timestamp_ms=1000)
+            long, short = (
+                build_batch(
+                    [record] * count,
+                    producer_id=worker.producer_id,
+                    producer_epoch=worker.epoch,
+                    base_sequence=sequence,
+                    transactional=True,
+                )
+                for count, sequence in ((RECORDS_AT_ONCE + 1, 1), (1, 0))
+            )
+            await worker.add("c", 0)
+            assert (await new.produce("c", short, transactional_id=ID)).error is ErrorCode.NONE
+            with pytest.raises(CLOSED):
+                await old.produce("c", long, transactional_id=ID)
 
     asyncio.run(scenario())
 

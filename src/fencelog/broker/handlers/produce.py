@@ -35,8 +35,6 @@ ABORTABLE_VERSION_MIN = 11
 
 _Judged = tuple[Partition, BatchHeader, memoryview]
 """A batch, its header, and where it is to go."""
-
-
 _Unverified = tuple[Partition, BatchHeader, memoryview, VerificationGuard]
 """One whose producer's transaction is not known to be open there."""
 
@@ -172,6 +170,8 @@ def _take(
         waiting.settle(topic, judged)
         return
     partition, header, batch = judged
+    if header.is_transactional:
+        refuse_older_connection(broker, request, header.producer_id, header.producer_epoch)
     if partition.is_compacted:
         try:
             refused = refuse_keyless(partition, header, batch)
@@ -182,7 +182,6 @@ def _take(
             waiting.settle(topic, refused)
             return
     if header.is_transactional:
-        refuse_older_connection(broker, request, header.producer_id, header.producer_epoch)
         guard = _begin_verification(partition, header, request.header.api_version)
         if guard is not None:
             later.unverified.append((partition, header, batch, guard))
