@@ -11,6 +11,7 @@ from fencelog.client.blocking import Client
 from tests.clients.node_client import ClientError, NodeClient, NodeMember
 from tests.support.broker import BrokerProcess
 from tests.support.stock import CODECS, Confluent, Fenced, ToSend
+from tests.support.stock.members import polled_until
 
 DEADLINE_S = 20.0
 PARTITIONS = 4
@@ -131,17 +132,6 @@ def join(
         each.close()
 
 
-def until(condition: Callable[[], bool], *members: NodeMember) -> list[Any]:
-    """Poll until the condition holds; what came meanwhile."""
-    came: list[Any] = []
-    ends_at = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < ends_at, [each.assignment() for each in members]
-        for each in members:
-            came += each.poll()
-    return came
-
-
 def test_a_group_shares_out_its_partitions_and_resumes_where_it_committed(
     join: Callable[[], NodeMember], topic: str, clients_broker: BrokerProcess
 ) -> None:
@@ -163,9 +153,9 @@ def test_a_group_shares_out_its_partitions_and_resumes_where_it_committed(
         ours, theirs = first.assignment(), second.assignment()
         return len(ours) == len(theirs) == PARTITIONS // 2 and ours | theirs == ALL
 
-    again = until(shared, first, second)
+    again = polled_until(shared, first, second)
     second.close()
-    again += until(lambda: first.assignment() == ALL, first)
+    again += polled_until(lambda: first.assignment() == ALL, first)
     ends_at = time.monotonic() + DEADLINE_S
     while not {(2, 8), (2, 9)} <= {(each.partition, each.offset) for each in again}:
         assert time.monotonic() < ends_at, again

@@ -10,7 +10,7 @@ import pytest
 from fencelog.client.blocking import Client
 from tests.support.broker import BrokerProcess
 from tests.support.stock import CLIENTS, DEADLINE_S, Confluent, ToSend
-from tests.support.stock.members import MEMBERS, WRITERS, AioWorker, Refused, Worker
+from tests.support.stock.members import MEMBERS, WRITERS, AioWorker, Refused, Worker, polled_until
 
 Make = Callable[..., Any]
 PARTITIONS = 4
@@ -53,17 +53,6 @@ def make(
         each.close()
 
 
-def until(condition: Callable[[], bool], *members: Any) -> list[Any]:
-    """Poll these members in turn until the condition holds; what came meanwhile."""
-    came: list[Any] = []
-    ends_at = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < ends_at, [each.assignment() for each in members]
-        for each in members:
-            came += each.poll()
-    return came
-
-
 def shared(*members: Any) -> Callable[[], bool]:
     """Whether all partitions are shared out, evenly."""
 
@@ -89,15 +78,15 @@ def test_partitions_are_shared_out_and_taken_over(
     values = write(group_broker.address, topic, 40)
     first = make(client)
     came: list[Any] = []
-    came += until(lambda: first.assignment() == ALL, first)
+    came += polled_until(lambda: first.assignment() == ALL, first)
     while len(came) < 40:
         came += first.poll()
     assert sorted(each.value for each in came) == sorted(values)
     first.commit(dict.fromkeys(ALL, 10))
     second = make(client)
-    assert until(shared(first, second), first, second) == []  # nobody reads anything twice
+    assert polled_until(shared(first, second), first, second) == []  # nobody reads anything twice
     second.close()
-    assert until(lambda: first.assignment() == ALL, first) == []
+    assert polled_until(lambda: first.assignment() == ALL, first) == []
     assert [first.committed(partition) for partition in sorted(ALL)] == [10] * PARTITIONS
 
 
@@ -106,7 +95,7 @@ def test_a_member_begins_where_its_group_has_committed_and_seeks_where_it_likes(
 ) -> None:
     write(group_broker.address, topic, 20)
     first = make(client)
-    until(lambda: first.assignment() == ALL, first)
+    polled_until(lambda: first.assignment() == ALL, first)
     first.commit(dict.fromkeys(ALL, 5) | {2: 3})
     first.close()
     second = make(client)
@@ -125,10 +114,10 @@ def test_a_static_member_restarts_and_nobody_has_to_move(
     make: Make, client: str, group_broker: BrokerProcess
 ) -> None:
     one, other = make(client, instance="one"), make(client, instance="other")
-    until(shared(one, other), one, other)
+    polled_until(shared(one, other), one, other)
     kept = one.assignment()
     again = make(client, instance="one")
-    until(lambda: again.assignment() == kept, again)
+    polled_until(lambda: again.assignment() == kept, again)
     # Not polled meanwhile, and of the same generation still.
     other.commit(dict.fromkeys(other.assignment(), 0))
     with Client(group_broker.address) as admin:
@@ -140,9 +129,9 @@ def test_a_static_member_restarts_and_nobody_has_to_move(
 def test_cooperative_members_give_up_only_what_moves(make: Make) -> None:
     how = {"partition_assignment_strategy": "cooperative-sticky"}
     first = make("confluent-kafka", **how)
-    until(lambda: first.assignment() == ALL, first)
+    polled_until(lambda: first.assignment() == ALL, first)
     second = make("confluent-kafka", **how)
-    until(shared(first, second), first, second)
+    polled_until(shared(first, second), first, second)
     assert len(first.revoked) == PARTITIONS // 2
     assert set(first.revoked) == second.assignment()
 
@@ -159,13 +148,13 @@ def test_a_zombie_member_s_transaction_is_refused_and_leaves_nothing(  # E8
     write(address, topic, 20)
     output = fresh_name("output")
     zombie = Worker(make(client), WRITERS[client](address, fresh_name("id")), output)
-    seen = until(lambda: zombie.member.assignment() == ALL, zombie.member)
+    seen = polled_until(lambda: zombie.member.assignment() == ALL, zombie.member)
     while len(seen) < 20:
         seen += zombie.member.poll()
     stale = zombie.member.metadata()
     # It pauses here; another one joins, and the group goes on to a new generation.
     successor = Worker(make(client), WRITERS[client](address, fresh_name("id")), output)
-    until(shared(zombie.member, successor.member), zombie.member, successor.member)
+    polled_until(shared(zombie.member, successor.member), zombie.member, successor.member)
     zombie.writer.begin()
     zombie.writer.send(output, b"of the zombie")
     with pytest.raises(Refused):
@@ -227,7 +216,7 @@ def test_a_group_goes_on_where_it_was_after_a_kill_of_its_broker(  # E15
         write(broker.address, topic, 20)
         member = MEMBERS[client](broker.address, "g", topic)
         try:
-            until(lambda: member.assignment() == ALL, member)
+            polled_until(lambda: member.assignment() == ALL, member)
             member.commit(dict.fromkeys(ALL, 5))
             with Client(broker.address) as admin:
                 before = admin.describe_group("g")

@@ -7,6 +7,7 @@ exactly-once worker does with what it read: output and offsets in one transactio
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
@@ -47,6 +48,17 @@ class Member(Protocol):
 
     def close(self) -> None:
         """Leave the group."""
+
+
+def polled_until(condition: Callable[[], bool], *members: Any) -> list[Any]:
+    """Poll these members in turn until the condition holds; what came meanwhile."""
+    came: list[Any] = []
+    ends_at = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < ends_at, [each.assignment() for each in members]
+        for each in members:
+            came += each.poll()
+    return came
 
 
 class ConfluentMember:
