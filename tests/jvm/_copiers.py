@@ -36,7 +36,6 @@ class Copier:
         self._command = java_command(class_path, "CopyExactlyOnce", *arguments, log=log)
         self._out = folder / f"{name}.out"
         self._process: subprocess.Popen[bytes] | None = None
-        self.starts = 0
 
     @property
     def running(self) -> bool:
@@ -62,7 +61,6 @@ class Copier:
     def start(self) -> Self:
         """Start it, or let it be where it runs."""
         if not self.running:
-            self.starts += 1
             with self._out.open("ab") as out:
                 self._process = subprocess.Popen(self._command, stdout=out, stderr=out)
         return self

@@ -3,7 +3,6 @@
 from tests.simulation._bug import Bug, Edit
 
 COMPACTION = "log/compaction.py"
-ROUND = "log/compaction_round.py"
 STORE = "storage/partition_store.py"
 FILES = "storage/compaction.py"
 RECOVER = "storage/recover.py"
