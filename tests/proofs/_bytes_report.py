@@ -35,6 +35,7 @@ MEANINGS = """\
   to survive a power cut, what follows the damage goes too.
 - **rebuilt** (harmless): the file follows from the log, and was made anew. After a kill all of
   them are; after a clean stop they are where the checksum in the mark of the stop does not match.
+  Of a log's own files: one that a finished swap stands for is not needed any more.
 - **means the same** (harmless): believed, and equal in all that is compared, because what changed
   is not read (the newest segment's indexes, which the walk makes anew; ids of cluster and
   directory) or says the same (white space, a character of base64 that carries two bits).
