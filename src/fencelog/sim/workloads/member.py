@@ -17,6 +17,7 @@ from fencelog.client.partition_sender import Identity
 from fencelog.client.retry import Deadline, failure, retrying
 from fencelog.errors import ErrorCode, RequestError
 from fencelog.types import TopicPartition
+from fencelog.wire.api_versions import OFFSETS_ENLIST_FROM
 from fencelog.wire.messages.add_offsets_to_txn import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -52,8 +53,6 @@ ADD_OFFSETS_VERSION = 3
 NAMES_MEMBER_VERSION = 3
 """Of TxnOffsetCommit, the first that names the member; the group is added to the transaction by a
 request of its own."""
-ENLISTS_VERSION = 5
-"""The one that adds the group, too (KIP-890)."""
 GONE = frozenset(
     {
         ErrorCode.ILLEGAL_GENERATION,
@@ -295,7 +294,7 @@ class GroupMember:
             request,
             TxnOffsetCommitResponse,
             deadline,
-            NAMES_MEMBER_VERSION if self._adds_offsets else ENLISTS_VERSION,
+            NAMES_MEMBER_VERSION if self._adds_offsets else OFFSETS_ENLIST_FROM,
         )
         what = f"offsets of {self.group} in transaction {identity.transactional_id}"
         for topic in answer.topics:
