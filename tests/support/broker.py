@@ -47,6 +47,8 @@ class BrokerProcess:
         self.config = config
         self.arguments = list(arguments)
         self.environment = dict(environment or {})
+        self.start_deadline_s = START_DEADLINE_S
+        self.stop_deadline_s = STOP_DEADLINE_S
         self.exit_statuses: list[int] = []
         self._process: subprocess.Popen[str] | None = None
         self._pump: threading.Thread | None = None
@@ -99,7 +101,7 @@ class BrokerProcess:
         )
         self._pump = threading.Thread(target=self._read_stderr, args=(self._process,), daemon=True)
         self._pump.start()
-        ready = self.wait_for_line(READY, since=position, deadline_s=START_DEADLINE_S)
+        ready = self.wait_for_line(READY, since=position, deadline_s=self.start_deadline_s)
         self.port = int(ready["port"])
         return self
 
@@ -146,12 +148,12 @@ class BrokerProcess:
         if process.poll() is None:
             process.send_signal(how)
         try:
-            status = process.wait(STOP_DEADLINE_S)
+            status = process.wait(self.stop_deadline_s)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
             raise AssertionError(
-                f"no stop within {STOP_DEADLINE_S} s of {how.name}:\n{self.stderr}"
+                f"no stop within {self.stop_deadline_s} s of {how.name}:\n{self.stderr}"
             ) from None
         if pump is not None:
             pump.join()
