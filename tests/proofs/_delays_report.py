@@ -8,7 +8,7 @@ from importlib.metadata import version as version_of
 
 from tests.proofs._delays_breaks import Break
 from tests.proofs._delays_play import STUCK_AFTER_TIMEOUT_S, Outcome
-from tests.proofs._delays_schedule import HELD, Kind
+from tests.proofs._delays_schedule import Kind
 from tests.proofs._delays_stock import Stock
 from tests.proofs._report import head
 
@@ -208,7 +208,7 @@ def _arrivals(part: Part) -> list[str]:
         for arrival in each.arrivals:
             counts[arrival] += 1
             wrong[arrival] += bool(each.problems)
-    names = [api.name for api in HELD[part.kind.version]]
+    names = [api.name for api in part.kind.held]
     lines = [
         f"## {part.kind.name.capitalize()}",
         "",

@@ -71,6 +71,11 @@ class Kind:
         return ("group apart",) if self.is_group_apart else LINES[:-1]
 
     @property
+    def held(self) -> tuple[ApiKey, ...]:
+        """Requests that its schedules hold; of a group apart those that its connection carries."""
+        return (ApiKey.TXN_OFFSET_COMMIT,) if self.is_group_apart else HELD[self.version]
+
+    @property
     def is_promised(self) -> bool:
         """Whether nothing may go wrong here (E14)."""
         return self.version == 2 or (self.mode == "connection" and not self.is_group_apart)
@@ -124,22 +129,22 @@ def draw(seed: int, number: int, kind: Kind, *, restarts: bool = False) -> Sched
     return Schedule(
         number=number,
         version=kind.version,
-        holds=tuple(_draw_hold(chosen, kind.version, kind.mode) for _ in range(count)),
+        holds=tuple(_draw_hold(chosen, kind) for _ in range(count)),
         lines=chosen.choice(kind.lines),
         aborts=tuple(each for each in range(TRANSACTIONS) if chosen.random() < 0.25),
         restarts=restarts,
     )
 
 
-def _draw_hold(chosen: random.Random, version: Version, mode: Mode) -> Hold:
-    api = chosen.choice(HELD[version])
+def _draw_hold(chosen: random.Random, kind: Kind) -> Hold:
+    api = chosen.choice(kind.held)
     each = PRODUCES_EACH if api is ApiKey.PRODUCE else 1
     return Hold(
         api=api,
         nth=chosen.randint(1, each * (TRANSACTIONS - 1)),
-        mode=mode,
+        mode=kind.mode,
         reaction=_pick(chosen, REACTIONS),
-        later=chosen.randint(0, LATER_MAX[version]),
+        later=chosen.randint(0, LATER_MAX[kind.version]),
         race=_pick(chosen, RACES),
         is_followed=chosen.random() < 0.3,
     )

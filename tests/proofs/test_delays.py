@@ -8,7 +8,7 @@ import uvloop
 from fencelog.wire.api_versions import ApiKey
 from tests.proofs._delays_breaks import BREAKS, NO_AGE
 from tests.proofs._delays_play import SLOTS, Arena, Outcome
-from tests.proofs._delays_schedule import HELD, Kind, Schedule, draw
+from tests.proofs._delays_schedule import Kind, Schedule, draw
 from tests.proofs._delays_stock import play_client
 from tests.proofs.delays import SHARES, find_break
 from tests.simulation._bug import broken_files
@@ -92,5 +92,5 @@ def test_a_seed_fixes_the_schedules_and_they_hold_every_kind_of_request(kind: Ki
     assert schedules == [draw(1, number, kind) for number in range(300)]
     assert schedules != [draw(2, number, kind) for number in range(300)]
     held: set[ApiKey] = {hold.api for each in schedules for hold in each.holds}
-    assert held == set(HELD[kind.version])
+    assert held == set(kind.held)
     assert {each.lines for each in schedules} == set(kind.lines)
