@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fencelog.broker.catalog import TRANSACTION_TOPIC
-from fencelog.errors import ErrorCode
+from fencelog.errors import ErrorCode, StorageError
 from fencelog.sim.gate import Fault
 from fencelog.wire.messages.describe_producers import (
     DescribeProducersRequest,
@@ -25,8 +25,8 @@ from fencelog.wire.messages.list_transactions import (
 )
 from fencelog.wire.own import transactional_id
 from tests.support.hanging import hang
-from tests.support.node import Peer, World
-from tests.unit.broker.test_transactions import ID, Producer, settled
+from tests.support.node import Peer, World, batch, until
+from tests.unit.broker.test_transactions import ID, Producer, partition_of, settled
 from tests.unit.broker.test_versioned import Run
 
 
@@ -188,6 +188,34 @@ def test_producers_are_described_with_the_start_of_what_is_open(world: World) ->
             (found,) = (await producers(peer, "t")).active_producers
             assert (found.producer_id, found.producer_epoch, found.last_sequence) == (900, 4, 17)
             assert (found.coordinator_epoch, found.current_txn_start_offset) == (-1, 0)
+
+    asyncio.run(scenario())
+
+
+def test_no_producer_is_described_by_what_is_not_durable(world: World) -> None:  # E16
+    async def scenario() -> None:
+        async with world.node() as node, Peer.of(node) as peer, Peer.of(node) as other:
+            await peer.create_topic("t")
+            world.disk.hold("t-0")
+            peer.send_produce("t", batch("a", producer_id=7, epoch=0, sequence=0))
+            await until(lambda: world.disk.waiting > 0, "the record's sync waits")
+            asking = asyncio.ensure_future(producers(other, "t"))
+            async with Peer.of(node) as third:
+                assert (await third.fetch("t", isolation=0)).high_watermark == 0
+            assert not asking.done()
+            world.disk.release()
+            (found,) = (await asking).active_producers
+            assert (found.producer_id, found.last_sequence) == (7, 0)
+
+    asyncio.run(scenario())
+
+
+def test_a_partition_out_of_service_describes_nobody(world: World) -> None:  # D2, E16
+    async def scenario() -> None:
+        async with world.node(crash=True) as node, Peer.of(node) as peer:
+            await peer.create_topic("t")
+            partition_of(node, "t").fail(StorageError("a test"))
+            assert (await producers(peer, "t")).error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
     asyncio.run(scenario())
 

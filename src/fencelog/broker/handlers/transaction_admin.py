@@ -16,7 +16,7 @@ from fencelog.coordination.transaction.state import Transaction, TxnState
 from fencelog.coordination.versioned.answers import OpenApp
 from fencelog.coordination.versioned.shard import VersionedShard
 from fencelog.coordination.versioned.state import Phase
-from fencelog.errors import ErrorCode, NotLeaderError
+from fencelog.errors import ErrorCode, FencelogError, NotLeaderError, StorageError
 from fencelog.log.values import ProducerView
 from fencelog.types import TimestampMs, TopicPartition
 from fencelog.wire.messages.describe_producers import (
@@ -184,14 +184,14 @@ def _topics(partitions: Iterable[TopicPartition]) -> list[TopicData]:
 async def describe_producers(
     broker: Broker, message: DescribeProducersRequest, request: Request
 ) -> DescribeProducersResponse:
-    """The producers with state on each partition, and where their open transaction begins."""
+    """The producers with state on each partition, and where their open transaction begins (E16)."""
     del request
     return DescribeProducersResponse(
         topics=[
             TopicResponse(
                 name=topic.name,
                 partitions=[
-                    _producers(broker, topic.name, index)
+                    await _producers(broker, topic.name, index)
                     async for index in broker.turns.each(topic.partition_indexes)
                 ],
             )
@@ -200,10 +200,14 @@ async def describe_producers(
     )
 
 
-def _producers(broker: Broker, topic: str, index: int) -> PartitionResponse:
+async def _producers(broker: Broker, topic: str, index: int) -> PartitionResponse:
     partition = broker.logs.get(topic, index)
     if partition is not None:
         found = [_producer(view) for view in partition.log.producers()]
+        try:
+            await partition.purgatory.committed(partition.log.log_end_offset)
+        except (NotLeaderError, StorageError) as failed:
+            return _not_described(index, failed)
         return PartitionResponse(partition_index=index, active_producers=found)
     known = broker.catalog.get(topic)
     error = broker.logs.missing(topic, index)
@@ -215,6 +219,12 @@ def _producers(broker: Broker, topic: str, index: int) -> PartitionResponse:
         error_code=error,
         error_message=f"there is no partition {topic}-{index} in service here",
     )
+
+
+def _not_described(index: int, error: FencelogError) -> PartitionResponse:
+    is_storage = isinstance(error, StorageError)
+    code = ErrorCode.KAFKA_STORAGE_ERROR if is_storage else ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return PartitionResponse(partition_index=index, error_code=code, error_message=str(error))
 
 
 def _producer(view: ProducerView) -> ProducerState:
