@@ -154,6 +154,45 @@ def test_a_long_write_to_a_compacted_topic_from_an_old_connection_is_not_taken_e
     asyncio.run(scenario())
 
 
+def test_a_long_write_that_a_newer_connection_overtakes_is_not_taken(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:  # E14
+    async def scenario() -> None:
+        async with world.node() as node, Peer.of(node) as old, Peer.of(node) as new:
+            worker, _ = await two_workers(old, new)
+            await new.create_topic("c", cleanup_policy="compact")
+            await worker.add("c", 0)
+            record = RecordToWrite(key=b"k", value=b"v", timestamp_ms=1000)
+            long, short = (
+                build_batch(
+                    [record] * count,
+                    producer_id=worker.producer_id,
+                    producer_epoch=worker.epoch,
+                    base_sequence=sequence,
+                    transactional=True,
+                )
+                for count, sequence in ((RECORDS_AT_ONCE + 1, 1), (1, 0))
+            )
+            turn = node.broker.turns.next
+            begun, go_on = asyncio.Event(), asyncio.Event()
+
+            async def held() -> None:
+                begun.set()
+                await go_on.wait()
+                await turn()
+
+            monkeypatch.setattr(node.broker.turns, "next", held)
+            old.send_produce("c", long, transactional_id=ID)
+            await begun.wait()
+            # Its records are being looked through, and a newer connection writes.
+            assert (await new.produce("c", short, transactional_id=ID)).error is ErrorCode.NONE
+            go_on.set()
+            with pytest.raises(CLOSED):
+                await old.produced()
+
+    asyncio.run(scenario())
+
+
 def test_partitions_and_offsets_from_an_old_connection_are_not_taken_either(world: World) -> None:
     async def scenario() -> None:  # E14
         async with (

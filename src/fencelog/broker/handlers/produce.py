@@ -309,11 +309,14 @@ async def _finish(
     """Append what had to wait, and answer."""
     version = request.header.api_version
     for partition, header, batch in later.unopened:
+        # Before its records are looked through: a marker that comes in meanwhile voids it, too.
+        guard = _begin_verification(partition, header, version) if header.is_transactional else None
         refused = await refuse_in_turns(partition, header, batch, broker.turns)
         if refused is not None:
             waiting.settle(partition.name.topic, refused)
             continue
-        guard = _begin_verification(partition, header, version) if header.is_transactional else None
+        if header.is_transactional:
+            refuse_older_connection(broker, request, header.producer_id, header.producer_epoch)
         if guard is not None:
             later.unverified.append((partition, header, batch, guard))
         else:
