@@ -3,6 +3,7 @@
 from tests.simulation._bug import Bug, Edit
 
 COMPACTION = "log/compaction.py"
+ROUND = "log/compaction_round.py"
 STORE = "storage/partition_store.py"
 FILES = "storage/compaction.py"
 RECOVER = "storage/recover.py"
@@ -231,7 +232,7 @@ CLEANING_BUGS: tuple[Bug, ...] = (
                 "        cluster_id",
             ),
         ),
-        ("queue", "keyed", "copy"),
+        ("queue", "copy", "keyed"),
     ),
     Bug(
         "two new names and no sync between them",
@@ -244,6 +245,6 @@ CLEANING_BUGS: tuple[Bug, ...] = (
                 "await self._sync_segment(full)\n",
             ),
         ),
-        ("queue", "keyed", "copy"),
+        ("queue", "copy", "keyed"),
     ),
 )

@@ -144,6 +144,16 @@ POINTS: Sequence[tuple[str, int]] = (
     ("answer OffsetFetch", 3),
 )
 """Patterns, and up to which match a fault may wait for."""
+NAMES: Sequence[tuple[str, int]] = (
+    ("mkdir *", 3),
+    ("sync_directory ", 2),
+    ("create *", 4),
+    ("rename *", 4),
+    ("sync_directory *", 8),
+)
+"""Points at which a name is there and not yet stable."""
+NAME_POINTS = frozenset(point for point, _ in NAMES)
+NAMES_SHARE = 0.25
 STARTING: Sequence[tuple[str, int]] = (
     ("sync_directory ", 1),
     ("sync_directory *", 6),
@@ -210,6 +220,11 @@ def draw(random: Random, span_s: float, *, clients: int, durability: str) -> Pla
         faults.append(fault)
         if kind in {Kind.KILL, Kind.POWER, Kind.RESTART} and random.random() < 0.4:
             faults += _into_the_start(random, fault, durability)
+        elif kind is Kind.KILL and fault.point in NAME_POINTS and random.random() < 0.7:
+            # What the killed run has named, the next one uses; the power takes the names.
+            later = round(at + fault.seconds + random.uniform(0.1, 1.5), 3)
+            how = _how(random, Kind.POWER, clients, durability)
+            faults.append(Fault(kind=Kind.POWER, at=later, how=how))
         if kind is Kind.SLOW_DISK and random.random() < 0.5:
             # What waits for a sync is sent again, and then the power fails.
             resent = round(at + random.uniform(0.0, 0.5), 3)
@@ -226,7 +241,7 @@ def _fault(random: Random, kind: Kind, at: float, clients: int, durability: str)
         seconds = round(random.uniform(3.0, 12.0), 3)
     point, nth, after = "", 1, False
     if kind in POINTED and random.random() < 0.6:
-        point, most = random.choice(POINTS)
+        point, most = random.choice(NAMES if random.random() < NAMES_SHARE else POINTS)
         nth = 1 + int(most * random.random() ** 2)
         after = random.random() < 0.5
     if kind is Kind.STRAND:

@@ -29,9 +29,6 @@ RUN_LIMIT_S = 600.0
 CLIENT_DOWN_S = 0.5
 DISK_FAULTS = {Kind.SYNC_FAILS, Kind.WRITE_FAILS, Kind.FULL}
 """What may make a broker end by itself, with a StorageError."""
-ON_VERSION_1 = {"queue-aiokafka"}
-"""Whose clients go on under one epoch after an EndTxn without an answer: one that arrives late can
-end their next transaction, which the rules leave open for transaction version 1 (E14)."""
 OFFICE_HOST = "10.0.2.1"
 """Where topics are prepared and everything is read in the end."""
 
@@ -137,8 +134,6 @@ class _Run:
                 clients=scale.clients,
                 durability=setting.durability,
             )
-            if case.workload in ON_VERSION_1:
-                plan = tuple(each for each in plan if each.kind is not Kind.STRAND)
         self._span_s = span_s
         self._result = Result(case, setting, scale, plan, span_s)
         self._world = World(name, setting)
