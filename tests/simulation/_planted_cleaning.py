@@ -3,7 +3,6 @@
 from tests.simulation._bug import Bug, Edit
 
 COMPACTION = "log/compaction.py"
-ROUND = "log/compaction_round.py"
 STORE = "storage/partition_store.py"
 FILES = "storage/compaction.py"
 RECOVER = "storage/recover.py"
@@ -230,19 +229,6 @@ CLEANING_BUGS: tuple[Bug, ...] = (
                 "storage/directory.py",
                 '        await disk.sync_directory("")\n        cluster_id',
                 "        cluster_id",
-            ),
-        ),
-        ("queue", "copy", "keyed"),
-    ),
-    Bug(
-        "two new names and no sync between them",
-        "D3",
-        "a segment is begun while the name of the one before is not stable",
-        (
-            Edit(
-                STORE,
-                "await self._sync_segment(full)\n            await self._sync_names()\n",
-                "await self._sync_segment(full)\n",
             ),
         ),
         ("queue", "copy", "keyed"),
