@@ -45,7 +45,7 @@ class _Waiting:
     Invariant: ``_pending`` counts the partitions whose commit is neither reached nor failed.
     """
 
-    __slots__ = ("_deadlines", "_pending", "_promise", "_request", "_results")
+    __slots__ = ("_deadlines", "_pending", "_promise", "_request", "_results", "later")
 
     def __init__(self, request: Request, deadlines: Deadlines) -> None:
         self._request = request
@@ -53,6 +53,8 @@ class _Waiting:
         self._results: dict[str, list[PartitionResult]] = {}
         self._pending = 1  # the request itself, until all of it is appended
         self._promise: Pending | None = None
+        self.later: _Later | None = None
+        """What something has to be awaited for before it is appended; most requests have none."""
 
     def settle(self, topic: str, result: PartitionResult) -> None:
         """Note a result that needs no wait."""
@@ -133,13 +135,13 @@ def produce(broker: Broker, request: Request) -> Answer:
     refused = _refuse_form(request, message)
     if refused is not None:
         return refused
-    waiting, later = _Waiting(request, broker.deadlines), _Later()
+    waiting = _Waiting(request, broker.deadlines)
     for topic, partitions in message.topics:
         for index, records in partitions:
-            _take(broker, request, waiting, later, (topic, index, records))
-    if later:
-        return _finish(broker, request, message, waiting, later)
-    return waiting.answer(message.acks, message.timeout_ms)
+            _take(broker, request, waiting, topic, index, records)
+    if waiting.later is None:
+        return waiting.answer(message.acks, message.timeout_ms)
+    return _finish(broker, request, message, waiting, waiting.later)
 
 
 async def _in_turns(broker: Broker, request: Request) -> Reply | Pending:
@@ -149,22 +151,22 @@ async def _in_turns(broker: Broker, request: Request) -> Reply | Pending:
     refused = _refuse_form(request, message)
     if refused is not None:
         return refused
-    waiting, later = _Waiting(request, broker.deadlines), _Later()
+    waiting = _Waiting(request, broker.deadlines)
     every = ((topic, index, records) for topic, parts in message.topics for index, records in parts)
     async for asked in broker.turns.each(every):
-        _take(broker, request, waiting, later, asked)
-    return await _finish(broker, request, message, waiting, later)
+        _take(broker, request, waiting, *asked)
+    return await _finish(broker, request, message, waiting, waiting.later or _Later())
 
 
 def _take(
     broker: Broker,
     request: Request,
     waiting: _Waiting,
-    later: "_Later",
-    asked: tuple[str, int, memoryview | None],
+    topic: str,
+    index: int,
+    records: memoryview | None,
 ) -> None:
     """Judge and append one partition's batch, or leave it for later."""
-    topic, index, records = asked
     judged = _judge(broker, request.header.api_version, topic, index, records)
     if isinstance(judged, PartitionResult):
         waiting.settle(topic, judged)
@@ -176,7 +178,7 @@ def _take(
         try:
             refused = refuse_keyless(partition, header, batch)
         except LimitError:
-            later.unopened.append(judged)
+            _later(waiting).unopened.append(judged)
             return
         if refused is not None:
             waiting.settle(topic, refused)
@@ -184,7 +186,7 @@ def _take(
     if header.is_transactional:
         guard = _begin_verification(partition, header, request.header.api_version)
         if guard is not None:
-            later.unverified.append((partition, header, batch, guard))
+            _later(waiting).unverified.append((partition, header, batch, guard))
             return
     _append(broker, waiting, partition, header, batch, None)
 
@@ -199,8 +201,10 @@ class _Later:
         """Too large to be looked through at once for records without a key."""
         self.unverified: list[_Unverified] = []
 
-    def __bool__(self) -> bool:
-        return bool(self.unopened or self.unverified)
+
+def _later(waiting: _Waiting) -> _Later:
+    waiting.later = waiting.later or _Later()
+    return waiting.later
 
 
 def _refuse_form(request: Request, message: ProduceRequest) -> Reply:
@@ -251,7 +255,7 @@ def _judge(
         return PartitionResult(
             index, header, error_message=f"the record batch for {topic}-{index} is not valid"
         )
-    if header.compression is Compression.ZSTD and version < ZSTD_VERSION_MIN:
+    if version < ZSTD_VERSION_MIN and header.compression is Compression.ZSTD:
         partition.log.refused(header)
         return PartitionResult(index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
     return partition, header, records
