@@ -7,7 +7,6 @@ change in one place does not shift the draws of all others.
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from itertools import accumulate
 from random import Random
 from typing import Any, Literal, Protocol
 
@@ -25,7 +24,6 @@ from fencelog.sim.network import Network, Weather
 from fencelog.sim.platter import Directory, Inode
 from fencelog.sim.trampolines import EPOCH_S
 from fencelog.types import CoordinatorEpoch
-from fencelog.wire.batch import iterate
 
 Main = Coroutine[Any, Any, None]
 
@@ -243,13 +241,7 @@ class World:
                     logs.append((f"{folder}/{names[-1]}", newest.synced))
         if logs:
             path, size = self.faults.choice(logs)
-            position = self.faults.randrange(size)
-            batches = [batch for _, batch in iterate(self.disk.contents(path))]
-            starts = accumulate((len(batch) for batch in batches), initial=0)
-            # No CRC covers a leader epoch, and a greater one than the last is a sound one.
-            if any(start + 12 <= position < start + 16 for start in starts):
-                position -= 12
-            self.flipped = path, position
+            self.flipped = path, self.faults.randrange(size)
             self.disk.corrupt(*self.flipped)
 
     def flip_back(self) -> None:
