@@ -149,11 +149,12 @@ def abort(
 ) -> None:
     """Abort an open transaction, or one that hangs.
 
-    By its transactional id: the coordinator aborts it on all partitions and fences its producer,
-    which learns it with its next request. What is decided already is left to complete.
+    By its transactional id: the coordinator aborts it on all partitions and
+    fences its producer, which learns it with its next request. What is decided
+    already is left to complete.
 
-    By topic, partition and start offset, as find-hanging shows them: for a transaction that no
-    coordinator knows of any more. One that a coordinator has is refused.
+    By topic, partition and start offset, as find-hanging shows them: for one
+    that no coordinator knows of any more. What a coordinator has is refused.
     """
     with reported_errors():
         place = (topic, partition, start_offset)
@@ -204,8 +205,9 @@ def find_hanging(
 ) -> None:
     """Find open transactions that no coordinator will end; they hold readers back for ever.
 
-    Every partition, or those named, is compared with what the coordinators list. What is shown can
-    be ended by abort. Nothing found is no failure: the list is empty.
+    Every partition, or those named, is compared with what the coordinators list.
+    What is shown can be ended by abort. Nothing found is no failure: the list is
+    empty.
     """
     with reported_errors():
         if partition is not None and topic is None:
