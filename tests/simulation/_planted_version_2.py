@@ -52,9 +52,8 @@ NOT_YET_ENLISTED = Bug(
     (
         Edit(
             ENLISTMENT,
-            "        error = await broker.transactions.decide(\n            transactional_id,\n",
-            "        error = broker.transactions._apply(\n"
-            "            await broker.transactions.shard_of(transactional_id),\n",
+            "        error = await broker.transactions.decide_on(\n",
+            "        error = broker.transactions._apply(\n",
         ),
         Edit(
             ENLISTMENT,

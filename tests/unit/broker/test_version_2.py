@@ -5,15 +5,37 @@ from pathlib import Path
 
 import pytest
 
+from fencelog.broker.handlers import enlistment
 from fencelog.errors import ErrorCode, StorageError
 from fencelog.sim.disk import Loss
 from fencelog.wire.api_versions import SUPPORTED, ApiKey
 from fencelog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from fencelog.wire.messages.init_producer_id import InitProducerIdRequest
 from tests.support.node import Peer, World, until, visible
 from tests.unit.broker.test_group_transactions import Worker, offsets_settled
 from tests.unit.broker.test_groups import FAST, committed
 from tests.unit.broker.test_transactions import Producer, partition_of, settled
 from tests.unit.broker.version_2 import Producer2, age
+
+
+class Gates:
+    """Syncs of some logs, each of which a test can hold back and let go by itself."""
+
+    def __init__(self, *parts: str) -> None:
+        self._gates = {part: asyncio.Event() for part in parts}
+        for part in parts:
+            self.open(part)
+
+    def close(self, part: str) -> None:
+        self._gates[part].clear()
+
+    def open(self, part: str) -> None:
+        self._gates[part].set()
+
+    async def wait(self, verb: str, path: str, size: int) -> None:
+        for part, gate in self._gates.items():
+            if verb == "sync" and part in path and path.endswith(".log"):
+                await gate.wait()
 
 
 @pytest.fixture
@@ -149,6 +171,42 @@ def test_a_first_write_waits_for_the_markers_of_the_last_transaction(world: Worl
                 await other.fetch("t")
             assert partition_of(node, "t").log.log_end_offset == 2, "a, and its marker"
             world.disk.release()
+            assert (await peer.produced(12)).error is ErrorCode.NONE
+
+    asyncio.run(scenario())
+
+
+def test_a_first_write_misses_no_step_of_its_coordinator(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:  # E14
+    monkeypatch.setattr(enlistment, "MARKERS_WAIT_S", 60.0)
+
+    async def scenario() -> None:
+        async with (
+            world.node(internal_partitions=1) as node,
+            Peer.of(node) as peer,
+            Peer.of(node) as other,
+        ):
+            await peer.create_topic("t")
+            producer = Producer2(peer)
+            await producer.init()
+            await producer.produce("t", "a")
+            gates = Gates("t-0", "__transaction_state")
+            world.disk.delay = gates.wait
+            (loaded,) = node.broker.transactions.loaded()
+            gates.close("t-0")
+            assert await producer.end(commit=True) is ErrorCode.NONE
+            gates.close("__transaction_state")
+            end = loaded.partition.log.log_end_offset
+            stranger = InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=60_000)
+            other.send(stranger.API_KEY, 4, stranger.write(4))
+            await until(lambda: loaded.partition.log.log_end_offset == end + 1, "a stranger")
+            # What it sees is not committed yet, and the last markers come in meanwhile.
+            producer.send("t", "b")
+            await until(lambda: partition_of(node, "t").log._guards, "the write waits")
+            gates.open("t-0")
+            await until(lambda: loaded.partition.log.log_end_offset == end + 2, "completed")
+            gates.open("__transaction_state")
             assert (await peer.produced(12)).error is ErrorCode.NONE
 
     asyncio.run(scenario())

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from fencelog.broker.connection import Request
 from fencelog.broker.context import Broker
+from fencelog.broker.partition import Partition
 from fencelog.coordination.transaction.state import ClientVersion, Identity
 from fencelog.errors import ErrorCode, FencelogError, NotLeaderError, WireError
 from fencelog.types import Instant, Offset, ProducerEpoch, ProducerId, TopicPartition
@@ -56,8 +57,11 @@ async def _enlist(
 ) -> ErrorCode:
     deadline = Instant(asyncio.get_running_loop().time() + MARKERS_WAIT_S)
     while True:
-        error = await broker.transactions.decide(
-            transactional_id,
+        loaded = await broker.transactions.shard_of(transactional_id)
+        # Noted before the question: its answer waits, and the markers may come in meanwhile.
+        seen = loaded.partition.log.log_end_offset
+        error = await broker.transactions.decide_on(
+            loaded,
             lambda shard, now: shard.add_partitions(
                 transactional_id,
                 *producer,
@@ -68,22 +72,19 @@ async def _enlist(
         )
         if error is not ErrorCode.CONCURRENT_TRANSACTIONS:
             return error
-        if not await _next_step(broker, transactional_id, deadline):
+        if not await _next_step(loaded.partition, seen, deadline):
             return error
 
 
-async def _next_step(broker: Broker, transactional_id: str, deadline: Instant) -> bool:
-    """Wait until the coordinator has committed something more; False at the deadline."""
-    loaded = await broker.transactions.shard_of(transactional_id)
+async def _next_step(coordinator: Partition, seen: Offset, deadline: Instant) -> bool:
+    """Wait until the coordinator has committed more than was seen; False at the deadline."""
     try:
         async with asyncio.timeout_at(deadline):
-            await loaded.partition.purgatory.committed(
-                Offset(loaded.partition.log.log_end_offset + 1)
-            )
+            await coordinator.purgatory.committed(Offset(seen + 1))
     except TimeoutError:
         return False
     except FencelogError as error:
-        raise NotLeaderError(f"{loaded.partition.name}: {error}") from error
+        raise NotLeaderError(f"{coordinator.name}: {error}") from error
     return True
 
 
