@@ -219,7 +219,6 @@ class KafkaPythonCopier:
 
         self._options = options
         self._place, self._offset = TopicPartition, OffsetAndMetadata
-        self._mine: list[Taken] = []
         common = {"bootstrap_servers": options.bootstrap, "reconnect_backoff_ms": 20}
         common |= {"reconnect_backoff_max_ms": 200, "retry_backoff_ms": 20}
         self._common = common
