@@ -3,9 +3,15 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from fencelog.adapters.sqlite_metadata import SqliteMetadata
 from fencelog.broker.producer_ids import BLOCK_SIZE, ProducerIds
+from fencelog.errors import ErrorCode, StorageError
 from fencelog.types import ProducerId
+from tests.support.node import Peer, World
+from tests.unit.broker.test_transactions import Producer
+from tests.unit.broker.test_versioned import Run
 
 
 def taken_in_a_life(path: Path, count: int, *, highest_seen: int = -1) -> list[int]:
@@ -29,3 +35,23 @@ def test_ids_are_unique_over_blocks_and_lives(tmp_path: Path) -> None:  # E7
 def test_no_id_that_a_log_has_seen_is_handed_out_again(tmp_path: Path) -> None:  # E7
     # The metadata was lost or restored from an older copy; a log still knows producer 5000.
     assert taken_in_a_life(tmp_path / "metadata.sqlite", 3, highest_seen=5000) == [5001, 5002, 5003]
+
+
+def test_who_gets_no_id_is_told_to_come_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # D2, E7
+    async def scenario() -> None:
+        async with World(tmp_path).node() as node, Peer.of(node) as peer:
+            ids = node.broker.producer_ids
+
+            async def full(key: str, value: bytes, *, expected_version: int) -> int | None:
+                raise StorageError("a test")
+
+            with monkeypatch.context() as broken:
+                broken.setattr(ids._store, "put", full)
+                joined = await Run(peer).join()
+                assert joined.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+                assert await Producer(peer).init() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+            assert (await Run(peer).join()).error_code == ErrorCode.NONE
+
+    asyncio.run(scenario())

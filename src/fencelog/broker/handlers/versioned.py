@@ -80,9 +80,9 @@ async def join(
     """Open or join (app, version); the answer has a fresh producer for this attempt."""
     del request
     caller = _caller(message, takeover=message.takeover)
-    fresh = await broker.producer_ids.take()
     wall_ms = broker.clock.now_ms()
     try:
+        fresh = await broker.producer_ids.take()
         result = await broker.versioned.decide(
             transactional_id(message.app),
             lambda shard, now: shard.join(
