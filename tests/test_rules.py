@@ -12,7 +12,7 @@ from tests.proofs.ablation import RULES_PAGE, is_seen, plant, rules_page
 ROOT = Path(__file__).parent.parent
 IN_FORCE = (
     [f"D{n}" for n in (1, 2, 3, 4)]
-    + [f"E{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 14, 15, 16, 17)]
+    + [f"E{n}" for n in range(1, 18)]
     + [f"F{n}" for n in (2, 5, 6, 7)]
     + [f"V{n}" for n in range(1, 9)]
     + [f"S{n}" for n in range(1, 8)]

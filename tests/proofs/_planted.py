@@ -25,6 +25,7 @@ RULES = {
     "E8": "A stale generation or member takes no offset along; a pending one is nobody's yet.",
     "E9": "The states are a table; no client writes to internal topics.",
     "E10": "An open transaction holds the LSO back; aborted records are never shown.",
+    "E11": "A crash between output and offsets harms nobody where both are in a transaction.",
     "E12": "A transaction past its timeout is aborted under a new epoch.",
     "E13": "A lost answer leaves one copy; a batch in flight never overtakes a failed one.",
     "E14": "A delayed request of one transaction never touches the next one.",
@@ -482,6 +483,10 @@ PLANTED = [
 
 # Rules that are seen to hold by a test, without a line that one could take out by itself.
 SEEN = {
+    "E11": [
+        "tests/proofs/test_orders.py::"
+        "test_a_crash_within_a_transaction_neither_doubles_nor_loses_records"
+    ],
     "E15": [RECOVERY + "test_side_files_are_not_trusted_after_an_unclean_stop"],
     "S1": ["tests/spark/test_batch.py::test_the_columns_are_those_of_sparks_kafka_connector"],
     "S2": [
