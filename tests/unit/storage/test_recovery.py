@@ -7,44 +7,18 @@ import pytest
 from fencelog.errors import CorruptionError
 from fencelog.log import layout
 from fencelog.log.config import LogConfig
-from fencelog.log.values import Isolation, ReadPlan
-from fencelog.sim.disk import Loss, SimDisk
-from fencelog.storage.clean_stop import checksum_of
-from fencelog.types import Offset
+from fencelog.sim.disk import Loss
 from fencelog.wire.batch import iterate
-from tests.unit.storage.world import DIRECTORY, World, run
-
-FIRST = f"{DIRECTORY}/{0:020d}.log"
-
-
-async def one_segment(batches: int = 4, *, durability: str = "fsync") -> World:
-    """Batches of two records each, all flushed into the first segment."""
-    world = await World.create(durability=durability)
-    for number in range(batches):
-        world.append_values(b"%d" % number, b"x" * 20)
-    await world.flush()
-    assert world.log.segment_base_offsets == [0]
-    return world
-
-
-async def many_segments(batches: int = 40) -> World:
-    """Batches over several segments, with transactions open, committed and aborted."""
-    world = await World.create()
-    for number in range(batches):
-        world.append_values(b"%d" % number, b"x" * 60)
-        world.append_transactional(100 + number, 0, b"t%d" % number)
-        if number % 3:
-            world.end_transaction(100 + number, commit=number % 3 == 1)
-        if number % 10 == 0:
-            await world.flush()
-    await world.flush()
-    assert len(world.log.segment_base_offsets) > 4
-    return world
-
-
-def truncated(disk: SimDisk, path: str, size: int) -> None:
-    """Cut a stored file."""
-    disk.overwrite(path, disk.contents(path)[:size])
+from tests.unit.storage.world import (
+    DIRECTORY,
+    FIRST,
+    World,
+    assert_same_state,
+    many_segments,
+    one_segment,
+    run,
+    truncated,
+)
 
 
 def without_epochs(data: bytes) -> bytes:
@@ -321,104 +295,6 @@ def test_side_files_are_not_trusted_after_an_unclean_stop() -> None:  # E15
     run(scenario())
 
 
-def test_a_clean_stop_needs_no_walk_through_full_segments_and_loses_nothing() -> None:
-    async def scenario() -> None:
-        world = await many_segments()
-        checksum = await world.stop()
-        end = world.log.log_end_offset
-        disk = world.disk.power_loss(Loss.ALL)
-        expected = await World.recover(world.disk, recovery_point=end)
-        # A walk would stop at this damage; a fetch would hand it to the client, who checks it.
-        disk.corrupt(FIRST, 70)
-        loaded = await World.recover(disk, recovery_point=end, clean=checksum)
-        assert_same_state(loaded, world)
-        assert loaded.log.offset_for_timestamp(0) == expected.log.offset_for_timestamp(0)
-        for offset in range(end):
-            plan = loaded.log.read(Offset(offset), 100, Isolation.REPLICATED)
-            assert plan == expected.log.read(Offset(offset), 100, Isolation.REPLICATED)
-        loaded.append_values(b"goes on")
-        await loaded.flush()
-
-    run(scenario())
-
-
-def test_a_clean_stop_keeps_producers_whose_records_were_all_deleted() -> None:  # E4
-    async def scenario() -> None:
-        world = await many_segments()
-        newest = world.log.segment_base_offsets[-1]
-        assert world.log.producers()
-        assert isinstance(world.log.advance_start(newest), list)
-        await world.store.delete_segments_below(newest)
-        checksum = await world.stop()
-        end = world.log.log_end_offset
-        again = await World.recover(
-            world.disk, recovery_point=end, log_start=newest, clean=checksum
-        )
-        assert again.log.segment_base_offsets == [newest]
-        assert_same_state(again, world)
-
-    run(scenario())
-
-
-@pytest.mark.parametrize("suffix", [".index", ".timeindex", ".txnindex", ".snapshot"])
-def test_after_a_clean_stop_a_damaged_side_file_is_rebuilt(suffix: str) -> None:
-    async def scenario() -> None:
-        world = await many_segments()
-        checksum = await world.stop()
-        base_offset = world.log.segment_base_offsets[-1 if suffix == ".snapshot" else 1]
-        path = f"{DIRECTORY}/{layout.file_name(base_offset, suffix)}"
-        truncated(world.disk, path, max(len(world.disk.contents(path)) - 1, 0))
-        if suffix == ".txnindex" and not world.disk.contents(path):
-            await world.disk.remove(path)
-        end = world.log.log_end_offset
-        again = await World.recover(world.disk, recovery_point=end, clean=checksum)
-        assert_same_state(again, world)
-
-    run(scenario())
-
-
-def test_no_flipped_bit_of_an_index_makes_a_read_skip_records() -> None:  # D3
-    async def scenario() -> None:
-        world = await many_segments(20)
-        await world.store.close(clean=True)
-        end = world.log.log_end_offset
-        base_offset = world.log.segment_base_offsets[1]
-        path = f"{DIRECTORY}/{layout.file_name(base_offset, '.index')}"
-        found = 0
-        for number in range(8 * len(world.disk.contents(path))):
-            disk = world.disk.power_loss(Loss.NONE)
-            disk.corrupt(path, number // 8, 1 << number % 8)
-            # As if it had been so when the log was closed, or were so in memory.
-            checksum = await checksum_of(disk, DIRECTORY, world.log.segment_base_offsets)
-            again = await World.recover(disk, recovery_point=end, clean=checksum)
-            for offset in range(base_offset, world.log.segment_base_offsets[2]):
-                plan = again.log.read(Offset(offset), 1, Isolation.REPLICATED)
-                assert isinstance(plan, ReadPlan)
-                try:
-                    data = await again.store.read(plan)
-                except CorruptionError:
-                    found += 1
-                    continue
-                first, _ = next(iterate(data))
-                assert first.base_offset <= offset <= first.last_offset
-        assert found > 0
-
-    run(scenario())
-
-
-def test_a_log_longer_than_its_clean_stop_left_it_is_recovered_as_unclean() -> None:
-    async def scenario() -> None:
-        world = await one_segment()
-        checksum = await world.stop()
-        disk = world.disk
-        disk.operations.clear()
-        again = await World.recover(disk, recovery_point=4, clean=checksum)
-        assert again.log.log_end_offset == 8
-        assert ("sync", FIRST + ".cleaned") in disk.operations
-
-    run(scenario())
-
-
 def test_segments_below_the_log_start_that_a_crash_left_are_removed() -> None:
     async def scenario() -> None:
         world = await many_segments()
@@ -485,16 +361,3 @@ def test_an_overwritten_tail_never_crashes_recovery() -> None:
             assert data.startswith(await again.read_all())
 
     run(scenario())
-
-
-def assert_same_state(actual: World, expected: World) -> None:
-    """Offsets, producers, transactions and leader epochs agree."""
-    assert actual.log.log_end_offset == expected.log.log_end_offset
-    assert actual.log.last_stable_offset == expected.log.last_stable_offset
-    assert actual.log.snapshot() == expected.log.snapshot()
-    assert actual.log.open_transactions() == expected.log.open_transactions()
-    everything = Offset(0), expected.log.log_end_offset
-    aborted = expected.log.aborted_transactions(*everything)
-    assert actual.log.aborted_transactions(*everything) == aborted
-    assert actual.log._state.epochs.entries == expected.log._state.epochs.entries
-    assert actual.log.segment_base_offsets == expected.log.segment_base_offsets

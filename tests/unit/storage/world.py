@@ -17,6 +17,7 @@ from fencelog.wire.records import RecordToWrite, build_batch, read_records
 _T = TypeVar("_T")
 
 DIRECTORY = "t-0"
+FIRST = f"{DIRECTORY}/{0:020d}.log"
 TOPIC_ID = TopicId(bytes(range(16)))
 NOW_MS = 1_700_000_000_000
 SMALL_SEGMENTS = LogConfig(segment_bytes=1024, index_interval_bytes=100)
@@ -162,3 +163,46 @@ class World:
             if not header.is_control
             for record in read_records(batch)
         ]
+
+
+async def one_segment(batches: int = 4, *, durability: str = "fsync") -> World:
+    """Batches of two records each, all flushed into the first segment."""
+    world = await World.create(durability=durability)
+    for number in range(batches):
+        world.append_values(b"%d" % number, b"x" * 20)
+    await world.flush()
+    assert world.log.segment_base_offsets == [0]
+    return world
+
+
+async def many_segments(batches: int = 40) -> World:
+    """Batches over several segments, with transactions open, committed and aborted."""
+    world = await World.create()
+    for number in range(batches):
+        world.append_values(b"%d" % number, b"x" * 60)
+        world.append_transactional(100 + number, 0, b"t%d" % number)
+        if number % 3:
+            world.end_transaction(100 + number, commit=number % 3 == 1)
+        if number % 10 == 0:
+            await world.flush()
+    await world.flush()
+    assert len(world.log.segment_base_offsets) > 4
+    return world
+
+
+def truncated(disk: SimDisk, path: str, size: int) -> None:
+    """Cut a stored file."""
+    disk.overwrite(path, disk.contents(path)[:size])
+
+
+def assert_same_state(actual: World, expected: World) -> None:
+    """Offsets, producers, transactions and leader epochs agree."""
+    assert actual.log.log_end_offset == expected.log.log_end_offset
+    assert actual.log.last_stable_offset == expected.log.last_stable_offset
+    assert actual.log.snapshot() == expected.log.snapshot()
+    assert actual.log.open_transactions() == expected.log.open_transactions()
+    everything = Offset(0), expected.log.log_end_offset
+    aborted = expected.log.aborted_transactions(*everything)
+    assert actual.log.aborted_transactions(*everything) == aborted
+    assert actual.log._state.epochs.entries == expected.log._state.epochs.entries
+    assert actual.log.segment_base_offsets == expected.log.segment_base_offsets
