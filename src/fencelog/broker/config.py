@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from fencelog.coordination.transaction.retention import ID_CHECK_S, ID_EXPIRATION_MS
+from fencelog.coordination.transaction.shard import TIMEOUT_MS_MAX
 from fencelog.errors import FencelogError
 from fencelog.log.config import InvalidConfigError, LogConfig
 from fencelog.log.producers import PRODUCER_EXPIRATION_MS
@@ -36,7 +37,7 @@ class BrokerConfig:
     queued_bytes_max: int = 64 * 1024 * 1024  # queued.max.request.bytes
     frame_timeout_s: float = 60.0  # socket.frame.timeout.ms
     idle_timeout_s: float = 600.0  # connections.max.idle.ms
-    transaction_timeout_ms_max: int = 900_000  # transaction.max.timeout.ms
+    transaction_timeout_ms_max: int = TIMEOUT_MS_MAX  # transaction.max.timeout.ms
     transactional_id_expiration_ms: int = ID_EXPIRATION_MS  # transactional.id.expiration.ms
     # transaction.remove.expired.transaction.cleanup.interval.ms
     transactional_id_check_s: float = ID_CHECK_S

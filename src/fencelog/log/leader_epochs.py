@@ -8,8 +8,8 @@ from fencelog.log.values import EpochStart
 from fencelog.types import LeaderEpoch, Offset
 
 NO_EPOCH = LeaderEpoch(-1)
-
 FIRST_EPOCH = LeaderEpoch(0)
+"""Under which a node leads that has no other beside it."""
 
 _epoch_of = attrgetter("epoch")
 _offset_of = attrgetter("offset")

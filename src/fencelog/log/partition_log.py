@@ -31,6 +31,7 @@ from fencelog.log.admission import (
 from fencelog.log.compaction import KEYS_MAX
 from fencelog.log.compaction_round import Cleaned, CompactionNeed, Round, need_of
 from fencelog.log.config import LogConfig
+from fencelog.log.leader_epochs import FIRST_EPOCH
 from fencelog.log.producers import PRODUCER_EXPIRATION_MS, UNKNOWN_SEQUENCE, ProducerState
 from fencelog.log.retention import is_due, retained_from
 from fencelog.log.segment import Segment
@@ -63,7 +64,6 @@ from fencelog.wire.batch import LENGTH_END, TRANSACTIONAL, BatchHeader, assign, 
 from fencelog.wire.control import Marker, marker_batch
 
 _FIRST_OFFSET = Offset(0)
-_FIRST_EPOCH = LeaderEpoch(0)
 
 
 class PartitionLog:
@@ -99,7 +99,7 @@ class PartitionLog:
         """Return an empty log with its first, empty segment."""
         state = LogState(config, _FIRST_OFFSET)
         state.add_segment(Segment(_FIRST_OFFSET))
-        return cls(state, _FIRST_EPOCH)
+        return cls(state, FIRST_EPOCH)
 
     # Offsets
 

@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from fencelog.log.config import LogConfig
 from fencelog.log.index import OffsetIndex, TimeIndex
 from fencelog.log.layout import decode_aborted, encode_aborted
-from fencelog.log.leader_epochs import LeaderEpochs
+from fencelog.log.leader_epochs import FIRST_EPOCH, LeaderEpochs
 from fencelog.log.partition_log import PartitionLog
 from fencelog.log.segment import Segment
 from fencelog.log.snapshot import decode_snapshot, encode_snapshot
 from fencelog.log.state import LogState
 from fencelog.log.values import EpochStart, SideFiles
-from fencelog.types import LeaderEpoch, Offset, TimestampMs
+from fencelog.types import Offset, TimestampMs
 from fencelog.wire.batch import BatchHeader
 from fencelog.wire.control import Marker
 
@@ -148,4 +148,4 @@ class LogBuilder:
         if not state.segments:
             state.add_segment(Segment(state.log_start))
         state.advance_start(min(state.log_start, state.log_end))
-        return PartitionLog(state, max(state.epochs.latest, LeaderEpoch(0)))
+        return PartitionLog(state, max(state.epochs.latest, FIRST_EPOCH))

@@ -25,7 +25,7 @@ from fencelog.wire.hot import (
     write_fetch_response,
 )
 
-ZSTD_VERSION_MIN = 10
+ZSTD_FROM = 10
 
 
 def fetch(broker: Broker, request: Request) -> Answer:
@@ -116,7 +116,7 @@ async def _read_all(
                 continue
             limit = min(part.partition_max_bytes, budget - total)
             one = await _read_one(partition, part, isolation, limit, first=total == 0)
-            if version < ZSTD_VERSION_MIN and _holds_zstd(one):
+            if version < ZSTD_FROM and _holds_zstd(one):
                 one = FetchedPartition(part.partition, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
             total += sum(len(records) for records in one.records)
             final = final or one.error is not ErrorCode.NONE

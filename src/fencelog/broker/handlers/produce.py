@@ -29,8 +29,8 @@ from fencelog.wire.hot import (
     write_produce_response,
 )
 
-ZSTD_VERSION_MIN = 7
-ABORTABLE_VERSION_MIN = 11
+ZSTD_FROM = 7
+ABORTABLE_FROM = 11
 """From here on a client knows TRANSACTION_ABORTABLE (KIP-890)."""
 
 _Judged = tuple[Partition, BatchHeader, memoryview]
@@ -255,7 +255,7 @@ def _judge(
         return PartitionResult(
             index, header, error_message=f"the record batch for {topic}-{index} is not valid"
         )
-    if version < ZSTD_VERSION_MIN and header.compression is Compression.ZSTD:
+    if version < ZSTD_FROM and header.compression is Compression.ZSTD:
         partition.log.refused(header)
         return PartitionResult(index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
     return partition, header, records
@@ -362,7 +362,7 @@ def _for_producer(error: ErrorCode, version: int) -> ErrorCode:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if error is ErrorCode.CONCURRENT_TRANSACTIONS and version < PRODUCE_ENLISTS_FROM:
         return ErrorCode.NOT_ENOUGH_REPLICAS  # the markers are on their way: try again
-    if error is ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_VERSION_MIN:
+    if error is ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_FROM:
         return ErrorCode.INVALID_TXN_STATE
     return error
 
