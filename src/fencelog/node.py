@@ -24,7 +24,7 @@ from fencelog.broker.log_manager import LogManager
 from fencelog.broker.marker_sender import MarkerSender
 from fencelog.broker.markers import transaction_work, versioned_work
 from fencelog.broker.producer_ids import ProducerIds
-from fencelog.broker.recovered import RecoveredTransactions
+from fencelog.broker.recovered import RecoveredTransactions, highest_coordinator_epoch
 from fencelog.broker.server import Server
 from fencelog.broker.settings import Settings
 from fencelog.coordination.group.model import GroupLimits
@@ -90,6 +90,7 @@ class Node:
             ports.disk, directory, catalog, config, settings, ports.random, self._flusher
         )
         await self._logs.start()
+        self._coordinator_epoch_seen = highest_coordinator_epoch(self._logs)
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self._flusher.run()))
         limits = TransactionLimits(
@@ -226,13 +227,17 @@ class Node:
         )
 
     async def _next_coordinator_epoch(self, shard: str) -> CoordinatorEpoch:
-        """A number that grows with every load of a shard, stored before it is used (E17)."""
+        """A number that grows with every load of a shard, stored before it is used (E17).
+
+        It is above every one that a log has at the start: the metadata may be an older copy.
+        """
         key = f"coordinator-epoch/{shard}"
         while True:
             cell = await self._ports.metadata.get(key)
-            value, version = (int(cell[0]), cell[1]) if cell else (-1, 0)
-            if await self._ports.metadata.put(key, b"%d" % (value + 1), expected_version=version):
-                return CoordinatorEpoch(value + 1)
+            stored, version = (int(cell[0]), cell[1]) if cell else (-1, 0)
+            value = max(stored, self._coordinator_epoch_seen) + 1
+            if await self._ports.metadata.put(key, b"%d" % value, expected_version=version):
+                return CoordinatorEpoch(value)
 
     async def _resume(self, catalog: Catalog, producer_ids: ProducerIds) -> None:
         """Load every shard that has records, and finish what they had decided."""

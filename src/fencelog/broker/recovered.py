@@ -106,3 +106,15 @@ class RecoveredTransactions:
                 return  # told already, and this partition's writers will be
         else:
             log.error("%s takes no marker: %s", partition.name, outcome)
+
+
+def highest_coordinator_epoch(logs: LogManager) -> CoordinatorEpoch:
+    """The highest that any marker told which a log still knows, -1 without one (E17)."""
+    return max(
+        (
+            each.coordinator_epoch
+            for partition in logs.partitions()
+            for each in partition.log.producers()
+        ),
+        default=CoordinatorEpoch(-1),
+    )

@@ -1,10 +1,11 @@
-"""A coordinator that a power cut set back behind the partitions, as it may in ``os`` mode.
+"""A coordinator that knows less than the logs: a power cut set it back, as it may in ``os`` mode.
 
 What it hands out next must be nothing that a log has seen: new records would pass for duplicates of
 lost transactions' records, or be fenced, or their markers be refused for ever (E7, E17).
 """
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
@@ -155,5 +156,33 @@ def test_a_decision_is_carried_out_though_the_log_has_the_next_transaction(world
             again = Producer2(peer)
             assert await again.init() is ErrorCode.NONE
             assert await again.produce("t", "b") is ErrorCode.NONE
+
+    asyncio.run(scenario())
+
+
+def test_markers_are_taken_though_the_metadata_comes_from_an_older_copy(
+    world: World, tmp_path: Path
+) -> None:  # E17
+    async def scenario() -> None:
+        async with world.node(crash=True) as node, Peer.of(node) as peer:
+            await peer.create_topic("t")
+            await Producer(peer).init()
+        copy = tmp_path / "older.sqlite"
+        shutil.copyfile(world.metadata_path, copy)
+        for value in ("a", "b", "open"):
+            world.disk = world.disk.power_loss(Loss.NONE)
+            async with world.node(crash=True) as node, Peer.of(node) as peer:
+                producer = Producer(peer)
+                await producer.init()
+                await producer.add("t", 0)
+                assert await producer.produce("t", value) is ErrorCode.NONE
+                if value != "open":
+                    assert await producer.end(commit=True) is ErrorCode.NONE
+                    await settled(node, "t")
+        world.disk = world.disk.power_loss(Loss.NONE)
+        shutil.copyfile(copy, world.metadata_path)
+        async with world.node() as node, Peer.of(node) as peer:
+            assert await Producer(peer).init() is ErrorCode.NONE
+            assert await values(node, peer) == ["a", "b"]
 
     asyncio.run(scenario())
