@@ -36,7 +36,7 @@ def check(
 ) -> None:
     """Judge a history: lost, doubled, torn, aborted, reordered or skipped records.
 
-    Exits with 0 if it is valid, with 1 if it is not, with 2 if it cannot be judged.
+    Exits with 0 if it is valid, 1 if it is not, 2 if it cannot be judged.
     docs/guide/check.md has the format and the meaning of each finding.
     """
     with reported_errors():

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fencelog.cli.options import PropertyOption, key_values
+from fencelog.cli.options import key_values
 from fencelog.cli.output import ExitStatus, fail, reported_errors, say
 
 if TYPE_CHECKING:
@@ -38,7 +38,9 @@ def run(
     ] = "local[*,4]",
     checkpoint: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="Where progress is kept.  [default: checkpoints/NAME]"),
+        typer.Option(
+            metavar="DIR", help="Where progress is kept.", show_default="checkpoints/NAME"
+        ),
     ] = None,
     bootstrap: Annotated[
         str | None,
@@ -53,12 +55,14 @@ def run(
     available_now: Annotated[
         bool, typer.Option("--available-now", help="Process what is there, then end.")
     ] = False,
-    properties: PropertyOption = None,
+    properties: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-X", metavar="KEY=VALUE", help="A Spark property: spark.sql.shuffle.partitions=8"
+        ),
+    ] = None,
 ) -> None:
-    """Run a Spark pipeline: exactly once, with progress, until it ends or Ctrl-C.
-
-    -X sets a Spark property, as in -X spark.sql.shuffle.partitions=8.
-    """
+    """Run a Spark pipeline: exactly once, with progress, until it ends or Ctrl-C."""
     with reported_errors():
         from fencelog.spark.pipeline import RunSettings
 

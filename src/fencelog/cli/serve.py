@@ -23,14 +23,7 @@ GC_THRESHOLDS = (20_000, 20, 20)
 """A request that names thousands of things makes as many objects, and is no reason to look through
 all that a broker of thousands of connections and partitions holds: that takes tens of milliseconds.
 """
-DurabilityOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="fsync|os",
-        help="What an acknowledged record survives: fsync a power cut, os a kill -9. "
-        "[default: fsync]",
-    ),
-]
+DURABILITY_HELP = "What an acknowledged record survives: fsync a power cut, os a kill -9."
 ConfigOption = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="Settings: TOML, or Kafka's server.properties."),
@@ -45,10 +38,13 @@ def serve(
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Address to listen on; port 0 takes a free one. [default: 127.0.0.1:9092]",
+            help="Address to listen on; port 0 takes a free one.",
+            show_default="127.0.0.1:9092",
         ),
     ] = None,
-    durability: DurabilityOption = None,
+    durability: Annotated[
+        str | None, typer.Option(metavar="fsync|os", help=DURABILITY_HELP, show_default="fsync")
+    ] = None,
     config: ConfigOption = None,
 ) -> None:
     """Run a broker on a data directory.
@@ -68,7 +64,7 @@ def dev(
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Address to listen on.")
     ] = "127.0.0.1:0",
-    durability: DurabilityOption = "os",
+    durability: Annotated[str, typer.Option(metavar="fsync|os", help=DURABILITY_HELP)] = "os",
     config: ConfigOption = None,
 ) -> None:
     """Run a broker in a temporary directory on a free port; all is gone when it stops.
