@@ -120,7 +120,7 @@ MARKER_TWICE = Bug(
             "                    await self._do(loaded, piece)\n",
         ),
     ),
-    ("queue", "bank"),
+    ("queue-aiokafka", "queue"),
 )
 COMPLETE_BEFORE_MARKERS = Bug(
     "complete before the markers are committed",
