@@ -77,16 +77,12 @@ def node(request: pytest.FixtureRequest, start: Callable[[str], NodeClient]) -> 
 def clients_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """One broker for all of these tests that do not kill it."""
     folder = tmp_path_factory.mktemp("clients-broker")
-    config = folder / "broker.properties"
-    config.write_text(SETTINGS)
-    with BrokerProcess(folder / "data", config=config) as process:
+    with BrokerProcess(folder / "data", settings=SETTINGS) as process:
         yield process
 
 
 @pytest.fixture
 def mortal(tmp_path: Path) -> Iterator[BrokerProcess]:
     """A broker of this test alone, to be killed."""
-    config = tmp_path / "broker.properties"
-    config.write_text(SETTINGS)
-    with BrokerProcess(tmp_path / "data", config=config) as process:
+    with BrokerProcess(tmp_path / "data", settings=SETTINGS) as process:
         yield process

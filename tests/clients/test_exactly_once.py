@@ -30,9 +30,7 @@ def copied(
 ) -> Iterator[Callable[[str], Case]]:
     """All clients have copied at once; returns one's case, or raises what it died of."""
     folder = tmp_path_factory.mktemp("exactly-once")
-    config = folder / "broker.properties"
-    config.write_text(SETTINGS)
-    broker = BrokerProcess(folder / "data", config=config).start()
+    broker = BrokerProcess(folder / "data", settings=SETTINGS).start()
     cases, skips = {}, {}
     plans = []
     for name, module in BY_PYTHON.items():

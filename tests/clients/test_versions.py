@@ -36,9 +36,13 @@ def recorded(tmp_path: Path) -> Iterator[tuple[str, Recorder]]:
     """The address of a broker behind a recorder, and what was recorded."""
     recorder = Recorder()
     proxy = FrameProxy(recorder)
-    config = tmp_path / "broker.properties"
-    config.write_text(f"{SETTINGS}advertised.listeners=PLAINTEXT://{proxy.address}\n")
-    with proxy, BrokerProcess(tmp_path / "data", config=config) as broker:
+    with (
+        proxy,
+        BrokerProcess(
+            tmp_path / "data",
+            settings=f"{SETTINGS}advertised.listeners=PLAINTEXT://{proxy.address}\n",
+        ) as broker,
+    ):
         proxy.upstream = (broker.host, broker.port)
         yield proxy.address, recorder
 

@@ -42,9 +42,9 @@ def proxied(
     def start(decide: Callable[[Request], Fate]) -> FrameProxy:
         proxy = FrameProxy(decide)
         proxies.append(proxy)
-        config = tmp_path / "broker.properties"
-        config.write_text(f"advertised.listeners=PLAINTEXT://{proxy.address}\n")
-        broker = BrokerProcess(tmp_path / "data", config=config).start()
+        broker = BrokerProcess(
+            tmp_path / "data", settings=f"advertised.listeners=PLAINTEXT://{proxy.address}\n"
+        ).start()
         brokers.append(broker)
         proxy.upstream = (broker.host, broker.port)
         return proxy

@@ -69,9 +69,7 @@ def test_kills_during_compaction_lose_no_newest_value_and_bring_none_back(
 ) -> None:  # D4, E15
     from confluent_kafka.admin import AdminClient, NewTopic
 
-    config = tmp_path / "broker.properties"
-    config.write_text("log.cleaner.backoff.ms=5\n")
-    with BrokerProcess(tmp_path / "data", config=config) as broker:
+    with BrokerProcess(tmp_path / "data", settings="log.cleaner.backoff.ms=5\n") as broker:
         admin = AdminClient({"bootstrap.servers": broker.address})
         admin.create_topics([NewTopic(TOPIC, 1, 1, config=SETTINGS)])[TOPIC].result(DEADLINE_S)
         random = Random(3)

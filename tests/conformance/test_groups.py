@@ -21,9 +21,10 @@ ALL = set(range(PARTITIONS))
 def group_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker that does not wait three seconds for more members."""
     folder = tmp_path_factory.mktemp("groups")
-    config = folder / "broker.properties"
-    config.write_text(f"group.initial.rebalance.delay.ms=50\nnum.partitions={PARTITIONS}\n")
-    with BrokerProcess(folder / "data", config=config) as process:
+    with BrokerProcess(
+        folder / "data",
+        settings=f"group.initial.rebalance.delay.ms=50\nnum.partitions={PARTITIONS}\n",
+    ) as process:
         yield process
 
 
@@ -210,9 +211,10 @@ def test_a_group_of_workers_copies_each_record_once_while_it_rebalances(  # E8, 
 def test_a_group_goes_on_where_it_was_after_a_kill_of_its_broker(  # E15
     tmp_path: Path, topic: str, client: str
 ) -> None:
-    config = tmp_path / "broker.properties"
-    config.write_text(f"group.initial.rebalance.delay.ms=50\nnum.partitions={PARTITIONS}\n")
-    with BrokerProcess(tmp_path / "data", config=config) as broker:
+    with BrokerProcess(
+        tmp_path / "data",
+        settings=f"group.initial.rebalance.delay.ms=50\nnum.partitions={PARTITIONS}\n",
+    ) as broker:
         write(broker.address, topic, 20)
         member = MEMBERS[client](broker.address, "g", topic)
         try:

@@ -196,9 +196,9 @@ def test_kafka_python_and_aiokafka_change_settings(
 def test_a_consumer_sees_a_compacted_topic_also_after_a_kill(
     tmp_path: Any, topic: str, client: StockClient
 ) -> None:  # D4
-    config = tmp_path / "broker.properties"
-    config.write_text("log.cleaner.backoff.ms=50\nlog.cleaner.delete.retention.ms=1\n")
-    with BrokerProcess(tmp_path / "data", config=config) as broker:
+    with BrokerProcess(
+        tmp_path / "data", settings="log.cleaner.backoff.ms=50\nlog.cleaner.delete.retention.ms=1\n"
+    ) as broker:
         create(
             broker,
             topic,

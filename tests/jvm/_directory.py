@@ -47,9 +47,7 @@ def partition(topic: str, number: int = 0) -> TopicPartition:
 
 def fill(folder: Path) -> Path:
     """Run brokers on a fresh directory, one of them killed at work; return it, cleanly stopped."""
-    config = folder / "broker.properties"
-    config.write_text(SETTINGS)
-    with BrokerProcess(folder / "data", config=config) as broker:
+    with BrokerProcess(folder / "data", settings=SETTINGS) as broker:
         with Client(broker.address) as client:
             for topic, settings in TOPICS.items():
                 client.create_topic(topic, PARTITIONS, configs=settings)

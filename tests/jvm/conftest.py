@@ -53,7 +53,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> str:
 def java_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """One broker for all that only talk to it; it does not wait three seconds for more members."""
     folder = tmp_path_factory.mktemp("java-broker")
-    config = folder / "broker.properties"
-    config.write_text("group.initial.rebalance.delay.ms=50\n")
-    with BrokerProcess(folder / "data", config=config) as process:
+    with BrokerProcess(
+        folder / "data", settings="group.initial.rebalance.delay.ms=50\n"
+    ) as process:
         yield process

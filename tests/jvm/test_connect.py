@@ -37,9 +37,10 @@ def connect(tools: object) -> str:
 @pytest.fixture
 def workers_broker(tmp_path: Path) -> BrokerProcess:
     """A broker, not started yet, that lets the sessions of workers be short."""
-    config = tmp_path / "broker.properties"
-    config.write_text("group.initial.rebalance.delay.ms=50\ngroup.min.session.timeout.ms=500\n")
-    return BrokerProcess(tmp_path / "data", config=config)
+    return BrokerProcess(
+        tmp_path / "data",
+        settings="group.initial.rebalance.delay.ms=50\ngroup.min.session.timeout.ms=500\n",
+    )
 
 
 class Input:

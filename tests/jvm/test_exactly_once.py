@@ -23,9 +23,7 @@ group.min.session.timeout.ms=500
 @pytest.fixture
 def copying_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     """A broker that lets sessions be short."""
-    config = tmp_path / "broker.properties"
-    config.write_text(SETTINGS)
-    with BrokerProcess(tmp_path / "data", config=config) as broker:
+    with BrokerProcess(tmp_path / "data", settings=SETTINGS) as broker:
         with Client(broker.address) as client:
             for topic in ("in", "out"):
                 client.create_topic(topic, PARTITIONS)

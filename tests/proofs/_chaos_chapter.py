@@ -68,34 +68,32 @@ def play(
     with (
         ProxyProcess(hash_of(script.seed), folder / "proxy.log") as proxy,
         small_disk(folder, script.disk_mebibytes) as disk,
-    ):
-        config = folder / "broker.properties"
-        config.write_text(f"advertised.listeners=PLAINTEXT://127.0.0.1:{proxy.port}\n")
-        with BrokerProcess(
+        BrokerProcess(
             disk.data_dir,
             durability=script.durability,
-            config=config,
+            settings=f"advertised.listeners=PLAINTEXT://127.0.0.1:{proxy.port}\n",
             environment=script.environment,
-        ) as broker:
-            proxy.tell("upstream", port=broker.port)
-            told = Play(
-                workload=script.workload,
-                bootstrap=f"127.0.0.1:{proxy.port}",
-                folder=folder,
-                seed=hash_of(script.seed),
-                scale=script.scale,
-            )
-            crew = Crew(told)
-            nemesis = Nemesis(broker, crew, proxy, disk, script.seed, diary(folder))
-            try:
-                _act(script, outcome, nemesis, lambda: watch(told.counts))
-            finally:
-                crew.close()
-                outcome.faults, outcome.lives = nemesis.counts, crew.lives
-                outcome.network = proxy.tell("counts")
-                # Whatever a cluster does to it, a client has an answer; what it raises is a defect.
-                outcome.problems += [f"a client ended by itself: {each}" for each in crew.gave_up]
-                (folder / "broker.log").write_text(broker.stderr)
+        ) as broker,
+    ):
+        proxy.tell("upstream", port=broker.port)
+        told = Play(
+            workload=script.workload,
+            bootstrap=f"127.0.0.1:{proxy.port}",
+            folder=folder,
+            seed=hash_of(script.seed),
+            scale=script.scale,
+        )
+        crew = Crew(told)
+        nemesis = Nemesis(broker, crew, proxy, disk, script.seed, diary(folder))
+        try:
+            _act(script, outcome, nemesis, lambda: watch(told.counts))
+        finally:
+            crew.close()
+            outcome.faults, outcome.lives = nemesis.counts, crew.lives
+            outcome.network = proxy.tell("counts")
+            # Whatever a cluster does to it, a client has an answer; what it raises is a defect.
+            outcome.problems += [f"a client ended by itself: {each}" for each in crew.gave_up]
+            (folder / "broker.log").write_text(broker.stderr)
     outcome.seconds = time.monotonic() - began
     return outcome
 

@@ -251,9 +251,7 @@ def run(cell: Cell, folder: Path, *, seed: int, records: int, size: int) -> Resu
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     began = time.monotonic()
     result = Result(cell=cell, seed=seed, records=records)
-    config = folder / "broker.properties"
-    config.write_text(CONFIG, encoding="ascii")
-    with BrokerProcess(folder / "data", config=config) as broker:
+    with BrokerProcess(folder / "data", settings=CONFIG) as broker:
         with Client(broker.address) as admin:
             for topic in (SOURCE, TARGET):
                 admin.create_topic(topic, cell.partitions)

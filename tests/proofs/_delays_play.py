@@ -224,10 +224,8 @@ class Arena:
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         """``environment``: of the broker, for a copy of the source with a break in it."""
         self._folder = tempfile.TemporaryDirectory(prefix="fencelog-delays-")
-        config = Path(self._folder.name) / "broker.properties"
-        config.write_text(CONFIG, encoding="ascii")
         self._broker = BrokerProcess(
-            Path(self._folder.name) / "data", config=config, environment=environment or {}
+            Path(self._folder.name) / "data", settings=CONFIG, environment=environment or {}
         )
         self._slots = [Slot(topic=f"delays-{n}", sources=(2 * n, 2 * n + 1)) for n in range(SLOTS)]
         self._expected: set[int] = set()

@@ -52,17 +52,19 @@ def play_client(client: str, count: int, seed: int, folder: Path) -> Stock:
     """Schedules of one client before a broker of its own."""
     folder.mkdir()
     stock = Stock(client=client, schedules=count)
-    config = folder / "broker.properties"
-    with ProxyProcess(seed, folder / "proxy.log") as proxy:
-        config.write_text(f"advertised.listeners=PLAINTEXT://127.0.0.1:{proxy.port}\n")
-        with BrokerProcess(folder / "data", config=config) as broker:
-            proxy.tell("upstream", port=broker.port)
-            chosen = random.Random(f"{seed}-{client}")
-            for number in range(count):
-                _play(stock, proxy, broker.address, number, chosen)
-            stock.late = sum(
-                count for what, count in proxy.tell("counts").items() if what.endswith(LATE)
-            )
+    with (
+        ProxyProcess(seed, folder / "proxy.log") as proxy,
+        BrokerProcess(
+            folder / "data", settings=f"advertised.listeners=PLAINTEXT://127.0.0.1:{proxy.port}\n"
+        ) as broker,
+    ):
+        proxy.tell("upstream", port=broker.port)
+        chosen = random.Random(f"{seed}-{client}")
+        for number in range(count):
+            _play(stock, proxy, broker.address, number, chosen)
+        stock.late = sum(
+            count for what, count in proxy.tell("counts").items() if what.endswith(LATE)
+        )
     return stock
 
 

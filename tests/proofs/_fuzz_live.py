@@ -203,11 +203,10 @@ def attack(
 ) -> Live:
     """Run two brokers and attack one of them."""
     live = Live(seconds)
-    settings = folder / "broker.properties"
-    settings.write_text("socket.frame.timeout.ms=5000\nfencelog.max.partitions=400\n")
+    settings = "socket.frame.timeout.ms=5000\nfencelog.max.partitions=400\n"
     with (
-        MeasuredBroker(folder / "attacked", config=settings) as broker,
-        MeasuredBroker(folder / "quiet", config=settings) as quiet,
+        MeasuredBroker(folder / "attacked", settings=settings) as broker,
+        MeasuredBroker(folder / "quiet", settings=settings) as quiet,
     ):
         for each in (broker, quiet):
             _prepare(each)

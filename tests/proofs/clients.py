@@ -88,10 +88,8 @@ def verdict(arena: Arena, case: Case) -> str:
 
 def prove(folder: Path, began: datetime) -> tuple[str, bool]:
     """Run all at once; the report, and whether it holds."""
-    config = folder / "broker.properties"
-    config.write_text(SETTINGS)
     started = monotonic()
-    with BrokerProcess(folder / "data", config=config) as broker:
+    with BrokerProcess(folder / "data", settings=SETTINGS) as broker:
         found, missing = plans(broker, folder)
         arena = Arena(broker, KILLS, BETWEEN_S)
         arena.run(found)

@@ -35,16 +35,19 @@ class BrokerProcess:
         durability: str = "os",
         port: int = 0,
         host: str = "127.0.0.1",
-        config: Path | str | None = None,
+        settings: str = "",
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Describe the broker; nothing runs yet."""
+        """Describe the broker; nothing runs yet. ``settings``: lines of a server.properties."""
         self.data_dir = Path(data_dir)
         self.durability = durability
         self.host = host
         self.port = port
-        self.config = config
+        self._settings: Path | None = None
+        if settings:
+            self._settings = self.data_dir.with_name(f"{self.data_dir.name}.properties")
+            self._settings.write_text(settings, encoding="ascii")
         self.arguments = list(arguments)
         self.environment = dict(environment or {})
         self.start_deadline_s = START_DEADLINE_S
@@ -82,8 +85,8 @@ class BrokerProcess:
         """The command line that ``start`` runs."""
         command = [sys.executable, "-m", "fencelog", "serve", "--data-dir", str(self.data_dir)]
         command += ["--listen", f"{self.host}:{self.port}", "--durability", self.durability]
-        if self.config is not None:
-            command += ["--config", str(self.config)]
+        if self._settings is not None:
+            command += ["--config", str(self._settings)]
         return command + self.arguments
 
     def start(self) -> Self:
