@@ -1,4 +1,4 @@
-"""Installs the clients that pip cannot bring, each once, into a cache of this checkout.
+"""Installs the clients that pip cannot bring, each once, into the user's cache.
 
 npm's clients come from a committed lock by ``npm ci``; kcat from Debian. What cannot be had is told
 by the command that failed and what it said.
@@ -13,8 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from fencelog.spark.java import cache_directory
+
 HERE = Path(__file__).parent
-CACHE = HERE.parent.parent / ".cache" / "clients"
+RUN = HERE.parent.parent / ".cache" / "clients"
 DRIVERS = HERE / "drivers"
 DEADLINE_S = 420.0
 
@@ -63,11 +65,32 @@ def alone(folder: Path) -> Iterator[None]:
 def npm(name: str) -> Path:
     """Install the package list of the folder ``name`` by its lock; returns where programs can run.
 
-    The drivers are copied beside ``node_modules``, so that they import clients as anybody does.
+    That is a folder of this checkout, with the drivers in it and what is installed linked beside
+    them, so that they import clients as anybody does. Packages are built in the user's cache: once
+    for all checkouts, and where no path has a space, which their makefiles do not bear.
     """
     source = HERE / name
     lock = (source / "package-lock.json").read_bytes()
-    folder = CACHE / f"{name}-{hashlib.sha256(lock).hexdigest()[:12]}"
+    version = f"{name}-{hashlib.sha256(lock).hexdigest()[:12]}"
+    modules = _installed(source, cache() / version)
+    folder = RUN / version
+    with alone(folder):
+        link = folder / "node_modules"
+        if not link.exists():
+            link.unlink(missing_ok=True)
+            link.symlink_to(modules)
+        for driver in DRIVERS.glob("*.mjs"):
+            shutil.copy(driver, folder)
+    return folder
+
+
+def cache() -> Path:
+    """Where installations are kept."""
+    return cache_directory(os.environ) / "clients"
+
+
+def _installed(source: Path, folder: Path) -> Path:
+    """The modules that the lock of ``source`` names, in ``folder``."""
     with alone(folder):
         done = folder / "installed"
         if not done.exists():
@@ -77,9 +100,7 @@ def npm(name: str) -> Path:
                 raise NotInstalled("`npm ci` failed: there is no npm on the PATH")
             run(["npm", "ci", "--foreground-scripts", "--no-audit", "--no-fund"], folder, BUILD)
             done.touch()
-        for driver in DRIVERS.glob("*.mjs"):
-            shutil.copy(driver, folder)
-    return folder
+    return folder / "node_modules"
 
 
 def node_of(folder: Path) -> str:
@@ -92,16 +113,17 @@ def kcat() -> Path:
     """The kcat of the PATH, or Debian's, installed where one may and unpacked where one may not."""
     if found := shutil.which("kcat"):
         return Path(found)
-    with alone(CACHE / "kcat"):
+    folder = cache() / "kcat"
+    with alone(folder):
         if os.geteuid() == 0:
             install = ["apt-get", "install", "--yes", "--no-install-recommends", "kcat"]
             try:
-                run(install, CACHE, {"DEBIAN_FRONTEND": "noninteractive"})
+                run(install, folder, {"DEBIAN_FRONTEND": "noninteractive"})
             except NotInstalled:
-                run(["apt-get", "update"], CACHE)
-                run(install, CACHE, {"DEBIAN_FRONTEND": "noninteractive"})
+                run(["apt-get", "update"], folder)
+                run(install, folder, {"DEBIAN_FRONTEND": "noninteractive"})
             return Path(shutil.which("kcat") or "kcat")
-        return unpacked_kcat(CACHE / "kcat")
+        return unpacked_kcat(folder)
 
 
 def unpacked_kcat(folder: Path) -> Path:
