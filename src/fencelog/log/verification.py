@@ -12,6 +12,9 @@ from fencelog.types import ProducerEpoch, ProducerId
 
 _Value = TypeVar("_Value")
 
+EPOCHS_MAX = 4
+"""Of one producer in verification at a time; above it the one that asked first must ask again."""
+
 GUARDS_MAX = 10_000
 """Producers in verification on one partition; above it the oldest must ask again."""
 
@@ -44,17 +47,23 @@ class Guards:
 
     def __init__(self) -> None:
         """Start empty."""
-        self._guards: dict[ProducerId, VerificationGuard] = {}
+        self._guards: dict[ProducerId, tuple[VerificationGuard, ...]] = {}
+        """Each of a producer has an epoch of its own."""
         self._refused: dict[ProducerId, tuple[int, int]] = {}
 
     def begin(
         self, producer_id: ProducerId, producer_epoch: ProducerEpoch, sequence: int
     ) -> VerificationGuard:
-        """Return the guard for this producer and epoch, a new one where none is in force."""
-        guard = self._guards.get(producer_id)
-        if guard is None or guard.producer_epoch != producer_epoch:
+        """Return the guard for this producer and epoch, a new one where none is in force.
+
+        Those of older epochs are void then; a late request of one voids none of a newer.
+        """
+        guard = self._of(producer_id, producer_epoch)
+        if guard is None:
             guard = VerificationGuard(producer_id, producer_epoch, sequence)
-            _put(self._guards, producer_id, guard)
+            guards = self._guards.get(producer_id, ())
+            newer = (each for each in guards if each.producer_epoch > producer_epoch)
+            _put(self._guards, producer_id, (*newer, guard)[-EPOCHS_MAX:])
         elif 0 <= sequence < guard.lowest_sequence or guard.lowest_sequence < 0:
             guard.lowest_sequence = sequence
         return guard
@@ -63,11 +72,13 @@ class Guards:
         self, guard: VerificationGuard | None, producer_id: ProducerId, epoch: ProducerEpoch
     ) -> bool:
         """Tell whether this very guard is still in force for this producer."""
-        return (
-            guard is not None
-            and guard.producer_epoch == epoch
-            and self._guards.get(producer_id) is guard
-        )
+        return guard is not None and self._of(producer_id, epoch) is guard
+
+    def _of(self, producer_id: ProducerId, epoch: int) -> VerificationGuard | None:
+        for guard in self._guards.get(producer_id, ()):
+            if guard.producer_epoch == epoch:
+                return guard
+        return None
 
     def refused(self, producer_id: ProducerId, epoch: int, sequence: int) -> None:
         """A batch of a producer without a state was refused."""
@@ -77,8 +88,8 @@ class Guards:
 
     def may_begin(self, producer_id: ProducerId, epoch: int, sequence: int) -> bool:
         """Tell whether a producer of whom no sequence is known may begin with this one."""
-        guard = self._guards.get(producer_id)
-        if guard is None or guard.producer_epoch != epoch:
+        guard = self._of(producer_id, epoch)
+        if guard is None:
             may_begin = True
         elif guard.from_zero:
             may_begin = sequence <= 0
@@ -95,10 +106,10 @@ class Guards:
         Except where it ends a transaction of version 2 and has the epoch of the guard: that one's
         transaction comes after the marker, and the producer need not wait for it to begin.
         """
-        guard = self._guards.get(marker.producer_id)
-        if guard is None or (marker.is_bumped and guard.producer_epoch == marker.producer_epoch):
-            return
-        del self._guards[marker.producer_id]
+        spared = self._of(marker.producer_id, marker.producer_epoch) if marker.is_bumped else None
+        self._guards.pop(marker.producer_id, None)
+        if spared is not None:
+            self._guards[marker.producer_id] = (spared,)
 
     def stored(self, producer_id: ProducerId, *, opens: bool) -> None:
         """A batch of this producer is in the log: its sequence is known from now on.

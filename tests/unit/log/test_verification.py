@@ -87,6 +87,34 @@ def test_a_guard_serves_its_own_producer_and_epoch_only() -> None:  # E14
     assert error_of(other) is error_of(newer) is ErrorCode.INVALID_TXN_STATE
 
 
+def test_a_late_question_of_an_older_epoch_voids_no_guard_of_the_newer_one() -> None:  # E14
+    partition = Driver()
+    guard = partition.log.begin_verification(7, 1, 0)
+    late = partition.log.begin_verification(7, 0, 0)
+    assert guard is not late
+    assert partition.append(transactional(epoch=1), guard) == Appended(0, 1)
+    assert error_of(partition.append(transactional(epoch=0), late)) is (
+        ErrorCode.INVALID_PRODUCER_EPOCH
+    )
+
+
+def test_a_marker_voids_the_guards_of_every_epoch_that_it_does_not_make_way_for() -> None:  # E14
+    partition = Driver()
+    older, newer = (partition.log.begin_verification(7, epoch, 0) for epoch in (0, 1))
+    partition.mark(commit(7))
+    assert error_of(partition.append(transactional(), older)) is ErrorCode.INVALID_TXN_STATE
+    late = partition.append(transactional(epoch=1), newer)
+    assert error_of(late) is ErrorCode.INVALID_TXN_STATE
+
+
+def test_guards_of_a_producer_with_many_epochs_are_bounded() -> None:
+    partition = Driver()
+    guards = [partition.log.begin_verification(7, epoch, 0) for epoch in range(99, -1, -1)]
+    first = partition.append(transactional(epoch=99), guards[0])
+    assert error_of(first) is ErrorCode.INVALID_TXN_STATE
+    assert isinstance(partition.append(transactional(), guards[-1]), Appended)
+
+
 def test_batches_in_flight_share_one_guard() -> None:
     partition = Driver()
     first = partition.log.begin_verification(7, 0, 0)
