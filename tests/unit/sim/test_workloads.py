@@ -29,6 +29,7 @@ from tests.support.broker import BrokerProcess
 from tests.unit.sim.real_stage import RealStage, play
 
 SCALE = Scale(clients=3, partitions=2, records_per_send=3, pause_s=0, key_records=30)
+FENCED = ("PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH")
 # A member's sessions take their time, and what is meant to vanish has a judge of its own.
 EVERY = sorted(WORKLOADS.keys() - {"copy", "keyed"})
 
@@ -227,8 +228,9 @@ def test_a_lingering_transaction_is_committed_whole_or_not_at_all(  # E12
     verdict = check(events)
     assert verdict.outcome == "valid", verdict.problems
     assert WORKLOADS["bank"]().judge(events) == []
-    told = [event for event in events if "PRODUCER_FENCED" in str(event.get("error", ""))]
-    assert told, "nobody was too late"
+    errors = [str(event.get("error", "")) for event in events]
+    # A late write on a partition that is new to it learns it from the partition's leader.
+    assert any(late in error for error in errors for late in FENCED), "nobody was too late"
 
 
 def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
