@@ -133,9 +133,9 @@ CLEANING_BUGS: tuple[Bug, ...] = (
         KEYED,
     ),
     Bug(
-        "replaced segments come back",
+        "names of a swap not synced",
         "D4",
-        "the segments that a compacted file stands for are removed after it has its place",
+        "no name of a swap is synced: the compacted file may go, and what it stands for stay away",
         (
             Edit(
                 STORE,
@@ -148,6 +148,12 @@ CLEANING_BUGS: tuple[Bug, ...] = (
                 "            # None of them may come back beside a file that stands for it.\n"
                 "            await self._disk.sync_directory(self._directory)\n",
                 "            pass\n",
+            ),
+            Edit(
+                STORE,
+                "        await self._disk.rename(path + layout.SWAP, path)\n"
+                "        await self._disk.sync_directory(self._directory)\n",
+                "        await self._disk.rename(path + layout.SWAP, path)\n",
             ),
         ),
         KEYED,
