@@ -36,7 +36,7 @@ def state_of(holder: object) -> dict[str, object]:
         if isinstance(value, VersionedTable | OffsetTable):
             state.update(state_of(value))
         elif name in CLOCKS:
-            state[name] = list(value)
+            state[name] = sorted(value, key=repr)  # compaction keeps no order of ids
         elif name == "_groups":
             # The rest of a group is soft: a rebalance that is under way, sessions, who waits.
             state[name] = {
