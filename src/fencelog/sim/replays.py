@@ -25,6 +25,8 @@ SOFT = frozenset({"_retention", "_timers"})
 """When to look again, who is heard and who waits: it lives as long as the shard, unrecorded."""
 CLOCKS = frozenset({"_deadlines", "deadlines", "forgotten_at"})
 """A load restarts them, so only is compared who has one."""
+DECISIONS = frozenset({"_decided_at", "decided_at"})
+"""Where what is decided and not done was first recorded, by name."""
 
 _CONFIG = LogConfig(cleanup_policy=frozenset({"compact"}), index_interval_bytes=1 << 30)
 
@@ -61,6 +63,15 @@ def difference(live: dict[str, object], replayed: dict[str, object]) -> str | No
     return None
 
 
+def _forgive_later_records(live: dict[str, object], replayed: dict[str, object]) -> None:
+    """A decision may be known by a later record than its first: compaction leaves the newest."""
+    for name in DECISIONS & replayed.keys():
+        places, known = replayed[name], live[name]
+        assert isinstance(places, dict)
+        assert isinstance(known, dict)
+        replayed[name] = {each: min(at, known.get(each, at)) for each, at in places.items()}
+
+
 Entry: TypeAlias = tuple[LogRecord, ...] | MarkerToWrite
 """The records of one decision, or the end of a transaction that wrote to the shard's log."""
 
@@ -95,7 +106,10 @@ class ShardReplay:
                     _replay(other, entry, base_offset, now)
         else:
             self.pending.clear()
-        return difference(state_of(self.loaded.shard), state_of(other))
+        live, replayed = state_of(self.loaded.shard), state_of(other)
+        if log.compacted:
+            _forgive_later_records(live, replayed)
+        return difference(live, replayed)
 
     def _feed(self, log: LogWitness, now: Instant) -> Shard:
         if self._other is None or self._seen is not log or self._rebuilt != log.rebuilt:
