@@ -122,6 +122,8 @@ class Copy:
         try:
             identifiers = [name for index in clients for name in (_member(index), _feeder(index))]
             await end_transactions(stage, cluster, identifiers)
+            # Some inputs wait for a transaction that only its timeout ends.
+            await come_to_rest(stage, cluster, partitions)
             await _copy_the_rest(stage, cluster)
             ends = await come_to_rest(stage, cluster, partitions)
             await read_all(stage, cluster, ends)
