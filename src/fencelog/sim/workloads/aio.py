@@ -243,10 +243,14 @@ class AioLibrary:
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
-        """All that aiokafka raises when the cluster is to blame, and our time limit."""
-        from aiokafka.errors import KafkaError
+        """All that aiokafka raises when the cluster is to blame, and our time limit.
 
-        return (KafkaError, TimeoutError, ConnectionError)
+        Its own task may have given the transaction up since it was last looked at: what was begun
+        is then no transaction any more.
+        """
+        from aiokafka.errors import IllegalOperation, KafkaError
+
+        return (KafkaError, IllegalOperation, TimeoutError, ConnectionError)
 
     async def writer(self, transactional_id: str | None) -> AioWriter:
         """Start a producer; this fences the one before."""
