@@ -304,10 +304,11 @@ TRANSACTIONAL_PRODUCERS = [
     ),
     Planted(
         "E17",
-        "coordination/transaction/shard.py",
-        "            if partition in transaction.partitions\n",
-        "            if False\n",
-        TRANSCRIPT + "[transaction_deleted_topic]",
+        "broker/marker_sender.py",
+        "                done.add(name)  # deleted: nothing is left to mark (E17)\n",
+        "",
+        "tests/unit/broker/test_transactions.py::"
+        "test_a_deleted_topic_holds_no_decided_transaction_up[before the end]",
     ),
 ]
 

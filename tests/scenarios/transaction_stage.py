@@ -110,10 +110,16 @@ class TransactionStage(Stage):
         return written.lstrip() or "nothing"
 
     def do_deleted(self, words: list[str]) -> str:
-        """``deleted PARTITION``: its topic is gone."""
-        shard, wall_ms = self.runtime.shard, self.runtime.wall_ms
-        _, written = self.decide(shard.partition_deleted(partition(words[0]), wall_ms=wall_ms))
-        return written.lstrip() or "nothing"
+        """``deleted PARTITION``: its topic is gone, and who sends markers says that they are in."""
+        gone = partition(words[0])
+        lines = [
+            self.do_written(
+                [it.transactional_id, f"{it.producer_id}/{it.producer_epoch}", words[0]]
+            )
+            for it in self.runtime.shard.outstanding_markers(self.runtime.committed)
+            if gone in it.partitions
+        ]
+        return "\n".join(lines) or "nothing"
 
     def do_fate(self, words: list[str]) -> str:
         """``fate PID/EPOCH PARTITION``: what recovery asks for a transaction that it finds open."""

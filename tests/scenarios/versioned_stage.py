@@ -122,9 +122,14 @@ class VersionedStage(Stage):
         return written.lstrip() or "nothing"
 
     def do_deleted(self, words: list[str]) -> str:
-        """``deleted PARTITION``: its topic is gone."""
-        _, written = self.decide(self.runtime.shard.partition_deleted(partition(words[0])))
-        return written.lstrip() or "nothing"
+        """``deleted PARTITION``: its topic is gone, and who sends markers says that they are in."""
+        gone = partition(words[0])
+        lines = [
+            self.do_written([it.app, str(it.incarnation), words[0]])
+            for it in self.runtime.shard.outstanding_markers(self.runtime.committed)
+            if it.partition == gone
+        ]
+        return "\n".join(lines) or "nothing"
 
     def do_fate(self, words: list[str]) -> str:
         """``fate PID PARTITION``: what recovery asks for a transaction that it finds open."""

@@ -466,3 +466,34 @@ def partition_of(node: Node, topic: str) -> Partition:
     found = node.broker.logs.get(topic, 0)
     assert found is not None
     return found
+
+
+@pytest.mark.parametrize("is_waiting", [False, True], ids=["before the end", "amid its marker"])
+def test_a_deleted_topic_holds_no_decided_transaction_up(world: World, is_waiting: bool) -> None:
+    async def scenario() -> None:  # E17
+        async with world.node() as node, Peer.of(node) as peer:
+            await peer.create_topic("t")
+            await peer.create_topic("old")
+            old = node.broker.catalog.get("old")
+            assert old is not None
+            producer = Producer(peer)
+            await producer.init()
+            await producer.add("t", 0)
+            assert await producer.produce("t", "a") is ErrorCode.NONE
+            await producer.add("old", 0)
+            if is_waiting:
+                world.disk.hold("old-0/")
+            else:
+                await node.broker.logs.delete_topic(old)
+            assert await producer.end(commit=True) is ErrorCode.NONE
+            await settled(node, "t")
+            if is_waiting:
+                deletion = asyncio.create_task(node.broker.logs.delete_topic(old))
+                await until(lambda: node.broker.logs.get("old", 0) is None, "it is out of service")
+                world.disk.release()
+                await deletion
+            # The next transaction begins once this one is complete.
+            assert await producer.add("t", 0) is ErrorCode.NONE
+            assert visible(await peer.fetch("t")) == [(0, "a")]
+
+    asyncio.run(scenario())

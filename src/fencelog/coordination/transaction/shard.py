@@ -310,20 +310,6 @@ class TransactionShard:
             return Decision((), None)
         return Decision(_with_markers(current, frozenset(partitions), wall_ms), None)
 
-    def partition_deleted(
-        self, partition: TopicPartition, *, wall_ms: TimestampMs
-    ) -> Decision[None]:
-        """Count a deleted topic's partition as done in every decided transaction (rule E17)."""
-        prepared = [self._transactions[each] for each in self._decided_at]
-        done = frozenset({partition})
-        records = [
-            record
-            for transaction in prepared
-            if partition in transaction.partitions
-            for record in _with_markers(transaction, done, wall_ms)
-        ]
-        return Decision(tuple(records), None)
-
     # -- timeouts --------------------------------------------------------------------------------
 
     def next_deadline(self) -> Instant | None:

@@ -334,13 +334,6 @@ class VersionedShard:
             return ()
         return (write_app(replace(app.moved(app.phase), written=written)),)
 
-    def partition_deleted(self, partition: TopicPartition) -> Decision[None]:
-        """Count a deleted topic's partition as done in every decided transaction (rule E17)."""
-        ending = [self._table.apps[name] for name in self._table.decided_at]
-        done = frozenset({partition})
-        records = [record for app in ending for record in self._with_markers(app, done)]
-        return Decision(tuple(records), None)
-
     # -- timeouts --------------------------------------------------------------------------------
 
     def next_deadline(self) -> Instant | None:
