@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from fencelog.broker.purgatory import Purgatory
-from fencelog.errors import NotLeaderError, StorageError
+from fencelog.errors import ErrorCode, NotLeaderError, StorageError
 from fencelog.log.config import LogConfig
 from fencelog.log.partition_log import PartitionLog
 from fencelog.log.values import Appended, MarkerToWrite, Rejected
@@ -71,3 +71,10 @@ class Partition:
         self.failure = NotLeaderError(f"{self.name} was deleted")
         self.log.failed()
         self.purgatory.fail(self.failure)
+
+
+def failure_code(error: Exception) -> ErrorCode:
+    """What a client is told whose wait on a partition ended with this failure."""
+    if isinstance(error, StorageError):
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    return ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -88,6 +88,22 @@ async def two_workers(old: Peer, new: Peer) -> tuple[Worker, Worker]:
     return worker, again
 
 
+def short_and_long(worker: Worker) -> tuple[bytes, bytes]:
+    """A producer's first two writes; the second needs more than one turn."""
+    record = RecordToWrite(key=b"k", value=b"v", timestamp_ms=1000)
+    short, long = (
+        build_batch(
+            [record] * count,
+            producer_id=worker.producer_id,
+            producer_epoch=worker.epoch,
+            base_sequence=sequence,
+            transactional=True,
+        )
+        for count, sequence in ((1, 0), (RECORDS_AT_ONCE + 1, 1))
+    )
+    return short, long
+
+
 @pytest.mark.parametrize("commit", [True, False])
 def test_an_end_from_an_old_connection_does_not_end_the_next_transaction(
     world: World, commit: bool
@@ -135,17 +151,7 @@ def test_a_long_write_to_a_compacted_topic_from_an_old_connection_is_not_taken_e
         async with world.node() as node, Peer.of(node) as old, Peer.of(node) as new:
             _, worker = await two_workers(old, new)
             await new.create_topic("c", cleanup_policy="compact")
-            record = RecordToWrite(key=b"k", value=b"v", timestamp_ms=1000)
-            long, short = (
-                build_batch(
-                    [record] * count,
-                    producer_id=worker.producer_id,
-                    producer_epoch=worker.epoch,
-                    base_sequence=sequence,
-                    transactional=True,
-                )
-                for count, sequence in ((RECORDS_AT_ONCE + 1, 1), (1, 0))
-            )
+            short, long = short_and_long(worker)
             await worker.add("c", 0)
             assert (await new.produce("c", short, transactional_id=ID)).error is ErrorCode.NONE
             with pytest.raises(CLOSED):
@@ -162,17 +168,7 @@ def test_a_long_write_that_a_newer_connection_overtakes_is_not_taken(
             worker, _ = await two_workers(old, new)
             await new.create_topic("c", cleanup_policy="compact")
             await worker.add("c", 0)
-            record = RecordToWrite(key=b"k", value=b"v", timestamp_ms=1000)
-            long, short = (
-                build_batch(
-                    [record] * count,
-                    producer_id=worker.producer_id,
-                    producer_epoch=worker.epoch,
-                    base_sequence=sequence,
-                    transactional=True,
-                )
-                for count, sequence in ((RECORDS_AT_ONCE + 1, 1), (1, 0))
-            )
+            short, long = short_and_long(worker)
             turn = node.broker.turns.next
             begun, go_on = asyncio.Event(), asyncio.Event()
 

@@ -13,10 +13,10 @@ from fencelog.broker.deadlines import Deadlines
 from fencelog.broker.dispatch import respond
 from fencelog.broker.handlers.enlistment import admit, refuse_older_connection
 from fencelog.broker.handlers.keys import refuse_in_turns, refuse_keyless
-from fencelog.broker.partition import Partition
+from fencelog.broker.partition import Partition, failure_code
 from fencelog.broker.turns import ITEMS_PER_TURN
 from fencelog.coordination.transaction.state import ClientVersion, Identity
-from fencelog.errors import ErrorCode, LimitError, NotLeaderError, StorageError, WireError
+from fencelog.errors import ErrorCode, LimitError, NotLeaderError, WireError
 from fencelog.log.values import Appended, Rejected
 from fencelog.log.verification import VerificationGuard
 from fencelog.types import Offset, TopicPartition
@@ -69,13 +69,8 @@ class _Waiting:
 
         def done(error: Exception | None) -> None:
             if error is not None:
-                code = (
-                    ErrorCode.KAFKA_STORAGE_ERROR
-                    if isinstance(error, StorageError)
-                    else ErrorCode.NOT_LEADER_OR_FOLLOWER
-                )
                 results[position] = PartitionResult(
-                    result.partition, code, error_message=str(error)
+                    result.partition, failure_code(error), error_message=str(error)
                 )
             self._one_less()
 

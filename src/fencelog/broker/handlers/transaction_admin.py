@@ -11,12 +11,13 @@ from collections.abc import Iterable, Iterator
 from fencelog.broker.connection import Request
 from fencelog.broker.context import Broker
 from fencelog.broker.fates import all_shards
+from fencelog.broker.partition import failure_code
 from fencelog.coordination.encoding import by_topic
 from fencelog.coordination.transaction.state import Transaction, TxnState
 from fencelog.coordination.versioned.answers import OpenApp
 from fencelog.coordination.versioned.shard import VersionedShard
 from fencelog.coordination.versioned.state import Phase
-from fencelog.errors import ErrorCode, FencelogError, NotLeaderError, StorageError
+from fencelog.errors import ErrorCode, NotLeaderError, StorageError
 from fencelog.log.values import ProducerView
 from fencelog.types import TimestampMs, TopicPartition
 from fencelog.wire.messages.describe_producers import (
@@ -207,7 +208,9 @@ async def _producers(broker: Broker, topic: str, index: int) -> PartitionRespons
         try:
             await partition.purgatory.committed(partition.log.log_end_offset)
         except (NotLeaderError, StorageError) as failed:
-            return _not_described(index, failed)
+            return PartitionResponse(
+                partition_index=index, error_code=failure_code(failed), error_message=str(failed)
+            )
         return PartitionResponse(partition_index=index, active_producers=found)
     known = broker.catalog.get(topic)
     error = broker.logs.missing(topic, index)
@@ -219,12 +222,6 @@ async def _producers(broker: Broker, topic: str, index: int) -> PartitionRespons
         error_code=error,
         error_message=f"there is no partition {topic}-{index} in service here",
     )
-
-
-def _not_described(index: int, error: FencelogError) -> PartitionResponse:
-    is_storage = isinstance(error, StorageError)
-    code = ErrorCode.KAFKA_STORAGE_ERROR if is_storage else ErrorCode.NOT_LEADER_OR_FOLLOWER
-    return PartitionResponse(partition_index=index, error_code=code, error_message=str(error))
 
 
 def _producer(view: ProducerView) -> ProducerState:
