@@ -85,6 +85,9 @@ class World:
         await node.start()
         try:
             yield node
+        except BaseException:
+            self.disk.release()  # a failed test must end: a clean stop waits for every sync
+            raise
         finally:
             if crash:
                 await self._drop(node)
