@@ -180,10 +180,18 @@ class FencedError(FencelogError):
 class RequestError(FencelogError):
     """A broker answered a request with an error code.
 
-    ``code`` is the answer; the message says what was asked, where, and what to do.
+    ``code`` is the answer; ``text``, the message without it, says what was asked, where, and what
+    to do.
     """
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         """Keep the code beside the text."""
         super().__init__(f"{message} ({code.name})")
         self.code = code
+        self.text = message
+
+
+def os_error_text(error: OSError) -> str:
+    """What a person is told: the file, and what the system says of it, without its number."""
+    text = error.strerror or str(error) or type(error).__name__
+    return text if error.filename is None else f"{error.filename}: {text}"

@@ -92,7 +92,7 @@ def test_a_chart_that_cannot_be_written_does_not_look_like_a_verdict(
     done = run(file, "--chart", tmp_path / "none" / "chart.svg")
     assert done.returncode == 2
     assert done.stdout.startswith("VALID: no anomaly\n")
-    assert done.stderr.startswith("error: no chart: [Errno 2] No such file or directory")
+    assert done.stderr.startswith(f"error: no chart: {tmp_path}/none/chart.svg: No such file")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_what_cannot_be_judged_ends_with_2_and_a_hint(file: Path, text, what, hi
 def test_a_file_that_is_not_there_ends_with_2(tmp_path: Path) -> None:
     done = run(tmp_path / "none.jsonl")
     assert done.returncode == 2
-    assert "No such file" in done.stderr
+    assert done.stderr.startswith(f"error: {tmp_path}/none.jsonl: No such file")
 
 
 def test_several_files_are_one_history(file: Path, tmp_path: Path) -> None:

@@ -232,7 +232,8 @@ def test_producing_to_a_topic_that_does_not_exist_names_it(cli: Cli, topic: str)
 def test_an_unreachable_broker_has_a_status_of_its_own(cli: Cli) -> None:
     where = ["-b", "127.0.0.1:1", "-X", "request.timeout.ms=500"]
     said = cli.refused(3, "topic", "list", *where)
-    assert "127.0.0.1:1" in said
+    assert "error: cannot connect to broker 127.0.0.1:1: connection refused; " in said
+    assert said.count("NETWORK_EXCEPTION") == 1
     assert "hint: is the broker running?" in said
 
 

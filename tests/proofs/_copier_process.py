@@ -347,14 +347,19 @@ def _quiet(_error: Any) -> None:
 
 
 class _Stop:
-    """Whether SIGTERM came."""
+    """Whether SIGTERM came, or whoever started this process is gone."""
 
     def __init__(self) -> None:
-        self.asked = False
-        signal.signal(signal.SIGTERM, self._ask)
+        self._came = False
+        self._parent = os.getppid()
+        signal.signal(signal.SIGTERM, self._come)
 
-    def _ask(self, _number: int, _frame: object) -> None:
-        self.asked = True
+    def _come(self, _number: int, _frame: object) -> None:
+        self._came = True
+
+    @property
+    def asked(self) -> bool:
+        return self._came or os.getppid() != self._parent
 
 
 def copy(copier: Copier, options: Options) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fencelog.coordination.transaction.retention import ID_CHECK_S, ID_EXPIRATION_MS
 from fencelog.coordination.transaction.shard import TIMEOUT_MS_MAX
-from fencelog.errors import FencelogError
+from fencelog.errors import FencelogError, os_error_text
 from fencelog.log.config import InvalidConfigError, LogConfig
 from fencelog.log.producers import PRODUCER_EXPIRATION_MS
 from fencelog.storage.recover import Durability
@@ -168,8 +168,10 @@ def read_file(path: str) -> dict[str, str]:
     """Read a ``.toml`` file (dotted keys or tables) or a Java properties file into flat keys."""
     try:
         text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config {path}: cannot be read: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"--config {os_error_text(error)}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"--config {path}: not UTF-8: {error.reason}") from error
     if path.endswith(".toml"):
         try:
             return _flat(tomllib.loads(text))

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from enum import IntEnum, StrEnum
 from typing import NoReturn
 
-from fencelog.errors import ErrorCode, FencelogError, RequestError
+from fencelog.errors import ErrorCode, FencelogError, RequestError, os_error_text
 
 Value = str | int | float | bool | None
 Row = dict[str, object]
@@ -172,8 +172,10 @@ def reported_errors() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(int(ExitStatus.OK)) from None
     except (ConnectionError, TimeoutError) as error:
-        fail(ExitStatus.UNREACHABLE, str(error) or type(error).__name__, WHERE_TO)
-    except (FencelogError, OSError) as error:
+        fail(ExitStatus.UNREACHABLE, os_error_text(error), WHERE_TO)
+    except OSError as error:
+        fail(ExitStatus.FAILED, os_error_text(error))
+    except FencelogError as error:
         fail(ExitStatus.FAILED, str(error))
     except KeyboardInterrupt:
         raise SystemExit(int(ExitStatus.INTERRUPTED)) from None

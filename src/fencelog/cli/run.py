@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from fencelog.spark.pipeline import RunSettings
+    from fencelog.spark.pipeline import Pipeline, RunSettings
     from fencelog.spark.progress import QueryTotals
 
 
@@ -64,8 +64,9 @@ def run(
 ) -> None:
     """Run a Spark pipeline: exactly once, with progress, until it ends or Ctrl-C."""
     with reported_errors():
-        from fencelog.spark.pipeline import RunSettings
+        from fencelog.spark.pipeline import RunSettings, load
 
+        function = load(pipeline)
         with NamedTemporaryFile(
             prefix=f"fencelog-{pipeline.stem}-", suffix=".log", delete=False
         ) as log:
@@ -79,10 +80,10 @@ def run(
             settings=key_values(properties or (), "-X"),
             log_file=log_file,
         )
-        _run(settings)
+        _run(function, settings)
 
 
-def _run(settings: "RunSettings") -> None:
+def _run(function: "Pipeline", settings: "RunSettings") -> None:
     """Start, watch, stop, sum up; leaves with the status that tells how it ended."""
     from fencelog.spark.pipeline import finish, start, watch
 
@@ -91,7 +92,7 @@ def _run(settings: "RunSettings") -> None:
         f" Spark's own log in {settings.log_file}"
     )
     stop, hurry = Event(), Event()
-    running = start(settings)
+    running = start(function, settings)
     with _interrupts(stop, hurry), _display() as show:
         totals = watch(running, stop, show)
         if stop.is_set():

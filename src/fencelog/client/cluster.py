@@ -156,7 +156,7 @@ class Cluster:
             try:
                 return await self.connection(address, deadline)
             except RequestError as error:
-                failures.append(str(error))
+                failures.append(error.text)
         raise RequestError(ErrorCode.NETWORK_EXCEPTION, "; ".join(failures))
 
     # --- metadata

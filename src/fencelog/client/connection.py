@@ -11,7 +11,7 @@ from typing import cast
 
 from fencelog import __version__
 from fencelog.client.retry import Deadline, failure
-from fencelog.errors import ErrorCode, RequestError, WireError
+from fencelog.errors import ErrorCode, RequestError, WireError, os_error_text
 from fencelog.types import Buffer
 from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.framing import SIZE_BYTES, frame, frame_size
@@ -190,11 +190,11 @@ async def connect(host: str, port: int, client_id: str, deadline: Deadline) -> C
     try:
         async with asyncio.timeout(deadline.left_s):
             await loop.create_connection(lambda: connection, host, port)
-    except (OSError, TimeoutError) as error:
+    except OSError as error:
         raise failure(
             ErrorCode.NETWORK_EXCEPTION,
             f"cannot connect to broker {host}:{port}",
-            str(error) or f"no answer within {deadline}",
+            _why(error) or f"no answer within {deadline}",
         ) from error
     try:
         connection.versions = await _versions(connection, deadline)
@@ -202,6 +202,13 @@ async def connect(host: str, port: int, client_id: str, deadline: Deadline) -> C
         connection.close()
         raise
     return connection
+
+
+def _why(error: OSError) -> str:
+    """Why there is no connection; nothing for the end of our own wait."""
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"
+    return os_error_text(error) if error.args else ""
 
 
 async def _versions(connection: Connection, deadline: Deadline) -> dict[int, tuple[int, int]]:

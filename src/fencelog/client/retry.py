@@ -89,8 +89,7 @@ def failure(code: ErrorCode, what: str, detail: str | None = None) -> RequestErr
 
 def again(error: RequestError, more: str = "") -> RequestError:
     """Return an error that says the same, and more."""
-    text = str(error).removesuffix(f" ({error.code.name})")
-    return RequestError(error.code, text + more)
+    return RequestError(error.code, error.text + more)
 
 
 class Deadline:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from fencelog.errors import FencelogError
 from fencelog.spark.options import BOOTSTRAP_VARIABLE
@@ -75,9 +75,10 @@ class Running:
 
 
 Watcher = Callable[[Mapping[str, QueryTotals]], None]
+Pipeline: TypeAlias = "Callable[[SparkSession], object]"
 
 
-def load(file: Path) -> "Callable[[SparkSession], object]":
+def load(file: Path) -> "Pipeline":
     """The file's ``pipeline`` function. Raises PipelineError, which names what is wrong."""
     if not file.is_file():
         raise PipelineError(f"there is no file {file}")
@@ -104,9 +105,8 @@ def load(file: Path) -> "Callable[[SparkSession], object]":
     return function  # type: ignore[no-any-return]
 
 
-def start(settings: RunSettings) -> Running:
-    """Build the session and start the file's queries; all of them, or none."""
-    function = load(settings.file)
+def start(function: "Pipeline", settings: RunSettings) -> Running:
+    """Build the session and start the queries of the file's function; all of them, or none."""
     if settings.bootstrap_servers is not None:
         os.environ[BOOTSTRAP_VARIABLE] = settings.bootstrap_servers
     spark = build_session(
