@@ -62,13 +62,20 @@ def decoded(
     aborted: Sequence[tuple[int, int]] = (),
     transactional: bool = True,
 ) -> list[dict[str, object]]:
-    """The rows that a reader of these bytes gets."""
+    """The rows that a reader of these bytes gets; timestamps, which may be any, in microseconds."""
     view = memoryview(data)
     found = scan(view, aborted, transactional=transactional)
     batches = list(decode(view, found.batches, PLACE, columns=columns, start=start, end=end))
     for each in batches:
         each.validate(full=True)
-    return [row for each in batches for row in each.to_pylist()]
+    return [row for each in batches for row in _in_numbers(each).to_pylist()]
+
+
+def _in_numbers(rows: pa.RecordBatch) -> pa.RecordBatch:
+    if "timestamp" not in rows.schema.names:
+        return rows
+    place = rows.schema.get_field_index("timestamp")
+    return rows.set_column(place, "timestamp", rows.column(place).cast(pa.int64()))
 
 
 def values(rows: Sequence[dict[str, object]]) -> list[object]:

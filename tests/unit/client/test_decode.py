@@ -52,8 +52,7 @@ def test_decoding_gives_what_the_wire_room_reads(
     data = batch(records, compression=codec, base_offset=base_offset)
     rows = decoded(data)
     assert [
-        (row["offset"], row["key"], row["value"], int(row["timestamp"].timestamp() * 1000 + 0.5))
-        for row in rows
+        (row["offset"], row["key"], row["value"], row["timestamp"] // 1000) for row in rows
     ] == [(r.offset, r.key, r.value, r.timestamp) for r in read_records(data)]
     assert [tuple((h["key"], h["value"]) for h in row["headers"] or ()) for row in rows] == [
         r.headers for r in read_records(data)
@@ -95,7 +94,13 @@ def test_log_append_time_replaces_every_records_own_time() -> None:
     data = bytearray(batch([record(timestamp_ms=5), record(timestamp_ms=6)]))
     assign(memoryview(data), 0, 0, max_timestamp=9_000)
     rows = decoded(bytes(data))
-    assert [(row["timestamp"].timestamp(), row["timestampType"]) for row in rows] == [(9.0, 1)] * 2
+    assert [(row["timestamp"], row["timestampType"]) for row in rows] == [(9_000_000, 1)] * 2
+
+
+def test_a_timestamp_that_no_column_can_hold_is_its_last() -> None:
+    nanoseconds = 1_700_000_000_000_000_000  # of a client that took them for milliseconds
+    (row,) = decoded(batch([record(timestamp_ms=nanoseconds)]))
+    assert row["timestamp"] == (2**63 - 1) // 1000 * 1000
 
 
 def test_rows_outside_the_asked_offsets_are_left_out() -> None:

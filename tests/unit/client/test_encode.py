@@ -175,8 +175,8 @@ def test_headers_and_timestamps_are_written_and_null_ones_are_none_and_now() -> 
         None,
         None,
     ]
-    assert [rows[0]["timestamp"], rows[2]["timestamp"]] == [moment, moment]
-    assert abs((rows[1]["timestamp"] - datetime.now(UTC)).total_seconds()) < 60
+    assert [rows[0]["timestamp"], rows[2]["timestamp"]] == [moment.timestamp() * 1e6] * 2
+    assert abs(rows[1]["timestamp"] / 1e6 - datetime.now(UTC).timestamp()) < 60
 
 
 def test_a_slice_of_a_larger_batch_is_written_alone() -> None:
