@@ -11,10 +11,14 @@ from fencelog.demo.stage import lay_out_spark
 from tests.support.broker import BrokerProcess
 from tests.support.hangs import hanging
 
+HERE = Path(__file__).parent
 LIGHT_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """A Spark session of a test lives for seconds: it gains nothing from the second compiler."""
 
 NEVER_SKIPPED = ("conformance", "spark")
+SHARED = ("spark", "demo", "jvm", "clients")
+"""Folders whose tests share what is dear to start: one process has all of a folder, the first one
+first, for they also take the longest. Of all others a process has whole files."""
 
 _numbers = itertools.count(1)
 
@@ -28,6 +32,35 @@ def _light_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("SPARK_HOME", str(home))
         patch.setenv("SPARK_SUBMIT_OPTS", LIGHT_JVM)
         yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None, None, None]:
+    """Where several processes share the tests (``./dev test``), say which stay together."""
+    if not hasattr(config, "workerinput"):
+        return (yield)  # one process: any order
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(_group(item.path)))
+    yield  # they are shuffled
+    items.sort(key=lambda item: _turn(item.path))
+
+
+def _folder(path: Path) -> str:
+    return path.relative_to(HERE).parts[0]
+
+
+def _group(path: Path) -> str:
+    folder = _folder(path)
+    if folder == "demo":
+        return "spark"  # the same session
+    return folder if folder in SHARED else str(path.relative_to(HERE))
+
+
+def _turn(path: Path) -> int:
+    folder = _folder(path)
+    return SHARED.index(folder) if folder in SHARED else len(SHARED)
 
 
 @pytest.hookimpl(wrapper=True)
