@@ -1,6 +1,9 @@
 """A fixed set of seeds over all workloads, and the cases that once showed a defect."""
 
 import json
+import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -8,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from fencelog.sim.workloads import WORKLOADS
+from tests.support.waiting import wait_until
 
 SEEDS = 200
 DEADLINE_S = 600
+CPU_TICKS_OF_A_FEW_RUNS = 400
 REGRESSIONS: dict[str, dict[str, object]] = {
     # A kill parted the making of a partition from the sync of its name, which the next run used
     # unsynced; a power cut took the partition with all that was acknowledged.
@@ -58,6 +63,32 @@ def test_two_hundred_seeds_show_no_anomaly_and_all_kinds_of_faults() -> None:
     assert f"{share * len(WORKLOADS)} seeds, 0 failed" in told
     for kind in ("kill", "power", "client-kill", "pause", "cut", "reset", "sync-fails"):
         assert f"\n {kind} " in told, told
+
+
+def test_ctrl_c_tells_what_was_run_so_far() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "fencelog.sim", "--minutes", "5", "--jobs", "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        workers = wait_until(
+            lambda: pids if len(pids := children.read_text().split()) == 2 else None,
+            what="two workers",
+        )
+        wait_until(lambda: _cpu_ticks(workers[0]) > CPU_TICKS_OF_A_FEW_RUNS, what="some runs")
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert re.search(r"^[1-9]\d* seeds, 0 failed", out, re.MULTILINE), out
+    assert "Traceback" not in err
+
+
+def _cpu_ticks(pid: str) -> int:
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return int(user) + int(system)
 
 
 @pytest.mark.parametrize("case", REGRESSIONS.values(), ids=REGRESSIONS)

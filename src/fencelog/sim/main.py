@@ -7,6 +7,7 @@ import json
 import logging
 import multiprocessing
 import os
+import signal
 import sys
 import time
 from collections import Counter
@@ -35,6 +36,7 @@ LOG_LINES = 40
 FAILURES_SHOWN = 20
 ROOM_POLL_S = 0.1
 FAILED = 1
+INTERRUPTED = 130
 USAGE = 2
 
 
@@ -242,8 +244,9 @@ class _Cases:
 def _many(options: argparse.Namespace, names: Sequence[str]) -> int:
     cases, totals, began = _Cases(options, names), _Totals(), time.monotonic()
     context = multiprocessing.get_context("fork")
+    status = 0
     with (
-        context.Pool(options.jobs, maxtasksperchild=SEEDS_PER_PROCESS) as pool,
+        context.Pool(options.jobs, _leave_ctrl_c_alone, (), SEEDS_PER_PROCESS) as pool,
         _progress(cases.count) as progress,
     ):
         bar = progress.add_task("seeds", total=cases.count, note="")
@@ -256,14 +259,21 @@ def _many(options: argparse.Namespace, names: Sequence[str]) -> int:
                     progress.console.print(_failure(result), highlight=False)
                     if options.stop:
                         break
+        except KeyboardInterrupt:
+            status = INTERRUPTED  # what was run so far is told all the same
         finally:
             cases.stopped = True
     _report(totals, time.monotonic() - began)
-    if totals.failures and not options.no_shrink:
+    if totals.failures and not options.no_shrink and not status:
         with context.Pool(1, maxtasksperchild=SEEDS_PER_PROCESS) as pool:
             worst = min(totals.failures, key=lambda each: each.events)
             _say(_shrunk(shrink(worst, lambda case: pool.apply(_light, (case,)))))
-    return FAILED if totals.failures else 0
+    return FAILED if totals.failures else status
+
+
+def _leave_ctrl_c_alone() -> None:
+    """In a worker: a terminal sends it to all processes, and the one that has them answers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _progress(count: int | None) -> Progress:
