@@ -12,6 +12,7 @@ import os
 import random
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -286,8 +287,29 @@ class KafkaPythonCopier:
             for each in waiting:
                 each.get(CALL_S)
             self._refused = True
-            self._producer.send_offsets_to_transaction(places, named)
+            self._send_offsets(places, named)
             self._refused = False
+
+    def _send_offsets(self, places: Mapping[Any, Any], named: Any) -> None:
+        """Send them within ``CALL_S``. Raises AbortError where the call does not return.
+
+        Version 3.0.12 forgets a request when it cannot connect to the coordinator, and waits on.
+        """
+        failed: list[Exception] = []
+
+        def send() -> None:
+            try:
+                self._producer.send_offsets_to_transaction(places, named)
+            except Exception as error:  # noqa: BLE001 - raised below
+                failed.append(error)
+
+        call = threading.Thread(target=send, daemon=True)
+        call.start()
+        call.join(CALL_S)
+        if call.is_alive():
+            raise AbortError("send_offsets_to_transaction does not return")
+        if failed:
+            raise failed[0]
 
     def flush(self) -> None:
         self._producer.flush(CALL_S)
