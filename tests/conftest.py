@@ -16,9 +16,9 @@ LIGHT_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """A Spark session of a test lives for seconds: it gains nothing from the second compiler."""
 
 NEVER_SKIPPED = ("conformance", "spark")
-SHARED = ("spark", "demo", "jvm", "clients")
-"""Folders whose tests share what is dear to start: one process has all of a folder, the first one
-first, for they also take the longest. Of all others a process has whole files."""
+SHARED = {"spark": "spark", "demo": "spark", "jvm": "jvm", "clients": "clients"}
+"""Folders whose tests share what is dear to start, by what they share: one process has all of it,
+the first one first, for they also take the longest. Of all others a process has whole files."""
 
 _numbers = itertools.count(1)
 
@@ -44,23 +44,13 @@ def pytest_collection_modifyitems(
     for item in items:
         item.add_marker(pytest.mark.xdist_group(_group(item.path)))
     yield  # they are shuffled
-    items.sort(key=lambda item: _turn(item.path))
-
-
-def _folder(path: Path) -> str:
-    return path.relative_to(HERE).parts[0]
+    turns = {group: turn for turn, group in enumerate(dict.fromkeys(SHARED.values()))}
+    items.sort(key=lambda item: turns.get(_group(item.path), len(turns)))
 
 
 def _group(path: Path) -> str:
-    folder = _folder(path)
-    if folder == "demo":
-        return "spark"  # the same session
-    return folder if folder in SHARED else str(path.relative_to(HERE))
-
-
-def _turn(path: Path) -> int:
-    folder = _folder(path)
-    return SHARED.index(folder) if folder in SHARED else len(SHARED)
+    place = path.relative_to(HERE)
+    return SHARED.get(place.parts[0], str(place))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -191,7 +191,8 @@ class RequestError(FencelogError):
         self.text = message
 
 
-def os_error_text(error: OSError) -> str:
-    """What a person is told: the file, and what the system says of it, without its number."""
-    text = error.strerror or str(error) or type(error).__name__
-    return text if error.filename is None else f"{error.filename}: {text}"
+def error_text(error: Exception) -> str:
+    """What a person is told: of a file, its name and what the system says, without its number."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error) or type(error).__name__
+    return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"

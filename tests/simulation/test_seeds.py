@@ -73,14 +73,22 @@ def test_ctrl_c_tells_what_was_run_so_far() -> None:
         text=True,
         start_new_session=True,
     ) as process:
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        workers = wait_until(
-            lambda: pids if len(pids := children.read_text().split()) == 2 else None,
-            what="two workers",
-        )
-        wait_until(lambda: _cpu_ticks(workers[0]) > CPU_TICKS_OF_A_FEW_RUNS, what="some runs")
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-        out, err = process.communicate(timeout=60)
+        try:
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+            workers = wait_until(
+                lambda: pids if len(pids := children.read_text().split()) == 2 else None,
+                what="two workers",
+            )
+            wait_until(
+                lambda: _cpu_ticks(workers[0]) > CPU_TICKS_OF_A_FEW_RUNS,
+                deadline_s=60,
+                what="some runs",
+            )
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+            out, err = process.communicate(timeout=60)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == 130, err
     assert re.search(r"^[1-9]\d* seeds, 0 failed", out, re.MULTILINE), out
     assert "Traceback" not in err

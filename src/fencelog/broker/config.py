@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fencelog.coordination.transaction.retention import ID_CHECK_S, ID_EXPIRATION_MS
 from fencelog.coordination.transaction.shard import TIMEOUT_MS_MAX
-from fencelog.errors import FencelogError, os_error_text
+from fencelog.errors import FencelogError, error_text
 from fencelog.log.config import InvalidConfigError, LogConfig
 from fencelog.log.producers import PRODUCER_EXPIRATION_MS
 from fencelog.storage.recover import Durability
@@ -169,7 +169,7 @@ def read_file(path: str) -> dict[str, str]:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"--config {os_error_text(error)}") from error
+        raise ConfigError(f"--config {error_text(error)}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"--config {path}: not UTF-8: {error.reason}") from error
     if path.endswith(".toml"):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from fencelog.cli.output import ExitStatus, fail, reported_errors, say, show_json
-from fencelog.errors import os_error_text
+from fencelog.errors import error_text
 
 if TYPE_CHECKING:
     from fencelog.check.tables import History
@@ -69,10 +69,8 @@ def _read(paths: list[Path]) -> "History":
         fail(ExitStatus.USAGE, f"{where}{error}", error.hint)
     except UnicodeDecodeError as error:
         fail(ExitStatus.USAGE, f"not UTF-8 ({error.reason})", "JSON lines are UTF-8")
-    except EOFError as error:
-        fail(ExitStatus.USAGE, str(error), "name files of JSON lines")
-    except OSError as error:
-        fail(ExitStatus.USAGE, os_error_text(error), "name files of JSON lines")
+    except (EOFError, OSError) as error:
+        fail(ExitStatus.USAGE, error_text(error), "name files of JSON lines")
     finally:
         gc.enable()
 
@@ -98,7 +96,7 @@ def _draw(tables: "History", verdict: "Verdict", path: Path) -> None:
     try:
         path.write_text(draw(tables, verdict), encoding="utf-8")
     except OSError as error:
-        fail(ExitStatus.USAGE, f"no chart: {os_error_text(error)}", "name a writable file")
+        fail(ExitStatus.USAGE, f"no chart: {error_text(error)}", "name a writable file")
     say(f"chart in {path}")
 
 

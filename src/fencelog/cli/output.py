@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from enum import IntEnum, StrEnum
 from typing import NoReturn
 
-from fencelog.errors import ErrorCode, FencelogError, RequestError, os_error_text
+from fencelog.errors import ErrorCode, FencelogError, RequestError, error_text
 
 Value = str | int | float | bool | None
 Row = dict[str, object]
@@ -172,10 +172,8 @@ def reported_errors() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(int(ExitStatus.OK)) from None
     except (ConnectionError, TimeoutError) as error:
-        fail(ExitStatus.UNREACHABLE, os_error_text(error), WHERE_TO)
-    except OSError as error:
-        fail(ExitStatus.FAILED, os_error_text(error))
-    except FencelogError as error:
-        fail(ExitStatus.FAILED, str(error))
+        fail(ExitStatus.UNREACHABLE, error_text(error), WHERE_TO)
+    except (FencelogError, OSError) as error:
+        fail(ExitStatus.FAILED, error_text(error))
     except KeyboardInterrupt:
         raise SystemExit(int(ExitStatus.INTERRUPTED)) from None

@@ -17,7 +17,7 @@ import typer
 
 from fencelog import __version__
 from fencelog.broker.config import BrokerConfig, ConfigError, Flags
-from fencelog.errors import FencelogError, os_error_text
+from fencelog.errors import FencelogError, error_text
 
 GC_THRESHOLDS = (20_000, 20, 20)
 """A request that names thousands of things makes as many objects, and is no reason to look through
@@ -98,8 +98,7 @@ def _run(
     try:
         code = _run_loop(_serve(config, announce))
     except (FencelogError, OSError) as error:
-        text = os_error_text(error) if isinstance(error, OSError) else str(error)
-        sys.stderr.write(f"fencelog: cannot serve {config.data_dir}: {text}\n")
+        sys.stderr.write(f"fencelog: cannot serve {config.data_dir}: {error_text(error)}\n")
         raise typer.Exit(1) from error
     raise typer.Exit(code)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast, get_args
 from fencelog.cli.options import connection
 from fencelog.cli.output import Format, Row, UsageError, default_format, show_json, show_rows
 from fencelog.cli.record_input import InputForm, InputRecord, read_input
-from fencelog.errors import os_error_text
+from fencelog.errors import error_text
 
 if TYPE_CHECKING:
     from fencelog.client.blocking_writers import Producer
@@ -97,7 +97,7 @@ def _check_readable(name: str) -> None:
         with open(name, "rb"):
             pass
     except OSError as error:
-        raise UsageError(os_error_text(error)) from None
+        raise UsageError(error_text(error)) from None
 
 
 def _records(files: Sequence[str], form: InputForm) -> Iterator[InputRecord]:

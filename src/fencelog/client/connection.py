@@ -11,7 +11,7 @@ from typing import cast
 
 from fencelog import __version__
 from fencelog.client.retry import Deadline, failure
-from fencelog.errors import ErrorCode, RequestError, WireError, os_error_text
+from fencelog.errors import ErrorCode, RequestError, WireError, error_text
 from fencelog.types import Buffer
 from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.framing import SIZE_BYTES, frame, frame_size
@@ -208,7 +208,7 @@ def _why(error: OSError) -> str:
     """Why there is no connection; nothing for the end of our own wait."""
     if isinstance(error, ConnectionRefusedError):
         return "connection refused"
-    return os_error_text(error) if error.args else ""
+    return error_text(error) if error.args else ""
 
 
 async def _versions(connection: Connection, deadline: Deadline) -> dict[int, tuple[int, int]]:

@@ -51,9 +51,9 @@ def test_decoding_gives_what_the_wire_room_reads(
 ) -> None:
     data = batch(records, compression=codec, base_offset=base_offset)
     rows = decoded(data)
-    assert [
-        (row["offset"], row["key"], row["value"], row["timestamp"] // 1000) for row in rows
-    ] == [(r.offset, r.key, r.value, r.timestamp) for r in read_records(data)]
+    assert [(row["offset"], row["key"], row["value"], row["timestamp"]) for row in rows] == [
+        (r.offset, r.key, r.value, r.timestamp * 1000) for r in read_records(data)
+    ]
     assert [tuple((h["key"], h["value"]) for h in row["headers"] or ()) for row in rows] == [
         r.headers for r in read_records(data)
     ]
