@@ -18,7 +18,7 @@ import fencelog.node as node_module
 from bench._pipelined import produce_frame
 from bench._rigs import TOPIC, ForgetfulDisk
 from fencelog.broker.config import BrokerConfig
-from fencelog.broker.connection import Connection
+from fencelog.broker.network.connection import Connection
 from fencelog.node import Node, open_node
 
 CRC_FROM = 21

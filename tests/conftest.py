@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fencelog.demo.stage import lay_out_spark
+from fencelog_demo.stage import lay_out_spark
 from tests.support.broker import BrokerProcess
 from tests.support.hangs import hanging
 

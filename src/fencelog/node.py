@@ -11,22 +11,30 @@ from typing import TypeVar
 from fencelog.adapters.file_disk import DirectoryLock, FileDisk
 from fencelog.adapters.sqlite_metadata import SqliteMetadata
 from fencelog.adapters.system_clock import SystemClock, SystemRandom
-from fencelog.broker.catalog import GROUP_TOPIC, TRANSACTION_TOPIC, VERSIONED_TOPIC, Catalog
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.context import Broker
-from fencelog.broker.coordinator_runtime import CoordinatorRuntime, ReplayMarker
+from fencelog.broker.coordinators.group_requests import GroupRequests
+from fencelog.broker.coordinators.marker_sender import MarkerSender
+from fencelog.broker.coordinators.marker_work import transaction_work, versioned_work
+from fencelog.broker.coordinators.orphaned_transactions import (
+    OrphanedTransactions,
+    highest_coordinator_epoch,
+)
+from fencelog.broker.coordinators.producer_ids import ProducerIds
+from fencelog.broker.coordinators.runtime import CoordinatorRuntime, ReplayMarker
 from fencelog.broker.dispatch import Dispatcher
-from fencelog.broker.group_requests import GroupRequests
 from fencelog.broker.handlers.table import handlers
-from fencelog.broker.log_cleaner import LogCleaner
-from fencelog.broker.log_flusher import LogFlusher
-from fencelog.broker.log_manager import LogManager
-from fencelog.broker.marker_sender import MarkerSender
-from fencelog.broker.markers import transaction_work, versioned_work
-from fencelog.broker.producer_ids import ProducerIds
-from fencelog.broker.recovered import RecoveredTransactions, highest_coordinator_epoch
-from fencelog.broker.server import Server
-from fencelog.broker.settings import Settings
+from fencelog.broker.metadata.catalog import (
+    GROUP_TOPIC,
+    TRANSACTION_TOPIC,
+    VERSIONED_TOPIC,
+    Catalog,
+)
+from fencelog.broker.metadata.settings import Settings
+from fencelog.broker.network.server import Server
+from fencelog.broker.partitions.log_cleaner import LogCleaner
+from fencelog.broker.partitions.log_flusher import LogFlusher
+from fencelog.broker.partitions.log_manager import LogManager
 from fencelog.coordination.group.model import GroupLimits
 from fencelog.coordination.group.shard import GroupShard
 from fencelog.coordination.shard import Shard
@@ -119,7 +127,7 @@ class Node:
             transactions=self._transactions,
             versioned=self._versioned,
             groups=self._groups,
-            members=self._members,
+            group_requests=self._group_requests,
             producer_ids=producer_ids,
             clock=ports.clock,
         )
@@ -154,7 +162,7 @@ class Node:
 
     async def stop(self) -> None:
         """Answer what was begun, flush, and close so that the next start trusts the files."""
-        self._members.close()
+        self._group_requests.close()
         await self._server.stop()
         transactions, versioned = self._senders
         await transactions.stop()
@@ -203,7 +211,7 @@ class Node:
             lambda shard, producer_id, commit: shard.replay_marker(producer_id, commit=commit),
         )
         ports = self._ports
-        self._members = GroupRequests(groups, clock=ports.clock, random=ports.random)
+        self._group_requests = GroupRequests(groups, clock=ports.clock, random=ports.random)
         return groups
 
     def _runtime(
@@ -252,13 +260,15 @@ class Node:
                         log.error("%s", error)  # noqa: TRY400
                         is_whole = False
         read = {topic for each in self._groups.loaded() for topic in each.shard.topics()}
-        await self._members.forget_topics([each for each in sorted(read) if not catalog.get(each)])
+        await self._group_requests.forget_topics(
+            [each for each in sorted(read) if not catalog.get(each)]
+        )
         highest = self._logs.highest_producer_id()
         for shards in (self._transactions.loaded(), self._versioned.loaded()):
             for loaded in shards:
                 highest = max(highest, loaded.shard.highest_producer_id())
         await producer_ids.start_above(ProducerId(highest))
-        recovered = RecoveredTransactions(
+        recovered = OrphanedTransactions(
             self._transactions, self._versioned, flusher=self._flusher, clock=self._ports.clock
         )
         # First: a marker of a coordinator that was set back would be refused, and waited for.

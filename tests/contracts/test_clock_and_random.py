@@ -8,7 +8,7 @@ import pytest
 from fencelog.adapters.system_clock import SystemClock, SystemRandom
 from fencelog.ports import Random as RandomPort
 from fencelog.ports import WallClock
-from fencelog.sim.clocks import SimRandom, SimWallClock
+from fencelog_sim.world.clocks import SimRandom, SimWallClock
 
 CLOCKS = [SystemClock(), SimWallClock(time.time, 0)]
 RANDOMS = [SystemRandom(), SimRandom(Random(0))]

@@ -10,8 +10,8 @@ import pytest
 from fencelog.adapters.file_disk import FileDisk
 from fencelog.errors import StorageError
 from fencelog.ports import Disk
-from fencelog.sim.disk import SimDisk
-from fencelog.sim.gate import NO_SPACE, Fault
+from fencelog_sim.world.disk import SimDisk
+from fencelog_sim.world.gate import NO_SPACE, Fault
 
 Scenario = Callable[[Disk], Awaitable[None]]
 SYSTEM_CALLS = {"append": "pwritev", "sync": "fdatasync", "sync_directory": "fsync"}

@@ -9,8 +9,8 @@ import pytest
 from fencelog.adapters.sqlite_metadata import SqliteMetadata
 from fencelog.errors import StorageError
 from fencelog.ports import MetadataStore
-from fencelog.sim.gate import NO_SPACE, Fault
-from fencelog.sim.metadata import SimMetadata
+from fencelog_sim.world.gate import NO_SPACE, Fault
+from fencelog_sim.world.metadata import SimMetadata
 
 Open = Callable[[], Awaitable[MetadataStore]]
 

@@ -1,7 +1,7 @@
 """An event log as a stage with five strikes writes it, made by hand for the tests of the report."""
 
-from fencelog.demo.events import Event
-from fencelog.demo.plan import EXACTLY_ONCE, PIPELINES, PLAN, Strike
+from fencelog_demo.events import Event
+from fencelog_demo.plan import EXACTLY_ONCE, PIPELINES, PLAN, Strike
 
 DOWN_S = {"worker": 1.5, "broker": 2.0, "before-commit": 9.0, "after-commit": 9.0, "zombie": 10.0}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fencelog.demo import audit, data
+from fencelog_demo import audit, data
 
 EVERY = 500
 

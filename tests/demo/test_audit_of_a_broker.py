@@ -7,7 +7,7 @@ import sys
 import pytest
 from confluent_kafka import Producer
 
-from fencelog.demo import audit
+from fencelog_demo import audit
 from tests.support.broker import BrokerProcess
 
 pytestmark = pytest.mark.conformance
@@ -41,7 +41,7 @@ def write(address: str, *, lost: int = 0, doubled: int = 0, aborted: int = 0) ->
 
 def run_audit(address: str) -> tuple[int, str]:
     """Exit status and last line of the audit."""
-    command = [sys.executable, "-m", "fencelog.demo.audit", "--bootstrap-server", address]
+    command = [sys.executable, "-m", "fencelog_demo.audit", "--bootstrap-server", address]
     done = subprocess.run(
         [*command, "--every", str(EVERY)],
         check=False,

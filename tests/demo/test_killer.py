@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from fencelog.demo.announce import ANSWERS, announce
-from fencelog.demo.events import Event, Follower, write_event
-from fencelog.demo.killer import Killer
-from fencelog.demo.plan import PIPELINES
-from fencelog.demo.processes import describe, gone, processes, send, tree
+from fencelog_demo.announce import ANSWERS, announce
+from fencelog_demo.events import Event, Follower, write_event
+from fencelog_demo.killer import Killer
+from fencelog_demo.plan import PIPELINES
+from fencelog_demo.processes import describe, gone, processes, send, tree
 
 SLEEPER = (
     "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
@@ -133,7 +133,7 @@ def test_who_is_not_meant_goes_on_at_once(tmp_path: Path) -> None:
 
 
 def test_the_killer_follows_the_log_as_a_process_of_its_own(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "fencelog.demo.killer", "--folder", str(tmp_path)]
+    command = [sys.executable, "-m", "fencelog_demo.killer", "--folder", str(tmp_path)]
     with subprocess.Popen(command) as killer:
         announce(tmp_path, "before-commit", batch=0, tally=1, pipeline=PIPELINES[0])
         assert list((tmp_path / ANSWERS).iterdir())

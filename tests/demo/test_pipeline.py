@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fencelog.demo import audit, data
-from fencelog.demo.producer import rows
+from fencelog_demo import audit, data
+from fencelog_demo.producer import rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -19,14 +19,14 @@ EVERY = 500
 @pytest.fixture(scope="module")
 def flights(spark: "SparkSession") -> "DataFrame":
     """The flights as the producer sends them, read as the pipeline reads them."""
-    from fencelog.demo.pipeline import flights_of
+    from fencelog_demo.pipeline import flights_of
 
     sent = [(bytearray(key), bytearray(value)) for key, value in rows(EVERY)]
     return flights_of(spark.createDataFrame(sent, "key BINARY, value BINARY"))
 
 
 def test_events_and_totals_pass_the_audit(spark: "SparkSession", flights: "DataFrame") -> None:
-    from fencelog.demo.pipeline import delays, monthly
+    from fencelog_demo.pipeline import delays, monthly
 
     names = spark.createDataFrame(data.airlines())
     events = [bytes(row.value) for row in delays(flights, names).collect()]
@@ -40,7 +40,7 @@ def test_events_and_totals_pass_the_audit(spark: "SparkSession", flights: "DataF
 def test_a_cancelled_flight_is_told_with_null_delays(
     spark: "SparkSession", flights: "DataFrame"
 ) -> None:
-    from fencelog.demo.pipeline import delays
+    from fencelog_demo.pipeline import delays
 
     names = spark.createDataFrame(data.airlines())
     events = [json.loads(row.value) for row in delays(flights, names).collect()]

@@ -1,6 +1,6 @@
 """Which blow falls when."""
 
-from fencelog.demo.plan import (
+from fencelog_demo.plan import (
     AT_LEAST_ONCE,
     EXACTLY_ONCE,
     PATIENCE_S,

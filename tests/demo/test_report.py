@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from fencelog.demo import chart, report
-from fencelog.demo.outcome import Outcome, outcome
-from fencelog.demo.plan import PIPELINES
-from fencelog.demo.run import shortcomings
+from fencelog_demo import chart, report
+from fencelog_demo.outcome import Outcome, outcome
+from fencelog_demo.plan import PIPELINES
+from fencelog_demo.run import shortcomings
 from tests.demo.synthetic import events_of
 
 ROWS = 33_678

@@ -13,8 +13,8 @@ import sys
 import threading
 from collections import deque
 
-from fencelog.broker.connection import Connection
-from fencelog.broker.server import Server
+from fencelog.broker.network.connection import Connection
+from fencelog.broker.network.server import Server
 
 SIZE_BYTES = 4
 

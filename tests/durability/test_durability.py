@@ -54,7 +54,7 @@ BREAKS = (
     Break(
         name="answers do not wait for the sync",
         rule="D1",
-        file="broker/log_flusher.py",
+        file="broker/partitions/log_flusher.py",
         sound="            self._syncing.add(partition)\n",
         broken=(
             "            self._syncing.add(partition)\n            partition.flushed(end_offset)\n"

@@ -56,7 +56,7 @@ def plant(broken: Break, folder: Path) -> Mapping[str, str]:
 ANSWERED_BEFORE_WRITTEN = BrokerBreak(
     name="acknowledged, and written 20 ms later",
     rule="D1",
-    file="broker/log_flusher.py",
+    file="broker/partitions/log_flusher.py",
     sound="        try:\n            await partition.store.write(tail)\n",
     broken=(
         "        partition.flushed(end_offset)\n"
@@ -84,7 +84,7 @@ RETRIES_FORGOTTEN = BrokerBreak(
 ABORT_COMMITS = BrokerBreak(
     name="an abort is marked as a commit",
     rule="E10",
-    file="broker/markers.py",
+    file="broker/coordinators/marker_work.py",
     sound="commit=task.commit,",
     broken="commit=True,",
     durability="os",

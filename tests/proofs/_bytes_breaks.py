@@ -51,7 +51,7 @@ BREAKS = (
         (Edit(RECOVER, "if header.leader_epoch > self.leader_epoch:", "if header.magic < 0:"),),
     ),
     Bug(
-        "leader epoch checkpoint no witness",
+        "leader epoch checkpoint no oracle",
         "D3",
         "the epochs of batches are held against nothing",
         (

@@ -12,15 +12,15 @@ from typing import NamedTuple
 
 from fencelog.log import layout
 from fencelog.log.config import LogConfig
-from fencelog.sim.clocks import SimRandom
-from fencelog.sim.disk import PowerCut, SimDisk
-from fencelog.sim.platter import Directory, Inode
 from fencelog.storage.clean_stop import CleanStop
 from fencelog.storage.compaction import Compaction
 from fencelog.storage.directory import DataDirectory
 from fencelog.types import LeaderEpoch, Offset, ProducerId, TopicPartition
 from fencelog.wire.batch import SEQUENCE_MODULUS, BatchHeader, iterate
 from fencelog.wire.records import RecordToWrite, build_batch
+from fencelog_sim.world.clocks import SimRandom
+from fencelog_sim.world.disk import PowerCut, SimDisk
+from fencelog_sim.world.disk_image import Directory, Inode
 from tests.proofs._bytes_meaning import Meaning, meaning_of
 from tests.unit.storage.world import NOW_MS, World, batch_of, run
 
@@ -299,7 +299,7 @@ def files_of(disk: SimDisk) -> dict[str, bytes]:
             else:
                 walk(entry, f"{above}{name}/")
 
-    walk(disk.platter.root, "")
+    walk(disk.image.root, "")
     return files
 
 
@@ -307,7 +307,7 @@ def disk_of(files: dict[str, bytes]) -> SimDisk:
     """A disk of these files, all of them stable."""
     disk = SimDisk(operations=[])
     for path, data in files.items():
-        directory = disk.platter.root
+        directory = disk.image.root
         *above, name = path.split("/")
         for part in above:
             if part not in directory.names:

@@ -12,12 +12,12 @@ from typing import NamedTuple
 from fencelog.errors import CorruptionError
 from fencelog.log import layout
 from fencelog.ports import Disk
-from fencelog.sim.clocks import SimRandom
-from fencelog.sim.disk import SimDisk
 from fencelog.storage.clean_stop import is_side_file
 from fencelog.storage.directory import DataDirectory
 from fencelog.storage.partition_store import PartitionStore
 from fencelog.types import LeaderEpoch
+from fencelog_sim.world.clocks import SimRandom
+from fencelog_sim.world.disk import SimDisk
 from tests.proofs._bytes_history import PARTITION, STOPS, Left, base_of, disk_of
 from tests.proofs._bytes_meaning import Meaning, disagreement, meaning_of
 from tests.unit.storage.world import DIRECTORY, TOPIC_ID
@@ -34,7 +34,7 @@ REFUSED, OFFLINE, SHORTER, REBUILT, SAME, MOVED = OUTCOMES = (
 _OUTSIDE_CRC = (*range(8), *range(12, 16))
 """Where base offset and leader epoch stand in a batch."""
 _MAY_CONTRADICT = (layout.PARTITION_METADATA, layout.LEADER_EPOCH_CHECKPOINT)
-"""Files of a partition that do not follow from its log, or are a witness against it."""
+"""Files of a partition that do not follow from its log, or are a oracle against it."""
 
 
 class Fault(NamedTuple):

@@ -52,9 +52,9 @@ epochs, both indexes, the highest producer id. What an undamaged start comes to 
 the memory of the live broker at that offset; after deletion or compaction older batches of a
 window may be missing.
 
-Leader epochs, which are outside the CRC too, are held against two witnesses: none is above the
+Leader epochs, which are outside the CRC too, are held against two references: none is above the
 newest that this broker led under (on a single node 0, which alone finds every flip), and the
-leader epoch checkpoint, a witness for all that it covers. With several epochs a flipped digit of
+leader epoch checkpoint, for all that it covers. With several epochs a flipped digit of
 that checkpoint contradicts a sound log, and the partition is offline: which of the two is wrong
 cannot be told.
 """

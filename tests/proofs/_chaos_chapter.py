@@ -9,7 +9,7 @@ from pathlib import Path
 from fencelog.check.history import Recorder
 from fencelog.client.blocking import Client
 from fencelog.errors import FencelogError
-from fencelog.sim.workload import Scale
+from fencelog_sim.workload import Scale
 from tests.proofs._chaos_client import HistoryFile
 from tests.proofs._chaos_disk import small_disk
 from tests.proofs._chaos_nemesis import FAULTS, Faults, Nemesis

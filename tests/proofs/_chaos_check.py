@@ -16,7 +16,7 @@ from typing import Self
 
 from fencelog.check import check
 from fencelog.check.history import Event
-from fencelog.sim.workloads import WORKLOADS
+from fencelog_sim.workloads import WORKLOADS
 from tests.proofs._chaos_rig import tail
 
 VERDICT, HISTORY = "verdict.json", "history.jsonl"

@@ -20,8 +20,8 @@ from pathlib import Path
 import uvloop
 
 from fencelog.check.history import Event, Recorder
-from fencelog.sim.workload import Scale, Workload
-from fencelog.sim.workloads import WORKLOADS
+from fencelog_sim.workload import Scale, Workload
+from fencelog_sim.workloads import WORKLOADS
 
 ROLES = ("prepare", "client", "settle")
 COUNTS = "{:>15} {:>15}\n"

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from fencelog.sim.workload import Scale
+from fencelog_sim.workload import Scale
 
 POLL_S = 0.05
 TAIL_LINES = 12

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
 
-from fencelog.sim.workload import Scale
+from fencelog_sim.workload import Scale
 from tests.proofs._breaks import ANSWERED_BEFORE_WRITTEN, BrokerBreak, plant
 from tests.proofs._chaos_chapter import Script
 from tests.proofs._chaos_check import Check

@@ -22,8 +22,8 @@ NO_AGE = Break(
         "a request of version 1 counts on whichever connection it comes",
         (
             Edit(
-                "broker/handlers/enlistment.py",
-                "    if producer_id >= 0 and not broker.newest_connections.admits("
+                "broker/handlers/verification.py",
+                "    if producer_id >= 0 and not broker.stale_connections.accepts("
                 "*producer, key, number):\n",
                 "    if False:\n",
             ),

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from fencelog.broker.config import BrokerConfig
-from fencelog.broker.connection import Connection
+from fencelog.broker.network.connection import Connection
 from fencelog.errors import WireError
 from fencelog.node import Node, open_node
 from fencelog.types import Buffer

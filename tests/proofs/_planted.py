@@ -66,7 +66,7 @@ TRANSCRIPT = "tests/scenarios/test_scenarios.py::test_a_transcript_comes_out_as_
 DURABILITY = [
     Planted(
         "D1",
-        "broker/log_flusher.py",
+        "broker/partitions/log_flusher.py",
         "            self._syncing.add(partition)\n",
         "            self._syncing.add(partition)\n            partition.flushed(end_offset)\n",
         PRODUCE + "test_an_answer_waits_for_the_sync_in_fsync_mode",
@@ -220,13 +220,13 @@ TRANSACTIONAL_PRODUCERS = [
         "E7",
         "coordination/transaction/shard.py",
         "    if current.producer.producer_epoch >= EPOCH_EXHAUSTED:\n"
-        "        return Identity(new_producer_id, ProducerEpoch(0))\n",
+        "        return ProducerIdAndEpoch(new_producer_id, ProducerEpoch(0))\n",
         "",
         TRANSCRIPT + "[transaction_exhausted_epoch]",
     ),
     Planted(
         "E7",
-        "broker/producer_ids.py",
+        "broker/coordinators/producer_ids.py",
         "begin = max(value, minimum)",
         "begin = value",
         "tests/unit/broker/test_producer_ids.py"
@@ -262,7 +262,7 @@ TRANSACTIONAL_PRODUCERS = [
     ),
     Planted(
         "E14",
-        "log/admission.py",
+        "log/validation.py",
         "if attributes & TRANSACTIONAL and not (is_open",
         "if False and not (is_open",
         VERIFICATION + "test_the_first_append_of_a_transaction_needs_a_guard",
@@ -297,14 +297,14 @@ TRANSACTIONAL_PRODUCERS = [
     ),
     Planted(
         "E17",
-        "log/admission.py",
+        "log/validation.py",
         "    if marker.coordinator_epoch < state.coordinator_epoch:  # E17\n",
         "    if False:\n",
         TRANSACTIONS + "test_a_marker_of_a_lower_coordinator_epoch_is_refused",
     ),
     Planted(
         "E17",
-        "broker/marker_sender.py",
+        "broker/coordinators/marker_sender.py",
         "                done.add(name)  # deleted: nothing is left to mark (E17)\n",
         "",
         "tests/unit/broker/test_transactions.py::"
@@ -365,10 +365,10 @@ VERSIONED_TRANSACTIONS = [
     Planted(
         "V6",
         "log/partition_log.py",
-        "            rejected = refuse_marker(producers.get(marker.producer_id), marker)\n"
+        "            rejected = validate_marker(producers.get(marker.producer_id), marker)\n"
         "            if rejected is not None:\n"
         "                return rejected\n",
-        "            rejected = refuse_marker(producers.get(marker.producer_id), marker)\n"
+        "            rejected = validate_marker(producers.get(marker.producer_id), marker)\n"
         "            if rejected is not None:\n"
         "                continue\n",
         TRANSACTIONS + "test_a_group_of_markers_is_written_whole_or_not_at_all",
@@ -458,8 +458,8 @@ OFFSETS = [
     Planted(
         "F6",
         "log/partition_log.py",
-        "            upper, bound = self.high_watermark, self._tail.durable\n",
-        "            upper, bound = self._tail.written_mark.end_offset, self._tail.written_mark\n",
+        "            upper, bound = self.high_watermark, self._unflushed.durable\n",
+        "            upper, bound = self._unflushed.written_mark.end_offset, None\n",
         LOG + "test_a_reader_sees_as_far_as_its_isolation",
     ),
     Planted(

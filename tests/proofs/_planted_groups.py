@@ -59,21 +59,21 @@ GROUPS = [
     ),
     Planted(
         "E8",
-        "broker/handlers/groups.py",
+        "broker/handlers/group_offsets.py",
         "    unstable = pending.intersection(names)\n",
         "    unstable = frozenset[TopicPartition]()\n",
         IN_TRANSACTION + "test_an_offset_counts_with_its_marker_and_nobody_reads_past_it_before",
     ),
     Planted(
         "E15",
-        "broker/coordinator_runtime.py",
+        "broker/coordinators/runtime.py",
         "        producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID\n",
         "        producer_id = NO_PRODUCER_ID\n",
         IN_TRANSACTION + "test_pending_offsets_survive_a_power_cut_and_end_with_their_transaction",
     ),
     Planted(
         "E14",
-        "broker/handlers/groups.py",
+        "broker/handlers/group_offsets.py",
         "        if errors[partition.name] is not ErrorCode.NONE:\n"
         "            return dict.fromkeys(asked.offsets, errors[partition.name])\n"
         "    pending",
@@ -82,7 +82,7 @@ GROUPS = [
     ),
     Planted(
         "E16",
-        "broker/coordinator_runtime.py",
+        "broker/coordinators/runtime.py",
         "        loaded.partition.purgatory.when_committed("
         "loaded.partition.log.log_end_offset, done)\n",
         "        done(None)\n",

@@ -19,7 +19,7 @@ LOG_CHANGES = [
     ),
     (
         "D4",
-        "broker/log_starts.py",
+        "broker/partitions/log_starts.py",
         "await directory.checkpoint({}, {each.name: start for each, start in ready.items()})",
         "pass",
         RECORDS + "test_a_power_cut_at_any_step_leaves_the_start_before_or_after",

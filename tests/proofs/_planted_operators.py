@@ -4,8 +4,8 @@ Each is rule, file, text, what stands there instead, and the test that must turn
 takes them.
 """
 
-OUTSIDE = "tests/unit/coordination/test_outside.py::"
-SET_BACK = "tests/unit/broker/test_set_back.py::"
+OUTSIDE = "tests/unit/coordination/test_operator_markers.py::"
+SET_BACK = "tests/unit/broker/test_stale_coordinators.py::"
 RETENTION = "tests/unit/coordination/test_transaction_retention.py::"
 
 OPERATORS = [
@@ -26,7 +26,7 @@ OPERATORS = [
     ),
     (
         "E7",
-        "coordination/transaction/behind.py",
+        "coordination/transaction/stale_state.py",
         "if seen.get(producer_id, epoch) <= epoch:",
         "if True:",
         SET_BACK + "test_no_new_record_passes_for_one_of_a_transaction_that_the_coordinator_lost",
@@ -40,21 +40,21 @@ OPERATORS = [
     ),
     (
         "E14",
-        "coordination/outside.py",
-        "    if fate is Fate.LISTED or marker.commit",
+        "coordination/operator_markers.py",
+        "    if outcome is TransactionOutcome.LISTED or marker.commit",
         "    if marker.commit",
         OUTSIDE + "test_what_its_coordinator_lists_is_left_alone",
     ),
     (
         "E17",
-        "coordination/outside.py",
-        " or marker.commit != (fate is Fate.COMMIT):\n",
+        "coordination/operator_markers.py",
+        " or marker.commit != is_committed:\n",
         ":\n",
         OUTSIDE + "test_what_is_decided_is_ended_as_decided",
     ),
     (
         "E17",
-        "coordination/outside.py",
+        "coordination/operator_markers.py",
         "    return replace(marker, coordinator_epoch=known)\n",
         "    return marker\n",
         OUTSIDE + "test_a_clients_coordinator_epoch_never_shuts_the_coordinator_out",

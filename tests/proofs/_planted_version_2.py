@@ -11,7 +11,7 @@ TRANSCRIPT = (
 )
 NODE = "tests/unit/broker/test_version_2.py::"
 BUGS = "tests/unit/broker/test_kafkas_bugs.py::"
-CONNECTIONS = "tests/unit/broker/test_newest_connections.py::"
+CONNECTIONS = "tests/unit/broker/test_stale_connections.py::"
 
 VERSION_2 = [
     (
@@ -52,7 +52,7 @@ VERSION_2 = [
     ),
     (
         "E14",
-        "log/admission.py",
+        "log/validation.py",
         "    is_late = marker.is_bumped and marker.producer_epoch == state.epoch\n",
         "    is_late = False\n",
         "tests/unit/log/test_transactions.py"
@@ -60,21 +60,21 @@ VERSION_2 = [
     ),
     (
         "E14",
-        "broker/handlers/enlistment.py",
-        "        error = await _enlist(broker, transactional_id, producer, partitions)\n",
+        "broker/handlers/verification.py",
+        "        error = await _add_partitions(broker, transactional_id, producer, partitions)\n",
         "        error = ErrorCode.NONE\n",
         BUGS + "test_a_write_that_arrives_after_the_end_of_its_transaction_leaves_nothing_hanging",
     ),
     (
         "E14",
-        "broker/newest_connections.py",
+        "broker/network/stale_connections.py",
         "        if number < newest or number in known.given_up:\n",
         "        if False:\n",
         CONNECTIONS + "test_an_end_from_an_old_connection_does_not_end_the_next_transaction",
     ),
     (
         "E14",
-        "broker/newest_connections.py",
+        "broker/network/stale_connections.py",
         "            known.given_up = [*known.given_up, newest][-GIVEN_UP_MAX:]\n",
         "            pass\n",
         CONNECTIONS

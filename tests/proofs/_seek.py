@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from fencelog.check.history import FINAL
 from fencelog.check.verdict import ERRORS
-from fencelog.sim.run import Case, run
+from fencelog_sim.run import Case, run
 
 SEEDS_PER_PROCESS = 15
 """A process keeps what its killed brokers were doing, so it gives way to the next one."""

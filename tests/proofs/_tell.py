@@ -12,8 +12,8 @@ from collections.abc import Container, Sequence
 from dataclasses import replace
 
 from fencelog.check import Verdict, check
-from fencelog.sim.run import Case, Result, run
-from fencelog.sim.shrink import shrink
+from fencelog_sim.run import Case, Result, run
+from fencelog_sim.shrink import shrink
 from tests.proofs._seek import told
 
 
@@ -51,7 +51,11 @@ def main(arguments: Sequence[str]) -> int:
     verdict = check(result.history)
     kinds = told(result.problems)
     findings = [
-        {"kind": each.kind, "text": each.text, "witness": [w.line() for w in each.witness]}
+        {
+            "kind": each.kind,
+            "text": each.text,
+            "counterexample": [w.line() for w in each.counterexample],
+        }
         for each in verdict.problems
         if each.kind in kinds
     ]

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from fencelog.adapters.file_disk import FileDisk
 from fencelog.errors import CorruptionError
-from fencelog.sim.disk import Loss, SimDisk
+from fencelog_sim.world.disk import Loss, SimDisk
 from tests.proofs._bytes_breaks import BREAKS, problems_of
 from tests.proofs._bytes_history import Left, all_left, disk_of, recorded
 from tests.proofs._bytes_judge import (

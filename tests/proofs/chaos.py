@@ -22,8 +22,8 @@ from datetime import UTC, datetime
 from itertools import cycle
 from pathlib import Path
 
-from fencelog.sim.workload import Scale
-from fencelog.sim.workloads import WORKLOADS
+from fencelog_sim.workload import Scale
+from fencelog_sim.workloads import WORKLOADS
 from tests.proofs._chaos_chapter import Script
 from tests.proofs._chaos_check import Check
 from tests.proofs._chaos_live import Live, run_chapter

@@ -84,13 +84,13 @@ def transcript(outcome: Outcome) -> list[str]:
         return [f"{outcome.hunted.seeds} seeds without it: no anomaly"]
     name = outcome.ablation.bug.name
     case = without["case"]
-    # The worst kind comes first; of it the finding with the longest witness tells most.
+    # The worst kind comes first; of it the finding with the longest counterexample tells most.
     kind = without["findings"][0]["kind"]
     finding = max(
         (each for each in without["findings"] if each["kind"] == kind),
-        key=lambda each: len(each["witness"]),
+        key=lambda each: len(each["counterexample"]),
     )
-    witness = [" ".join(line.split()) for line in finding["witness"]]
+    counterexample = [" ".join(line.split()) for line in finding["counterexample"]]
     checked = ", ".join(f"{count} {what}" for what, count in with_it["checked"].items())
     return [
         f"without: {name}",
@@ -98,7 +98,7 @@ def transcript(outcome: Outcome) -> list[str]:
         *(without["faults"] or ["  no fault at all"]),
         without["headline"],
         f"  {finding['kind']}: {finding['text']}",
-        *(f"    {shorten(line, WITNESS_CHARACTERS, placeholder=' …')}" for line in witness),
+        *(f"    {shorten(line, WITNESS_CHARACTERS, placeholder=' …')}" for line in counterexample),
         "",
         "with it, the same seed and faults:",
         *(with_it["faults"] or ["  no fault at all"]),

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from fencelog.broker.config import BrokerConfig
-from fencelog.broker.turns import ITEMS_PER_TURN
+from fencelog.broker.network.time_slices import ITEMS_PER_SLICE
 from fencelog.node import open_node
 from fencelog.wire.api_versions import SUPPORTED
 from fencelog.wire.primitives import Reader
@@ -173,7 +173,7 @@ def test_a_request_that_names_much_takes_a_turn_of_the_loop_for_every_few_things
         return taken
 
     taken = asyncio.run(scenario())
-    wanted = HEAVY_ITEMS // ITEMS_PER_TURN + TURNS_OF_ANY_REQUEST
+    wanted = HEAVY_ITEMS // ITEMS_PER_SLICE + TURNS_OF_ANY_REQUEST
     held = {api: taken.get(api) for api in ONE_BY_ONE if taken.get(api, 0) < wanted}
     assert not held, f"fewer than {wanted} turns: {held}"
 

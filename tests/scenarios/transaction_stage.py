@@ -5,12 +5,12 @@ from dataclasses import replace
 from fencelog.coordination.shard import Decision
 from fencelog.coordination.transaction.records import read_key, read_value, write_transaction
 from fencelog.coordination.transaction.shard import TransactionShard
-from fencelog.coordination.transaction.state import ClientVersion, Identity
+from fencelog.coordination.transaction.state import ClientVersion, ProducerIdAndEpoch
 from fencelog.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch
 from tests.scenarios.words import Stage, identity, listed, options, partition, partitions
 from tests.unit.coordination.runtime import Runtime
 
-NOBODY = Identity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+NOBODY = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
 class TransactionStage(Stage):
@@ -121,9 +121,9 @@ class TransactionStage(Stage):
         ]
         return "\n".join(lines) or "nothing"
 
-    def do_fate(self, words: list[str]) -> str:
-        """``fate PID/EPOCH PARTITION``: what recovery asks for a transaction that it finds open."""
-        return self.runtime.shard.fate(identity(words[0]), partition(words[1])).name
+    def do_outcome(self, words: list[str]) -> str:
+        """``outcome PID/EPOCH PARTITION``: what recovery asks of a transaction found open."""
+        return self.runtime.shard.outcome(identity(words[0]), partition(words[1])).name
 
     def do_seen(self, words: list[str]) -> str:
         """``seen PID/EPOCH``: a start has found this in a partition's log."""

@@ -74,7 +74,7 @@ class VersionedStage(Stage):
     def do_enlist(self, words: list[str]) -> str:
         """``enlist PID/EPOCH PARTITION…``: the leader, before a producer's first append."""
         error, written = self.decide(
-            self.runtime.shard.enlist(*identity(words[0]), *map(partition, words[1:]))
+            self.runtime.shard.add_partitions(*identity(words[0]), *map(partition, words[1:]))
         )
         return f"{error.name}{written}"
 
@@ -131,9 +131,9 @@ class VersionedStage(Stage):
         ]
         return "\n".join(lines) or "nothing"
 
-    def do_fate(self, words: list[str]) -> str:
-        """``fate PID PARTITION``: what recovery asks for a transaction that it finds open."""
-        return self.runtime.shard.fate(ProducerId(int(words[0])), partition(words[1])).name
+    def do_outcome(self, words: list[str]) -> str:
+        """``outcome PID PARTITION``: what recovery asks for a transaction that it finds open."""
+        return self.runtime.shard.outcome(ProducerId(int(words[0])), partition(words[1])).name
 
     def do_describe(self, words: list[str]) -> str:
         """``describe APP``: DescribeApp."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from fencelog.coordination.shard import Decision
-from fencelog.coordination.transaction.state import Identity
+from fencelog.coordination.transaction.state import ProducerIdAndEpoch
 from fencelog.types import ProducerEpoch, ProducerId, TopicPartition
 from tests.unit.coordination.runtime import Runtime
 
@@ -16,10 +16,10 @@ def options(words: list[str]) -> dict[str, str]:
     return {key: value or "yes" for key, _, value in (word.partition("=") for word in words)}
 
 
-def identity(word: str) -> Identity:
+def identity(word: str) -> ProducerIdAndEpoch:
     """``7/3``: producer id 7, epoch 3."""
     producer_id, _, epoch = word.partition("/")
-    return Identity(ProducerId(int(producer_id)), ProducerEpoch(int(epoch)))
+    return ProducerIdAndEpoch(ProducerId(int(producer_id)), ProducerEpoch(int(epoch)))
 
 
 def partition(word: str) -> TopicPartition:

@@ -4,9 +4,9 @@ from tests.simulation._bug import Bug, Edit
 
 SHARD = "coordination/transaction/shard.py"
 ENDING = "coordination/transaction/ending.py"
-RUNTIME = "broker/coordinator_runtime.py"
-SENDER = "broker/marker_sender.py"
-PRODUCER_IDS = "broker/producer_ids.py"
+RUNTIME = "broker/coordinators/runtime.py"
+SENDER = "broker/coordinators/marker_sender.py"
+PRODUCER_IDS = "broker/coordinators/producer_ids.py"
 VERSIONED = "coordination/versioned/shard.py"
 TABLE = "coordination/versioned/table.py"
 CHECKED = "        assert not isinstance(response, Rejected), response\n"
@@ -167,8 +167,8 @@ RECOVERY_ABORTS = Bug(
     "every transaction that is open after a start is aborted on its partitions",
     (
         Edit(
-            "broker/recovered.py",
-            "is not Fate.LISTED\n",
+            "broker/coordinators/orphaned_transactions.py",
+            "is not TransactionOutcome.LISTED\n",
             "is not None\n",
         ),
     ),

@@ -5,8 +5,8 @@ from tests.simulation._bug import Bug, Edit
 SHARD = "coordination/group/shard.py"
 GROUP = "coordination/group/group.py"
 OFFSETS = "coordination/group/offsets.py"
-HANDLERS = "broker/handlers/groups.py"
-RUNTIME = "broker/coordinator_runtime.py"
+HANDLERS = "broker/handlers/group_offsets.py"
+RUNTIME = "broker/coordinators/runtime.py"
 COPY = ("copy",)
 REFUSAL = "            error = group.refusal_of(caller)\n"
 

@@ -3,7 +3,7 @@
 from tests.simulation._bug import Bug, Edit
 
 PRODUCERS = "log/producers.py"
-ADMISSION = "log/admission.py"
+ADMISSION = "log/validation.py"
 STATE = "log/state.py"
 TRANSACTIONS = "log/transactions.py"
 LOG = "log/partition_log.py"

@@ -2,7 +2,7 @@
 
 from tests.simulation._bug import Bug, Edit
 
-FLUSHER = "broker/log_flusher.py"
+FLUSHER = "broker/partitions/log_flusher.py"
 STORE = "storage/partition_store.py"
 RECOVER = "storage/recover.py"
 PRODUCE = "broker/handlers/produce.py"

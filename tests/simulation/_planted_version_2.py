@@ -3,7 +3,7 @@
 from tests.simulation._bug import Bug, Edit
 
 ENDING = "coordination/transaction/ending.py"
-ENLISTMENT = "broker/handlers/enlistment.py"
+ENLISTMENT = "broker/handlers/verification.py"
 
 NO_NEW_EPOCH = Bug(
     "no epoch for the next transaction",
@@ -15,7 +15,7 @@ NO_NEW_EPOCH = Bug(
             "        producer=current.fenced(),\n        previous=asked,\n",
             "        producer=current.producer,\n        previous=None,\n",
         ),
-        Edit("broker/markers.py", "is_bumped=task.is_bumped", "is_bumped=False"),
+        Edit("broker/coordinators/marker_work.py", "is_bumped=task.is_bumped", "is_bumped=False"),
     ),
     ("queue", "bank", "copy"),
 )
@@ -25,7 +25,7 @@ EQUAL_MARKER = Bug(
     "a marker of version 2 that comes once more ends the transaction that has its epoch",
     (
         Edit(
-            "log/admission.py",
+            "log/validation.py",
             "    is_late = marker.is_bumped and marker.producer_epoch == state.epoch\n",
             "    is_late = False\n",
         ),
@@ -59,7 +59,7 @@ NOT_YET_ENLISTED = Bug(
             ENLISTMENT,
             "                wall_ms=broker.clock.now_ms(),\n            ),\n        )\n",
             "                wall_ms=broker.clock.now_ms(),\n            ),\n"
-            '            __import__("fencelog.broker.coordinator_runtime", fromlist=["_"])'
+            '            __import__("fencelog.broker.coordinators.runtime", fromlist=["_"])'
             ".NO_TRANSACTION,\n        )\n",
         ),
     ),
@@ -72,8 +72,8 @@ ENLISTED_NOWHERE = Bug(
     (
         Edit(
             ENLISTMENT,
-            "        error = await _enlist(broker, transactional_id, producer, partitions)\n",
-            "        error = await _enlist(broker, transactional_id, producer, partitions[:0])\n",
+            "await _add_partitions(broker, transactional_id, producer, partitions)",
+            "await _add_partitions(broker, transactional_id, producer, partitions[:0])",
         ),
     ),
     ("queue", "bank"),

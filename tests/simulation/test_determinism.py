@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fencelog.sim.workloads import WORKLOADS
+from fencelog_sim.workloads import WORKLOADS
 
 SEED = 7
 PROCESSES = 6
@@ -17,7 +17,7 @@ FOREIGN = "queue-aiokafka"
 OURS = sorted(WORKLOADS.keys() - {FOREIGN})
 TWICE = """
 import os, sys
-from fencelog.sim.run import Case, run
+from fencelog_sim.run import Case, run
 for _ in range(2):
     print(run(Case(int(sys.argv[1]), sys.argv[2])).digest, flush=True)
 os._exit(0)
@@ -53,7 +53,7 @@ def test_the_command_ends_with_the_same_digest_whatever_the_hashes_of_strings_ar
     last = {
         lines[-1]
         for lines in in_six_processes(
-            ["-m", "fencelog.sim", str(SEED), "--workload", FOREIGN, "--no-shrink"]
+            ["-m", "fencelog_sim", str(SEED), "--workload", FOREIGN, "--no-shrink"]
         )
     }
     assert len(last) == 1, last

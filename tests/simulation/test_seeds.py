@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fencelog.sim.workloads import WORKLOADS
+from fencelog_sim.workloads import WORKLOADS
 from tests.support.waiting import wait_until
 
 SEEDS = 200
@@ -45,7 +45,7 @@ do in them may change too, so each defect has a test of its own beside its code.
 
 def simulate(*arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "fencelog.sim", *arguments],
+        [sys.executable, "-m", "fencelog_sim", *arguments],
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,
@@ -67,7 +67,7 @@ def test_two_hundred_seeds_show_no_anomaly_and_all_kinds_of_faults() -> None:
 
 def test_ctrl_c_tells_what_was_run_so_far() -> None:
     with subprocess.Popen(
-        [sys.executable, "-m", "fencelog.sim", "--minutes", "5", "--jobs", "2"],
+        [sys.executable, "-m", "fencelog_sim", "--minutes", "5", "--jobs", "2"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

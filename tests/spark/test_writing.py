@@ -10,7 +10,7 @@ from fencelog.errors import FencedError, FencelogError
 from fencelog.spark import writing
 from fencelog.spark.options import SinkOptions, sink_options
 from fencelog.spark.stream_writer import StreamWriter
-from fencelog.spark.writing import BatchConflictError, Identity, Written
+from fencelog.spark.writing import BatchConflictError, BatchIdentity, Written
 from tests.spark.conftest import Log
 
 ROLES = (("value", "value"),)
@@ -26,10 +26,10 @@ class Sink:
             {"kafka.bootstrap.servers": log.servers, "topic": topic}, {}, streaming=True
         )
 
-    def batch(self, version: int, run: str = "run-1", query: str = "query") -> Identity:
-        return Identity(app=f"app-{self.topic}", query_id=query, run_id=run, version=version)
+    def batch(self, version: int, run: str = "run-1", query: str = "query") -> BatchIdentity:
+        return BatchIdentity(app=f"app-{self.topic}", query_id=query, run_id=run, version=version)
 
-    def write(self, identity: Identity, *values: str) -> Written:
+    def write(self, identity: BatchIdentity, *values: str) -> Written:
         rows = pa.RecordBatch.from_arrays([pa.array(values, pa.string())], names=["value"])
         return writing.write(self.options, identity, ROLES, iter([rows]))
 

@@ -14,7 +14,6 @@ from fencelog.adapters.sqlite_metadata import SqliteMetadata
 from fencelog.adapters.system_clock import SystemClock, SystemRandom
 from fencelog.broker.config import BrokerConfig, Durability
 from fencelog.node import Node, Ports
-from fencelog.sim.disk import SimDisk
 from fencelog.types import Buffer, Offset
 from fencelog.wire import hot
 from fencelog.wire.framing import frame
@@ -32,6 +31,7 @@ from fencelog.wire.messages.create_topics import (
     CreateTopicsResponse,
 )
 from fencelog.wire.records import RecordToWrite, build_batch, read_records
+from fencelog_sim.world.disk import SimDisk
 
 M = TypeVar("M", bound=Message)
 DEADLINE_S = 10.0

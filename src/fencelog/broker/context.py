@@ -2,17 +2,17 @@
 
 from dataclasses import dataclass, field
 
-from fencelog.broker.catalog import Catalog
 from fencelog.broker.config import BrokerConfig
-from fencelog.broker.coordinator_runtime import CoordinatorRuntime
-from fencelog.broker.deadlines import Deadlines
-from fencelog.broker.group_requests import GroupRequests
-from fencelog.broker.log_flusher import LogFlusher
-from fencelog.broker.log_manager import LogManager
-from fencelog.broker.newest_connections import NewestConnections
-from fencelog.broker.producer_ids import ProducerIds
-from fencelog.broker.settings import Settings
-from fencelog.broker.turns import Turns
+from fencelog.broker.coordinators.group_requests import GroupRequests
+from fencelog.broker.coordinators.producer_ids import ProducerIds
+from fencelog.broker.coordinators.runtime import CoordinatorRuntime
+from fencelog.broker.metadata.catalog import Catalog
+from fencelog.broker.metadata.settings import Settings
+from fencelog.broker.network.deadlines import Deadlines
+from fencelog.broker.network.stale_connections import StaleConnections
+from fencelog.broker.network.time_slices import TimeSlices
+from fencelog.broker.partitions.log_flusher import LogFlusher
+from fencelog.broker.partitions.log_manager import LogManager
 from fencelog.coordination.group.shard import GroupShard
 from fencelog.coordination.transaction.shard import TransactionShard
 from fencelog.coordination.versioned.shard import VersionedShard
@@ -32,11 +32,11 @@ class Broker:
     transactions: CoordinatorRuntime[TransactionShard]
     versioned: CoordinatorRuntime[VersionedShard]
     groups: CoordinatorRuntime[GroupShard]
-    members: GroupRequests
+    group_requests: GroupRequests
     producer_ids: ProducerIds
     clock: WallClock
     deadlines: Deadlines = field(default_factory=Deadlines)
-    turns: Turns = field(default_factory=Turns)
-    newest_connections: NewestConnections = field(default_factory=NewestConnections)
+    time_slices: TimeSlices = field(default_factory=TimeSlices)
+    stale_connections: StaleConnections = field(default_factory=StaleConnections)
     address: tuple[str, int] = ("127.0.0.1", 0)
     """Where the broker listens; the port is the real one once it does."""

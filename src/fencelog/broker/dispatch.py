@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from fencelog.broker.connection import Answer, Connection, Reply, Request
 from fencelog.broker.context import Broker
+from fencelog.broker.network.connection import Answer, Connection, Reply, Request
 from fencelog.errors import WireError
 from fencelog.types import Buffer
 from fencelog.wire.api_versions import SUPPORTED, ApiKey
@@ -38,11 +38,11 @@ def message_handler(
         return respond(request, response.write(request.header.api_version))
 
     async def run_long(broker: Broker, request: Request) -> Reply:
-        await broker.turns.next()
+        await broker.time_slices.next()
         decoded = read(request)
-        await broker.turns.next()
+        await broker.time_slices.next()
         response = await handle(broker, decoded, request)
-        await broker.turns.next()
+        await broker.time_slices.next()
         return respond(request, response.write(request.header.api_version))
 
     def read(request: Request) -> Q:

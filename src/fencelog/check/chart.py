@@ -22,9 +22,9 @@ LANES_MAX = 18
 ROWS_AROUND = 3
 ROWS_MAX = 24
 BARS_MAX = 400
-"""More operations than that are not drawn; time is cut closer to the witness instead."""
+"""More operations than that are not drawn; time is cut closer to the counterexample instead."""
 AROUND_S = 2.0
-"""Seconds shown before and after a witness, unless too much happens in them."""
+"""Seconds shown before and after a counterexample, unless too much happens in them."""
 
 INK, QUIET, GRID, PAPER = "#1f2933", "#66727f", "#e7e5df", "#fbfaf7"
 WRONG, FAULT = "#c81e1e", "#f5d0c5"
@@ -49,7 +49,7 @@ class _Chart:
         self._history = history
         self._verdict = verdict
         self._finding = finding
-        self._witness = [each.op for each in finding.witness] if finding else []
+        self._witness = [each.op for each in finding.counterexample] if finding else []
         self._facts = establish(history)
         self._parts: list[str] = []
         self._y = 0.0
@@ -102,7 +102,7 @@ class _Chart:
         self._y += 36
 
     def _spans(self) -> list[tuple[float, float]]:
-        """The times to show: all of a short history, else some around each witness."""
+        """The times to show: all of a short history, else some around each counterexample."""
         ops = self._history.ops
         ends = [each for each in ops.completed if not isinf(each)]
         whole = (min(ops.invoked, default=0.0), max([*ops.invoked, *ends], default=0.0))
@@ -131,7 +131,7 @@ class _Chart:
         return spans
 
     def _lanes(self, shown: list[int]) -> tuple[list[_Lane], int]:
-        """Witnesses first, then whoever else was busy."""
+        """Counterexamples first, then whoever else was busy."""
         process = self._history.ops.process
         order = list(dict.fromkeys(process[op] for op in (*self._witness, *shown)))
         lanes = [_Lane(each, self._y + LANE * n) for n, each in enumerate(order[:LANES_MAX])]
@@ -330,7 +330,7 @@ class _Chart:
                     self._add(element("circle", cx=x, cy=places[offset], r=4, fill=color))
 
     def _foot(self) -> None:
-        """The colours, and the witness in words."""
+        """The colours, and the counterexample in words."""
         self._y += 30
         x = 24.0
         names = {"ok": OK, "failed": FAILED, "indeterminate or no answer": INDETERMINATE}
@@ -348,16 +348,18 @@ class _Chart:
         if self._finding is None:
             return
         self._y += 12
-        for number, each in enumerate(self._finding.witness, 1):
+        for number, each in enumerate(self._finding.counterexample, 1):
             self._y += 22
             self._badge(34, self._y - 4, number)
             self._add(label(52, self._y, " ".join(each.line().split())))
 
 
 def _shown(
-    history: History, spans: list[tuple[float, float]], witness: "list[int] | tuple[int, ...]"
+    history: History,
+    spans: list[tuple[float, float]],
+    counterexample: "list[int] | tuple[int, ...]",
 ) -> list[int]:
-    """The operations that were under way in these times, the witness among them."""
+    """The operations that were under way in these times, the counterexample among them."""
     ops = history.ops
     found = [
         op
@@ -366,7 +368,7 @@ def _shown(
             start <= upper and (end if not isinf(end) else start) >= lower for lower, upper in spans
         )
     ]
-    return sorted({*found[: BARS_MAX * 2], *witness})
+    return sorted({*found[: BARS_MAX * 2], *counterexample})
 
 
 def _rows(facts: Facts, key: int, offsets: tuple[int, ...]) -> list[int]:

@@ -38,7 +38,7 @@ def _verdict(facts: Facts, found: Findings) -> Verdict:
     rank = {kind: place for place, kind in enumerate(ERRORS)}
     problems = sorted(
         (each for each in found.kept if each.is_error),
-        key=lambda each: (rank[each.kind], len(each.witness)),
+        key=lambda each: (rank[each.kind], len(each.counterexample)),
     )
     counts = _counts(facts)
     remarks = list(history.remarks)

@@ -111,12 +111,14 @@ def _check_missing(
                 continue
             tried = group.invisible.get((key, offset))
             source = facts.send_at(key, rank)
-            witness = [] if facts.history.sends.op[source] == NONE else [_input(facts, source)]
+            counterexample = (
+                [] if facts.history.sends.op[source] == NONE else [_input(facts, source)]
+            )
             found.keep(
                 "lost-input",
                 f"{facts.history.keys.all[key]} at {offset} has no visible output, but group "
                 f"{name} committed {position}",
-                [*witness, *([] if tried is None else [_output(facts, tried)])],
+                [*counterexample, *([] if tried is None else [_output(facts, tried)])],
                 key=key,
                 offsets=(offset,),
                 values=(facts.history.sends.value[source],),

@@ -17,14 +17,14 @@ def check_records(facts: Facts, found: Findings) -> None:
 
 
 def _sent(facts: Facts, send: int, more: str = "") -> tuple[int, str]:
-    """The operation that sent it, as a witness."""
+    """The operation that sent it, as a counterexample."""
     sends, name = facts.history.sends, facts.history.keys.all[facts.history.sends.key[send]]
     told = f", told {sends.told[send]}" if sends.told[send] != NONE else ""
     return sends.op[send], f"sent {sends.value[send]} to {name}{told}{more}"
 
 
 def _polled(facts: Facts, send: int) -> tuple[int, str]:
-    """The operation that saw it first, as a witness."""
+    """The operation that saw it first, as a counterexample."""
     sends, name = facts.history.sends, facts.history.keys.all[facts.history.sends.key[send]]
     return sends.reader[send], f"polled {sends.value[send]} from {name} at {sends.polled[send]}"
 

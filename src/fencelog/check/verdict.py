@@ -1,4 +1,4 @@
-"""What a check found: findings with their witnesses, counts, and a report to read."""
+"""What a check found: findings with their counterexamples, counts, and a report to read."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -45,7 +45,7 @@ NOTES = {
 
 
 @dataclass(frozen=True)
-class Witness:
+class Counterexample:
     """One operation that shows what went wrong."""
 
     op: int
@@ -73,7 +73,7 @@ class Finding:
     key: str | None = None
     offsets: tuple[int, ...] = ()
     values: tuple[Value, ...] = ()
-    witness: tuple[Witness, ...] = ()
+    counterexample: tuple[Counterexample, ...] = ()
 
     @property
     def is_error(self) -> bool:
@@ -103,13 +103,13 @@ class Findings:
         self,
         kind: str,
         text: str,
-        witness: Sequence[tuple[int, str]] = (),
+        counterexample: Sequence[tuple[int, str]] = (),
         *,
         key: int | None = None,
         offsets: Sequence[int] = (),
         values: Sequence[Value] = (),
     ) -> None:
-        """Keep one that was counted; ``witness`` pairs operations with what they did."""
+        """Keep one that was counted; ``counterexample`` pairs operations with what they did."""
         self.kept.append(
             Finding(
                 kind,
@@ -117,15 +117,15 @@ class Findings:
                 None if key is None else self._history.keys.all[key],
                 tuple(offsets),
                 tuple(values),
-                tuple(self._witness(op, what) for op, what in witness),
+                tuple(self._witness(op, what) for op, what in counterexample),
             )
         )
 
-    def _witness(self, op: int, what: str) -> Witness:
+    def _witness(self, op: int, what: str) -> Counterexample:
         ops = self._history.ops
         completed = ops.completed[op]
         error = ops.errors.get(op)
-        return Witness(
+        return Counterexample(
             op,
             self._history.processes.all[ops.process[op]],
             ops.number[op],
@@ -186,7 +186,7 @@ class Verdict:
         shown = shown[: 3 if kind in ERRORS else 1]
         for each in shown:
             lines.append(f"  {each.text}")
-            lines += [f"    {witness.line()}" for witness in each.witness]
+            lines += [f"    {counterexample.line()}" for counterexample in each.counterexample]
         if kind in ERRORS and count > len(shown):
             lines.append(f"  … and {count - len(shown):,} more")
         return [*lines, ""]

@@ -33,11 +33,11 @@ from fencelog.client.model import (
     TransactionDescription,
     TransactionListing,
 )
-from fencelog.client.producer import ProducerOptions, open_sender
 from fencelog.client.reader import FETCH_BYTES_MAX, Chunk, PartitionReader, records_of
+from fencelog.client.sender import ProducerOptions, open_sender
 from fencelog.client.topic_changes import TopicChanges
 from fencelog.client.transaction_admin import TransactionAdmin
-from fencelog.client.transactions import Transactions
+from fencelog.client.versioned_transactions import Transactions
 from fencelog.errors import FencelogError
 from fencelog.types import TopicPartition
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Self
 from fencelog.client.cluster import Cluster
 from fencelog.client.loop_thread import LoopThread
 from fencelog.client.model import Delivery
-from fencelog.client.producer import Sender
 from fencelog.client.records_buffer import RecordsBuffer
+from fencelog.client.sender import Sender
 from fencelog.errors import FencelogError
 
 if TYPE_CHECKING:

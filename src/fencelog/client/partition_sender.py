@@ -12,7 +12,7 @@ from fencelog.client.model import Delivery
 from fencelog.client.retry import RETRIABLE, STALE_ROUTE, Backoff, Deadline, again, failure
 from fencelog.errors import ErrorCode, RequestError, WireError
 from fencelog.types import NO_SEQUENCE, TopicPartition
-from fencelog.wire.api_versions import PRODUCE_ENLISTS_FROM, ApiKey
+from fencelog.wire.api_versions import PRODUCE_ADDS_PARTITIONS_FROM, ApiKey
 from fencelog.wire.batch import SEQUENCE_MODULUS
 from fencelog.wire.hot import PartitionResult, read_produce_response, write_produce_request
 
@@ -23,7 +23,7 @@ PRODUCE_VERSION_MIN = 3
 
 
 @dataclass(frozen=True)
-class Identity:
+class ProducerIdentity:
     """Who writes: -1 and -1 for a producer without sequences."""
 
     producer_id: int
@@ -60,7 +60,7 @@ class PartitionSender:
         cluster: Cluster,
         owner: Owner,
         partition: TopicPartition,
-        identity: Identity,
+        identity: ProducerIdentity,
         *,
         acks: int,
     ) -> None:
@@ -175,7 +175,7 @@ class PartitionSender:
         version = min(high, PRODUCE_VERSION_MAX)
         # In a transaction the write itself enlists the partition.
         is_plain = self._identity.transactional_id is None
-        if version < max(low, PRODUCE_VERSION_MIN if is_plain else PRODUCE_ENLISTS_FROM):
+        if version < max(low, PRODUCE_VERSION_MIN if is_plain else PRODUCE_ADDS_PARTITIONS_FROM):
             raise failure(ErrorCode.UNSUPPORTED_VERSION, f"Produce to broker {connection.address}")
         return version
 

@@ -12,7 +12,7 @@ from fencelog.client.model import (
     TransactionListing,
 )
 from fencelog.client.retry import Deadline, failure, retrying
-from fencelog.client.transactions import Transactions
+from fencelog.client.versioned_transactions import Transactions
 from fencelog.errors import ErrorCode, RequestError
 from fencelog.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
 from fencelog.wire.message import Message

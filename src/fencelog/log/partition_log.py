@@ -8,7 +8,7 @@ How the broker and the storage use it:
 2. ``begin_verification(pid, epoch, sequence)`` before the first transactional append of a producer:
    its guard goes into ``append``. None: the transaction is open here already.
 3. ``append_markers([...], now_ms=...)`` ends transactions: one append, one move of the LSO (V6).
-4. The flusher: ``take_tail()`` -> writes, in order; ``written(end)`` when the files have them,
+4. The flusher: ``take_unflushed()`` -> writes, in order; ``written(end)`` when the files have them,
    ``flushed(end)`` when they are durable in the mode in force, ``failed()`` when they never will.
 5. Readers: ``read(offset, max_bytes, isolation)`` -> ``ReadPlan | ErrorCode``, then
    ``aborted_transactions(offset, end)`` for what was really read; ``offset_for_timestamp``.
@@ -22,12 +22,6 @@ from collections.abc import Collection
 from collections.abc import Sequence as Sequence_
 
 from fencelog.errors import ErrorCode
-from fencelog.log.admission import (
-    changes_something,
-    judge_producer,
-    refuse_form,
-    refuse_marker,
-)
 from fencelog.log.compaction import KEYS_MAX
 from fencelog.log.compaction_round import Cleaned, CompactionNeed, Round, need_of
 from fencelog.log.config import LogConfig
@@ -37,7 +31,13 @@ from fencelog.log.retention import is_due, retained_from
 from fencelog.log.segment import Segment
 from fencelog.log.snapshot import encode_snapshot
 from fencelog.log.state import LogState
-from fencelog.log.tail import Tail
+from fencelog.log.unflushed import Unflushed
+from fencelog.log.validation import (
+    changes_something,
+    validate_batch,
+    validate_marker,
+    validate_producer,
+)
 from fencelog.log.values import (
     AbortedTransaction,
     Appended,
@@ -49,7 +49,7 @@ from fencelog.log.values import (
     ProducerView,
     ReadPlan,
     Rejected,
-    TailWrite,
+    SegmentWrite,
 )
 from fencelog.log.verification import Guards, VerificationGuard
 from fencelog.types import (
@@ -74,7 +74,7 @@ class PartitionLog:
         "_guards",
         "_log_append_time",
         "_state",
-        "_tail",
+        "_unflushed",
         "config",
         "high_watermark",
         "last_stable_offset",
@@ -84,7 +84,7 @@ class PartitionLog:
     def __init__(self, state: LogState, leader_epoch: LeaderEpoch) -> None:
         """Lead on from a state whose every batch is durable; use ``create`` or ``LogBuilder``."""
         self._state = state
-        self._tail = Tail(state)
+        self._unflushed = Unflushed(state)
         self._guards = Guards()
         self._failed = False
         self.config = state.config
@@ -154,13 +154,13 @@ class PartitionLog:
             return self._out_of_service()
         _, length, _, _, _, attributes, delta, _, timestamp, producer_id, _, _, _ = header
         if not internal:
-            rejected = refuse_form(self.config, header, now_ms)
+            rejected = validate_batch(self.config, header, now_ms)
             if rejected is not None:
                 self.refused(header)
                 return rejected
         if producer_id >= 0:
             producer = state.producers.get(producer_id)
-            verdict = judge_producer(producer, header, self._guards, guard)
+            verdict = validate_producer(producer, header, self._guards, guard)
             if verdict is not None:
                 return verdict
         base_offset = state.log_end
@@ -174,7 +174,7 @@ class PartitionLog:
         assign(batch, base_offset, self.leader_epoch, append_time)
         position = active.size
         state.replay(header, base_offset, self.leader_epoch, timestamp, None)
-        self._tail.append(batch, position, base_offset, state.log_end, size)
+        self._unflushed.append(batch, position, base_offset, state.log_end, size)
         if producer_id >= 0:
             state.producers[producer_id].seen_ms = TimestampMs(now_ms)
             if self._guards:
@@ -199,7 +199,7 @@ class PartitionLog:
         segment = Segment(state.log_end)
         segment.created_ms = TimestampMs(now_ms)
         state.add_segment(segment)
-        self._tail.roll(segment, encode_snapshot(state.producers, state.highest_producer_id))
+        self._unflushed.roll(segment, encode_snapshot(state.producers, state.highest_producer_id))
         return segment
 
     # Transactions
@@ -238,7 +238,7 @@ class PartitionLog:
         state = self._state
         producers = state.producers
         for marker in markers:
-            rejected = refuse_marker(producers.get(marker.producer_id), marker)
+            rejected = validate_marker(producers.get(marker.producer_id), marker)
             if rejected is not None:
                 return rejected
         batches = []
@@ -277,7 +277,7 @@ class PartitionLog:
         assign(batch, offset, self.leader_epoch)
         stored = Marker(marker.commit, marker.coordinator_epoch, marker.drop_state)
         state.replay(header, offset, self.leader_epoch, header.max_timestamp, stored)
-        self._tail.append(batch, position, offset, state.log_end, header.size)
+        self._unflushed.append(batch, position, offset, state.log_end, header.size)
         producer = state.producers.get(marker.producer_id)
         if producer is not None:
             producer.seen_ms = header.max_timestamp
@@ -324,13 +324,13 @@ class PartitionLog:
 
     # The tail and the watermarks
 
-    def take_tail(self) -> list[TailWrite]:
+    def take_unflushed(self) -> list[SegmentWrite]:
         """Return everything appended since the last take, in the order to write it."""
-        return self._tail.take()
+        return self._unflushed.take()
 
     def written(self, end_offset: Offset) -> None:
         """What was taken up to here is in the files, durable or not: ``TAIL`` may see it."""
-        self._tail.written(end_offset)
+        self._unflushed.written(end_offset)
 
     def flushed(self, end_offset: Offset) -> None:
         """All below is durable in the mode in force: the high watermark moves there.
@@ -341,13 +341,13 @@ class PartitionLog:
             return
         assert end_offset <= self._state.log_end, (end_offset, self._state.log_end)
         self.high_watermark = end_offset
-        self._tail.flushed(end_offset)
+        self._unflushed.flushed(end_offset)
         self._move_last_stable_offset()
 
     def seal(self) -> None:
-        """Complete the active segment's time index, for the last ``take_tail`` of a clean stop."""
+        """Complete the active segment's time index, for the last ``take_unflushed`` of a stop."""
         self._state.active.seal()
-        self._tail.side_files_changed()
+        self._unflushed.side_files_changed()
 
     def failed(self) -> None:
         """A write or a sync failed: nothing is appended or acknowledged any more (D2)."""
@@ -372,11 +372,11 @@ class PartitionLog:
         if not state.log_start <= offset <= state.log_end:
             return ErrorCode.OFFSET_OUT_OF_RANGE
         if isolation is Isolation.TRANSACTIONAL:
-            upper, bound = self.last_stable_offset, self._tail.durable
+            upper, bound = self.last_stable_offset, self._unflushed.durable
         elif isolation is Isolation.REPLICATED:
-            upper, bound = self.high_watermark, self._tail.durable
+            upper, bound = self.high_watermark, self._unflushed.durable
         else:
-            upper, bound = self._tail.written_mark.end_offset, self._tail.written_mark
+            upper, bound = self._unflushed.written_mark.end_offset, self._unflushed.written_mark
         segment = state.segment_of(offset)
         end_position = segment.size
         if segment.base_offset >= bound.segment_base_offset:
@@ -428,7 +428,7 @@ class PartitionLog:
 
     def retained_from(self, now_ms: int) -> Offset:
         """Return where the topic's retention lets the log begin; never above HW (D4)."""
-        written_base = self._tail.written_mark.segment_base_offset
+        written_base = self._unflushed.written_mark.segment_base_offset
         return retained_from(self._state, self.high_watermark, written_base, now_ms)
 
     def roll_if_due(self, now_ms: int) -> bool:
@@ -448,7 +448,7 @@ class PartitionLog:
     def compaction_need(self, first_dirty: Offset, synced: Offset, now_ms: int) -> CompactionNeed:
         """Say what a round of compaction would do below the LSO and below what is synced (D4)."""
         limit = min(self.last_stable_offset, synced)
-        written_base = self._tail.durable.segment_base_offset
+        written_base = self._unflushed.durable.segment_base_offset
         return need_of(self._state, first_dirty, limit, written_base, now_ms)
 
     def compaction(

@@ -68,7 +68,7 @@ class MarkerToWrite:
 
 
 @dataclass(slots=True, kw_only=True)
-class TailWrite:
+class SegmentWrite:
     """Bytes for one segment, in the order in which they must reach the disk.
 
     Nobody changes one; only freezing it would cost three times its making, at each flush.

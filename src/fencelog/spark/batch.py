@@ -74,7 +74,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._roles = check_write(schema, topic_option=options.topic is not None)
         name = str(uuid.UUID(bytes=os.urandom(16), version=4))
         # No query stands behind it: the server forgets such an app after a week.
-        self._identity = writing.Identity(app=name, query_id="", run_id=name, version=0)
+        self._identity = writing.BatchIdentity(app=name, query_id="", run_id=name, version=0)
 
     def write(self, iterator: Iterator["pyarrow.RecordBatch"]) -> WriterCommitMessage:
         """Write one task's rows; returns when all of them are acknowledged."""

@@ -62,7 +62,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 writing.abort(self._options, message.identity)
                 return
 
-    def _identity(self) -> writing.Identity:
+    def _identity(self) -> writing.BatchIdentity:
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -75,7 +75,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 "this Spark does not tell its tasks which streaming batch they write"
                 f" (local properties {BATCH_ID}, {QUERY_ID}, {RUN_ID})"
             )
-        return writing.Identity(
+        return writing.BatchIdentity(
             app=self._options.app or query_id,
             query_id=query_id,
             run_id=run_id,

@@ -31,7 +31,7 @@ class BatchConflictError(FencelogError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Identity:
+class BatchIdentity:
     """Which transaction a write belongs to: the app's batch ``version``, driven by this run."""
 
     app: str
@@ -44,14 +44,14 @@ class Identity:
 class Written(WriterCommitMessage):
     """One attempt's rows are acknowledged. Without a producer the batch was committed before."""
 
-    identity: Identity
+    identity: BatchIdentity
     producer_id: int
     rows: int
 
 
 def write(
     options: SinkOptions,
-    identity: Identity,
+    identity: BatchIdentity,
     roles: tuple[tuple[str, str], ...],
     rows: Iterator["pyarrow.RecordBatch"],
 ) -> Written:
@@ -102,7 +102,7 @@ def commit(
         raise _explained(error, identity) from error
 
 
-def abort(options: SinkOptions, identity: Identity) -> None:
+def abort(options: SinkOptions, identity: BatchIdentity) -> None:
     """Give the transaction up; nothing happens once it is committed, or to another run's.
 
     What cannot be aborted now is aborted by its timeout or by the next run's first task, so a
@@ -118,7 +118,9 @@ def abort(options: SinkOptions, identity: Identity) -> None:
         print(f"fencelog: batch {identity.version} of '{identity.app}' not aborted: {error}")  # noqa: T201  (Spark logs what a driver-side worker prints)
 
 
-def _join(client: "Client", options: SinkOptions, identity: Identity) -> Joined | AlreadyCommitted:
+def _join(
+    client: "Client", options: SinkOptions, identity: BatchIdentity
+) -> Joined | AlreadyCommitted:
     try:
         return client.join_transaction(
             identity.app,
@@ -138,7 +140,7 @@ def _writer(client: "Client", options: SinkOptions, joined: Joined | None) -> "A
     return client.versioned_writer(joined, topic=options.topic, compression=options.compression)
 
 
-def _explained(error: RequestError, identity: Identity) -> FencelogError:
+def _explained(error: RequestError, identity: BatchIdentity) -> FencelogError:
     """The same refusal, in the words of a pipeline's owner, with what to do."""
     batch = f"batch {identity.version} of app '{identity.app}'"
     match error.code:

@@ -19,7 +19,7 @@ from fencelog.log.compaction_round import Cleaned
 from fencelog.log.config import LogConfig
 from fencelog.log.leader_epochs import FIRST_EPOCH
 from fencelog.log.partition_log import PartitionLog
-from fencelog.log.values import Isolation, ReadPlan, TailWrite
+from fencelog.log.values import Isolation, ReadPlan, SegmentWrite
 from fencelog.ports import Disk, DiskFile
 from fencelog.storage.checkpoint import parent_of, replace_file
 from fencelog.storage.clean_stop import CleanStop, checksum_of, is_side_file
@@ -161,8 +161,8 @@ class PartitionStore:
         """Why nothing is written here any more, or None."""
         return self._failure
 
-    async def write(self, tail: Sequence[TailWrite]) -> None:
-        """Put what ``PartitionLog.take_tail`` gave into the page cache, in order.
+    async def write(self, tail: Sequence[SegmentWrite]) -> None:
+        """Put what ``PartitionLog.take_unflushed`` gave into the page cache, in order.
 
         Raises StorageError; the store then takes no more writes or syncs (D2).
         """
@@ -334,7 +334,7 @@ class PartitionStore:
 
     # Writing
 
-    async def _write_one(self, write: TailWrite) -> None:
+    async def _write_one(self, write: SegmentWrite) -> None:
         if write.roll:
             await self._roll(write)
         segment = self._segments[write.segment_base_offset]
@@ -352,7 +352,7 @@ class PartitionStore:
             content = write.leader_epochs.encode("ascii")
             await replace_file(self._disk, path, content, durable=False)
 
-    async def _roll(self, write: TailWrite) -> None:
+    async def _roll(self, write: SegmentWrite) -> None:
         """Finish the newest segment and begin the next.
 
         In ``fsync`` mode the old one and its name are synced before the new one exists (D3), so

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 
 from fencelog.broker.config import BrokerConfig
-from fencelog.broker.connection import Answer, Connection, Pending, Reply
 from fencelog.broker.dispatch import Dispatcher
-from fencelog.broker.server import Server
+from fencelog.broker.network.connection import Answer, Connection, Pending, Reply
+from fencelog.broker.network.server import Server
 from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.headers import RequestHeader, read_request_header
 

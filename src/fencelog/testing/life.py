@@ -108,7 +108,7 @@ class Life:
     async def expire_members(self, group: str, member_ids: Sequence[str]) -> None:
         """Take members out of their group, as the end of a session does; the others rebalance."""
         leavers = tuple(Leaver(each) for each in member_ids)
-        await self._node.broker.members.leave(group, leavers)
+        await self._node.broker.group_requests.leave(group, leavers)
 
     async def settled(self) -> None:
         """Return once every decided transaction is complete: its readers can see how it ended."""

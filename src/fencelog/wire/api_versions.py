@@ -122,7 +122,7 @@ FEATURES_EPOCH = 1
 """Grows with every change of what is finalized; there was none yet."""
 FEATURES_FROM_ZERO = 4
 """Below this version of ApiVersions clients fail over a feature that begins at 0 (KAFKA-17011)."""
-PRODUCE_ENLISTS_FROM = 12
+PRODUCE_ADDS_PARTITIONS_FROM = 12
 END_BUMPS_FROM = 5
 OFFSETS_ENLIST_FROM = 5
 """From these versions of Produce, EndTxn and TxnOffsetCommit on a client speaks version 2."""

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fencelog.broker.catalog import GROUP_TOPIC, TRANSACTION_TOPIC
+from fencelog.broker.metadata.catalog import GROUP_TOPIC, TRANSACTION_TOPIC
 from fencelog.errors import ErrorCode
 from fencelog.node import Node
-from fencelog.sim.disk import READING, Loss, PowerCut
 from fencelog.wire.batch import iterate
 from fencelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from fencelog.wire.messages.offset_commit import (
@@ -19,6 +18,7 @@ from fencelog.wire.messages.offset_commit import (
 )
 from fencelog.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from fencelog.wire.records import RecordToWrite, build_batch, read_records
+from fencelog_sim.world.disk import READING, Loss, PowerCut
 from tests.support.node import Peer, World
 
 SMALL = {"segment_bytes": "2000", "cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0"}

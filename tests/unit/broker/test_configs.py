@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fencelog.broker.catalog import GROUP_TOPIC
 from fencelog.broker.handlers.configs import Operation
+from fencelog.broker.metadata.catalog import GROUP_TOPIC
 from fencelog.errors import ErrorCode
-from fencelog.sim.disk import Loss
 from fencelog.wire.messages import alter_configs as whole
 from fencelog.wire.messages import incremental_alter_configs as incremental
 from fencelog.wire.messages.describe_configs import (
@@ -17,6 +16,7 @@ from fencelog.wire.messages.describe_configs import (
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
 )
+from fencelog_sim.world.disk import Loss
 from tests.support.node import Peer, World, batch
 
 TOPIC, BROKER = 2, 4

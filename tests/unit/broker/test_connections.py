@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fencelog.broker import server as server_module
+from fencelog.broker.network import server as server_module
 from fencelog.node import Node
 from fencelog.wire import hot
 from fencelog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from fencelog.broker.deadlines import Deadlines
+from fencelog.broker.network.deadlines import Deadlines
 
 
 class Wait:

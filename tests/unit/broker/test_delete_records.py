@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from fencelog.adapters.system_clock import SystemClock
-from fencelog.broker.catalog import GROUP_TOPIC
+from fencelog.broker.metadata.catalog import GROUP_TOPIC
 from fencelog.errors import ErrorCode
 from fencelog.log import layout
 from fencelog.node import Node
-from fencelog.sim.disk import READING, Loss, PowerCut
 from fencelog.types import Offset
 from fencelog.wire.batch import read_header
 from fencelog.wire.messages.delete_records import (
@@ -19,6 +18,7 @@ from fencelog.wire.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopic,
 )
+from fencelog_sim.world.disk import READING, Loss, PowerCut
 from tests.support.node import Peer, World, batch, until, visible
 
 

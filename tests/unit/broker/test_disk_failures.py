@@ -14,8 +14,6 @@ import pytest
 from fencelog.adapters.sqlite_metadata import SqliteMetadata
 from fencelog.errors import ErrorCode, StorageError
 from fencelog.log import layout
-from fencelog.sim.disk import Loss
-from fencelog.sim.gate import NO_SPACE, Fault
 from fencelog.wire.messages.create_topics import (
     CreatableTopic,
     CreateTopicsRequest,
@@ -35,6 +33,8 @@ from fencelog.wire.messages.offset_commit import (
     OffsetCommitResponse,
 )
 from fencelog.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
+from fencelog_sim.world.disk import Loss
+from fencelog_sim.world.gate import NO_SPACE, Fault
 from tests.support.node import Peer, World, batch, visible
 
 FAULTS = {

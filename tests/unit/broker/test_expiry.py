@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from fencelog.broker.catalog import GROUP_TOPIC, TRANSACTION_TOPIC
+from fencelog.broker.metadata.catalog import GROUP_TOPIC, TRANSACTION_TOPIC
 from fencelog.coordination.group.records import write_key as write_offset_key
 from fencelog.coordination.transaction.records import write_key
 from fencelog.errors import ErrorCode
 from fencelog.node import Node
-from fencelog.sim.disk import Loss
 from fencelog.types import Instant, TimestampMs, TopicPartition
 from fencelog.wire.batch import iterate
 from fencelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from fencelog.wire.records import read_records
+from fencelog_sim.world.disk import Loss
 from tests.support.node import Peer, World, batch, until, visible
 from tests.unit.broker.test_compaction import commit_offsets
 from tests.unit.broker.test_transaction_admin import listed

@@ -7,7 +7,6 @@ import pytest
 
 from fencelog.errors import ErrorCode
 from fencelog.node import Node
-from fencelog.sim.disk import Loss
 from fencelog.wire.messages.add_offsets_to_txn import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -23,6 +22,7 @@ from fencelog.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
 )
+from fencelog_sim.world.disk import Loss
 from tests.support.node import Peer, World, visible
 from tests.unit.broker.test_groups import FAST, Member, committed
 from tests.unit.broker.test_transactions import ID, Producer, settled

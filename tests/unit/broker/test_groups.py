@@ -7,7 +7,6 @@ import pytest
 
 from fencelog.errors import ErrorCode, StorageError
 from fencelog.node import Node
-from fencelog.sim.disk import Loss
 from fencelog.wire.messages.delete_topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
@@ -44,6 +43,7 @@ from fencelog.wire.messages.sync_group import (
     SyncGroupRequestAssignment,
     SyncGroupResponse,
 )
+from fencelog_sim.world.disk import Loss
 from tests.scenarios.group_stage import subscription
 from tests.support.node import Peer, World, until
 

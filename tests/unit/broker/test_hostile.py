@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fencelog.broker.connection import Connection
+from fencelog.broker.network.connection import Connection
 from fencelog.errors import ErrorCode, StorageError
 from fencelog.types import TimestampMs
 from fencelog.wire import hot

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fencelog.broker.catalog import GROUP_TOPIC
+from fencelog.broker.metadata.catalog import GROUP_TOPIC
 from fencelog.errors import ErrorCode
-from fencelog.sim.disk import READING, Loss, PowerCut
 from fencelog.wire.messages.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
@@ -19,6 +18,7 @@ from fencelog.wire.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from fencelog_sim.world.disk import READING, Loss, PowerCut
 from tests.support.node import Peer, World, batch, visible
 
 

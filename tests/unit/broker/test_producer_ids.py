@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fencelog.adapters.sqlite_metadata import SqliteMetadata
-from fencelog.broker.producer_ids import BLOCK_SIZE, ProducerIds
+from fencelog.broker.coordinators.producer_ids import BLOCK_SIZE, ProducerIds
 from fencelog.errors import ErrorCode, StorageError
 from fencelog.types import ProducerId
 from tests.support.node import Peer, World

@@ -10,8 +10,6 @@ from fencelog import node as node_module
 from fencelog.errors import ErrorCode
 from fencelog.log import layout
 from fencelog.node import Node
-from fencelog.sim.disk import READING
-from fencelog.sim.gate import NO_SPACE, Fault
 from fencelog.storage.recover import Durability
 from fencelog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from fencelog.wire.messages.create_topics import (
@@ -20,6 +18,8 @@ from fencelog.wire.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from fencelog_sim.world.disk import READING
+from fencelog_sim.world.gate import NO_SPACE, Fault
 from tests.support.node import Peer, World, batch, until, visible
 from tests.unit.broker.test_transactions import Producer
 from tests.unit.broker.test_upkeep import delete, metadata

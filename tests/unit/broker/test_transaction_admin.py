@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fencelog.broker.catalog import TRANSACTION_TOPIC
+from fencelog.broker.metadata.catalog import TRANSACTION_TOPIC
 from fencelog.errors import ErrorCode, StorageError
-from fencelog.sim.gate import Fault
 from fencelog.wire.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -24,6 +23,7 @@ from fencelog.wire.messages.list_transactions import (
     ListTransactionsResponse,
 )
 from fencelog.wire.own import transactional_id
+from fencelog_sim.world.gate import Fault
 from tests.support.hanging import hang
 from tests.support.node import Peer, World, batch, until
 from tests.unit.broker.test_transactions import ID, Producer, partition_of, settled

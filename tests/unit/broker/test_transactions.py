@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from fencelog import node as node_module
-from fencelog.broker.partition import Partition
+from fencelog.broker.partitions.partition import Partition
 from fencelog.errors import ErrorCode, StorageError
 from fencelog.log.values import ReadPlan
 from fencelog.node import Node
-from fencelog.sim.disk import Loss
 from fencelog.storage.partition_store import PartitionStore
 from fencelog.types import ProducerEpoch, ProducerId
 from fencelog.wire.batch import iterate, read_header
@@ -23,6 +22,7 @@ from fencelog.wire.messages.add_partitions_to_txn import (
 from fencelog.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from fencelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from fencelog.wire.records import RecordToWrite, build_batch
+from fencelog_sim.world.disk import Loss
 from tests.support.node import Peer, World, batch, until, visible
 
 ID = "orders"

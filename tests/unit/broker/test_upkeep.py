@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from fencelog.broker.catalog import name_problem
+from fencelog.broker.metadata.catalog import name_problem
 from fencelog.errors import ErrorCode
-from fencelog.sim.disk import READING, Loss, PowerCut
 from fencelog.wire.messages.delete_topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DeleteTopicState,
 )
 from fencelog.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from fencelog_sim.world.disk import READING, Loss, PowerCut
 from tests.support.node import Peer, World, batch, visible
 
 

@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 from fencelog.errors import ErrorCode
-from fencelog.sim.disk import Loss
-from fencelog.sim.gate import Fault
 from fencelog.wire.messages.abort_transaction import (
     AbortTransactionRequest,
     AbortTransactionResponse,
@@ -23,6 +21,8 @@ from fencelog.wire.messages.renew_transaction import (
     RenewTransactionRequest,
     RenewTransactionResponse,
 )
+from fencelog_sim.world.disk import Loss
+from fencelog_sim.world.gate import Fault
 from tests.support.node import Peer, World, batch, until, visible
 from tests.unit.broker.test_transactions import settled
 

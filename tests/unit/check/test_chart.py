@@ -1,4 +1,4 @@
-"""The chart: an SVG that can be parsed, with the witness marked, and time cut down to it."""
+"""The chart: an SVG that can be parsed, with the counterexample marked, and time cut down to it."""
 
 import re
 from xml.etree import ElementTree
@@ -22,7 +22,7 @@ def texts(root: ElementTree.Element) -> list[str]:
 
 
 def outlined(root: ElementTree.Element) -> list[str]:
-    """What hovering over the operations of the witness tells."""
+    """What hovering over the operations of the counterexample tells."""
     return [
         title.text or ""
         for rect in root.iter(f"{SVG}rect")

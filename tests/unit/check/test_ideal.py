@@ -239,5 +239,5 @@ def test_a_single_change_has_the_right_finding(change: Change, kinds: set[str], 
     assert verdict.outcome == "invalid", change.__doc__
     assert kinds & verdict.found.keys(), verdict.text()
     for each in verdict.problems:
-        assert len(each.witness) <= 4, each
-        assert each.witness or each.kind in {"hanging-lso", "end-order"}, each
+        assert len(each.counterexample) <= 4, each
+        assert each.counterexample or each.kind in {"hanging-lso", "end-order"}, each

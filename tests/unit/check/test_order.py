@@ -91,7 +91,7 @@ def test_two_transactions_that_read_from_each_other_are_a_circle() -> None:
     h.end("ok", "b", b, send("y", 2, 0), poll(x=[(0, 1)]))
     finding = h.only("G1c")
     assert sorted(who(finding)) == [("a", a), ("b", b)]
-    assert {each.what for each in finding.witness} == {
+    assert {each.what for each in finding.counterexample} == {
         "sent 1 to x, which b #2 polled",
         "sent 2 to y, which a #1 polled",
     }
@@ -115,7 +115,7 @@ def test_the_shortest_circle_of_a_knot_is_shown() -> None:
         seen = poll(**{f"k{other}": [(0, other)] for other in reads[name]})
         h.end("ok", name, ids[name], send(f"k{name}", name, 0), seen)
     finding = h.only("G1c")
-    assert len(finding.witness) == 2
+    assert len(finding.counterexample) == 2
     assert "knot of 4" in finding.text
 
 

@@ -139,7 +139,7 @@ def test_a_crashed_transaction_that_final_readers_see_in_part_is_torn() -> None:
     h.ok("final", poll(x=[(0, "a")], y=[(0, "c")]))
     finding = h.only("torn-transaction")
     assert "offset is unknown" in finding.text
-    assert finding.witness[0].completed is None
+    assert finding.counterexample[0].completed is None
 
 
 def test_a_committed_transaction_that_is_wholly_gone_is_lost_and_not_torn() -> None:

@@ -102,7 +102,7 @@ def test_the_verdict_is_json() -> None:
     assert told["outcome"] == "invalid"
     (problem,) = told["problems"]
     assert problem["kind"] == "aborted-read"
-    assert [each["process"] for each in problem["witness"]] == ["w", "r"]
+    assert [each["process"] for each in problem["counterexample"]] == ["w", "r"]
 
 
 def test_each_kind_is_explained_once() -> None:

@@ -97,5 +97,5 @@ class Written:
 
 
 def who(finding: Finding) -> list[tuple[str, int | str]]:
-    """(process, id) of each operation of the witness."""
-    return [(each.process, each.number) for each in finding.witness]
+    """(process, id) of each operation of the counterexample."""
+    return [(each.process, each.number) for each in finding.counterexample]

@@ -7,8 +7,8 @@ import pytest
 
 from fencelog.client.blocking import Client
 from fencelog.client.cluster import Cluster, ClusterOptions
-from fencelog.client.producer import ProducerOptions, open_sender
 from fencelog.client.records_buffer import RecordsBuffer
+from fencelog.client.sender import ProducerOptions, open_sender
 from fencelog.errors import ErrorCode, RequestError
 from fencelog.wire.api_versions import SUPPORTED, ApiKey
 from fencelog.wire.batch import read_header

@@ -15,14 +15,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from fencelog.coordination.shard import Decision
 from fencelog.coordination.transaction.records import read_key, read_value, write_transaction
 from fencelog.coordination.transaction.shard import InitResult, TransactionShard
-from fencelog.coordination.transaction.state import EPOCH_EXHAUSTED, Identity, TxnState
+from fencelog.coordination.transaction.state import EPOCH_EXHAUSTED, ProducerIdAndEpoch, TxnState
 from fencelog.errors import ErrorCode
 from fencelog.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, TopicPartition
 from tests.unit.coordination.partition import Partition, Write
 from tests.unit.coordination.runtime import Runtime
 
 ID = "pay"
-NOBODY = Identity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+NOBODY = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 PARTITIONS = [TopicPartition("orders", 0), TopicPartition("orders", 1)]
 
 # Most requests are the newest incarnation's; a zombie's are refused, which is soon seen.
@@ -42,7 +42,7 @@ class Waiting:
 class Client:
     """An incarnation, and what it knows of its present transaction."""
 
-    identity: Identity
+    identity: ProducerIdAndEpoch
     number: int = 0
     begun: int = -1
     writes: list[Write] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Transactions(RuleBasedStateMachine):
         self.runtime: Runtime[TransactionShard] = Runtime(TransactionShard, hold=True)
         self.partitions = {each: Partition() for each in PARTITIONS}
         self.clients: list[Client] = []
-        self.asked: dict[Identity, Identity] = {}
+        self.asked: dict[ProducerIdAndEpoch, ProducerIdAndEpoch] = {}
         self.told: dict[object, bool] = {}
         self.promised: list[tuple[Write, bool]] = []
         self.waiting: list[Waiting] = []
@@ -99,12 +99,12 @@ class Transactions(RuleBasedStateMachine):
 
         def tell() -> None:
             if result.error is ErrorCode.NONE:
-                self.grant(asked, Identity(result.producer_id, result.producer_epoch))
+                self.grant(asked, ProducerIdAndEpoch(result.producer_id, result.producer_epoch))
 
         self.later(tell)
         self.requests.append(lambda: self.init(asked))
 
-    def init(self, asked: Identity) -> InitResult:
+    def init(self, asked: ProducerIdAndEpoch) -> InitResult:
         decision = self.runtime.shard.init_producer_id(
             ID,
             60_000,
@@ -115,7 +115,7 @@ class Transactions(RuleBasedStateMachine):
         self.runtime.used(decision.response.producer_id)
         return self.runtime.append(decision)
 
-    def grant(self, asked: Identity, identity: Identity) -> None:
+    def grant(self, asked: ProducerIdAndEpoch, identity: ProducerIdAndEpoch) -> None:
         """E7: epochs end at 32766, an identity has one owner, and nothing older is open."""
         assert identity.producer_epoch <= EPOCH_EXHAUSTED
         if identity in {client.identity for client in self.clients}:

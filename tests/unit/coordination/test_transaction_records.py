@@ -8,7 +8,7 @@ from fencelog.coordination.shard import LogRecord
 from fencelog.coordination.transaction.records import read_key, read_value, write_transaction
 from fencelog.coordination.transaction.state import (
     ClientVersion,
-    Identity,
+    ProducerIdAndEpoch,
     Transaction,
     TxnState,
 )
@@ -17,7 +17,7 @@ from fencelog.types import ProducerEpoch, ProducerId, TimestampMs, TopicPartitio
 
 ONGOING = Transaction(
     transactional_id="pay",
-    producer=Identity(ProducerId(7), ProducerEpoch(3)),
+    producer=ProducerIdAndEpoch(ProducerId(7), ProducerEpoch(3)),
     previous=None,
     timeout_ms=60_000,
     state=TxnState.ONGOING,
@@ -53,7 +53,7 @@ VALUE_OF_VERSION_2 = (
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 partitions = st.builds(TopicPartition, names, st.integers(0, 2**31 - 1))
 int64s = st.integers(-(2**63), 2**63 - 1)
-identities = st.builds(Identity, int64s, st.integers(-(2**15), 2**15 - 1))
+identities = st.builds(ProducerIdAndEpoch, int64s, st.integers(-(2**15), 2**15 - 1))
 states = st.sampled_from([state for state in TxnState if state is not TxnState.EMPTY])
 transactions = st.builds(
     Transaction,
@@ -84,8 +84,8 @@ def test_a_value_of_kafka_4_is_read() -> None:
 def test_the_bytes_of_version_2_are_kafkas_version_1() -> None:  # E7, E9
     prepared = Transaction(
         transactional_id="pay",
-        producer=Identity(ProducerId(7), ProducerEpoch(32767)),
-        previous=Identity(ProducerId(7), ProducerEpoch(32766)),
+        producer=ProducerIdAndEpoch(ProducerId(7), ProducerEpoch(32767)),
+        previous=ProducerIdAndEpoch(ProducerId(7), ProducerEpoch(32766)),
         next_producer_id=ProducerId(9),
         client_version=ClientVersion.V2,
         timeout_ms=60_000,

@@ -5,7 +5,7 @@ import pytest
 from fencelog.coordination.shard import LogRecord
 from fencelog.coordination.transaction.records import write_key
 from fencelog.coordination.transaction.retention import IDS_PER_LOOK, Retention
-from fencelog.coordination.transaction.state import Identity, Transaction, TxnState
+from fencelog.coordination.transaction.state import ProducerIdAndEpoch, Transaction, TxnState
 from fencelog.types import Instant, ProducerEpoch, ProducerId, TimestampMs
 
 WEEK_MS = 604_800_000
@@ -16,7 +16,7 @@ OLD_MS = TimestampMs(NOW_MS - WEEK_MS)
 def transaction(name: str, state: TxnState, updated_ms: TimestampMs = OLD_MS) -> Transaction:
     return Transaction(
         transactional_id=name,
-        producer=Identity(ProducerId(1), ProducerEpoch(0)),
+        producer=ProducerIdAndEpoch(ProducerId(1), ProducerEpoch(0)),
         previous=None,
         timeout_ms=60_000,
         state=state,

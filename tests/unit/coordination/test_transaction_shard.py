@@ -2,7 +2,7 @@
 
 import pytest
 
-from fencelog.coordination.fate import Fate
+from fencelog.coordination.outcome import TransactionOutcome
 from fencelog.coordination.shard import Decision, LogRecord
 from fencelog.coordination.transaction.records import write_key
 from fencelog.coordination.transaction.shard import (
@@ -11,7 +11,7 @@ from fencelog.coordination.transaction.shard import (
     TransactionShard,
     for_client,
 )
-from fencelog.coordination.transaction.state import Identity, TxnState
+from fencelog.coordination.transaction.state import ProducerIdAndEpoch, TxnState
 from fencelog.errors import CorruptionError, ErrorCode
 from fencelog.types import (
     NO_PRODUCER_EPOCH,
@@ -27,7 +27,7 @@ from fencelog.types import (
 from tests.unit.coordination.runtime import Runtime
 
 ORDERS = TopicPartition("orders", 0)
-PAY = Identity(ProducerId(1), ProducerEpoch(0))
+PAY = ProducerIdAndEpoch(ProducerId(1), ProducerEpoch(0))
 
 
 def small(coordinator_epoch: CoordinatorEpoch) -> TransactionShard:
@@ -113,7 +113,7 @@ def test_a_forgotten_id_leaves_nothing_behind(runtime: Runtime[TransactionShard]
     assert runtime.shard.transactions() == ()
     assert runtime.shard.next_deadline() is None
     assert runtime.shard.highest_producer_id() == NO_PRODUCER_ID
-    assert runtime.shard.fate(PAY, ORDERS) is Fate.UNKNOWN
+    assert runtime.shard.outcome(PAY, ORDERS) is TransactionOutcome.UNKNOWN
 
 
 def test_the_deadline_is_that_of_the_oldest_open_transaction(

@@ -143,7 +143,7 @@ class Versions(RuleBasedStateMachine):
             partition.append(producer_id, FIRST_EPOCH, producer_id)
             return
         guard = partition.guard(producer_id)
-        decision = self.runtime.shard.enlist(producer_id, FIRST_EPOCH, at)
+        decision = self.runtime.shard.add_partitions(producer_id, FIRST_EPOCH, at)
         if self.runtime.append(decision) is not ErrorCode.NONE:
             return
 

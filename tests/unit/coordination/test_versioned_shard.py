@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fencelog.coordination.fate import Fate
+from fencelog.coordination.outcome import TransactionOutcome
 from fencelog.coordination.shard import Decision, LogRecord
 from fencelog.coordination.versioned.answers import JoinResult, VersionedLimits
 from fencelog.coordination.versioned.shard import VersionedShard
@@ -68,8 +68,10 @@ def commit(
     )
 
 
-def enlist(runtime: Runtime[VersionedShard], producer_id: int, *at: TopicPartition) -> ErrorCode:
-    return runtime.append(runtime.shard.enlist(ProducerId(producer_id), FIRST_EPOCH, *at))
+def add_partitions(
+    runtime: Runtime[VersionedShard], producer_id: int, *at: TopicPartition
+) -> ErrorCode:
+    return runtime.append(runtime.shard.add_partitions(ProducerId(producer_id), FIRST_EPOCH, *at))
 
 
 def written(runtime: Runtime[VersionedShard], incarnation: int, *at: TopicPartition) -> int:
@@ -93,7 +95,7 @@ BOUNDS: dict[str, tuple[ErrorCode, Callable[[Runtime[VersionedShard]], ErrorCode
     ),
     "partitions": (
         ErrorCode.POLICY_VIOLATION,
-        lambda it: enlist(it, 1, OUT, MORE, TopicPartition("out", 2)),
+        lambda it: add_partitions(it, 1, OUT, MORE, TopicPartition("out", 2)),
     ),
     "app's name": (ErrorCode.INVALID_REQUEST, lambda it: join(it, caller(app="etlxx")).error),
     "query's name": (ErrorCode.INVALID_REQUEST, lambda it: join(it, caller(query="x" * 5)).error),
@@ -113,13 +115,13 @@ def test_beyond_a_bound_the_answer_is_a_refusal_and_nothing_happens(
     expected, exceed = BOUNDS[bound]
     join(runtime, caller())
     assert exceed(runtime) is expected
-    assert enlist(runtime, 1, OUT) is ErrorCode.NONE
+    assert add_partitions(runtime, 1, OUT) is ErrorCode.NONE
     assert commit(runtime, caller(), 1) is ErrorCode.NONE
 
 
 def test_a_producer_of_another_epoch_is_not_enlisted(runtime: Runtime[VersionedShard]) -> None:
     join(runtime, caller())
-    decision = runtime.shard.enlist(ProducerId(1), ProducerEpoch(1), OUT)
+    decision = runtime.shard.add_partitions(ProducerId(1), ProducerEpoch(1), OUT)
     assert decision == Decision((), ErrorCode.INVALID_PRODUCER_EPOCH)
 
 
@@ -158,11 +160,11 @@ def test_a_late_report_of_an_older_incarnations_markers_ends_nothing(
     runtime: Runtime[VersionedShard],
 ) -> None:  # V1, E17
     join(runtime, caller())
-    enlist(runtime, 1, OUT)
+    add_partitions(runtime, 1, OUT)
     runtime.append(runtime.shard.abort(caller(), wall_ms=runtime.wall_ms))
     written(runtime, 1, OUT)
     join(runtime, caller())
-    enlist(runtime, 2, OUT)
+    add_partitions(runtime, 2, OUT)
     commit(runtime, caller(), 2)
     assert written(runtime, 1, OUT) == 0
     assert [group.incarnation for group in runtime.shard.outstanding_markers(Offset(99))] == [2]
@@ -174,7 +176,7 @@ def test_progress_does_not_hide_markers_until_it_is_committed(
     runtime: Runtime[VersionedShard],
 ) -> None:  # E16
     join(runtime, caller())
-    enlist(runtime, 1, OUT, MORE)
+    add_partitions(runtime, 1, OUT, MORE)
     commit(runtime, caller(), 1)
     decided = runtime.committed
     written(runtime, 1, OUT)
@@ -201,11 +203,11 @@ def test_recovery_learns_what_becomes_of_an_open_transaction(
     runtime: Runtime[VersionedShard],
 ) -> None:  # E17
     join(runtime, caller())
-    enlist(runtime, 1, OUT)
-    fate = runtime.shard.fate
-    assert fate(ProducerId(1), OUT) is Fate.LISTED
-    assert fate(ProducerId(1), MORE) is Fate.ABORT
-    assert fate(ProducerId(2), OUT) is Fate.UNKNOWN
+    add_partitions(runtime, 1, OUT)
+    outcome = runtime.shard.outcome
+    assert outcome(ProducerId(1), OUT) is TransactionOutcome.LISTED
+    assert outcome(ProducerId(1), MORE) is TransactionOutcome.ABORT
+    assert outcome(ProducerId(2), OUT) is TransactionOutcome.UNKNOWN
 
 
 def test_the_highest_producer_id_is_known_while_its_transaction_is(

@@ -130,7 +130,7 @@ class Driver:
     def write(self) -> int | None:
         """Take the tail to the files; returns its end, None where there was nothing."""
         end_offset = None
-        for write in self.log.take_tail():
+        for write in self.log.take_unflushed():
             if write.roll:
                 assert write.segment_base_offset not in self.files
                 assert write.position == 0

@@ -84,7 +84,7 @@ class Files:
         self._flush()
 
     def _flush(self) -> None:
-        for write in self.log.take_tail():
+        for write in self.log.take_unflushed():
             for buffer in write.buffers:
                 self.segments.setdefault(write.segment_base_offset, bytearray()).extend(buffer)
             end = write.end_offset

@@ -217,7 +217,7 @@ def test_a_refused_batch_leaves_no_trace() -> None:
     before = bytes(batch)
     partition.append(batch)
     assert bytes(batch) == before
-    assert sum(write.size for write in partition.log.take_tail()) == len(before)
+    assert sum(write.size for write in partition.log.take_unflushed()) == len(before)
 
 
 def test_batches_without_a_producer_are_never_judged() -> None:

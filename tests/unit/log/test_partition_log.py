@@ -163,7 +163,7 @@ def test_a_roll_carries_the_snapshot_and_the_last_index_entry_of_the_old_segment
     partition.flush()
     assert partition.files[0].time_index == b""
     partition.produce(7, 0, 2, payload=39)
-    old, new = partition.log.take_tail()
+    old, new = partition.log.take_unflushed()
     assert (old.segment_base_offset, old.roll, old.buffers, old.position) == (0, False, [], 200)
     assert TimeIndex.decode(old.time_index).last() == (NOW_MS + 5, 1)
     assert (new.segment_base_offset, new.roll, new.position, len(new.buffers)) == (2, True, 0, 1)
@@ -176,18 +176,18 @@ def test_sealing_hands_out_the_last_index_entry_once() -> None:
     partition.produce(timestamp=NOW_MS)
     partition.flush()
     partition.log.seal()
-    (write,) = partition.log.take_tail()
+    (write,) = partition.log.take_unflushed()
     assert (write.buffers, write.position, write.end_offset) == ([], 81, 1)
     assert TimeIndex.decode(write.time_index).last() == (NOW_MS, 0)
     partition.log.seal()
-    assert partition.log.take_tail() == []
+    assert partition.log.take_unflushed() == []
 
 
 def test_the_tail_is_taken_once() -> None:
     partition = Driver()
     partition.produce(payload=39)
-    assert len(partition.log.take_tail()) == 1
-    assert partition.log.take_tail() == []
+    assert len(partition.log.take_unflushed()) == 1
+    assert partition.log.take_unflushed() == []
 
 
 def test_the_files_hold_what_was_appended_in_order() -> None:
@@ -216,7 +216,7 @@ def test_the_leader_epoch_checkpoint_comes_with_the_first_batch_of_an_epoch() ->
     assert partition.leader_epochs == "0\n1\n0 0\n"
     partition.log.leader_epoch = 3
     partition.produce()
-    (write,) = partition.log.take_tail()
+    (write,) = partition.log.take_unflushed()
     assert write.leader_epochs == "0\n2\n0 0\n3 1\n"
 
 
@@ -240,7 +240,7 @@ def test_the_tail_is_visible_as_far_as_it_is_written() -> None:  # F6
     ends = []
     for _ in range(2):
         partition.produce()
-        (write,) = partition.log.take_tail()
+        (write,) = partition.log.take_unflushed()
         partition.files[0].log += write.buffers[0]
         ends.append(write.end_offset)
     for written in range(2):

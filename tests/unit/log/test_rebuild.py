@@ -59,7 +59,7 @@ def test_the_rebuilt_log_goes_on_like_the_one_that_was_lost() -> None:  # E15
     assert again.log.open_transactions() == partition.log.open_transactions() == []
     again.flush()
     partition.files = again.files
-    partition.log.take_tail()
+    partition.log.take_unflushed()
     partition.log.flushed(partition.log.log_end_offset)
     assert state_of(again.log) == state_of(partition.log)
 
@@ -67,7 +67,7 @@ def test_the_rebuilt_log_goes_on_like_the_one_that_was_lost() -> None:  # E15
 def test_everything_that_was_fed_is_committed() -> None:  # D2
     log = lived_in().rebuilt()
     assert log.high_watermark == log.log_end_offset
-    assert log.take_tail() == []
+    assert log.take_unflushed() == []
 
 
 def test_side_files_made_anew_are_those_that_were_written() -> None:  # E15

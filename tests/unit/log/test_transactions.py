@@ -126,7 +126,7 @@ def test_markers_of_one_group_are_one_append_and_move_the_lso_once() -> None:  #
     markers = [commit(10), commit(11), abort(12), commit(13)]
     assert partition.mark(*markers) == Appended(4, 8)
     assert partition.log.last_stable_offset == 0
-    (write,) = partition.log.take_tail()
+    (write,) = partition.log.take_unflushed()
     assert (write.first_offset, write.end_offset, len(write.buffers)) == (4, 8, 4)
     partition.log.flushed(write.end_offset)
     assert partition.log.last_stable_offset == 8
@@ -151,7 +151,7 @@ def test_a_group_of_markers_stays_in_one_segment() -> None:  # V6
     partition.flush()
     assert partition.log.segment_base_offsets == [0]
     partition.mark(*[commit(producer_id) for producer_id in range(10, 16)])
-    writes = partition.log.take_tail()
+    writes = partition.log.take_unflushed()
     assert [(write.segment_base_offset, len(write.buffers)) for write in writes] == [(0, 0), (6, 6)]
 
 

@@ -1,16 +1,15 @@
-"""A witness with a disk of a few lines: a test writes batches by hand and reads what is said."""
+"""A oracle with a disk of a few lines: a test writes batches by hand and reads what is said."""
 
 from collections.abc import Iterable
 
-from fencelog.broker.catalog import GROUP_TOPIC, TRANSACTION_TOPIC, VERSIONED_TOPIC
+from fencelog.broker.metadata.catalog import GROUP_TOPIC, TRANSACTION_TOPIC, VERSIONED_TOPIC
 from fencelog.coordination.group.records import CommittedOffset, write_offset
 from fencelog.coordination.shard import LogRecord
 from fencelog.coordination.transaction.records import write_transaction
-from fencelog.coordination.transaction.state import Identity, Transaction, TxnState
+from fencelog.coordination.transaction.state import ProducerIdAndEpoch, Transaction, TxnState
 from fencelog.coordination.versioned.records import write_app, write_producer
 from fencelog.coordination.versioned.state import NO_VERSION, App, Joined, Phase
 from fencelog.log import layout
-from fencelog.sim.witness import LogWitness, Witness
 from fencelog.types import (
     LeaderEpoch,
     Offset,
@@ -23,6 +22,7 @@ from fencelog.types import (
 from fencelog.wire.batch import assign, read_header
 from fencelog.wire.control import marker_batch
 from fencelog.wire.records import RecordToWrite, build_batch
+from fencelog_sim.monitors.log_oracle import LogOracle, LogOracles
 
 DATA = TopicPartition("orders", 0)
 OTHER = TopicPartition("orders", 1)
@@ -83,7 +83,7 @@ def transaction(
     return write_transaction(
         Transaction(
             transactional_id=name,
-            producer=Identity(ProducerId(producer_id), ProducerEpoch(epoch)),
+            producer=ProducerIdAndEpoch(ProducerId(producer_id), ProducerEpoch(epoch)),
             previous=None,
             timeout_ms=1000,
             state=state,
@@ -139,22 +139,22 @@ def committed_offset(offset: int, group: str = "g") -> LogRecord:
 
 
 class Files:
-    """A witness and the files that it looks at."""
+    """A oracle and the files that it looks at."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytearray] = {}
         self.uncommitted: set[TopicPartition] = set()
         """Logs whose high watermark covers nothing."""
-        self.witness = Witness(self._read, self._offsets, lambda: 0)
-        self.witness.serving = True
+        self.oracle = LogOracles(self._read, self._offsets, lambda: 0)
+        self.oracle.serving = True
         self._ends: dict[TopicPartition, int] = {}
 
     @property
     def said(self) -> str:
-        return "\n".join(self.witness.violations)
+        return "\n".join(self.oracle.violations)
 
-    def log(self, name: TopicPartition = DATA) -> LogWitness:
-        return self.witness.logs[str(name)]
+    def log(self, name: TopicPartition = DATA) -> LogOracle:
+        return self.oracle.logs[str(name)]
 
     def append(
         self,
@@ -181,23 +181,23 @@ class Files:
         content = self.files.setdefault(path, bytearray())
         position = len(content) if position is None else position
         content[position:] = data
-        self.witness.wrote(path, position, data)
+        self.oracle.wrote(path, position, data)
 
     def give(self, name: TopicPartition, topic_id: bytes) -> None:
         """Make a partition's directory a topic's."""
         content = layout.encode_partition_metadata(TopicId(topic_id)).encode()
-        self.witness.wrote(f"{name}/{layout.PARTITION_METADATA}.tmp", 0, content)
+        self.oracle.wrote(f"{name}/{layout.PARTITION_METADATA}.tmp", 0, content)
 
     def crash(self, name: TopicPartition = DATA, *, promised: int = 0, lost: int = 0) -> None:
         """End the broker's life; a start finds so many bytes less in the newest file."""
         self.log(name).promised = promised
-        self.witness.crashed()
+        self.oracle.crashed()
         path = max(path for path in self.files if path.startswith(f"{name}/"))
         content = self.files[path]
         del content[len(content) - lost :]
-        self.witness.reconcile(self.log(name))
+        self.oracle.reconcile(self.log(name))
         self._ends[name] = self.log(name).end
-        self.witness.serving = True
+        self.oracle.serving = True
 
     def _read(self, path: str) -> bytes | None:
         content = self.files.get(path)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from fencelog.check.history import Event, Recorder
-from fencelog.sim.workload import Scale, Workload
+from fencelog_sim.workload import Scale, Workload
 
 
 @dataclass

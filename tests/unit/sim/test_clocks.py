@@ -2,7 +2,7 @@
 
 from random import Random
 
-from fencelog.sim.clocks import SimRandom, SimWallClock
+from fencelog_sim.world.clocks import SimRandom, SimWallClock
 
 
 def test_the_clock_follows_virtual_time_from_its_epoch() -> None:

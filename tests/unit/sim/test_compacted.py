@@ -54,7 +54,7 @@ def swap(files: Files, *batches: bytes, base: int = 0) -> str:
     """Give a compacted file the name that says what it stands for; returns what was told."""
     name = f"{DATA}/{layout.file_name(base, layout.LOG)}{layout.SWAP}"
     files.files[name] = bytearray(b"".join(batches))
-    files.witness.renamed(name)
+    files.oracle.renamed(name)
     return files.said
 
 
@@ -111,7 +111,7 @@ def test_nothing_new_may_come() -> None:  # D4
 def test_the_compacted_file_ends_where_the_old_ones_did() -> None:  # D3
     old = keyed(("k", "1"))
     files = filled(old, keyed(("k", "2")), keyed(("k", "3")), then=[keyed(("k", "4"))])
-    files.witness.logs[str(DATA)].batches[1:2] = []
+    files.oracle.logs[str(DATA)].batches[1:2] = []
     assert "ends at 1, not where it did" in swap(files, placed(old, 0))
 
 
@@ -126,7 +126,7 @@ def test_markers_stay_longer_than_their_records() -> None:  # D4
     files = Files()
     files.append(DATA, old, marker(5), keyed(("k", "2")))
     files.append(DATA, keyed(("j", "1"), producer_id=5, sequence=1), segment=SECOND)
-    files.witness.violations.clear()  # no coordinator is known here
+    files.oracle.violations.clear()  # no coordinator is known here
     said = swap(files, placed(old, 0), placed(keyed(("k", "2")), 2))
     assert "took the marker at 1 before its time" in said
     assert "took the marker at 1, but not 0" in said
@@ -136,6 +136,6 @@ def test_nothing_above_the_last_stable_offset_is_touched() -> None:  # D4
     files = Files()
     files.append(DATA, keyed(("k", "1")), keyed(("k", "2"), producer_id=5, sequence=0, txn=True))
     files.append(DATA, keyed(("k", "3")), segment=2)
-    files.witness.violations.clear()
+    files.oracle.violations.clear()
     said = swap(files, placed(keyed(("k", "2"), producer_id=5, sequence=0, txn=True), 1))
     assert "offsets up to 2 are compacted, but the LSO is 1" in said

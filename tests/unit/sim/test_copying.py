@@ -9,9 +9,9 @@ import pytest
 
 from fencelog.check import check
 from fencelog.check.history import Event
-from fencelog.sim.workload import Scale
-from fencelog.sim.workloads import WORKLOADS
-from fencelog.sim.workloads.keyed_claims import Table, claims
+from fencelog_sim.workload import Scale
+from fencelog_sim.workloads import WORKLOADS
+from fencelog_sim.workloads.keyed_claims import Table, claims
 from tests.support.broker import BrokerProcess
 from tests.unit.sim.real_stage import play
 

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 import pytest
 
 from fencelog.errors import StorageError
-from fencelog.sim.disk import Loss, SimDisk, SimFile
-from fencelog.sim.gate import NO_SPACE, Fault, Halt
+from fencelog_sim.world.disk import Loss, SimDisk, SimFile
+from fencelog_sim.world.gate import NO_SPACE, Fault, Halt
 
 _T = TypeVar("_T")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fencelog.errors import StorageError
-from fencelog.sim.disk import Loss, SimDisk
+from fencelog_sim.world.disk import Loss, SimDisk
 
 SEEDS = range(200)
 

@@ -6,22 +6,22 @@ from typing import Any
 
 import pytest
 
-from fencelog.broker.partition import Partition
+from fencelog.broker.partitions.partition import Partition
 from fencelog.client.admin import Admin
 from fencelog.client.cluster import Cluster, ClusterOptions
-from fencelog.client.producer import ProducerOptions, open_sender
+from fencelog.client.sender import ProducerOptions, open_sender
 from fencelog.coordination.group.records import CommittedOffset
 from fencelog.coordination.group.shard import Commit
 from fencelog.coordination.transaction.shard import TransactionShard
 from fencelog.log.values import Appended
 from fencelog.node import Node
-from fencelog.sim.disk import Loss
-from fencelog.sim.invariants import ROUND_EVENTS, Monitor
-from fencelog.sim.workloads.own import encode
-from fencelog.sim.world import Setting, World, client_host
 from fencelog.types import Instant, Offset, Sequence, TopicPartition
 from fencelog.wire.batch import read_header
 from fencelog.wire.records import RecordToWrite, build_batch
+from fencelog_sim.monitors.invariants import ROUND_EVENTS, Monitor
+from fencelog_sim.workloads.own import encode
+from fencelog_sim.world.disk import Loss
+from fencelog_sim.world.world import Setting, World, client_host
 from tests.unit.sim.files import committed_offset
 
 LIMIT_S = 60.0
@@ -158,8 +158,8 @@ def test_a_sound_broker_passes_and_was_looked_at(durability: str) -> None:
     counts = rig.monitor.counts
     assert counts["broker lives watched"] == 4 - (durability == "os")
     assert counts["broker steps watched"] > 100
-    assert counts["batches witnessed"] > 20
-    assert counts["recoveries witnessed"] >= 4
+    assert counts["batches observed"] > 20
+    assert counts["recoveries observed"] >= 4
     assert counts["replays compared"] > 10
 
 
@@ -348,7 +348,7 @@ def test_a_group_that_goes_back_by_itself_is_noticed() -> None:
         await rig.commit_offset(5)
 
         def forget_who_asked() -> None:
-            rig.monitor._witness.coordinators.shared.asked.clear()
+            rig.monitor._oracles.coordinators.shared.asked.clear()
 
         await rig.in_broker(forget_who_asked)
         for loaded in rig.node._groups.loaded():

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from fencelog.sim.loop import SimLoop, StuckError
+from fencelog_sim.world.loop import SimLoop, StuckError
 
 
 def play(seed: str = "1") -> tuple[list[int], SimLoop]:

@@ -6,8 +6,8 @@ from random import Random
 import pytest
 
 from fencelog.errors import StorageError
-from fencelog.sim.gate import NO_SPACE, Fault, Halt
-from fencelog.sim.metadata import SimMetadata
+from fencelog_sim.world.gate import NO_SPACE, Fault, Halt
+from fencelog_sim.world.metadata import SimMetadata
 
 SEEDS = range(100)
 

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from fencelog.sim.loop import Process, SimLoop, current_process
-from fencelog.sim.network import Network, Weather
+from fencelog_sim.world.loop import Process, SimLoop, current_process
+from fencelog_sim.world.network import Network, Weather
 
 SERVER = ("10.0.0.1", 9092)
 CLIENT_HOST = "10.0.1.1"

@@ -8,13 +8,13 @@ from random import Random
 import pytest
 
 from fencelog.check.history import Event
-from fencelog.sim import main as command
-from fencelog.sim import run as running
-from fencelog.sim.faults import Fault, Kind, draw
-from fencelog.sim.run import Case, Result, run
-from fencelog.sim.shrink import shrink
-from fencelog.sim.workload import Stage
-from fencelog.sim.workloads import WORKLOADS
+from fencelog_sim import main as command
+from fencelog_sim import run as running
+from fencelog_sim.faults import Fault, Kind, draw
+from fencelog_sim.run import Case, Result, run
+from fencelog_sim.shrink import shrink
+from fencelog_sim.workload import Stage
+from fencelog_sim.workloads import WORKLOADS
 
 QUIET = Case(1, "odd", plan=(), clients=1, span_s=1.0)
 

@@ -13,18 +13,18 @@ import pytest
 from fencelog.check import check
 from fencelog.check.history import FINAL, Event
 from fencelog.client.retry import failure
-from fencelog.client.transactions import Transactions
+from fencelog.client.versioned_transactions import Transactions
 from fencelog.errors import ErrorCode, FencelogError, RequestError
-from fencelog.sim.workload import Scale
-from fencelog.sim.workloads import WORKLOADS, lingering, player, settling
-from fencelog.sim.workloads.aio import _stop
-from fencelog.sim.workloads.attempts import WrongAnswerError
-from fencelog.sim.workloads.lingering import linger
-from fencelog.sim.workloads.own import OwnLibrary, open_cluster
-from fencelog.sim.workloads.plans import Send, named
-from fencelog.sim.workloads.settling import come_to_rest, end_transactions
-from fencelog.sim.workloads.topics import ensure_topic
 from fencelog.types import TopicPartition
+from fencelog_sim.workload import Scale
+from fencelog_sim.workloads import WORKLOADS, lingering, player, settling
+from fencelog_sim.workloads.aio import _stop
+from fencelog_sim.workloads.attempts import WrongAnswerError
+from fencelog_sim.workloads.lingering import linger
+from fencelog_sim.workloads.own import OwnLibrary, open_cluster
+from fencelog_sim.workloads.plans import Send, named
+from fencelog_sim.workloads.settling import come_to_rest, end_transactions
+from fencelog_sim.workloads.topics import ensure_topic
 from tests.support.broker import BrokerProcess
 from tests.unit.sim.real_stage import RealStage, play
 

@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from random import Random
 
 from fencelog.errors import StorageError
-from fencelog.sim.clocks import SimRandom
-from fencelog.sim.disk import READING, PowerCut, SimDisk
-from fencelog.sim.gate import Fault, Halt
 from fencelog.storage.clean_stop import CleanStop
 from fencelog.storage.directory import DataDirectory
 from fencelog.types import TopicPartition
 from fencelog.wire.batch import iterate
 from fencelog.wire.control import read_marker
+from fencelog_sim.world.clocks import SimRandom
+from fencelog_sim.world.disk import READING, PowerCut, SimDisk
+from fencelog_sim.world.gate import Fault, Halt
 from tests.unit.storage.world import World, run
 
 PARTITION = TopicPartition("t", 0)
@@ -65,7 +65,7 @@ class Machine:
         self.history.acknowledged = self.history.appended
 
     async def write(self) -> int:
-        tail = self.world.log.take_tail()
+        tail = self.world.log.take_unflushed()
         self.history.appended += b"".join(bytes(b) for write in tail for b in write.buffers)
         return await self.world.write(tail)
 

@@ -3,8 +3,8 @@
 import pytest
 
 from fencelog.errors import StorageError
-from fencelog.sim.disk import Loss, PowerCut, SimDisk
 from fencelog.storage.checkpoint import read_file, remove_file, replace_file
+from fencelog_sim.world.disk import Loss, PowerCut, SimDisk
 from tests.unit.storage.machine import cut_at
 from tests.unit.storage.world import run
 

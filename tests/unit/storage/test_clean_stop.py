@@ -5,10 +5,10 @@ import pytest
 from fencelog.errors import CorruptionError
 from fencelog.log import layout
 from fencelog.log.values import Isolation, ReadPlan
-from fencelog.sim.disk import Loss
 from fencelog.storage.clean_stop import checksum_of
 from fencelog.types import Offset
 from fencelog.wire.batch import iterate
+from fencelog_sim.world.disk import Loss
 from tests.unit.storage.world import (
     DIRECTORY,
     FIRST,

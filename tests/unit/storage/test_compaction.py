@@ -8,11 +8,11 @@ import pytest
 from fencelog.errors import CorruptionError, StorageError
 from fencelog.log.config import LogConfig
 from fencelog.log.values import Isolation, ReadPlan
-from fencelog.sim.disk import Loss, PowerCut, SimDisk
 from fencelog.storage.compaction import Compaction, CompactionStoppedError
 from fencelog.types import Offset
 from fencelog.wire.batch import iterate
 from fencelog.wire.records import RecordToWrite, build_batch, read_records
+from fencelog_sim.world.disk import Loss, PowerCut, SimDisk
 from tests.unit.storage.machine import cut_at
 from tests.unit.storage.world import DIRECTORY, NOW_MS, World, run
 

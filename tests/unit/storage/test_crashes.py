@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fencelog.errors import CorruptionError
-from fencelog.sim.disk import Loss, SimDisk
+from fencelog_sim.world.disk import Loss, SimDisk
 from tests.unit.storage.machine import History, Machine, live
 
 PRODUCERS = (11, 12)

@@ -6,12 +6,12 @@ import pytest
 
 from fencelog.errors import CorruptionError
 from fencelog.log import layout
-from fencelog.sim.clocks import SimRandom
-from fencelog.sim.disk import Loss, PowerCut, SimDisk
 from fencelog.storage.checkpoint import replace_file
 from fencelog.storage.clean_stop import CleanStop
 from fencelog.storage.directory import DataDirectory
 from fencelog.types import Offset, TopicId, TopicPartition
+from fencelog_sim.world.clocks import SimRandom
+from fencelog_sim.world.disk import Loss, PowerCut, SimDisk
 from tests.unit.storage.machine import cut_at
 from tests.unit.storage.world import run
 

@@ -6,11 +6,11 @@ import pytest
 
 from fencelog.errors import StorageError
 from fencelog.log.values import Isolation, ReadPlan
-from fencelog.sim.disk import SimDisk, SimFile
 from fencelog.storage.partition_store import PartitionStore
 from fencelog.storage.topic_id import read_topic_id
 from fencelog.types import Offset, TimestampMs
 from fencelog.wire.batch import iterate
+from fencelog_sim.world.disk import SimDisk, SimFile
 from tests.unit.storage.world import DIRECTORY, NOW_MS, SMALL_SEGMENTS, TOPIC_ID, World, run
 
 

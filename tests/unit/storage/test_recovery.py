@@ -7,8 +7,8 @@ import pytest
 from fencelog.errors import CorruptionError
 from fencelog.log import layout
 from fencelog.log.config import LogConfig
-from fencelog.sim.disk import Loss
 from fencelog.wire.batch import iterate
+from fencelog_sim.world.disk import Loss
 from tests.unit.storage.world import (
     DIRECTORY,
     FIRST,

@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 
 from fencelog.log.config import LogConfig
 from fencelog.log.partition_log import PartitionLog
-from fencelog.log.values import Appended, Isolation, MarkerToWrite, ReadPlan, TailWrite
-from fencelog.sim.disk import SimDisk
+from fencelog.log.values import Appended, Isolation, MarkerToWrite, ReadPlan, SegmentWrite
 from fencelog.storage.partition_store import PartitionStore
 from fencelog.types import CoordinatorEpoch, LeaderEpoch, Offset, ProducerEpoch, ProducerId, TopicId
 from fencelog.wire.batch import iterate, read_header
 from fencelog.wire.records import RecordToWrite, build_batch, read_records
+from fencelog_sim.world.disk import SimDisk
 
 _T = TypeVar("_T")
 
@@ -124,9 +124,9 @@ class World:
         verdict = self.log.append_markers([marker], now_ms=NOW_MS)
         assert isinstance(verdict, Appended), verdict
 
-    async def write(self, tail: list[TailWrite] | None = None) -> Offset:
+    async def write(self, tail: list[SegmentWrite] | None = None) -> Offset:
         """Into the page cache, as the flusher does."""
-        tail = self.log.take_tail() if tail is None else tail
+        tail = self.log.take_unflushed() if tail is None else tail
         if not tail:
             return self.log.log_end_offset
         await self.store.write(tail)

@@ -1,9 +1,9 @@
 """What the cluster is: ApiVersions, Metadata, FindCoordinator, DescribeCluster."""
 
-from fencelog.broker.catalog import INTERNAL_TOPICS, Topic, name_problem
-from fencelog.broker.connection import Answer, Connection, Request
 from fencelog.broker.context import Broker
 from fencelog.broker.dispatch import respond
+from fencelog.broker.metadata.catalog import INTERNAL_TOPICS, Topic, name_problem
+from fencelog.broker.network.connection import Answer, Connection, Request
 from fencelog.errors import ErrorCode, RequestError
 from fencelog.types import NO_TOPIC_ID, TopicId
 from fencelog.wire.api_versions import (
@@ -111,7 +111,7 @@ async def metadata(broker: Broker, message: MetadataRequest, request: Request) -
     version = request.header.api_version
     topics: list[MetadataResponseTopic] = []
     if message.topics is None or (version == 0 and not message.topics):
-        every = broker.turns.each(broker.catalog.topics())
+        every = broker.time_slices.each(broker.catalog.topics())
         topics = [_described(broker, topic) async for topic in every]
     else:
         creating = broker.config.auto_create_topics and (
@@ -123,7 +123,7 @@ async def metadata(broker: Broker, message: MetadataRequest, request: Request) -
             for asked in message.topics
         }
         in_order = sorted(named, key=lambda one: (one[0] or "", one[1]))
-        async for name, topic_id in broker.turns.each(in_order):
+        async for name, topic_id in broker.time_slices.each(in_order):
             if name is None and version < BY_ID_FROM:
                 error = ErrorCode.INVALID_REQUEST
                 topics.append(MetadataResponseTopic(error_code=error, name="", topic_id=topic_id))
@@ -220,7 +220,7 @@ async def find_coordinator(
                 error_code=error,
                 error_message=text,
             )
-            async for key in broker.turns.each(message.coordinator_keys)
+            async for key in broker.time_slices.each(message.coordinator_keys)
         ]
     )
 

@@ -12,9 +12,9 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from fencelog.broker.config import LOG_KEYS, BrokerConfig
-from fencelog.broker.connection import Request
 from fencelog.broker.context import Broker
-from fencelog.broker.settings import ALL_BROKERS, SOURCE_START, Settings, Value
+from fencelog.broker.metadata.settings import ALL_BROKERS, SOURCE_START, Settings, Value
+from fencelog.broker.network.connection import Request
 from fencelog.errors import ErrorCode, RequestError
 from fencelog.log.config import TOPIC_KEYS
 from fencelog.wire.messages import alter_configs as alter_messages
@@ -60,7 +60,7 @@ async def describe_configs(
 ) -> DescribeConfigsResponse:
     """The settings in force of topics and of this broker, each with where it comes from."""
     del request
-    synonyms, resources = message.include_synonyms, broker.turns.each(message.resources)
+    synonyms, resources = message.include_synonyms, broker.time_slices.each(message.resources)
     return DescribeConfigsResponse(
         results=[_describe(broker, one, synonyms) async for one in resources]
     )
@@ -225,7 +225,7 @@ async def _changed(
 ) -> AsyncIterator[tuple[Resource, ErrorCode, str | None]]:
     """Change each resource by itself; yields it with why it was not, else NONE."""
     times = Counter(resource for resource, _ in changes)
-    async for resource, steps in broker.turns.each(changes):
+    async for resource, steps in broker.time_slices.each(changes):
         error, text = await _change(broker, resource, steps, times[resource], whole=whole, dry=dry)
         yield resource, error, text
 

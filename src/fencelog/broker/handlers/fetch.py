@@ -7,10 +7,10 @@ stuck. Sessions are not kept: answering session id 0 makes every client send who
 
 import asyncio
 
-from fencelog.broker.connection import Answer, Reply, Request
 from fencelog.broker.context import Broker
 from fencelog.broker.dispatch import LONG_BODY_BYTES, respond
-from fencelog.broker.partition import Partition
+from fencelog.broker.network.connection import Answer, Reply, Request
+from fencelog.broker.partitions.partition import Partition
 from fencelog.errors import CorruptionError, ErrorCode, StorageError
 from fencelog.log.values import Isolation, ReadPlan
 from fencelog.types import LeaderEpoch, Offset
@@ -38,7 +38,7 @@ def fetch(broker: Broker, request: Request) -> Answer:
 
 async def _fetch_long(broker: Broker, request: Request) -> Reply:
     """One that names very many partitions is read in a turn of its own."""
-    await broker.turns.next()
+    await broker.time_slices.next()
     message = read_fetch_request(request.body, request.header.api_version)
     return await _fetch(broker, request, message)
 
@@ -57,7 +57,7 @@ async def _fetch(broker: Broker, request: Request, message: FetchRequest) -> Rep
             topics, size, final = await _read_all(broker, message, version)
             if final or size >= message.min_bytes or loop.time() >= deadline:
                 if len(request.body) > LONG_BODY_BYTES:
-                    await broker.turns.next()
+                    await broker.time_slices.next()
                 return respond(request, *write_fetch_response(version, ErrorCode.NONE, 0, topics))
             try:
                 async with asyncio.timeout_at(deadline):
@@ -102,10 +102,10 @@ async def _read_all(
     topics: list[FetchedTopic] = []
     total = 0
     final = not message.topics
-    async for asked in broker.turns.each(message.topics):
+    async for asked in broker.time_slices.each(message.topics):
         name = _name_of(broker, asked)
         fetched = []
-        async for part in broker.turns.each(asked.partitions):
+        async for part in broker.time_slices.each(asked.partitions):
             partition = broker.logs.get(name, part.partition) if name is not None else None
             if partition is None:
                 code = ErrorCode.UNKNOWN_TOPIC_ID

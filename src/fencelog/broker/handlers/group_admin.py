@@ -4,8 +4,8 @@ Version notes: ListGroups filters by state from 4 on and by type from 5 on; a gr
 known is described as Dead, without an error, up to DescribeGroups 5.
 """
 
-from fencelog.broker.connection import Request
 from fencelog.broker.context import Broker
+from fencelog.broker.network.connection import Request
 from fencelog.coordination.group.model import GroupState, GroupView
 from fencelog.errors import ErrorCode, NotLeaderError
 from fencelog.types import TopicPartition
@@ -63,7 +63,7 @@ async def describe_groups(
 ) -> DescribeGroupsResponse:
     """State, protocol and members of each group that was asked for."""
     del request
-    asked = broker.turns.each(message.groups)
+    asked = broker.time_slices.each(message.groups)
     return DescribeGroupsResponse(groups=[await _describe(broker, name) async for name in asked])
 
 
@@ -103,7 +103,7 @@ async def delete_groups(
     return DeleteGroupsResponse(
         results=[
             DeletableGroupResult(group_id=name, error_code=await _delete(broker, name))
-            async for name in broker.turns.each(message.groups_names)
+            async for name in broker.time_slices.each(message.groups_names)
         ]
     )
 

@@ -7,20 +7,20 @@ else is appended before this returns, so pipelined requests of a connection keep
 Version notes: from 7 on zstd; from 11 on TRANSACTION_ABORTABLE; from 12 on transaction version 2.
 """
 
-from fencelog.broker.connection import Answer, Pending, Reply, Request
 from fencelog.broker.context import Broker
-from fencelog.broker.deadlines import Deadlines
 from fencelog.broker.dispatch import respond
-from fencelog.broker.handlers.enlistment import admit, refuse_older_connection
-from fencelog.broker.handlers.keys import refuse_in_turns, refuse_keyless
-from fencelog.broker.partition import Partition, failure_code
-from fencelog.broker.turns import ITEMS_PER_TURN
-from fencelog.coordination.transaction.state import ClientVersion, Identity
+from fencelog.broker.handlers.record_keys import find_keyless, find_keyless_in_slices
+from fencelog.broker.handlers.verification import refuse_stale_connection, verify
+from fencelog.broker.network.connection import Answer, Pending, Reply, Request
+from fencelog.broker.network.deadlines import Deadlines
+from fencelog.broker.network.time_slices import ITEMS_PER_SLICE
+from fencelog.broker.partitions.partition import Partition, failure_code
+from fencelog.coordination.transaction.state import ClientVersion, ProducerIdAndEpoch
 from fencelog.errors import ErrorCode, LimitError, NotLeaderError, WireError
 from fencelog.log.values import Appended, Rejected
 from fencelog.log.verification import VerificationGuard
 from fencelog.types import Offset, TopicPartition
-from fencelog.wire.api_versions import PRODUCE_ENLISTS_FROM, PRODUCE_VERSION_MIN_ACCEPTED
+from fencelog.wire.api_versions import PRODUCE_ADDS_PARTITIONS_FROM, PRODUCE_VERSION_MIN_ACCEPTED
 from fencelog.wire.batch import BatchHeader, Compression, read_header, validate_produced
 from fencelog.wire.hot import (
     PartitionResult,
@@ -33,7 +33,7 @@ ZSTD_FROM = 7
 ABORTABLE_FROM = 11
 """From here on a client knows TRANSACTION_ABORTABLE (KIP-890)."""
 
-_Judged = tuple[Partition, BatchHeader, memoryview]
+_Valid = tuple[Partition, BatchHeader, memoryview]
 """A batch, its header, and where it is to go."""
 _Unverified = tuple[Partition, BatchHeader, memoryview, VerificationGuard]
 """One whose producer's transaction is not known to be open there."""
@@ -124,10 +124,10 @@ def _unheard() -> WireError:
 def produce(broker: Broker, request: Request) -> Answer:
     """Handle one produce request."""
     try:
-        message = read_produce_request(request.body, request.header.api_version, ITEMS_PER_TURN)
+        message = read_produce_request(request.body, request.header.api_version, ITEMS_PER_SLICE)
     except LimitError:
-        return _in_turns(broker, request)
-    refused = _refuse_form(request, message)
+        return _in_time_slices(broker, request)
+    refused = _validate_request(request, message)
     if refused is not None:
         return refused
     waiting = _Waiting(request, broker.deadlines)
@@ -139,16 +139,16 @@ def produce(broker: Broker, request: Request) -> Answer:
     return _finish(broker, request, message, waiting, waiting.later)
 
 
-async def _in_turns(broker: Broker, request: Request) -> Reply | Pending:
+async def _in_time_slices(broker: Broker, request: Request) -> Reply | Pending:
     """One that names very many partitions: no other connection waits until it is through."""
-    await broker.turns.next()
+    await broker.time_slices.next()
     message = read_produce_request(request.body, request.header.api_version)
-    refused = _refuse_form(request, message)
+    refused = _validate_request(request, message)
     if refused is not None:
         return refused
     waiting = _Waiting(request, broker.deadlines)
     every = ((topic, index, records) for topic, parts in message.topics for index, records in parts)
-    async for asked in broker.turns.each(every):
+    async for asked in broker.time_slices.each(every):
         _take(broker, request, waiting, *asked)
     return await _finish(broker, request, message, waiting, waiting.later or _Later())
 
@@ -162,18 +162,18 @@ def _take(
     records: memoryview | None,
 ) -> None:
     """Judge and append one partition's batch, or leave it for later."""
-    judged = _judge(broker, request.header.api_version, topic, index, records)
-    if isinstance(judged, PartitionResult):
-        waiting.settle(topic, judged)
+    valid = _validate(broker, request.header.api_version, topic, index, records)
+    if isinstance(valid, PartitionResult):
+        waiting.settle(topic, valid)
         return
-    partition, header, batch = judged
+    partition, header, batch = valid
     if header.is_transactional:
-        refuse_older_connection(broker, request, header.producer_id, header.producer_epoch)
+        refuse_stale_connection(broker, request, header.producer_id, header.producer_epoch)
     if partition.is_compacted:
         try:
-            refused = refuse_keyless(partition, header, batch)
+            refused = find_keyless(partition, header, batch)
         except LimitError:
-            _later(waiting).unopened.append(judged)
+            _later(waiting).unopened.append(valid)
             return
         if refused is not None:
             waiting.settle(topic, refused)
@@ -192,7 +192,7 @@ class _Later:
     __slots__ = ("unopened", "unverified")
 
     def __init__(self) -> None:
-        self.unopened: list[_Judged] = []
+        self.unopened: list[_Valid] = []
         """Too large to be looked through at once for records without a key."""
         self.unverified: list[_Unverified] = []
 
@@ -202,7 +202,7 @@ def _later(waiting: _Waiting) -> _Later:
     return waiting.later
 
 
-def _refuse_form(request: Request, message: ProduceRequest) -> Reply:
+def _validate_request(request: Request, message: ProduceRequest) -> Reply:
     """The answer to a request that is refused as a whole; None for any other."""
     if request.header.api_version < PRODUCE_VERSION_MIN_ACCEPTED:
         if message.acks == 0:
@@ -226,9 +226,9 @@ def _refuse_all(request: Request, message: ProduceRequest, code: ErrorCode) -> R
     )
 
 
-def _judge(
+def _validate(
     broker: Broker, version: int, topic: str, index: int, records: memoryview | None
-) -> _Judged | PartitionResult:
+) -> _Valid | PartitionResult:
     """Find the partition and check the batch; what is wrong comes back as the result."""
     partition = broker.logs.get(topic, index)
     if partition is None:
@@ -298,7 +298,7 @@ def _begin_verification(
         header.producer_id,
         header.producer_epoch,
         header.base_sequence,
-        from_zero=version >= PRODUCE_ENLISTS_FROM,
+        from_zero=version >= PRODUCE_ADDS_PARTITIONS_FROM,
     )
 
 
@@ -310,19 +310,19 @@ async def _finish(
     for partition, header, batch in later.unopened:
         # Before its records are looked through: a marker that comes in meanwhile voids it, too.
         guard = _begin_verification(partition, header, version) if header.is_transactional else None
-        refused = await refuse_in_turns(partition, header, batch, broker.turns)
+        refused = await find_keyless_in_slices(partition, header, batch, broker.time_slices)
         if refused is not None:
             waiting.settle(partition.name.topic, refused)
             continue
         if header.is_transactional:
-            refuse_older_connection(broker, request, header.producer_id, header.producer_epoch)
+            refuse_stale_connection(broker, request, header.producer_id, header.producer_epoch)
         if guard is not None:
             later.unverified.append((partition, header, batch, guard))
         else:
             _append(broker, waiting, partition, header, batch, None)
-    by_producer: dict[Identity, list[_Unverified]] = {}
+    by_producer: dict[ProducerIdAndEpoch, list[_Unverified]] = {}
     for each in later.unverified:
-        producer = Identity(each[1].producer_id, each[1].producer_epoch)
+        producer = ProducerIdAndEpoch(each[1].producer_id, each[1].producer_epoch)
         by_producer.setdefault(producer, []).append(each)
     for producer, batches in by_producer.items():
         names = [partition.name for partition, *_ in batches]
@@ -355,7 +355,7 @@ def _for_producer(error: ErrorCode, version: int) -> ErrorCode:
     """The coordinator's refusal in the codes that a produce request may be answered with."""
     if error in (ErrorCode.PRODUCER_FENCED, ErrorCode.RUN_FENCED):
         return ErrorCode.INVALID_PRODUCER_EPOCH
-    if error is ErrorCode.CONCURRENT_TRANSACTIONS and version < PRODUCE_ENLISTS_FROM:
+    if error is ErrorCode.CONCURRENT_TRANSACTIONS and version < PRODUCE_ADDS_PARTITIONS_FROM:
         return ErrorCode.NOT_ENOUGH_REPLICAS  # the markers are on their way: try again
     if error is ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_FROM:
         return ErrorCode.INVALID_TXN_STATE
@@ -365,15 +365,15 @@ def _for_producer(error: ErrorCode, version: int) -> ErrorCode:
 async def _verify(
     broker: Broker,
     transactional_id: str | None,
-    producer: Identity,
+    producer: ProducerIdAndEpoch,
     names: list[TopicPartition],
     version: int,
 ) -> dict[TopicPartition, ErrorCode]:
     """Whether the transaction is open and has these partitions (E14); V5 and version 2 enlist."""
     if not transactional_id:
         return dict.fromkeys(names, ErrorCode.TRANSACTION_ABORTABLE)
-    client = ClientVersion.V2 if version >= PRODUCE_ENLISTS_FROM else ClientVersion.V1
+    client = ClientVersion.V2 if version >= PRODUCE_ADDS_PARTITIONS_FROM else ClientVersion.V1
     try:
-        return await admit(broker, transactional_id, producer, names, client)
+        return await verify(broker, transactional_id, producer, names, client)
     except NotLeaderError:
         return dict.fromkeys(names, ErrorCode.NOT_ENOUGH_REPLICAS)

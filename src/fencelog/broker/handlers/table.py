@@ -5,15 +5,15 @@ from fencelog.broker.handlers import (
     cluster,
     configs,
     group_admin,
-    groups,
-    members,
-    offsets,
-    outside_markers,
-    partitions,
+    group_membership,
+    group_offsets,
+    list_offsets,
+    topic_partitions,
     topics,
     transaction_admin,
     transactions,
     versioned,
+    write_txn_markers,
 )
 from fencelog.broker.handlers.fetch import fetch
 from fencelog.broker.handlers.produce import produce
@@ -64,16 +64,18 @@ def handlers() -> dict[ApiKey, RawHandler]:
 def _of_groups() -> dict[ApiKey, RawHandler]:
     return {
         ApiKey.OFFSET_DELETE: message_handler(OffsetDeleteRequest, group_admin.offset_delete),
-        ApiKey.JOIN_GROUP: message_handler(JoinGroupRequest, members.join_group),
-        ApiKey.SYNC_GROUP: message_handler(SyncGroupRequest, members.sync_group),
-        ApiKey.HEARTBEAT: message_handler(HeartbeatRequest, members.heartbeat),
-        ApiKey.LEAVE_GROUP: message_handler(LeaveGroupRequest, members.leave_group),
+        ApiKey.JOIN_GROUP: message_handler(JoinGroupRequest, group_membership.join_group),
+        ApiKey.SYNC_GROUP: message_handler(SyncGroupRequest, group_membership.sync_group),
+        ApiKey.HEARTBEAT: message_handler(HeartbeatRequest, group_membership.heartbeat),
+        ApiKey.LEAVE_GROUP: message_handler(LeaveGroupRequest, group_membership.leave_group),
         ApiKey.LIST_GROUPS: message_handler(ListGroupsRequest, group_admin.list_groups),
         ApiKey.DESCRIBE_GROUPS: message_handler(DescribeGroupsRequest, group_admin.describe_groups),
         ApiKey.DELETE_GROUPS: message_handler(DeleteGroupsRequest, group_admin.delete_groups),
-        ApiKey.OFFSET_COMMIT: message_handler(OffsetCommitRequest, groups.offset_commit),
-        ApiKey.OFFSET_FETCH: message_handler(OffsetFetchRequest, groups.offset_fetch),
-        ApiKey.TXN_OFFSET_COMMIT: message_handler(TxnOffsetCommitRequest, groups.txn_offset_commit),
+        ApiKey.OFFSET_COMMIT: message_handler(OffsetCommitRequest, group_offsets.offset_commit),
+        ApiKey.OFFSET_FETCH: message_handler(OffsetFetchRequest, group_offsets.offset_fetch),
+        ApiKey.TXN_OFFSET_COMMIT: message_handler(
+            TxnOffsetCommitRequest, group_offsets.txn_offset_commit
+        ),
     }
 
 
@@ -87,18 +89,20 @@ def _of_logs_and_producers() -> dict[ApiKey, RawHandler]:
         ApiKey.DESCRIBE_CLUSTER: message_handler(DescribeClusterRequest, cluster.describe_cluster),
         ApiKey.CREATE_TOPICS: message_handler(CreateTopicsRequest, topics.create_topics),
         ApiKey.DELETE_TOPICS: message_handler(DeleteTopicsRequest, topics.delete_topics),
-        ApiKey.DELETE_RECORDS: message_handler(DeleteRecordsRequest, partitions.delete_records),
+        ApiKey.DELETE_RECORDS: message_handler(
+            DeleteRecordsRequest, topic_partitions.delete_records
+        ),
         ApiKey.DESCRIBE_CONFIGS: message_handler(DescribeConfigsRequest, configs.describe_configs),
         ApiKey.ALTER_CONFIGS: message_handler(AlterConfigsRequest, configs.alter_configs),
         ApiKey.INCREMENTAL_ALTER_CONFIGS: message_handler(
             IncrementalAlterConfigsRequest, configs.incremental_alter_configs
         ),
         ApiKey.CREATE_PARTITIONS: message_handler(
-            CreatePartitionsRequest, partitions.create_partitions
+            CreatePartitionsRequest, topic_partitions.create_partitions
         ),
-        ApiKey.LIST_OFFSETS: message_handler(ListOffsetsRequest, offsets.list_offsets),
+        ApiKey.LIST_OFFSETS: message_handler(ListOffsetsRequest, list_offsets.list_offsets),
         ApiKey.OFFSET_FOR_LEADER_EPOCH: message_handler(
-            OffsetForLeaderEpochRequest, offsets.offset_for_leader_epoch
+            OffsetForLeaderEpochRequest, list_offsets.offset_for_leader_epoch
         ),
         ApiKey.INIT_PRODUCER_ID: message_handler(
             InitProducerIdRequest, transactions.init_producer_id
@@ -120,7 +124,7 @@ def _of_logs_and_producers() -> dict[ApiKey, RawHandler]:
             DescribeProducersRequest, transaction_admin.describe_producers
         ),
         ApiKey.WRITE_TXN_MARKERS: message_handler(
-            WriteTxnMarkersRequest, outside_markers.write_markers
+            WriteTxnMarkersRequest, write_txn_markers.write_markers
         ),
         ApiKey.JOIN_TRANSACTION: message_handler(JoinTransactionRequest, versioned.join),
         ApiKey.COMMIT_TRANSACTION: message_handler(CommitTransactionRequest, versioned.commit),

@@ -2,9 +2,9 @@
 
 from collections import Counter
 
-from fencelog.broker.catalog import INTERNAL_TOPICS, Topic, name_problem
-from fencelog.broker.connection import Request
 from fencelog.broker.context import Broker
+from fencelog.broker.metadata.catalog import INTERNAL_TOPICS, Topic, name_problem
+from fencelog.broker.network.connection import Request
 from fencelog.errors import ErrorCode, RequestError
 from fencelog.log.config import TOPIC_KEYS
 from fencelog.types import NO_TOPIC_ID, TopicId
@@ -29,7 +29,7 @@ async def create_topics(
     del request
     names = Counter(topic.name for topic in message.topics)
     results = []
-    async for asked in broker.turns.each(message.topics):
+    async for asked in broker.time_slices.each(message.topics):
         try:
             _check_name(asked.name, times=names[asked.name])
             results.append(await _create(broker, asked, validate_only=message.validate_only))
@@ -121,7 +121,7 @@ async def delete_topics(
     else:
         asked = [(name, NO_TOPIC_ID) for name in message.topic_names]
     results = []
-    async for name, topic_id in broker.turns.each(asked):
+    async for name, topic_id in broker.time_slices.each(asked):
         topic = broker.catalog.get(name) if name is not None else None
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if name is None:
@@ -147,5 +147,5 @@ async def _delete(broker: Broker, topic: Topic) -> ErrorCode:
         await broker.logs.delete_topic(topic)
     except RequestError as error:
         return error.code
-    await broker.members.forget_topics([topic.name])
+    await broker.group_requests.forget_topics([topic.name])
     return ErrorCode.NONE

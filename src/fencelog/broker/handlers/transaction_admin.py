@@ -8,10 +8,10 @@ Version notes: ListTransactions filters by age from 1 on.
 
 from collections.abc import Iterable, Iterator
 
-from fencelog.broker.connection import Request
 from fencelog.broker.context import Broker
-from fencelog.broker.fates import all_shards
-from fencelog.broker.partition import failure_code
+from fencelog.broker.coordinators.outcomes import all_shards
+from fencelog.broker.network.connection import Request
+from fencelog.broker.partitions.partition import failure_code
 from fencelog.coordination.encoding import by_topic
 from fencelog.coordination.transaction.state import Transaction, TxnState
 from fencelog.coordination.versioned.answers import OpenApp
@@ -124,7 +124,7 @@ async def describe_transactions(
     return DescribeTransactionsResponse(
         transaction_states=[
             await _describe(broker, asked)
-            async for asked in broker.turns.each(message.transactional_ids)
+            async for asked in broker.time_slices.each(message.transactional_ids)
         ]
     )
 
@@ -193,10 +193,10 @@ async def describe_producers(
                 name=topic.name,
                 partitions=[
                     await _producers(broker, topic.name, index)
-                    async for index in broker.turns.each(topic.partition_indexes)
+                    async for index in broker.time_slices.each(topic.partition_indexes)
                 ],
             )
-            async for topic in broker.turns.each(message.topics)
+            async for topic in broker.time_slices.each(message.topics)
         ]
     )
 

@@ -5,9 +5,9 @@ older versions get INVALID_PRODUCER_EPOCH (E2). EndTxn 5 is transaction version 
 end takes the next epoch and answers it; up to 4 the epoch stays (E14).
 """
 
-from fencelog.broker.connection import Request
 from fencelog.broker.context import Broker
-from fencelog.broker.handlers.enlistment import refuse_older_connection
+from fencelog.broker.handlers.verification import refuse_stale_connection
+from fencelog.broker.network.connection import Request
 from fencelog.coordination.transaction.ending import EndResult
 from fencelog.coordination.transaction.shard import InitResult, for_client
 from fencelog.coordination.transaction.state import EPOCH_EXHAUSTED, ClientVersion
@@ -72,7 +72,7 @@ async def add_partitions(
     broker: Broker, message: AddPartitionsToTxnRequest, request: Request
 ) -> AddPartitionsToTxnResponse:
     """Enlist partitions in the producer's transaction: all of them or none."""
-    refuse_older_connection(
+    refuse_stale_connection(
         broker,
         request,
         message.v3_and_below_producer_id,
@@ -83,7 +83,7 @@ async def add_partitions(
         for topic in message.v3_and_below_topics
         for index in topic.partitions
     ]
-    errors = {name: _enlistable(broker, name) for name in partitions}
+    errors = {name: _addable(broker, name) for name in partitions}
     if any(errors.values()):
         # As Kafka has it: one bad partition, and the good ones were not attempted.
         results = {
@@ -110,7 +110,7 @@ async def add_partitions(
     )
 
 
-def _enlistable(broker: Broker, name: TopicPartition) -> ErrorCode:
+def _addable(broker: Broker, name: TopicPartition) -> ErrorCode:
     topic = broker.catalog.get(name.topic)
     if topic is None or not 0 <= name.partition < topic.partitions:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -121,7 +121,7 @@ async def add_offsets(
     broker: Broker, message: AddOffsetsToTxnRequest, request: Request
 ) -> AddOffsetsToTxnResponse:
     """Enlist the partition that holds a group's offsets (rule E8)."""
-    refuse_older_connection(broker, request, message.producer_id, message.producer_epoch)
+    refuse_stale_connection(broker, request, message.producer_id, message.producer_epoch)
     error = await _add_offsets(broker, message)
     known = for_client(error, knows_fenced=request.header.api_version >= 2)
     return AddOffsetsToTxnResponse(error_code=known)
@@ -160,7 +160,7 @@ async def _add(
         if app_of(transactional_id) is not None:
             return await broker.versioned.decide(
                 transactional_id,
-                lambda shard, now: shard.enlist(producer_id, epoch, *partitions),
+                lambda shard, now: shard.add_partitions(producer_id, epoch, *partitions),
             )
         wall_ms = broker.clock.now_ms()
         return await broker.transactions.decide(
@@ -177,7 +177,7 @@ async def end_transaction(
     broker: Broker, message: EndTxnRequest, request: Request
 ) -> EndTxnResponse:
     """Commit or abort; answered once the decision is committed, the markers follow (E9, E16)."""
-    refuse_older_connection(broker, request, message.producer_id, message.producer_epoch)
+    refuse_stale_connection(broker, request, message.producer_id, message.producer_epoch)
     is_version_2 = request.header.api_version >= END_BUMPS_FROM
     result = await _end(broker, message, ClientVersion.V2 if is_version_2 else ClientVersion.V1)
     return EndTxnResponse(

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from fencelog.broker.connection import Request
 from fencelog.broker.context import Broker
+from fencelog.broker.network.connection import Request
 from fencelog.coordination.encoding import by_topic
 from fencelog.coordination.shard import Decision
 from fencelog.coordination.versioned.answers import JoinResult

@@ -15,14 +15,14 @@ from fencelog.coordination.transaction.state import (
     EPOCH_EXHAUSTED,
     EPOCH_MAX,
     ClientVersion,
-    Identity,
+    ProducerIdAndEpoch,
     Transaction,
     TxnState,
 )
 from fencelog.errors import ErrorCode
 from fencelog.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerId, TimestampMs
 
-NOBODY = Identity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+NOBODY = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,10 @@ class EndResult:
     """The identity that the producer goes on with; -1 and -1 beside an error, and in version 1."""
 
     error: ErrorCode
-    producer: Identity = NOBODY
+    producer: ProducerIdAndEpoch = NOBODY
 
 
-def wrong_identity(current: Transaction | None, asked: Identity) -> ErrorCode:
+def wrong_identity(current: Transaction | None, asked: ProducerIdAndEpoch) -> ErrorCode:
     """Why this is not the producer of this transactional id, or NONE (rule E2)."""
     if current is None or current.successor.producer_id != asked.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -52,7 +52,7 @@ def ended_in_version_2(current: Transaction) -> bool:
 
 
 def end_version_1(
-    current: Transaction | None, asked: Identity, *, commit: bool, wall_ms: TimestampMs
+    current: Transaction | None, asked: ProducerIdAndEpoch, *, commit: bool, wall_ms: TimestampMs
 ) -> Decision[EndResult]:
     """Decide for a client of version 1.
 
@@ -78,7 +78,7 @@ def end_version_1(
 
 def end_version_2(
     current: Transaction | None,
-    asked: Identity,
+    asked: ProducerIdAndEpoch,
     *,
     commit: bool,
     new_producer_id: ProducerId,

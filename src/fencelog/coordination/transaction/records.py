@@ -13,7 +13,7 @@ from fencelog.coordination.encoding import Reader, Writer, by_topic, stored
 from fencelog.coordination.shard import LogRecord
 from fencelog.coordination.transaction.state import (
     ClientVersion,
-    Identity,
+    ProducerIdAndEpoch,
     Transaction,
     TxnState,
 )
@@ -113,7 +113,7 @@ def read_value(transactional_id: str, value: bytes) -> Transaction:
     version = reader.int16()
     if version not in (0, 1):
         raise CorruptionError(f"transaction log value of version {version}")
-    producer = Identity(ProducerId(reader.int64()), ProducerEpoch(reader.int16()))
+    producer = ProducerIdAndEpoch(ProducerId(reader.int64()), ProducerEpoch(reader.int16()))
     timeout_ms = reader.int32()
     state = _state(reader.int8())
     partitions = reader.partitions() if version == 0 else _compact_partitions(reader)
@@ -151,11 +151,11 @@ def _compact_partitions(reader: Reader) -> frozenset[TopicPartition]:
     return frozenset(each for group in reader.compact_array(topic, 3) for each in group)
 
 
-def _previous(tags: dict[int, bytes]) -> Identity | None:
+def _previous(tags: dict[int, bytes]) -> ProducerIdAndEpoch | None:
     if _TAG_PREVIOUS_PRODUCER_ID not in tags or _TAG_PREVIOUS_EPOCH not in tags:
         return None
     producer_id = Reader(tags[_TAG_PREVIOUS_PRODUCER_ID]).int64()
-    return Identity(
+    return ProducerIdAndEpoch(
         ProducerId(producer_id), ProducerEpoch(Reader(tags[_TAG_PREVIOUS_EPOCH]).int16())
     )
 

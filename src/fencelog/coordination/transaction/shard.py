@@ -8,9 +8,8 @@ is fenced and nothing else. Refusals are Kafka's codes as the newest version of 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from fencelog.coordination.fate import Fate
+from fencelog.coordination.outcome import TransactionOutcome
 from fencelog.coordination.shard import Decision, LogRecord
-from fencelog.coordination.transaction.behind import is_later, retired
 from fencelog.coordination.transaction.ending import (
     EndResult,
     end_version_1,
@@ -20,10 +19,11 @@ from fencelog.coordination.transaction.ending import (
 )
 from fencelog.coordination.transaction.records import read_key, read_value, write_transaction
 from fencelog.coordination.transaction.retention import ID_CHECK_S, ID_EXPIRATION_MS, Retention
+from fencelog.coordination.transaction.stale_state import is_later, retired
 from fencelog.coordination.transaction.state import (
     EPOCH_EXHAUSTED,
     ClientVersion,
-    Identity,
+    ProducerIdAndEpoch,
     Transaction,
     TxnState,
 )
@@ -150,13 +150,13 @@ class TransactionShard:
             return _refused(ErrorCode.INVALID_REQUEST)
         if not 0 < timeout_ms <= self._limits.timeout_ms_max:
             return _refused(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
-        asked = Identity(producer_id, producer_epoch) if producer_id >= 0 else None
+        asked = ProducerIdAndEpoch(producer_id, producer_epoch) if producer_id >= 0 else None
         current = self._transactions.get(transactional_id)
         if current is None:
             if len(self._transactions) >= self._limits.transactional_ids_max:
                 return _refused(ErrorCode.POLICY_VIOLATION)
             current = _unwritten(transactional_id, wall_ms)
-            granted = Identity(new_producer_id, ProducerEpoch(0))
+            granted = ProducerIdAndEpoch(new_producer_id, ProducerEpoch(0))
         elif asked is not None and asked not in _knowing(current):
             return _refused(ErrorCode.PRODUCER_FENCED)
         elif current.state is TxnState.ONGOING or current.state.is_prepared:
@@ -246,7 +246,7 @@ class TransactionShard:
         ``new_producer_id`` is needed in version 2 from epoch EPOCH_EXHAUSTED on.
         """
         current = self._transactions.get(transactional_id)
-        asked = Identity(producer_id, producer_epoch)
+        asked = ProducerIdAndEpoch(producer_id, producer_epoch)
         if client_version is ClientVersion.V1:
             return end_version_1(current, asked, commit=commit, wall_ms=wall_ms)
         return end_version_2(
@@ -257,7 +257,7 @@ class TransactionShard:
         self, transactional_id: str, producer_id: ProducerId, producer_epoch: ProducerEpoch
     ) -> Transaction | ErrorCode:
         current = self._transactions.get(transactional_id)
-        error = wrong_identity(current, Identity(producer_id, producer_epoch))
+        error = wrong_identity(current, ProducerIdAndEpoch(producer_id, producer_epoch))
         if current is None or error is not ErrorCode.NONE:
             return error
         return current
@@ -359,17 +359,21 @@ class TransactionShard:
         ]
         return max(identities, default=NO_PRODUCER_ID)
 
-    def fate(self, producer: Identity, partition: TopicPartition) -> Fate:
+    def outcome(
+        self, producer: ProducerIdAndEpoch, partition: TopicPartition
+    ) -> TransactionOutcome:
         """What becomes of a transaction that recovery found open on ``partition`` (rule E17)."""
         for each in self._transactions.values():
             if producer.producer_id in _who_wrote(each):
                 if is_later(each, producer):
-                    return Fate.ABORT
+                    return TransactionOutcome.ABORT
                 is_live = each.state is TxnState.ONGOING or each.state.is_prepared
                 if is_live and partition in each.partitions:
-                    return Fate.LISTED
-                return Fate.COMMIT if each.state.is_commit else Fate.ABORT
-        return Fate.UNKNOWN
+                    return TransactionOutcome.LISTED
+                return (
+                    TransactionOutcome.COMMIT if each.state.is_commit else TransactionOutcome.ABORT
+                )
+        return TransactionOutcome.UNKNOWN
 
     def retire(
         self, seen: Mapping[ProducerId, ProducerEpoch], *, wall_ms: TimestampMs
@@ -384,7 +388,7 @@ def _refused(error: ErrorCode) -> Decision[InitResult]:
 
 
 def _fence_open(
-    current: Transaction, asked: Identity | None, wall_ms: TimestampMs
+    current: Transaction, asked: ProducerIdAndEpoch | None, wall_ms: TimestampMs
 ) -> Decision[InitResult]:
     """Abort what is open under a fencing epoch; what is decided already is left to complete."""
     if current.state.is_prepared:
@@ -399,7 +403,7 @@ def _fence_open(
     return Decision((write_transaction(aborting),), refusal)
 
 
-def _knowing(current: Transaction) -> tuple[Identity, ...]:
+def _knowing(current: Transaction) -> tuple[ProducerIdAndEpoch, ...]:
     """The identities under which its producer may know itself: now, from here on, before."""
     previous = () if current.previous is None else (current.previous,)
     return (current.producer, current.successor, *previous)
@@ -415,7 +419,7 @@ def _who_wrote(current: Transaction) -> tuple[ProducerId, ...]:
 def _unwritten(transactional_id: str, wall_ms: TimestampMs) -> Transaction:
     return Transaction(
         transactional_id=transactional_id,
-        producer=Identity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH),
+        producer=ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH),
         previous=None,
         timeout_ms=0,
         state=TxnState.EMPTY,
@@ -426,8 +430,8 @@ def _unwritten(transactional_id: str, wall_ms: TimestampMs) -> Transaction:
 
 
 def _next_identity(
-    current: Transaction, asked: Identity | None, new_producer_id: ProducerId
-) -> Identity:
+    current: Transaction, asked: ProducerIdAndEpoch | None, new_producer_id: ProducerId
+) -> ProducerIdAndEpoch:
     """The identity after ``current``, or ``current``'s own when ``asked`` repeats its request.
 
     Only an Empty one was granted: the epoch that fenced an open transaction is given to nobody.
@@ -435,7 +439,7 @@ def _next_identity(
     if asked is not None and asked == current.previous and current.state is TxnState.EMPTY:
         return current.producer
     if current.producer.producer_epoch >= EPOCH_EXHAUSTED:
-        return Identity(new_producer_id, ProducerEpoch(0))
+        return ProducerIdAndEpoch(new_producer_id, ProducerEpoch(0))
     return current.fenced()
 
 

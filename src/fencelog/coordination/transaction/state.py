@@ -77,7 +77,7 @@ TRANSITIONS: dict[TxnState, frozenset[TxnState]] = {
 }
 
 
-class Identity(NamedTuple):
+class ProducerIdAndEpoch(NamedTuple):
     """A producer as a request names it."""
 
     producer_id: ProducerId
@@ -89,9 +89,9 @@ class Transaction:
     """What the log says of one transactional id."""
 
     transactional_id: str
-    producer: Identity
+    producer: ProducerIdAndEpoch
     """Who may ask; once decided, whose identity the markers carry."""
-    previous: Identity | None
+    previous: ProducerIdAndEpoch | None
     """Who asked for a newer epoch and got it: a retry gets it again (KIP-360, KIP-890)."""
     next_producer_id: ProducerId = NO_PRODUCER_ID
     """Once decided at the last epoch: whose id the producer goes on with, from epoch 0."""
@@ -106,18 +106,18 @@ class Transaction:
     """When the open or last transaction began; -1 before the first."""
 
     @property
-    def successor(self) -> Identity:
+    def successor(self) -> ProducerIdAndEpoch:
         """Who the producer is from here on: ``producer``, but for a decision at the last epoch."""
         if self.next_producer_id == NO_PRODUCER_ID:
             return self.producer
-        return Identity(self.next_producer_id, ProducerEpoch(0))
+        return ProducerIdAndEpoch(self.next_producer_id, ProducerEpoch(0))
 
     def moved(self, state: TxnState, updated_ms: TimestampMs) -> "Transaction":
         """This transactional id in its next state; the table has to allow the step."""
         assert state in TRANSITIONS[self.state], (self.state, state)
         return replace(self, state=state, updated_ms=updated_ms)
 
-    def fenced(self) -> Identity:
+    def fenced(self) -> ProducerIdAndEpoch:
         """The identity that shuts out the present producer: one epoch higher."""
         assert self.producer.producer_epoch < EPOCH_MAX, self
         return self.producer._replace(

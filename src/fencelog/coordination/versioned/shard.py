@@ -8,7 +8,7 @@ CONCURRENT_TRANSACTIONS, so that one incarnation's markers never meet another's 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
-from fencelog.coordination.fate import Fate
+from fencelog.coordination.outcome import TransactionOutcome
 from fencelog.coordination.shard import Decision, LogRecord
 from fencelog.coordination.versioned.answers import (
     AppDescription,
@@ -28,7 +28,7 @@ from fencelog.coordination.versioned.records import (
     write_run,
 )
 from fencelog.coordination.versioned.state import NO_VERSION, App, Caller, Joined, Phase, unwritten
-from fencelog.coordination.versioned.table import EPHEMERAL_KEPT_S, VersionedTable, enlisted
+from fencelog.coordination.versioned.table import EPHEMERAL_KEPT_S, VersionedTable, partitions_of
 from fencelog.errors import ErrorCode
 from fencelog.types import (
     NO_PRODUCER_ID,
@@ -129,7 +129,7 @@ class VersionedShard:
         )
         return Decision((*records, write_producer(joined)), result)
 
-    def enlist(
+    def add_partitions(
         self, producer_id: ProducerId, producer_epoch: ProducerEpoch, *partitions: TopicPartition
     ) -> Decision[ErrorCode]:
         """Record that this producer is about to write to these partitions (rule V5).
@@ -283,7 +283,7 @@ class VersionedShard:
 
     def _ended(self, app: App, phase: Phase) -> tuple[App, tuple[LogRecord, ...]]:
         """The app after the decision, and tombstones: where nobody wrote it is over at once."""
-        if app.phase is Phase.OPEN and enlisted(self._table.members(app.app)):
+        if app.phase is Phase.OPEN and partitions_of(self._table.members(app.app)):
             return app.moved(phase), ()
         return app.closed(), self._tombstones(app)
 
@@ -299,7 +299,7 @@ class VersionedShard:
 
     def _groups(self, app: App) -> Iterator[MarkerGroup]:
         members = self._table.members(app.app)
-        for partition in sorted(enlisted(members) - app.written):
+        for partition in sorted(partitions_of(members) - app.written):
             markers = tuple(
                 ProducerMarker(
                     producer_id=each.producer_id,
@@ -326,7 +326,7 @@ class VersionedShard:
         return Decision(self._with_markers(current, frozenset(partitions)), None)
 
     def _with_markers(self, app: App, done: frozenset[TopicPartition]) -> tuple[LogRecord, ...]:
-        owed = enlisted(self._table.members(app.app))
+        owed = partitions_of(self._table.members(app.app))
         written = app.written | (done & owed)
         if written == owed:
             return (*self._tombstones(app), write_app(app.closed()))
@@ -385,7 +385,7 @@ class VersionedShard:
                 phase=app.phase,
                 timeout_ms=app.timeout_ms,
                 producer_ids=tuple(each.producer_id for each in table.members(name)),
-                partitions=enlisted(table.members(name)) - app.written,
+                partitions=partitions_of(table.members(name)) - app.written,
             )
             for name, app in table.apps.items()
             if app.phase is not Phase.IDLE
@@ -395,15 +395,17 @@ class VersionedShard:
         """The highest producer id that this shard knows, or -1 (rule E7: ids are never reused)."""
         return max(self._table.producers, default=NO_PRODUCER_ID)
 
-    def fate(self, producer_id: ProducerId, partition: TopicPartition) -> Fate:
+    def outcome(self, producer_id: ProducerId, partition: TopicPartition) -> TransactionOutcome:
         """What becomes of a transaction that recovery found open on ``partition`` (rule E17)."""
         joined = self._table.producers.get(producer_id)
         if joined is None:
-            return Fate.UNKNOWN
+            return TransactionOutcome.UNKNOWN
         app = self._table.apps[joined.app]
         if partition in joined.partitions and partition not in app.written:
-            return Fate.LISTED
-        return Fate.COMMIT if producer_id in app.committing else Fate.ABORT
+            return TransactionOutcome.LISTED
+        return (
+            TransactionOutcome.COMMIT if producer_id in app.committing else TransactionOutcome.ABORT
+        )
 
 
 def _run_key(caller: Caller) -> RunKey:

@@ -117,6 +117,6 @@ class VersionedTable:
         return max(self._runs.get(app, {}).values(), default=0) + 1
 
 
-def enlisted(members: Iterable[Joined]) -> frozenset[TopicPartition]:
+def partitions_of(members: Iterable[Joined]) -> frozenset[TopicPartition]:
     """Every partition that one of the producers may have written to."""
     return frozenset(partition for each in members for partition in each.partitions)

@@ -1,0 +1,1 @@
+"""The shell of all coordinators: their shards in service, and what they decided carried out."""

@@ -1,0 +1,133 @@
+"""Carries out what coordinators decided: appends the markers that are outstanding, then says so.
+
+The work is read from committed coordinator state each time (E16), so a start resumes it with no
+code of its own, and doing a piece twice does no harm.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from fencelog.broker.coordinators.runtime import CoordinatorRuntime, Loaded
+from fencelog.broker.partitions.log_flusher import LogFlusher
+from fencelog.broker.partitions.partition import Partition
+from fencelog.coordination.shard import Decision, Shard
+from fencelog.errors import FencelogError, NotLeaderError, StorageError
+from fencelog.log.values import Appended, MarkerToWrite
+from fencelog.ports import WallClock
+from fencelog.types import Offset, TopicPartition
+
+log = logging.getLogger(__name__)
+
+S = TypeVar("S", bound=Shard)
+RETRY_S = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarkerWork(Generic[S]):
+    """Markers that belong together, and the decision that records on which partitions they are."""
+
+    markers: Mapping[TopicPartition, tuple[MarkerToWrite, ...]]
+    written: Callable[[S, Collection[TopicPartition]], Decision[None]]
+
+
+class MarkerSender(Generic[S]):
+    """Does the outstanding markers of one coordinator's shards, one round at a time per shard."""
+
+    def __init__(
+        self,
+        runtime: CoordinatorRuntime[S],
+        outstanding: Callable[[S, Offset], Iterable[MarkerWork[S]]],
+        *,
+        find: Callable[[TopicPartition], Partition | None],
+        flusher: LogFlusher,
+        clock: WallClock,
+    ) -> None:
+        """``outstanding(shard, committed)`` tells the work decided below a committed offset."""
+        self._runtime = runtime
+        self._outstanding = outstanding
+        self._find = find
+        self._flusher = flusher
+        self._clock = clock
+        self._rounds: dict[Loaded[S], asyncio.Task[None]] = {}
+        self._again: set[Loaded[S]] = set()
+        runtime.on_committed = self.kick
+
+    def kick(self, loaded: Loaded[S]) -> None:
+        """Something was committed on this shard: see whether it left work."""
+        if loaded in self._rounds:
+            self._again.add(loaded)
+            return
+        committed = loaded.partition.log.high_watermark
+        if not any(True for _ in self._outstanding(loaded.shard, committed)):
+            return
+        task = asyncio.get_running_loop().create_task(self._run(loaded))
+        self._rounds[loaded] = task
+
+    async def drain(self) -> None:
+        """Do all work of all loaded shards; never returns while a partition takes no markers."""
+        for loaded in self._runtime.loaded():
+            self.kick(loaded)
+        while self._rounds:
+            await asyncio.wait(list(self._rounds.values()), return_when=asyncio.FIRST_COMPLETED)
+
+    async def stop(self) -> None:
+        """Leave the rest to the next start."""
+        for task in list(self._rounds.values()):
+            task.cancel()
+
+    async def _run(self, loaded: Loaded[S]) -> None:
+        try:
+            while True:
+                self._again.discard(loaded)
+                committed = loaded.partition.log.high_watermark
+                work = list(self._outstanding(loaded.shard, committed))
+                if not work and loaded not in self._again:
+                    return
+                stuck = False
+                for piece in work:
+                    stuck = not await self._do(loaded, piece) or stuck
+                if stuck:
+                    await asyncio.sleep(RETRY_S)
+        except FencelogError as error:
+            log.warning("markers of %s wait for its next load: %s", loaded.partition.name, error)
+        finally:
+            del self._rounds[loaded]
+            self._again.discard(loaded)
+
+    async def _do(self, loaded: Loaded[S], piece: MarkerWork[S]) -> bool:
+        """Write one piece's markers where they are taken; False when a partition would not.
+
+        What was written is recorded either way: a partition that is out of service must not make
+        the others be marked again and again.
+        """
+        waits: list[tuple[Partition, Offset]] = []
+        done: set[TopicPartition] = set()
+        for name, markers in piece.markers.items():
+            try:
+                partition = self._find(name)
+            except NotLeaderError as error:
+                log.warning("markers for %s wait: %s", name, error)
+                continue
+            if partition is None:
+                done.add(name)  # deleted: nothing is left to mark (E17)
+                continue
+            outcome = partition.append_markers(markers, now_ms=self._clock.now_ms())
+            if isinstance(outcome, Appended):
+                self._flusher.dirty(partition)
+                waits.append((partition, outcome.end_offset))
+            else:
+                log.error("%s takes no marker: %s", name, outcome.message)
+        for partition, end_offset in waits:
+            try:
+                await partition.purgatory.committed(end_offset)
+            except StorageError:
+                continue
+            except NotLeaderError:
+                pass  # deleted meanwhile
+            done.add(partition.name)
+        if done or not piece.markers:
+            await self._runtime.decide_on(loaded, lambda shard, now: piece.written(shard, done))
+        return done == piece.markers.keys()

@@ -1,0 +1,348 @@
+"""Runs coordinator shards on internal partitions: decide → append → replay → answer once committed.
+
+A shard is loaded by replaying its partition, lives in memory, and is thrown away (never rolled
+back) when its partition fails. Between a rule's reading of the state and the replay of its records
+nothing else runs, so every decision sees all appended state (E16); what it answers leaves when that
+is committed.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from fencelog.broker.partitions.log_flusher import LogFlusher
+from fencelog.broker.partitions.partition import Partition
+from fencelog.coordination.shard import Decision, LogRecord, Shard, partition_for
+from fencelog.errors import CorruptionError, FencelogError, NotLeaderError
+from fencelog.log.values import Appended, Isolation, MarkerToWrite, ReadPlan, Rejected
+from fencelog.log.verification import VerificationGuard
+from fencelog.ports import WallClock
+from fencelog.types import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    CoordinatorEpoch,
+    Instant,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+)
+from fencelog.wire.batch import BatchHeader, iterate, read_header
+from fencelog.wire.control import read_marker
+from fencelog.wire.records import RecordToWrite, build_batch, read_records
+
+log = logging.getLogger(__name__)
+
+S = TypeVar("S", bound=Shard)
+R = TypeVar("R")
+
+LOAD_BYTES = 1024 * 1024
+OpenPartition = Callable[[str, int], Awaitable[Partition]]
+NextEpoch = Callable[[str], Awaitable[CoordinatorEpoch]]
+ReplayMarker = Callable[[S, ProducerId, bool], None]
+"""Tells a shard how a transaction that wrote to its partition has ended: ``True`` is commit."""
+
+
+@dataclass(slots=True, eq=False)
+class Loaded(Generic[S]):
+    """A shard in service and the partition that holds its records."""
+
+    index: int
+    shard: S
+    partition: Partition
+    timer: asyncio.TimerHandle | None = None
+    dropped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InTransaction:
+    """Whose transaction a decision's records belong to, and what permits it to append (E14)."""
+
+    producer_id: ProducerId = NO_PRODUCER_ID
+    producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
+    guard: VerificationGuard | None = None
+
+    def __bool__(self) -> bool:
+        """Tell whether there is a transaction."""
+        return self.producer_id != NO_PRODUCER_ID
+
+
+NO_TRANSACTION = InTransaction()
+
+
+class CoordinatorRuntime(Generic[S]):
+    """All shards of one internal topic."""
+
+    def __init__(
+        self,
+        topic: str,
+        partition_count: int,
+        new_shard: Callable[[CoordinatorEpoch], S],
+        *,
+        open_partition: OpenPartition,
+        next_epoch: NextEpoch,
+        flusher: LogFlusher,
+        clock: WallClock,
+        replay_marker: ReplayMarker[S] | None = None,
+    ) -> None:
+        """Nothing is loaded before it is asked for."""
+        self.topic = topic
+        self.partition_count = partition_count
+        self._new_shard = new_shard
+        self._open_partition = open_partition
+        self._next_epoch = next_epoch
+        self._flusher = flusher
+        self._clock = clock
+        self._replay_marker = replay_marker
+        self._loading: dict[int, asyncio.Task[Loaded[S]]] = {}
+        self._stopped = False
+        self.on_committed: Callable[[Loaded[S]], None] = lambda loaded: None
+        self.on_expired: Callable[[object], None] = lambda response: None
+        """Gets what ``expire`` has answered, once that is committed."""
+        self.on_unloaded: Callable[[Loaded[S]], None] = lambda loaded: None
+        """A shard is thrown away: who waits for its word gets none."""
+
+    def loaded(self) -> list[Loaded[S]]:
+        """Every shard in service now."""
+        return [
+            task.result()
+            for task in self._loading.values()
+            if task.done() and not task.cancelled() and task.exception() is None
+        ]
+
+    async def shard_of(self, key: str) -> Loaded[S]:
+        """The shard that a transactional id, app or group belongs to; loads it first if need be."""
+        return await self.load(partition_for(key, self.partition_count))
+
+    async def load(self, index: int) -> Loaded[S]:
+        """The shard on one partition. Raises NotLeaderError when it cannot be loaded."""
+        if self._stopped:
+            raise NotLeaderError(f"{self.topic} is stopping")
+        task = self._loading.get(index)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._load(index))
+            self._loading[index] = task
+        try:
+            return await asyncio.shield(task)
+        except FencelogError as error:
+            if self._loading.get(index) is task:
+                del self._loading[index]
+            raise NotLeaderError(f"{self.topic}-{index} cannot be loaded: {error}") from error
+
+    async def decide(self, key: str, rule: Callable[[S, Instant], Decision[R]]) -> R:
+        """Apply a rule to the shard of a key; returns its response once all it saw is committed.
+
+        Raises NotLeaderError when the decision could not be stored: it may or may not stand, and
+        the shard is loaded anew, so the caller answers COORDINATOR_NOT_AVAILABLE.
+        """
+        return await self.decide_on(await self.shard_of(key), rule)
+
+    async def decide_on(self, loaded: Loaded[S], rule: Callable[[S, Instant], Decision[R]]) -> R:
+        """Apply a rule to a loaded shard, as ``decide`` does."""
+        response = self._apply(loaded, rule, NO_TRANSACTION)
+        assert not isinstance(response, Rejected), response
+        await self._settled(loaded)
+        return response
+
+    async def decide_in(
+        self,
+        loaded: Loaded[S],
+        transaction: InTransaction,
+        rule: Callable[[S, Instant], Decision[R]],
+    ) -> R | Rejected:
+        """Apply a rule whose records are part of a producer's transaction.
+
+        Rejected, and nothing changed, where the log refuses that producer.
+        """
+        response = self._apply(loaded, rule, transaction)
+        if not isinstance(response, Rejected):
+            await self._settled(loaded)
+        return response
+
+    def carry_out(
+        self,
+        loaded: Loaded[S],
+        rule: Callable[[S, Instant], Decision[R]],
+        then: Callable[[R], None],
+    ) -> None:
+        """Apply a rule and hand on its response once all it saw is committed.
+
+        Whoever asked may be gone by then, and the response be for others. It is never handed on
+        when the shard is thrown away first. Raises NotLeaderError as ``decide`` does.
+        """
+        response = self._apply(loaded, rule, NO_TRANSACTION)
+        assert not isinstance(response, Rejected), response
+
+        def done(error: Exception | None) -> None:
+            if error is None:
+                then(response)
+            else:
+                self._unload(loaded)
+
+        loaded.partition.purgatory.when_committed(loaded.partition.log.log_end_offset, done)
+
+    async def read(self, key: str, question: Callable[[S], R]) -> R:
+        """Ask the shard of a key; the answer leaves once what it reveals is committed (E16)."""
+        loaded = await self.shard_of(key)
+        answer = question(loaded.shard)
+        await self._settled(loaded)
+        return answer
+
+    async def read_all(self, question: Callable[[S], list[R]]) -> list[R]:
+        """Ask every shard that has ever been used."""
+        answers: list[R] = []
+        for loaded in self.loaded():
+            answers.extend(question(loaded.shard))
+            await self._settled(loaded)
+        return answers
+
+    async def stop(self) -> None:
+        """Decide nothing more."""
+        self._stopped = True
+        for loaded in self.loaded():
+            self._cancel_timer(loaded)
+        for task in self._loading.values():
+            task.cancel()
+
+    # -- inside --------------------------------------------------------------------------------
+
+    async def _settled(self, loaded: Loaded[S]) -> None:
+        try:
+            await loaded.partition.purgatory.committed(loaded.partition.log.log_end_offset)
+        except FencelogError as error:
+            self._unload(loaded)
+            raise NotLeaderError(f"{loaded.partition.name}: {error}") from error
+
+    def _apply(
+        self,
+        loaded: Loaded[S],
+        rule: Callable[[S, Instant], Decision[R]],
+        transaction: InTransaction,
+    ) -> R | Rejected:
+        """Decide, append and replay, in one step."""
+        now = Instant(asyncio.get_running_loop().time())
+        decision = rule(loaded.shard, now)
+        if decision.records:
+            rejected = self._append(loaded, decision.records, now, transaction)
+            if rejected is not None:
+                return rejected
+        elif decision.moves_deadline:
+            self._schedule(loaded)
+        return decision.response
+
+    def _append(
+        self,
+        loaded: Loaded[S],
+        records: tuple[LogRecord, ...],
+        now: Instant,
+        transaction: InTransaction = NO_TRANSACTION,
+    ) -> Rejected | None:
+        """Store and replay one decision, in one step; Rejected only where a producer is refused."""
+        wall_ms = self._clock.now_ms()
+        batch = build_batch(
+            [RecordToWrite(key=r.key, value=r.value, timestamp_ms=wall_ms) for r in records],
+            producer_id=transaction.producer_id,
+            producer_epoch=transaction.producer_epoch,
+            transactional=bool(transaction),
+        )
+        view = memoryview(batch)
+        outcome = loaded.partition.log.append(
+            view, read_header(view), now_ms=wall_ms, guard=transaction.guard, internal=True
+        )
+        if isinstance(outcome, Rejected) and transaction and loaded.partition.failure is None:
+            return outcome
+        if not isinstance(outcome, Appended):
+            self._unload(loaded)
+            raise NotLeaderError(f"{loaded.partition.name} takes no records: {outcome}")
+        for position, record in enumerate(records):
+            loaded.shard.replay(record, Offset(outcome.base_offset + position), now)
+        self._flusher.dirty(loaded.partition)
+        self._schedule(loaded)
+        loaded.partition.purgatory.when_committed(
+            outcome.end_offset, lambda error: self._committed(loaded, error)
+        )
+        return None
+
+    def _committed(self, loaded: Loaded[S], error: Exception | None) -> None:
+        if error is None and not self._stopped:
+            self.on_committed(loaded)
+
+    async def _load(self, index: int) -> Loaded[S]:
+        partition = await self._open_partition(self.topic, index)
+        epoch = await self._next_epoch(f"{self.topic}-{index}")
+        loaded = Loaded(index=index, shard=self._new_shard(epoch), partition=partition)
+        now = Instant(asyncio.get_running_loop().time())
+        offset = partition.log.log_start_offset
+        # To the log's end: markers may come in while this reads.
+        while offset < partition.log.log_end_offset:
+            await partition.purgatory.committed(partition.log.log_end_offset)
+            plan = partition.log.read(offset, LOAD_BYTES, Isolation.REPLICATED)
+            assert isinstance(plan, ReadPlan), plan
+            data = await partition.store.read(plan)
+            if not data:
+                raise CorruptionError(f"{partition.name}: there is no record at offset {offset}")
+            for header, batch in iterate(data):
+                self._replay(loaded, header, batch, now)
+                offset = header.next_offset
+        partition.marked = lambda markers: self._marked(loaded, markers)
+        # What ran out by the wall clock while nobody looked is due now.
+        asyncio.get_running_loop().call_soon(self._expire, loaded)
+        return loaded
+
+    def _replay(
+        self, loaded: Loaded[S], header: BatchHeader, batch: memoryview, now: Instant
+    ) -> None:
+        if header.is_control:
+            if self._replay_marker is not None:
+                self._replay_marker(loaded.shard, header.producer_id, read_marker(batch).commit)
+            return
+        producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID
+        for stored in read_records(batch):
+            record = LogRecord(stored.key or b"", stored.value, producer_id)
+            loaded.shard.replay(record, stored.offset, now)
+
+    def _marked(self, loaded: Loaded[S], markers: Sequence[MarkerToWrite]) -> None:
+        """Markers are in the partition: the shard follows in the same step."""
+        if self._replay_marker is not None:
+            for marker in markers:
+                self._replay_marker(loaded.shard, marker.producer_id, marker.commit)
+
+    def _unload(self, loaded: Loaded[S]) -> None:
+        """Throw the shard away; the next request loads it from what is stored."""
+        self._cancel_timer(loaded)
+        loaded.dropped = True
+        if any(each is loaded for each in self.loaded()):
+            del self._loading[loaded.index]
+            self.on_unloaded(loaded)
+
+    # -- deadlines -----------------------------------------------------------------------------
+
+    def _cancel_timer(self, loaded: Loaded[S]) -> None:
+        if loaded.timer is not None:
+            loaded.timer.cancel()
+            loaded.timer = None
+
+    def _schedule(self, loaded: Loaded[S]) -> None:
+        deadline = loaded.shard.next_deadline()
+        if deadline is None or self._stopped or loaded.dropped:
+            self._cancel_timer(loaded)
+        elif loaded.timer is None or loaded.timer.when() != deadline:
+            self._cancel_timer(loaded)
+            loop = asyncio.get_running_loop()
+            loaded.timer = loop.call_at(deadline, self._expire, loaded)
+
+    def _expire(self, loaded: Loaded[S]) -> None:
+        loaded.timer = None
+        if self._stopped:
+            return
+        try:
+            self.carry_out(
+                loaded,
+                lambda shard, now: shard.expire(now, self._clock.now_ms()),
+                self.on_expired,
+            )
+        except NotLeaderError as error:
+            log.warning("a timeout could not be recorded: %s", error)
+            return
+        self._schedule(loaded)

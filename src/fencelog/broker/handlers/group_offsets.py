@@ -1,0 +1,344 @@
+"""Offsets that groups commit: by members, in transactions, or by who only records progress (S6).
+
+Version notes: OffsetFetch asks for one group up to version 7 and for several from 8 on. From 7 on a
+client knows UNSTABLE_OFFSET_COMMIT; an older one is told that the coordinator is loading, which it
+retries, too (rule E8). TxnOffsetCommit names the member from version 3 on (KIP-447), knows
+TRANSACTION_ABORTABLE from 4 on, and is transaction version 2 from 5 on (KIP-890).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from fencelog.broker.context import Broker
+from fencelog.broker.coordinators.runtime import InTransaction
+from fencelog.broker.handlers.verification import refuse_stale_connection, verify
+from fencelog.broker.network.connection import Request
+from fencelog.coordination.group.model import Caller
+from fencelog.coordination.group.records import CommittedOffset
+from fencelog.coordination.group.shard import Answers, Commit
+from fencelog.coordination.transaction.state import ClientVersion, ProducerIdAndEpoch
+from fencelog.errors import ErrorCode, NotLeaderError
+from fencelog.log.values import Rejected
+from fencelog.types import (
+    LeaderEpoch,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    TimestampMs,
+    TopicPartition,
+)
+from fencelog.wire.api_versions import OFFSETS_ENLIST_FROM
+from fencelog.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from fencelog.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from fencelog.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from fencelog.wire.own import app_of
+
+NO_OFFSET = CommittedOffset(
+    offset=Offset(-1), leader_epoch=LeaderEpoch(-1), metadata="", commit_ms=TimestampMs(-1)
+)
+UNSTABLE_FROM = 7
+ABORTABLE_FROM = 4
+Committed = dict[TopicPartition, CommittedOffset]
+
+
+class _Partition(Protocol):
+    """What OffsetCommit and TxnOffsetCommit say of one partition."""
+
+    partition_index: int
+    committed_offset: int
+    committed_leader_epoch: int
+    committed_metadata: str | None
+
+
+class _Topic(Protocol):
+    """What they say of one topic."""
+
+    name: str
+
+    @property
+    def partitions(self) -> Sequence[_Partition]:
+        """Its partitions."""
+        ...
+
+
+# -- committing ---------------------------------------------------------------------------------
+
+
+async def offset_commit(
+    broker: Broker, message: OffsetCommitRequest, request: Request
+) -> OffsetCommitResponse:
+    """Store a group's offsets durably; each partition has its own answer."""
+    del request
+    caller = Caller(
+        message.member_id, message.generation_id_or_member_epoch, message.group_instance_id
+    )
+    asked, answers = _asked(broker, message.group_id, message.topics, caller)
+    try:
+        answers |= await broker.groups.decide(
+            message.group_id,
+            lambda shard, now: shard.commit(asked, now=now, wall_ms=broker.clock.now_ms()),
+        )
+    except NotLeaderError:
+        answers |= dict.fromkeys(asked.offsets, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetCommitResponsePartition(
+                        partition_index=part.partition_index,
+                        error_code=answers[TopicPartition(topic.name, part.partition_index)],
+                    )
+                    for part in topic.partitions
+                ],
+            )
+            for topic in message.topics
+        ]
+    )
+
+
+def _asked(
+    broker: Broker, group: str, topics: Sequence[_Topic], caller: Caller
+) -> tuple[Commit, Answers]:
+    """What is to be stored, and the answers for partitions that there are not."""
+    offsets: Committed = {}
+    fenced: set[TopicPartition] = set()
+    answers: Answers = {}
+    for topic in topics:
+        known = broker.catalog.get(topic.name)
+        settings = None if known is None else known.log_config(broker.settings.topic_defaults)
+        for part in topic.partitions:
+            name = TopicPartition(topic.name, part.partition_index)
+            if known is None or not 0 <= name.partition < known.partitions:
+                answers[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                continue
+            offsets[name] = CommittedOffset(
+                offset=Offset(part.committed_offset),
+                leader_epoch=LeaderEpoch(part.committed_leader_epoch),
+                metadata=part.committed_metadata or "",
+            )
+            if settings is not None and settings.group_fence == "required":
+                fenced.add(name)
+    asked = Commit(group=group, offsets=offsets, caller=caller, fenced=frozenset(fenced))
+    return asked, answers
+
+
+async def txn_offset_commit(
+    broker: Broker, message: TxnOffsetCommitRequest, request: Request
+) -> TxnOffsetCommitResponse:
+    """Store a group's offsets in a transaction: they count once it is committed (rule E8)."""
+    version = request.header.api_version
+    refuse_stale_connection(broker, request, message.producer_id, message.producer_epoch)
+    caller = Caller(message.member_id, message.generation_id, message.group_instance_id)
+    asked, answers = _asked(broker, message.group_id, message.topics, caller)
+    producer = _Producer(
+        message.transactional_id,
+        ProducerIdAndEpoch(ProducerId(message.producer_id), ProducerEpoch(message.producer_epoch)),
+        ClientVersion.V2 if version >= OFFSETS_ENLIST_FROM else ClientVersion.V1,
+    )
+    try:
+        stored = await _commit_in_transaction(broker, asked, producer)
+        answers |= {name: _for_producer(error, version) for name, error in stored.items()}
+    except NotLeaderError:
+        answers |= dict.fromkeys(asked.offsets, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    TxnOffsetCommitResponsePartition(
+                        partition_index=part.partition_index,
+                        error_code=answers[TopicPartition(topic.name, part.partition_index)],
+                    )
+                    for part in topic.partitions
+                ],
+            )
+            for topic in message.topics
+        ]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Producer:
+    transactional_id: str
+    identity: ProducerIdAndEpoch
+    client_version: ClientVersion
+
+
+async def _commit_in_transaction(broker: Broker, asked: Commit, producer: _Producer) -> Answers:
+    """See that the transaction is open and has the group's partition, then append (E14)."""
+    producer_id, epoch = producer.identity
+    if not asked.group or producer_id < 0 or app_of(producer.transactional_id) is not None:
+        error = ErrorCode.INVALID_REQUEST if asked.group else ErrorCode.INVALID_GROUP_ID
+        return dict.fromkeys(asked.offsets, error)
+    loaded = await broker.groups.shard_of(asked.group)
+    partition = loaded.partition
+    guard = partition.log.begin_verification(producer_id, epoch)
+    if guard is not None:
+        errors = await verify(
+            broker,
+            producer.transactional_id,
+            producer.identity,
+            [partition.name],
+            producer.client_version,
+        )
+        if errors[partition.name] is not ErrorCode.NONE:
+            return dict.fromkeys(asked.offsets, errors[partition.name])
+    pending = replace(asked, producer_id=producer_id)
+    answers = await broker.groups.decide_in(
+        loaded,
+        InTransaction(producer_id, epoch, guard),
+        lambda shard, now: shard.commit(pending, now=now, wall_ms=broker.clock.now_ms()),
+    )
+    if isinstance(answers, Rejected):
+        return dict.fromkeys(asked.offsets, answers.error)
+    return answers
+
+
+def _for_producer(error: ErrorCode, version: int) -> ErrorCode:
+    """A refusal in the codes that TxnOffsetCommit may be answered with."""
+    if error is ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if error is ErrorCode.CONCURRENT_TRANSACTIONS:
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # markers are on their way: try again
+    if error is ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_FROM:
+        return ErrorCode.INVALID_TXN_STATE
+    return error
+
+
+# -- fetching -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A group's offsets, and where an open transaction may yet change them."""
+
+    offsets: Committed
+    unstable: frozenset[TopicPartition]
+
+    def error(self, name: TopicPartition, code: ErrorCode) -> ErrorCode:
+        """The code for a partition that is not stable, else NONE."""
+        return code if name in self.unstable else ErrorCode.NONE
+
+
+async def offset_fetch(
+    broker: Broker, message: OffsetFetchRequest, request: Request
+) -> OffsetFetchResponse:
+    """How far groups have come; -1 where a partition has no offset.
+
+    Every fetch is treated as one that requires stable offsets: a member that took over and read
+    from before an open transaction would do its work twice.
+    """
+    version = request.header.api_version
+    if version < 8:
+        found = await _fetch(broker, message.group_id, message.topics)
+        if isinstance(found, ErrorCode):
+            return OffsetFetchResponse(error_code=found)
+        if version >= UNSTABLE_FROM:
+            return OffsetFetchResponse(topics=_topics(found, ErrorCode.UNSTABLE_OFFSET_COMMIT))
+        # Some clients look at the whole, some at each partition.
+        loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        whole = loading if found.unstable else ErrorCode.NONE
+        return OffsetFetchResponse(error_code=whole, topics=_topics(found, loading))
+    groups = []
+    async for group in broker.time_slices.each(message.groups):
+        found = await _fetch(broker, group.group_id, group.topics)
+        if isinstance(found, ErrorCode):
+            answer = OffsetFetchResponseGroup(group_id=group.group_id, error_code=found)
+        else:
+            answer = OffsetFetchResponseGroup(group_id=group.group_id, topics=_group_topics(found))
+        groups.append(answer)
+    return OffsetFetchResponse(groups=groups)
+
+
+async def _fetch(
+    broker: Broker,
+    group: str,
+    asked: Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None,
+) -> _Found | ErrorCode:
+    """A group's offsets on the partitions asked for; on all that it has where none are named."""
+    wanted = None
+    if asked is not None:
+        wanted = [
+            TopicPartition(topic.name, index)
+            for topic in asked
+            for index in topic.partition_indexes
+        ]
+    try:
+        found, pending = await broker.groups.read(
+            group, lambda shard: (shard.fetch(group, wanted), shard.pending(group))
+        )
+    except NotLeaderError:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    names = [*found, *(pending - found.keys())] if wanted is None else wanted
+    unstable = pending.intersection(names)
+    offsets = {
+        name: NO_OFFSET if name in unstable else found.get(name, NO_OFFSET) for name in names
+    }
+    return _Found(offsets, unstable)
+
+
+def _by_topic(found: Committed) -> dict[str, Committed]:
+    topics: dict[str, Committed] = {}
+    for name in sorted(found):
+        topics.setdefault(name.topic, {})[name] = found[name]
+    return topics
+
+
+def _topics(found: _Found, unstable: ErrorCode) -> list[OffsetFetchResponseTopic]:
+    return [
+        OffsetFetchResponseTopic(
+            name=topic,
+            partitions=[
+                OffsetFetchResponsePartition(
+                    partition_index=name.partition,
+                    committed_offset=committed.offset,
+                    committed_leader_epoch=committed.leader_epoch,
+                    metadata=committed.metadata,
+                    error_code=found.error(name, unstable),
+                )
+                for name, committed in offsets.items()
+            ],
+        )
+        for topic, offsets in _by_topic(found.offsets).items()
+    ]
+
+
+def _group_topics(found: _Found) -> list[OffsetFetchResponseTopics]:
+    return [
+        OffsetFetchResponseTopics(
+            name=topic,
+            partitions=[
+                OffsetFetchResponsePartitions(
+                    partition_index=name.partition,
+                    committed_offset=committed.offset,
+                    committed_leader_epoch=committed.leader_epoch,
+                    metadata=committed.metadata,
+                    error_code=found.error(name, ErrorCode.UNSTABLE_OFFSET_COMMIT),
+                )
+                for name, committed in offsets.items()
+            ],
+        )
+        for topic, offsets in _by_topic(found.offsets).items()
+    ]

@@ -1,0 +1,132 @@
+"""ListOffsets, and where leader epochs end."""
+
+from fencelog.broker.context import Broker
+from fencelog.broker.handlers.fetch import epoch_error
+from fencelog.broker.network.connection import Request
+from fencelog.broker.partitions.partition import Partition
+from fencelog.errors import CorruptionError, ErrorCode, StorageError, WireError
+from fencelog.log.partition_log import PartitionLog
+from fencelog.log.values import Isolation
+from fencelog.types import Offset, TimestampMs
+from fencelog.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from fencelog.wire.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+NO_TIMESTAMP = TimestampMs(-1)
+
+
+async def list_offsets(
+    broker: Broker, message: ListOffsetsRequest, request: Request
+) -> ListOffsetsResponse:
+    """Earliest, latest (for a transactional reader the LSO), or the first at or after a time."""
+    del request
+    topics = []
+    async for topic in broker.time_slices.each(message.topics):
+        answers = [
+            await _one(broker, topic.name, part, message.isolation_level)
+            async for part in broker.time_slices.each(topic.partitions)
+        ]
+        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+    return ListOffsetsResponse(topics=topics)
+
+
+async def _one(
+    broker: Broker, topic: str, asked: ListOffsetsPartition, isolation: int
+) -> ListOffsetsPartitionResponse:
+    index = asked.partition_index
+    partition = broker.logs.get(topic, index)
+    if partition is None:
+        error = broker.logs.missing(topic, index)
+    elif isolation not in tuple(Isolation) or asked.timestamp < MAX_TIMESTAMP:
+        error = ErrorCode.INVALID_REQUEST
+    else:
+        error = epoch_error(asked.current_leader_epoch, partition.log.leader_epoch)
+    if partition is None or error is not ErrorCode.NONE:
+        return ListOffsetsPartitionResponse(partition_index=index, error_code=error)
+    try:
+        found = await _find(partition, TimestampMs(asked.timestamp), Isolation(isolation))
+    except (CorruptionError, StorageError):
+        return ListOffsetsPartitionResponse(
+            partition_index=index, error_code=ErrorCode.KAFKA_STORAGE_ERROR
+        )
+    except WireError:
+        # Batches are stored unopened: what one holds is its producer's mistake, not this client's.
+        return ListOffsetsPartitionResponse(
+            partition_index=index, error_code=ErrorCode.CORRUPT_MESSAGE
+        )
+    if found is None:
+        return ListOffsetsPartitionResponse(partition_index=index)
+    offset, timestamp = found
+    return ListOffsetsPartitionResponse(
+        partition_index=index,
+        offset=offset,
+        timestamp=timestamp,
+        leader_epoch=partition.log.leader_epoch,
+    )
+
+
+async def _find(
+    partition: Partition, asked: TimestampMs, isolation: Isolation
+) -> tuple[Offset, TimestampMs] | None:
+    """Offset and timestamp that answer a request; an end has no timestamp (-1)."""
+    log = partition.log
+    if asked == EARLIEST:
+        return log.log_start_offset, NO_TIMESTAMP
+    if asked == LATEST:
+        return _end(log, isolation), NO_TIMESTAMP
+    wanted = log.max_timestamp if asked == MAX_TIMESTAMP else asked
+    return await partition.store.find_timestamp(wanted, isolation)
+
+
+def _end(log: PartitionLog, isolation: Isolation) -> Offset:
+    """Where a reader of this isolation finds the end (F6)."""
+    match isolation:
+        case Isolation.TRANSACTIONAL:
+            return log.last_stable_offset
+        case Isolation.REPLICATED:
+            return log.high_watermark
+        case Isolation.TAIL:
+            return log.log_end_offset
+
+
+async def offset_for_leader_epoch(
+    broker: Broker, message: OffsetForLeaderEpochRequest, request: Request
+) -> OffsetForLeaderEpochResponse:
+    """Tell readers where the epochs that they have seen end here, so that they see a fork (F7)."""
+    del request
+    topics = []
+    async for topic in broker.time_slices.each(message.topics):
+        asked = broker.time_slices.each(topic.partitions)
+        ends = [_epoch_end(broker, topic.topic, part) async for part in asked]
+        topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=ends))
+    return OffsetForLeaderEpochResponse(topics=topics)
+
+
+def _epoch_end(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+    partition = broker.logs.get(topic, asked.partition)
+    if partition is None:
+        error = broker.logs.missing(topic, asked.partition)
+    else:
+        error = epoch_error(asked.current_leader_epoch, partition.log.leader_epoch)
+    if partition is None or error is not ErrorCode.NONE:
+        return EpochEndOffset(partition=asked.partition, error_code=error)
+    found = partition.log.end_of_epoch(asked.leader_epoch)
+    if found is None:
+        return EpochEndOffset(partition=asked.partition)
+    return EpochEndOffset(
+        partition=asked.partition, leader_epoch=found.epoch, end_offset=found.offset
+    )

@@ -1,0 +1,106 @@
+"""Records without a key: a compacted topic takes none, since under no key nothing is newest (F4).
+
+To see that, a batch has to be opened, and one that fits a frame may unpack to millions of records.
+So a small one is looked through at once, and any other in turns; what no client sends is refused.
+"""
+
+from collections.abc import Iterable
+
+from fencelog.broker.network.time_slices import TimeSlices
+from fencelog.broker.partitions.partition import Partition
+from fencelog.errors import ErrorCode, LimitError, WireError
+from fencelog.wire.batch import BatchHeader
+from fencelog.wire.filtering import plain_records, walk
+from fencelog.wire.hot import PartitionResult
+
+RECORD_ERRORS_MAX = 100
+"""Records named in one answer."""
+RECORDS_AT_ONCE, BYTES_AT_ONCE = 5_000, 2 * 1024 * 1024
+"""Looked through without a turn of the loop in between."""
+RECORDS_MAX, BYTES_MAX = 250_000, 32 * 1024 * 1024
+"""Of one batch, decompressed: some thirty times what clients send."""
+
+
+class _Seen:
+    """The keyless records of a batch, of which the first are named."""
+
+    def __init__(self) -> None:
+        self.named: list[int] = []
+        self.count = 0
+
+    def add(self, position: int) -> None:
+        self.count += 1
+        if self.count <= RECORD_ERRORS_MAX:
+            self.named.append(position)
+
+
+def find_keyless(
+    partition: Partition, header: BatchHeader, batch: memoryview
+) -> PartitionResult | None:
+    """Return why a batch is refused, None where it is not.
+
+    Raises LimitError for a batch that only ``find_keyless_in_slices`` may look through.
+    """
+    if header.size > partition.log.config.max_message_bytes:
+        return None  # refused for that, unopened
+    if header.record_count > RECORDS_AT_ONCE:
+        raise LimitError(f"{header.record_count} records")
+    seen = _Seen()
+    try:
+        plain = plain_records(header, batch, BYTES_AT_ONCE)
+        for position, record in enumerate(walk(header, plain)):
+            if record.key is None:
+                seen.add(position)
+    except LimitError:
+        raise
+    except WireError as error:
+        return _malformed(partition, header, error)
+    return _verdict(partition, header, seen)
+
+
+async def find_keyless_in_slices(
+    partition: Partition, header: BatchHeader, batch: memoryview, time_slices: TimeSlices
+) -> PartitionResult | None:
+    """Say why a large batch is refused; None where it is not."""
+    index = partition.name.partition
+    limit = max(BYTES_MAX, partition.log.config.max_message_bytes)
+    if header.record_count > RECORDS_MAX:
+        partition.log.refused(header)
+        text = f"{header.record_count} records in one batch, limit {RECORDS_MAX}"
+        return PartitionResult(index, ErrorCode.MESSAGE_TOO_LARGE, error_message=text)
+    seen = _Seen()
+    await time_slices.next()
+    try:
+        records: Iterable[tuple[int, bytes | None]] = (
+            (position, record.key)
+            for position, record in enumerate(walk(header, plain_records(header, batch, limit)))
+        )
+        async for position, key in time_slices.each(records):
+            if key is None:
+                seen.add(position)
+    except LimitError as error:
+        partition.log.refused(header)
+        return PartitionResult(index, ErrorCode.MESSAGE_TOO_LARGE, error_message=str(error))
+    except WireError as error:
+        return _malformed(partition, header, error)
+    return _verdict(partition, header, seen)
+
+
+def _malformed(partition: Partition, header: BatchHeader, error: WireError) -> PartitionResult:
+    partition.log.refused(header)
+    index = partition.name.partition
+    return PartitionResult(index, ErrorCode.INVALID_RECORD, error_message=str(error))
+
+
+def _verdict(partition: Partition, header: BatchHeader, seen: _Seen) -> PartitionResult | None:
+    if not seen.count:
+        return None
+    partition.log.refused(header)
+    topic, index = partition.name
+    reason = f"{topic} is compacted: a record needs a key"
+    return PartitionResult(
+        index,
+        ErrorCode.INVALID_RECORD,
+        error_message=f"{reason}, and {seen.count} of {header.record_count} have none",
+        record_errors=tuple((position, reason) for position in seen.named),
+    )

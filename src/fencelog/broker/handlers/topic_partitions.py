@@ -1,0 +1,121 @@
+"""What changes a topic's partitions: DeleteRecords, CreatePartitions."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from fencelog.broker.context import Broker
+from fencelog.broker.network.connection import Request
+from fencelog.broker.partitions.partition import Partition
+from fencelog.errors import ErrorCode, RequestError
+from fencelog.types import Offset, TopicPartition
+from fencelog.wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+from fencelog.wire.messages.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+
+NO_OFFSET = -1
+
+
+async def delete_records(
+    broker: Broker, message: DeleteRecordsRequest, request: Request
+) -> DeleteRecordsResponse:
+    """Begin each partition at the offset asked for (D4); answered once that is durable."""
+    del request
+    errors: dict[TopicPartition, ErrorCode] = {}
+    wanted: dict[Partition, Offset] = {}
+    async for topic in broker.time_slices.each(message.topics):
+        async for asked in broker.time_slices.each(topic.partitions):
+            name = TopicPartition(topic.name, asked.partition_index)
+            partition = broker.logs.get(*name)
+            error = _refusal(broker, name, partition)
+            if partition is None or error is not ErrorCode.NONE:
+                errors[name] = error
+            else:
+                wanted[partition] = Offset(asked.offset)
+    outcomes = await broker.logs.delete_records(wanted)
+    errors |= {partition.name: error for partition, error in outcomes.items()}
+    starts = {partition.name: partition.log.log_start_offset for partition in wanted}
+    return DeleteRecordsResponse(
+        topics=[
+            DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=[
+                    _result(TopicPartition(topic.name, asked.partition_index), errors, starts)
+                    async for asked in broker.time_slices.each(topic.partitions)
+                ],
+            )
+            async for topic in broker.time_slices.each(message.topics)
+        ]
+    )
+
+
+def _refusal(broker: Broker, name: TopicPartition, partition: Partition | None) -> ErrorCode:
+    """Why a partition's records may not be deleted; NONE where they may."""
+    topic = broker.catalog.get(name.topic)
+    if topic is not None and topic.internal:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    if partition is None:
+        return broker.logs.missing(*name)
+    if "delete" not in partition.log.config.cleanup_policy:
+        # Of a compacted topic every key's newest value is kept: nobody may cut it off.
+        return ErrorCode.POLICY_VIOLATION
+    return ErrorCode.NONE
+
+
+def _result(
+    name: TopicPartition,
+    errors: Mapping[TopicPartition, ErrorCode],
+    starts: Mapping[TopicPartition, Offset],
+) -> DeleteRecordsPartitionResult:
+    error = errors[name]
+    low_watermark = starts[name] if error is ErrorCode.NONE else NO_OFFSET
+    return DeleteRecordsPartitionResult(
+        partition_index=name.partition, low_watermark=low_watermark, error_code=error
+    )
+
+
+async def create_partitions(
+    broker: Broker, message: CreatePartitionsRequest, request: Request
+) -> CreatePartitionsResponse:
+    """Raise each topic's partition count to the one asked for, or say why not."""
+    del request
+    times = Counter(topic.name for topic in message.topics)
+    results = []
+    async for asked in broker.time_slices.each(message.topics):
+        error, text = ErrorCode.NONE, None
+        try:
+            await _add(broker, asked, times[asked.name], validate_only=message.validate_only)
+        except RequestError as refused:
+            error, text = refused.code, str(refused)
+        results.append(
+            CreatePartitionsTopicResult(name=asked.name, error_code=error, error_message=text)
+        )
+    return CreatePartitionsResponse(results=results)
+
+
+async def _add(
+    broker: Broker, asked: CreatePartitionsTopic, times: int, *, validate_only: bool
+) -> None:
+    if times > 1:
+        raise RequestError(ErrorCode.INVALID_REQUEST, f"topic {asked.name} is named more than once")
+    topic = broker.catalog.get(asked.name)
+    if topic is None:
+        raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {asked.name}")
+    broker.logs.check_count(topic, asked.count)
+    if asked.assignments is not None and [one.broker_ids for one in asked.assignments] != [
+        [broker.config.node_id]
+    ] * (asked.count - topic.partitions):
+        raise RequestError(
+            ErrorCode.INVALID_REPLICATION_ASSIGNMENT,
+            f"{asked.name}: each new partition must be on broker {broker.config.node_id}",
+        )
+    if not validate_only:
+        await broker.logs.add_partitions(topic, asked.count)

@@ -1,0 +1,1 @@
+"""Topics and settings: what the cluster knows, and how it changes."""

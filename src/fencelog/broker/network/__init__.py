@@ -1,0 +1,1 @@
+"""Connections, their frames, and how requests share the loop."""

@@ -1,0 +1,152 @@
+"""The listening socket and what all its connections share: limits, budget, sweeping, drain."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from fencelog.broker.config import BrokerConfig
+from fencelog.broker.network.connection import Answer, Connection
+from fencelog.types import Instant
+
+log = logging.getLogger(__name__)
+
+SCRATCH_BYTES = 256 * 1024
+SWEEP_INTERVAL_S = 5.0
+
+
+class Server:
+    """Accepts connections and hands their frames to one dispatch function."""
+
+    def __init__(
+        self, config: BrokerConfig, dispatch: Callable[[bytearray, Connection], Answer]
+    ) -> None:
+        """Prepare; nothing listens before ``start``."""
+        self._config = config
+        self._dispatch = dispatch
+        self._connections: dict[Connection, None] = {}  # a set in order of acceptance
+        self._queued_bytes = 0
+        self._growing: dict[Connection, None] = {}
+        """Whose frames have asked for more room than they got at once, in that order."""
+        self._listener: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._accepted = 0
+        self._draining = False
+        self._answered = asyncio.Event()
+        # Shared by all connections: a loop fills and hands it over without a turn in between.
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.frame_bytes_max = config.frame_bytes_max
+
+    async def start(self) -> tuple[str, int]:
+        """Listen; returns the address bound, with the real port where 0 was asked for."""
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(
+            lambda: Connection(self, loop),
+            self._config.host,
+            self._config.port,
+            backlog=1024,
+            reuse_address=True,
+        )
+        self._schedule_sweep(loop)
+        host, port = self._listener.sockets[0].getsockname()[:2]
+        return host, port
+
+    async def stop(self, drain_s: float = 5.0) -> None:
+        """Accept no more, let begun requests end (bounded), then close."""
+        self._draining = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._listener is not None:
+            self._listener.close()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + drain_s
+        busy = [connection for connection in self._connections if connection.busy]
+        while busy and loop.time() < deadline:
+            self._answered.clear()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._answered.wait()
+            except TimeoutError:
+                break
+            busy = [each for each in busy if each in self._connections and each.busy]
+        for connection in list(self._connections):
+            connection.close()
+
+    # -- what connections ask ------------------------------------------------------------------
+
+    def handle(self, frame: bytearray, connection: Connection) -> Answer:
+        """Hand a frame to the dispatcher."""
+        return self._dispatch(frame, connection)
+
+    def opened(self, connection: Connection) -> bool:
+        """Count and number a connection, within ``max.connections``."""
+        if self._draining:
+            return False
+        if len(self._connections) >= self._config.connections_max:
+            log.warning(
+                "refusing %s: %d connections are open, max.connections is %d",
+                connection.peer,
+                len(self._connections),
+                self._config.connections_max,
+            )
+            return False
+        self._connections[connection] = None
+        self._accepted += 1
+        connection.number = self._accepted
+        return True
+
+    def closed(self, connection: Connection) -> None:
+        """Forget a connection."""
+        self._connections.pop(connection, None)
+        self.received(connection)
+
+    def reserve(self, size: int) -> bool:
+        """Count bytes of queued requests; False while the budget is exceeded."""
+        self._queued_bytes += size
+        return self._queued_bytes <= self._config.queued_bytes_max
+
+    def release(self, size: int) -> None:
+        """Uncount bytes of an answered request."""
+        self._queued_bytes -= size
+        assert self._queued_bytes >= 0, self._queued_bytes
+        self._answered.set()
+        if self._growing and self.reserve(0):
+            for connection in list(self._growing):
+                connection.fed()
+
+    def may_grow(self, connection: Connection) -> bool:
+        """Whether a large frame gets more room: while there is some, and the first one always.
+
+        Without one that may go on, frames that are half here would wait for each other.
+        """
+        self._growing[connection] = None
+        return self.reserve(0) or next(iter(self._growing)) is connection
+
+    def received(self, connection: Connection) -> None:
+        """A frame is whole, or its connection gone: the next one may go on."""
+        if connection in self._growing:
+            del self._growing[connection]
+            for first in self._growing:
+                first.fed()
+                break
+
+    # -- sweeping ------------------------------------------------------------------------------
+
+    def _schedule_sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._sweeper = loop.call_later(SWEEP_INTERVAL_S, self._sweep, loop)
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Close connections that are idle, dribble a frame (slow loris) or do not read answers."""
+        now = Instant(loop.time())
+        for connection in list(self._connections):
+            begun, stalled = connection.frame_begun, connection.stalled_since
+            if connection.closing:
+                connection.abort()  # closed at an earlier sweep, and its peer took nothing since
+            elif stalled is not None and now - stalled > self._config.idle_timeout_s:
+                connection.fail(f"answers were not read for {now - stalled:.0f} s")
+            elif connection.is_starved:
+                continue  # we do not read
+            elif begun is not None and now - begun > self._config.frame_timeout_s:
+                connection.fail(f"a frame was not whole after {now - begun:.0f} s")
+            elif not connection.busy and now - connection.last_heard > self._config.idle_timeout_s:
+                connection.close()
+        self._schedule_sweep(loop)

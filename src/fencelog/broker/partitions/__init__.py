@@ -1,0 +1,1 @@
+"""Open partitions: their replicas, waits, flushes and upkeep."""

@@ -1,0 +1,29 @@
+"""Work that is mostly waiting for the disk, several pieces of it at a time."""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+
+CONCURRENCY_MAX = 16
+"""As many as the disk's threads: more would wait in another queue."""
+
+
+async def run_bounded(work: Sequence[Coroutine[None, None, None]]) -> None:
+    """Do all of it, begun in its order; where a piece raises, the rest is given up."""
+    left = iter(work)
+
+    async def run() -> None:
+        for piece in left:
+            await piece
+
+    loop = asyncio.get_running_loop()
+    workers = [loop.create_task(run()) for _ in range(min(CONCURRENCY_MAX, len(work)))]
+    try:
+        for worker in workers:
+            await worker
+    finally:
+        for worker in workers:
+            worker.cancel()
+        for piece in left:
+            piece.close()
+        if workers:
+            await asyncio.wait(workers)

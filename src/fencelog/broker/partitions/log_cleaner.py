@@ -1,0 +1,107 @@
+"""Compacts what has ``cleanup.policy=compact``: one log at a time, the dirtiest one first.
+
+It runs beside everything else and takes a few milliseconds at a time. A damaged log is left as it
+is until the next start; on a full disk every log is, until there is room. The others go on.
+"""
+
+import asyncio
+import logging
+from contextlib import suppress
+
+from fencelog.broker.partitions.log_manager import LogManager
+from fencelog.broker.partitions.partition import Partition
+from fencelog.errors import CorruptionError, StorageError, WireError
+from fencelog.log.compaction import KEYS_MAX
+from fencelog.log.compaction_round import CompactionNeed
+from fencelog.ports import WallClock
+from fencelog.storage.compaction import Compaction, CompactionStoppedError
+
+log = logging.getLogger(__name__)
+
+
+class LogCleaner:
+    """The only caller of compaction."""
+
+    def __init__(
+        self, logs: LogManager, clock: WallClock, interval_s: float, keys_max: int = KEYS_MAX
+    ) -> None:
+        """``interval_s``: how long to wait where nothing is due."""
+        self._logs = logs
+        self._clock = clock
+        self._interval_s = interval_s
+        self._keys_max = keys_max
+        self._stopping = asyncio.Event()
+        self._turn = asyncio.Lock()
+        self._given_up: set[Partition] = set()
+
+    async def run(self) -> None:
+        """Compact for as long as the broker serves."""
+        while not self._stopping.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._interval_s):
+                    await self._stopping.wait()
+            await self.clean_all()
+
+    def stop(self) -> None:
+        """Let ``run`` end, at once or after the swap of a file that is under way."""
+        self._stopping.set()
+
+    async def clean_all(self) -> None:
+        """Do every round that is due now, and none twice."""
+        async with self._turn:
+            await self._clean_all()
+
+    async def _clean_all(self) -> None:
+        needs = [(self._need_of(partition), partition) for partition in self._logs.partitions()]
+        due = [(need.dirty_ratio, partition) for need, partition in needs if need is not None]
+        for _, partition in sorted(due, key=lambda each: (-each[0], each[1].name)):
+            if self._stopping.is_set():
+                return
+            need = self._need_of(partition)
+            if need is not None:
+                await self._clean(partition, need)
+
+    def _need_of(self, partition: Partition) -> CompactionNeed | None:
+        """What there is to do for a partition; None where nothing is due."""
+        policy = partition.log.config.cleanup_policy
+        if "compact" not in policy or partition.failure is not None or partition in self._given_up:
+            return None
+        need = partition.log.compaction_need(
+            self._logs.first_dirty(partition),
+            partition.store.recovery_point,
+            self._clock.now_ms(),
+        )
+        return need if need.is_due else None
+
+    async def _clean(self, partition: Partition, need: CompactionNeed) -> None:
+        try:
+            saved = await self._round(partition, need)
+        except CompactionStoppedError as reason:
+            log.info("%s: compaction put off: %s", partition.name, reason)
+        except (CorruptionError, WireError) as error:
+            self._given_up.add(partition)
+            log.error("%s is not compacted any more: %s", partition.name, error)  # noqa: TRY400
+        except StorageError as error:
+            if partition.store.failure is not None:
+                partition.fail(error)
+            elif partition.failure is None:
+                log.error("%s: compaction is put off: %s", partition.name, error)  # noqa: TRY400
+        else:
+            log.info("%s: compaction saved %d bytes", partition.name, saved)
+
+    async def _round(self, partition: Partition, need: CompactionNeed) -> int:
+        first_dirty = self._logs.first_dirty(partition)
+        compaction = Compaction(
+            partition.store,
+            partition.log.compaction(first_dirty, need.end, self._clock.now_ms(), self._keys_max),
+            lambda: not self._stopping.is_set() and partition.failure is None,
+        )
+        end = await compaction.map()
+        await self._logs.note_compacted(partition, first_dirty)
+        try:
+            saved = await compaction.clean()
+        finally:
+            # Whoever waits for more finds it in another file now.
+            partition.purgatory.wake_readers()
+        await self._logs.note_compacted(partition, end)
+        return saved

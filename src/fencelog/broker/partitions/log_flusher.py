@@ -1,0 +1,102 @@
+"""Takes what was appended to disk, at its own pace: one write and one sync per partition and round.
+
+Requests only change memory and wait. A round takes all tails at once; in ``fsync`` mode the syncs
+of a round run side by side, and a partition whose sync is under way gathers its next tail
+meanwhile, so a producer waits for its own partition's disk time only.
+"""
+
+import asyncio
+
+from fencelog.broker.partitions.partition import Partition
+from fencelog.errors import StorageError
+from fencelog.types import Offset
+
+
+class LogFlusher:
+    """The only caller of ``PartitionStore.write`` and ``sync`` while the broker serves."""
+
+    def __init__(self, *, sync: bool) -> None:
+        """``sync``: whether an acknowledgement waits for stable storage (D1)."""
+        self._sync = sync
+        self._dirty: dict[Partition, None] = {}
+        self._syncing: set[Partition] = set()
+        self._woken: asyncio.Future[None] | None = None
+        """What ``run`` waits for while there is nothing that it may flush."""
+        self._writing = False
+        self._ended = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def dirty(self, partition: Partition) -> None:
+        """Something was appended to this partition."""
+        self._dirty[partition] = None
+        if not self._ended:
+            self._idle.clear()
+        if partition not in self._syncing:
+            self._wake()
+
+    async def run(self) -> None:
+        """Flush for as long as the broker serves."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.TaskGroup() as syncs:
+                while True:
+                    ready = [p for p in self._dirty if p not in self._syncing]
+                    if not ready:
+                        self._woken = loop.create_future()
+                        await self._woken
+                        continue
+                    self._writing = True
+                    for partition in ready:
+                        del self._dirty[partition]
+                        await self._flush(partition, syncs)
+                    self._writing = False
+                    self._update_idle()
+        finally:
+            self._ended = True
+            self._idle.set()
+
+    def _wake(self) -> None:
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+    async def drained(self) -> None:
+        """Return when nothing is left to flush, or nobody is left to do it."""
+        await self._idle.wait()
+
+    async def _flush(self, partition: Partition, syncs: asyncio.TaskGroup) -> None:
+        if partition.failure is not None:
+            return
+        tail = partition.log.take_unflushed()
+        if not tail:
+            return
+        end_offset = tail[-1].end_offset
+        try:
+            await partition.store.write(tail)
+        except StorageError as error:
+            partition.fail(error)
+            return
+        partition.log.written(end_offset)
+        if self._sync:
+            self._syncing.add(partition)
+            syncs.create_task(self._sync_one(partition, end_offset))
+        else:
+            partition.flushed(end_offset)
+
+    async def _sync_one(self, partition: Partition, end_offset: Offset) -> None:
+        try:
+            await partition.store.sync()
+        except StorageError as error:
+            partition.fail(error)
+        else:
+            if partition.failure is None:
+                partition.flushed(end_offset)
+        finally:
+            self._syncing.discard(partition)
+        if partition in self._dirty:
+            self._wake()
+        self._update_idle()
+
+    def _update_idle(self) -> None:
+        if not self._dirty and not self._syncing and not self._writing:
+            self._idle.set()

@@ -1,0 +1,55 @@
+"""Where logs begin: retention and DeleteRecords raise it, of many partitions at once (D4)."""
+
+from collections.abc import Callable, Mapping
+
+from fencelog.broker.partitions.partition import Partition
+from fencelog.errors import StorageError
+from fencelog.storage.directory import DataDirectory
+from fencelog.types import Offset
+
+
+async def sync(partition: Partition) -> None:
+    """Bring what is written to stable storage; where that fails the partition is out of service."""
+    if partition.failure is not None:
+        return
+    try:
+        await partition.store.sync()
+    except StorageError as error:
+        partition.fail(error)
+
+
+async def begin_at(
+    directory: DataDirectory,
+    starts: Mapping[Partition, Offset],
+    is_open: Callable[[Partition], bool],
+) -> dict[Partition, StorageError]:
+    """Raise log starts: stored first, seen by readers after, so that they never go back.
+
+    A log is synced up to there before, or a power cut could leave its end below its start. Returns
+    where it failed. Raises StorageError where none could be stored.
+    """
+    failed: dict[Partition, StorageError] = {}
+    ready: dict[Partition, Offset] = {}
+    for partition, start in starts.items():
+        if start <= partition.log.log_start_offset:
+            continue
+        if partition.store.recovery_point < start:
+            await sync(partition)
+        if partition.failure is None:
+            ready[partition] = start
+        else:
+            problem = f"{partition.name} is out of service: {partition.failure}"
+            failed[partition] = StorageError(problem)
+    if ready:
+        await directory.checkpoint({}, {each.name: start for each, start in ready.items()})
+    for partition, start in ready.items():
+        if not is_open(partition):
+            continue  # deleted meanwhile
+        gone = partition.log.advance_start(start)
+        partition.purgatory.wake_readers()
+        if isinstance(gone, list) and gone:
+            try:
+                await partition.store.delete_segments_below(start)
+            except StorageError as error:
+                failed[partition] = error
+    return failed

@@ -1,0 +1,310 @@
+"""Sends finished batches: in order per partition, several in flight, each stored once.
+
+A sequence number is given to a batch when it is queued and never changed; after a lost connection
+or a retriable answer everything unacknowledged is sent again under the same numbers, and the broker
+tells what it already has (E4, E13).
+
+Transactions are of version 2 (KIP-890): the first write on a partition enlists it, and each end
+brings the epoch of the next transaction, under which sequences begin at 0 again. So a request that
+is still under way when a transaction ends, a write or the end itself, is fenced by its epoch and
+need not be waited for (E14).
+"""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fencelog.client.batches import EncodedBatch
+from fencelog.client.cluster import TRANSACTION, Cluster
+from fencelog.client.connection import Connection
+from fencelog.client.model import Compression, Delivery, Joined
+from fencelog.client.partition_sender import PartitionSender, ProducerIdentity
+from fencelog.client.retry import RETRIABLE, again, failure, retrying
+from fencelog.client.versioned_transactions import Transactions
+from fencelog.errors import ErrorCode, FencelogError, RequestError
+from fencelog.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
+from fencelog.wire.api_versions import END_BUMPS_FROM, ApiKey
+from fencelog.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
+from fencelog.wire.messages.init_producer_id import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from fencelog.wire.primitives import error_code
+
+WAITING_BYTES_MAX = 32 << 20
+"""Bytes queued and not acknowledged; a writer that has more waits."""
+INIT_VERSION_MAX = 5  # above it a transaction may be prepared for others to decide (KIP-939)
+END_VERSION_MAX = END_BUMPS_FROM
+FENCED = frozenset(
+    {
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProducerOptions:
+    """How a producer writes. ``joined`` makes it an attempt of a versioned transaction."""
+
+    idempotent: bool = True
+    acks: int = -1
+    transactional_id: str | None = None
+    transaction_timeout_ms: int = 60_000
+    compression: Compression = "none"
+    joined: Joined | None = None
+
+
+async def open_sender(cluster: Cluster, options: ProducerOptions) -> "Sender":
+    """Return a sender with an identity of its own.
+
+    With a transactional id the older incarnation is fenced, and its open transaction ended, before
+    this returns (E7).
+    """
+    sender = Sender(cluster, options)
+    await sender.open()
+    return sender
+
+
+class Sender:
+    """Queues batches per partition and sends them. Belongs to one event loop."""
+
+    def __init__(self, cluster: Cluster, options: ProducerOptions) -> None:
+        """Make it with ``open_sender``."""
+        self._cluster = cluster
+        self._options = options
+        self._identity = ProducerIdentity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH, None)
+        self._partitions: dict[TopicPartition, PartitionSender] = {}
+        self._in_transaction = options.joined is not None
+        self._wrote = False
+        self._end_is_unknown = False
+        self._waiting_bytes = 0
+        self._deliveries: list[Delivery] = []
+        self._failure: RequestError | None = None
+        self._changed = asyncio.Event()
+        self._renewal: asyncio.Task[None] | None = None
+
+    @property
+    def compression(self) -> Compression:
+        """The codec that batches are to have."""
+        return self._options.compression
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction was begun here and not ended."""
+        return self._in_transaction and self._options.joined is None
+
+    async def open(self) -> None:
+        """Obtain the producer id and epoch."""
+        joined = self._options.joined
+        if joined is not None:
+            self._identity = ProducerIdentity(
+                joined.producer_id, joined.producer_epoch, joined.transactional_id
+            )
+            self._renewal = asyncio.create_task(self._renew(joined))
+        elif self._options.idempotent or self._options.transactional_id is not None:
+            self._identity = await self._initialise()
+
+    async def enqueue(self, batches: Iterable[EncodedBatch]) -> None:
+        """Queue batches; waits while too many bytes are unacknowledged.
+
+        Raises the failure of an earlier batch: nothing is accepted after it.
+        """
+        batches = list(batches)
+        if batches and self._options.transactional_id is not None and not self._in_transaction:
+            raise FencelogError("a transactional producer writes inside a transaction; call begin")
+        for batch in batches:
+            while self._waiting_bytes > WAITING_BYTES_MAX and not self._failure:
+                await self._changed.wait()
+            self._check()
+            self._waiting_bytes += len(batch.buffer)
+            self._partition(batch.partition).put(batch)
+
+    async def flush(self) -> list[Delivery]:
+        """Return what was acknowledged since the last flush, once nothing is unacknowledged.
+
+        Raises RequestError where a batch was refused or could not be delivered in time.
+        """
+        while self._waiting_bytes and not self._failure:
+            await self._changed.wait()
+        self._check()
+        deliveries, self._deliveries = self._deliveries, []
+        return deliveries
+
+    async def begin(self) -> None:
+        """Begin a transaction. Raises FencelogError without a transactional id, or inside one."""
+        self._check()
+        if self._options.transactional_id is None:
+            raise FencelogError("transactions need a transactional id")
+        if self._in_transaction:
+            raise FencelogError("a transaction is open already; commit or abort it first")
+        self._in_transaction = True
+
+    async def end(self, *, commit: bool) -> None:
+        """Commit after everything is acknowledged, or abort; returns once it is decided.
+
+        Raises RequestError: fenced, or the transaction timed out, or nobody has answered; then it
+        may be decided, and ``abort`` finds that out.
+        """
+        if not self.in_transaction:
+            raise FencelogError("no transaction is open; call begin first")
+        if commit:
+            await self.flush()
+        elif self._failure is not None and self._failure.code in FENCED:
+            self._check()  # A zombie must not get an epoch.
+        await self._drop()
+        if self._end_is_unknown and not commit:
+            # Who does not know how its end came out cannot name its epoch, and asks for a new one;
+            # obtaining it aborts what is still open (E7).
+            identity = await self._initialise(self._identity)
+        elif self._wrote or self._failure is not None:
+            identity = await self._end_transaction(commit=commit)
+        else:
+            identity = self._identity
+        self._identity = identity
+        self._failure = None
+        self._wrote = self._end_is_unknown = self._in_transaction = False
+
+    async def close(self) -> None:
+        """Stop sending. What is unacknowledged may or may not be stored."""
+        if self._renewal is not None:
+            self._renewal.cancel()
+        await self._drop()
+
+    # --- called by the partitions
+
+    def acknowledged(self, delivery: Delivery, size: int) -> None:
+        """Count a batch as stored."""
+        self._waiting_bytes -= size
+        self._deliveries.append(delivery)
+        self._signal()
+
+    def failed(self, error: RequestError) -> None:
+        """Accept nothing more."""
+        if self._failure is None:
+            self._failure = error
+        self._signal()
+
+    # --- inside
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise again(self._failure) from self._failure
+
+    def _signal(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    def _partition(self, partition: TopicPartition) -> PartitionSender:
+        """Make the partition's sender."""
+        # Before the request: where its answer is lost, the end must be told too.
+        self._wrote = True
+        if partition not in self._partitions:
+            self._partitions[partition] = PartitionSender(
+                self._cluster,
+                self,
+                partition,
+                self._identity,
+                acks=self._options.acks,
+            )
+        return self._partitions[partition]
+
+    async def _drop(self) -> None:
+        partitions, self._partitions = self._partitions, {}
+        for partition in partitions.values():
+            await partition.stop()
+        self._waiting_bytes = 0
+        self._deliveries.clear()
+
+    async def _initialise(self, last: ProducerIdentity | None = None) -> ProducerIdentity:
+        """Return a fresh identity; given the last one, only as long as no successor has come."""
+        identifier = self._options.transactional_id
+        request = InitProducerIdRequest(
+            transactional_id=identifier,
+            transaction_timeout_ms=self._options.transaction_timeout_ms,
+            producer_id=NO_PRODUCER_ID if last is None else last.producer_id,
+            producer_epoch=NO_PRODUCER_EPOCH if last is None else last.producer_epoch,
+        )
+        deadline = self._cluster.deadline()
+
+        async def attempt() -> InitProducerIdResponse:
+            if identifier is None:
+                connection = await self._cluster.any_broker(deadline)
+            else:
+                connection = await self._cluster.coordinator(TRANSACTION, identifier, deadline)
+                _expect_version_2(connection)
+            answer = await self._cluster.ask(
+                connection, request, InitProducerIdResponse, deadline, INIT_VERSION_MAX
+            )
+            if answer.error_code:
+                raise failure(
+                    error_code(answer.error_code),
+                    f"producer id for {identifier or 'an idempotent producer'} "
+                    f"from broker {connection.address}",
+                )
+            return answer
+
+        answer = await retrying(attempt, deadline, self._stale_coordinator)
+        return ProducerIdentity(answer.producer_id, answer.producer_epoch, identifier)
+
+    async def _end_transaction(self, *, commit: bool) -> ProducerIdentity:
+        """Return the identity of the next transaction."""
+        identity = self._identity
+        request = EndTxnRequest(
+            transactional_id=identity.transactional_id or "",
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch,
+            committed=commit,
+        )
+        deadline = self._cluster.deadline()
+
+        async def attempt() -> EndTxnResponse:
+            self._end_is_unknown = True
+            answer = await self._cluster.ask_coordinator(
+                TRANSACTION,
+                identity.transactional_id or "",
+                request,
+                EndTxnResponse,
+                deadline,
+                END_VERSION_MAX,
+            )
+            if answer.error_code:
+                code = error_code(answer.error_code)
+                self._end_is_unknown = code in RETRIABLE
+                verb = "commit" if commit else "abort"
+                raise failure(code, f"{verb} of transaction {identity.transactional_id}")
+            return answer
+
+        try:
+            answer = await retrying(attempt, deadline, self._stale_coordinator)
+        except RequestError as error:
+            self.failed(error)
+            raise
+        return ProducerIdentity(
+            answer.producer_id, answer.producer_epoch, identity.transactional_id
+        )
+
+    def _stale_coordinator(self) -> None:
+        if self._options.transactional_id is not None:
+            self._cluster.forget_coordinator(TRANSACTION, self._options.transactional_id)
+
+    async def _renew(self, joined: Joined) -> None:
+        """Renew the versioned transaction at a third of its timeout (V7)."""
+        transactions = Transactions(self._cluster)
+        while True:
+            await asyncio.sleep(joined.timeout_ms / 3000)
+            try:
+                await transactions.renew(joined.app, joined.query_id, joined.run_id, joined.version)
+            except RequestError as error:
+                if error.code not in RETRIABLE:
+                    self.failed(error)
+                    return
+
+
+def _expect_version_2(connection: Connection) -> None:
+    """Raise RequestError (UNSUPPORTED_VERSION) where a broker has none but version 1."""
+    _, highest = connection.versions.get(ApiKey.END_TXN, (0, 0))
+    if highest < END_BUMPS_FROM:
+        what = f"transactions of broker {connection.address}"
+        raise failure(ErrorCode.UNSUPPORTED_VERSION, what, "version 2 (KIP-890) is needed")

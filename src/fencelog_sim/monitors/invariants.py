@@ -1,0 +1,420 @@
+"""Monitors of one run: what must hold after every step of the broker, and after each crash.
+
+They look on and change nothing: no event, no draw of chance, no byte. Live objects are watched by
+wrapping a few of their methods on the instance (an append, a flush, a coordinator's append), so
+that a step costs a look at what it has touched; beside that each step looks at one partition in
+turn, which would find what slipped past. The oracle at the disk judges every batch (``oracle``).
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeAlias
+
+from fencelog.broker.coordinators.runtime import Loaded
+from fencelog.broker.partitions.log_manager import LogManager
+from fencelog.broker.partitions.partition import Partition
+from fencelog.coordination.group.model import JoinAnswer
+from fencelog.coordination.group.offsets import Kept
+from fencelog.coordination.group.shard import GroupShard
+from fencelog.coordination.shard import LogRecord
+from fencelog.errors import CorruptionError, ErrorCode
+from fencelog.log import layout
+from fencelog.log.values import MarkerToWrite
+from fencelog.node import Node
+from fencelog.types import Instant, ProducerId, TopicPartition
+from fencelog_sim.monitors.log_oracle import LogOracle, LogOracles
+from fencelog_sim.monitors.probes import (
+    Runtime,
+    tap_commits,
+    tap_offsets,
+    tap_producer_ids,
+    tap_runtime,
+    touching,
+    wrap,
+)
+from fencelog_sim.monitors.replays import LogReplay, ShardReplay
+from fencelog_sim.world.disk import Loss
+from fencelog_sim.world.loop import Process
+from fencelog_sim.world.world import World
+
+REPLAY_EVENTS = 1000
+"""Live state is compared with its replay every so many steps of the broker, and at each crash."""
+
+ROUND_EVENTS = 32
+"""A round over all partitions begins every so many steps, and goes on by one at each step."""
+
+NO_PARTITION = TopicPartition("producer-ids", 0)
+Offsets: TypeAlias = tuple[int, int, int, int]
+"""Log start, last stable offset, high watermark, end."""
+Told: TypeAlias = tuple[int, str, Mapping[TopicPartition, Kept]]
+"""The end of the log when somebody asked, the group, its offsets."""
+
+
+class _Watched:
+    """A partition of the running broker, and how it was when it was last looked at."""
+
+    __slots__ = ("due", "log", "oracle", "partition", "replay", "seen")
+
+    def __init__(self, partition: Partition, oracle: LogOracle | None, replay: LogReplay) -> None:
+        self.partition = partition
+        self.log = partition.log
+        self.oracle = oracle
+        self.replay = replay
+        self.seen: Offsets = (0, 0, 0, 0)
+        self.due = True
+
+    def offsets(self) -> Offsets:
+        log = self.log
+        state = log._state
+        return state.log_start, log.last_stable_offset, log.high_watermark, state.log_end
+
+
+class Monitor:
+    """Looks on at one world's broker over all of its lives."""
+
+    def __init__(self, world: World) -> None:
+        """Watch a world from its first event on."""
+        self._world = world
+        self._oracles = LogOracles(self._read, self._live_offsets, world.clock.now_ms)
+        self._node: Node | None = None
+        self._process: Process | None = None
+        self._logs: LogManager | None = None
+        self._runtimes: list[Runtime] = []
+        self._watched: dict[Partition, _Watched] = {}
+        self._round: list[_Watched] = []
+        self._touched: dict[Partition, None] = {}
+        self._shards: dict[tuple[str, int], ShardReplay] = {}
+        self._offsets_told: dict[Partition, list[Told]] = {}
+        """What groups are about to be told of their offsets, by the log that has them."""
+        self._replays: dict[TopicPartition, LogReplay] = {}
+        self._ids: set[int] = set()
+        """Every producer id that was handed out in any life."""
+        self._may_be_damaged = False
+        self._events = self._lives = self._recoveries = self._compared = 0
+        world.watcher = self
+        world.loop.after_event = self.after_event
+
+    @property
+    def violations(self) -> list[str]:
+        """What broke: where, what was found, what was expected."""
+        return self._oracles.violations
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How much was looked at."""
+        return {
+            "broker lives watched": self._lives,
+            "broker steps watched": self._events,
+            "appends observed": self._oracles.appends,
+            "batches observed": self._oracles.batches,
+            "recoveries observed": self._recoveries,
+            "replays compared": self._compared,
+            "files compacted": self._oracles.swaps,
+        }
+
+    # -- the lives of the broker ---------------------------------------------------------------
+
+    def booting(self, node: Node) -> None:
+        """A node is about to start on the disk as it is."""
+        self._node = node
+        self._process = self._world.broker
+        disk = self._world.disk
+        disk.wrote = self._oracles.wrote
+        disk.renamed, disk.removed = self._oracles.renamed, self._oracles.removed
+        if self._world.flipped is not None:
+            self._may_be_damaged = True
+            damaged = self._oracles.logs.get(self._world.flipped[0].rpartition("/")[0])
+            if damaged is not None:
+                damaged.promised = min(damaged.promised, damaged.synced)
+        self._oracles.clean = disk.exists(layout.CLEAN_SHUTDOWN)
+        wrap(node._flusher, "dirty", self._dirtied)
+
+    def attach(self, node: Node) -> None:
+        """The node begins to serve."""
+        assert node is self._node
+        self._lives += 1
+        self._look_around()
+        self._oracles.serving = True
+        tap_producer_ids(node.broker.producer_ids, self._taken)
+        for name, error in node._logs._offline.items():
+            flipped = self._world.flipped
+            if flipped is not None and flipped[0].startswith(f"{layout.directory_name(name)}/"):
+                continue
+            if isinstance(error, CorruptionError) and not self._may_be_damaged:
+                self._report(name, f"offline after a start, though nothing damaged it: {error}")
+
+    def crashed(self, loss: Loss | None) -> None:
+        """The broker's process has ended; ``loss`` where its host lost power, running or not."""
+        if self._node is not None:
+            self._look_around(at_the_end=True)
+            for watched in self._watched.values():
+                self._last_look(watched)
+        self._may_be_damaged = self._may_be_damaged or loss is Loss.HOLES
+        if self._world.setting.durability == "os" and loss not in {None, Loss.NONE}:
+            for log in self._oracles.logs.values():
+                log.promised = min(log.promised, log.synced)
+        self._oracles.crashed()
+        self._node = self._process = self._logs = None
+        self._runtimes, self._round = [], []
+        self._watched.clear()
+        self._touched.clear()
+        self._shards.clear()
+        self._offsets_told.clear()
+
+    def after_event(self, process: Process) -> None:
+        """A step of a process has ended."""
+        if process is not self._process:
+            return
+        self._events += 1
+        if self._touched:
+            touched, self._touched = self._touched, {}
+            for partition in touched:
+                self._check(self._watched.get(partition) or self._watch(partition))
+        if self._round:
+            self._check(self._round.pop())
+        elif not self._oracles.serving or self._events % ROUND_EVENTS == 0:
+            self._look_around()
+        if self._events % REPLAY_EVENTS == 0:
+            for watched in self._watched.values():
+                watched.due = True
+            for shard in self._shards.values():
+                shard.due = True
+
+    # -- finding what there is -----------------------------------------------------------------
+
+    def _look_around(self, *, at_the_end: bool = False) -> None:
+        """Find what has come to be, look at the coordinators, and begin another round."""
+        node = self._node
+        self._logs = getattr(node, "_logs", None)
+        if node is None or self._logs is None:
+            return
+        partitions = self._logs.partitions()
+        self._watched = {
+            partition: self._watched.get(partition) or self._watch(partition)
+            for partition in partitions
+        }
+        self._round = list(self._watched.values())
+        if not self._runtimes and hasattr(node, "_groups"):
+            self._runtimes = list(node._runtimes())
+            for runtime in self._runtimes:
+                self._follow(runtime)
+        for runtime in self._runtimes:
+            for loaded in runtime.loaded():
+                self._compare_shard(runtime, loaded, at_the_end=at_the_end)
+
+    def _watch(self, partition: Partition) -> _Watched:
+        """Look at a partition for the first time in this life of the broker."""
+        name = partition.name
+        oracle = self._oracles.logs.get(layout.directory_name(name))
+        replay = self._replays.setdefault(name, LogReplay())
+        watched = self._watched[partition] = _Watched(partition, oracle, replay)
+        wrap(partition.purgatory, "advance", touching(self._touch, partition))
+        if oracle is not None:
+            log_start = partition.log.log_start_offset
+            if log_start < oracle.log_start:
+                self._report(
+                    name,
+                    f"log start {log_start} after a start, though {oracle.log_start} was seen "
+                    "before (D4)",
+                )
+            if oracle.stale:
+                self._recoveries += 1
+                self._oracles.reconcile(oracle)
+            high_watermark = partition.log.high_watermark
+            if high_watermark < oracle.promised:
+                self._report(
+                    name,
+                    f"high watermark {high_watermark} after a start, though {oracle.promised} "
+                    "was promised before (D1)",
+                )
+        self._check(watched)
+        return watched
+
+    def _follow(self, runtime: Runtime) -> None:
+        """See each shard that is loaded, each decision that is appended, each answer."""
+
+        def loaded(found: Loaded[Any]) -> None:
+            self._shard(runtime, found)
+
+        def appended(owner: Loaded[Any], base_offset: int, records: tuple[LogRecord, ...]) -> None:
+            self._shard(runtime, owner).pending.append((base_offset, records))
+
+        def marked(owner: Loaded[Any], marker: MarkerToWrite) -> None:
+            last = owner.partition.log.log_end_offset - 1
+            self._shard(runtime, owner).pending.append((last, marker))
+
+        def answered(partition: Partition, end: int) -> None:
+            if partition.log.high_watermark < end:
+                self._report(
+                    partition.name,
+                    f"answered at HW {partition.log.high_watermark}, though the answer reveals "
+                    f"what is below {end} (E16)",
+                )
+            self._told(partition, end)
+
+        tap_runtime(
+            runtime,
+            loaded=loaded,
+            appended=appended,
+            marked=marked,
+            answered=answered,
+            replied=self._replied,
+        )
+
+    def _shard(self, runtime: Runtime, loaded: Loaded[Any]) -> ShardReplay:
+        key = runtime.topic, loaded.index
+        known = self._shards.get(key)
+        if known is None or known.loaded is not loaded:
+            known = self._shards[key] = ShardReplay(runtime, loaded)
+            if isinstance(loaded.shard, GroupShard):
+                tap_commits(loaded.shard, self._asked)
+                tap_offsets(loaded.shard, partial(self._shown, loaded.partition))
+        return known
+
+    # -- what the wrapped methods tell ---------------------------------------------------------
+
+    def _dirtied(self, dirty: Callable[[Partition], None]) -> object:
+        def dirty_and_tell(partition: Partition) -> None:
+            self._touch(partition)
+            dirty(partition)
+
+        return dirty_and_tell
+
+    def _touch(self, partition: Partition) -> None:
+        self._touched[partition] = None
+
+    def _asked(self, group: str, partition: TopicPartition, offset: int) -> None:
+        self._oracles.coordinators.shared.asked[group, partition, offset] += 1
+
+    def _shown(self, log: Partition, group: str, offsets: Mapping[TopicPartition, Kept]) -> None:
+        """Offsets of a group are about to be told, once all that the shard knows is committed."""
+        self._offsets_told.setdefault(log, []).append((log.log.log_end_offset, group, offsets))
+
+    def _told(self, log: Partition, end: int) -> None:
+        """An answer leaves that reveals what is below ``end``: so may the offsets (E10)."""
+        waiting = self._offsets_told.get(log, [])
+        self._offsets_told[log] = [each for each in waiting if each[0] > end]
+        for at_end, group, offsets in waiting:
+            for partition, kept in offsets.items() if at_end <= end else ():
+                problem = self._oracles.coordinators.has_shown(
+                    log.name, group, partition, kept.at, kept.committed.offset
+                )
+                if problem is not None:
+                    self._report(log.name, problem)
+
+    def _replied(self, log: Partition, response: object) -> None:
+        """No member hears of a generation whose number could be given again after a crash (E8)."""
+        for reply in response if isinstance(response, tuple) else ():
+            answer = reply.answer
+            if isinstance(answer, JoinAnswer) and answer.error is ErrorCode.NONE:
+                stored = self._oracles.coordinators.highest_generation(log.name)
+                if answer.generation > stored:
+                    self._report(
+                        log.name,
+                        f"{answer.member_id} is told of generation {answer.generation}, though "
+                        f"{stored} is the highest that is stored (E8)",
+                    )
+
+    def _taken(self, producer_id: ProducerId) -> None:
+        """No id is given twice, nor one that a log knows (E1, E7)."""
+        if producer_id in self._ids or producer_id in self._oracles.coordinators.shared.written_by:
+            self._report(NO_PARTITION, f"producer id {producer_id} is given again (E1, E7)")
+        self._ids.add(producer_id)
+
+    # -- looking -------------------------------------------------------------------------------
+
+    def _check(self, watched: _Watched) -> None:
+        now = watched.offsets()
+        if now != watched.seen:
+            self._look(watched, now)
+        if watched.due:
+            self._compare_log(watched, now)
+
+    def _look(self, watched: _Watched, now: Offsets) -> None:
+        """The offsets of a partition have changed."""
+        before, watched.seen = watched.seen, now
+        log_start, last_stable, high_watermark, end = now
+        name = watched.partition.name
+        if not 0 <= log_start <= last_stable <= high_watermark <= end:
+            self._report(
+                name,
+                f"log start {log_start} ≤ LSO {last_stable} ≤ HW {high_watermark} ≤ LEO {end} "
+                "does not hold",
+            )
+        for what, old, new in zip(("log start", "LSO", "HW", "LEO"), before, now, strict=True):
+            if new < old:
+                self._report(name, f"the {what} goes from {old} back to {new}")
+        oracle = self._oracle_of(watched)
+        if oracle is None or not self._is_current(watched):
+            return
+        oracle.log_start = log_start
+        self._oracles.stands(oracle, high_watermark)
+        if high_watermark > oracle.end:
+            self._report(name, f"HW {high_watermark}, though the disk has {oracle.end} (D1)")
+            return
+        expected = oracle.ledger.last_stable_offset(high_watermark, log_start)
+        if last_stable != expected:
+            self._report(name, f"the LSO is {last_stable}, expected {expected} (E10)")
+
+    def _last_look(self, watched: _Watched) -> None:
+        """The broker ends here."""
+        watched.due = True
+        self._check(watched)
+        oracle = self._oracle_of(watched)
+        if oracle is not None:
+            oracle.promised = max(oracle.promised, watched.log.high_watermark)
+            oracle.synced = max(oracle.synced, watched.partition.store.recovery_point)
+
+    def _oracle_of(self, watched: _Watched) -> LogOracle | None:
+        if watched.oracle is None:
+            directory = layout.directory_name(watched.partition.name)
+            watched.oracle = self._oracles.logs.get(directory)
+        return watched.oracle
+
+    def _is_current(self, watched: _Watched) -> bool:
+        """Whether the partition was not deleted meanwhile."""
+        name = watched.partition.name
+        return self._logs is not None and self._logs.get(*name) is watched.partition
+
+    def _compare_log(self, watched: _Watched, now: Offsets) -> None:
+        """Hold a partition's state against its replay, once all of it is on disk."""
+        oracle = self._oracle_of(watched)
+        if oracle is None or oracle.end != now[3] or not self._is_current(watched):
+            return
+        watched.due = False
+        self._compared += 1
+        for problem in watched.replay.compare(oracle, watched.log):
+            self._report(watched.partition.name, problem)
+
+    def _compare_shard(self, runtime: Runtime, loaded: Loaded[Any], *, at_the_end: bool) -> None:
+        """Hold a shard against the replay of its log, once all of it is on disk or at the end."""
+        shard = self._shard(runtime, loaded)
+        name = loaded.partition.name
+        oracle = self._oracles.logs.get(layout.directory_name(name))
+        if oracle is None or not (shard.due or at_the_end):
+            return
+        if loaded.partition.failure is not None:
+            return  # loaded up to the high watermark, and to be thrown away (D2)
+        if not at_the_end and oracle.end != loaded.partition.log.log_end_offset:
+            return
+        shard.due = False
+        self._compared += 1
+        now = Instant(self._world.loop.time())
+        problem = shard.compare(oracle, now, to_the_end=at_the_end)
+        if problem is not None:
+            self._report(name, f"the shard is not its replay: {problem}")
+
+    # -- what the oracle asks -----------------------------------------------------------------
+
+    def _read(self, path: str) -> bytes | None:
+        disk = self._world.disk
+        return disk.contents(path) if disk.exists(path) else None
+
+    def _live_offsets(self, name: TopicPartition) -> tuple[int, int] | None:
+        partition = None if self._logs is None else self._logs.get(*name)
+        if partition is None:
+            return None
+        return partition.log.log_start_offset, partition.log.high_watermark
+
+    def _report(self, name: TopicPartition, problem: str) -> None:
+        self._oracles.report(name, f"{problem} [at {self._world.loop.time():.6f} s]")

@@ -1,0 +1,20 @@
+"""What clients do in a run, the same in the simulator and against real processes."""
+
+from collections.abc import Callable, Mapping
+
+from fencelog_sim.workload import Workload
+from fencelog_sim.workloads.bank import bank
+from fencelog_sim.workloads.copy import copy
+from fencelog_sim.workloads.keyed import keyed
+from fencelog_sim.workloads.queue import queue, queue_aiokafka
+from fencelog_sim.workloads.versioned import versioned
+
+WORKLOADS: Mapping[str, Callable[[], Workload]] = {
+    "queue": queue,
+    "queue-aiokafka": queue_aiokafka,
+    "bank": bank,
+    "copy": copy,
+    "keyed": keyed,
+    "versioned": versioned,
+}
+"""Every workload by its name; each call makes a fresh one."""

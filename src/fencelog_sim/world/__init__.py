@@ -1,0 +1,1 @@
+"""The simulated machines: time, network, disk, metadata store and crashes."""
