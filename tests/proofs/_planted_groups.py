@@ -83,8 +83,7 @@ GROUPS = [
     Planted(
         "E16",
         "broker/coordinators/runtime.py",
-        "        loaded.partition.purgatory.when_committed("
-        "loaded.partition.log.log_end_offset, done)\n",
+        "        loaded.partition.when_committed(loaded.partition.log.log_end_offset, done)\n",
         "        done(None)\n",
         NODE + "test_no_member_hears_of_a_generation_that_is_not_stored",
     ),

@@ -83,10 +83,10 @@ MARKER_BEFORE_DECISION = Bug(
         Edit(SHARD, "            if decided_at < committed\n", "            if True\n"),
         Edit(
             RUNTIME,
-            "        self._schedule(loaded)\n        loaded.partition.purgatory.when_committed(\n",
+            "        self._schedule(loaded)\n        loaded.partition.when_committed(\n",
             "        self._schedule(loaded)\n"
             "        self._committed(loaded, None)\n"
-            "        loaded.partition.purgatory.when_committed(\n",
+            "        loaded.partition.when_committed(\n",
         ),
     ),
     ("queue", "bank"),
@@ -99,10 +99,10 @@ VERSIONED_MARKER_BEFORE_DECISION = Bug(
         Edit(VERSIONED, "if at < committed]", "if True]"),
         Edit(
             RUNTIME,
-            "        self._schedule(loaded)\n        loaded.partition.purgatory.when_committed(\n",
+            "        self._schedule(loaded)\n        loaded.partition.when_committed(\n",
             "        self._schedule(loaded)\n"
             "        self._committed(loaded, None)\n"
-            "        loaded.partition.purgatory.when_committed(\n",
+            "        loaded.partition.when_committed(\n",
         ),
     ),
     ("versioned",),
@@ -129,7 +129,7 @@ COMPLETE_BEFORE_MARKERS = Bug(
     (
         Edit(
             SENDER,
-            "                await partition.purgatory.committed(end_offset)\n",
+            "                await partition.committed(end_offset)\n",
             "                await asyncio.sleep(0)\n",
         ),
     ),
@@ -287,7 +287,7 @@ MARKERS_APART = Bug(
             "markers, now_ms=self._clock.now_ms())\n",
             "            for one in markers[:-1]:\n"
             "                partition.append_markers((one,), now_ms=self._clock.now_ms())\n"
-            "                self._flusher.dirty(partition)\n"
+            "                self._flusher.enqueue(partition)\n"
             "                await asyncio.sleep(0.02)\n"
             "            outcome = partition.append_markers(\n"
             "                markers[-1:], now_ms=self._clock.now_ms()\n"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fencelog.broker.handlers import verification
+from fencelog.broker.coordinators import leaders
 from fencelog.errors import ErrorCode, StorageError
 from fencelog.wire.api_versions import SUPPORTED, ApiKey
 from fencelog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -179,7 +179,7 @@ def test_a_first_write_waits_for_the_markers_of_the_last_transaction(world: Worl
 def test_a_first_write_misses_no_step_of_its_coordinator(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # E14
-    monkeypatch.setattr(verification, "MARKERS_WAIT_S", 60.0)
+    monkeypatch.setattr(leaders, "MARKERS_WAIT_S", 60.0)
 
     async def scenario() -> None:
         async with (

@@ -16,6 +16,7 @@ from fencelog.wire.batch import (
     seal,
 )
 from fencelog.wire.control import Marker, read_marker
+from tests.support.logs import flush_and_commit
 
 NOW_MS = 1_700_000_000_000
 
@@ -153,7 +154,7 @@ class Driver:
         """Make everything durable."""
         end_offset = self.write()
         if end_offset is not None:
-            self.log.flushed(end_offset)
+            flush_and_commit(self.log, end_offset)
 
     def builder(self) -> LogBuilder:
         """The state rebuilt from the files' batches alone."""

@@ -13,6 +13,7 @@ from fencelog.types import CoordinatorEpoch, LeaderEpoch, Offset, ProducerEpoch,
 from fencelog.wire.batch import iterate, read_header
 from fencelog.wire.records import RecordToWrite, build_batch, read_records
 from fencelog_sim.world.disk import SimDisk
+from tests.support.logs import flush_and_commit
 
 _T = TypeVar("_T")
 
@@ -138,7 +139,7 @@ class World:
         end = await self.write()
         if self.durability == "fsync":
             await self.store.sync()
-        self.log.flushed(end)
+        flush_and_commit(self.log, end)
         self.acknowledged = end
 
     async def read_all(self, max_bytes: int = 1 << 20) -> bytes:
