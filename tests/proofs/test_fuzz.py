@@ -93,7 +93,7 @@ def test_the_target_finds_a_handler_that_fails(
 ) -> None:
     def broken(*_: object) -> object:
         if fault == "raises":
-            raise KeyError("planted")
+            raise KeyError("broken")
         return [b"\0\0\0\7", b"\xff\xff\xff"]
 
     with Target(tmp_path) as target:
@@ -108,7 +108,7 @@ def test_the_target_finds_a_handler_that_fails(
     expected = {"raises": "logged", "lies": "answer"}[fault]
     assert [each.kind for each in target.findings] == [expected]
     if fault == "raises":
-        assert "KeyError: 'planted'" in target.findings[0].text
+        assert "KeyError: 'broken'" in target.findings[0].text
 
 
 def test_the_target_finds_an_allocation_that_no_bytes_stand_for(
