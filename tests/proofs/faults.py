@@ -28,6 +28,7 @@ from tests.support.faults import ROOT, Fault, FaultError, everything, faulty_fil
 
 REPORT = ROOT / "docs/internals/proofs/faults.md"
 TEST_DEADLINE_S = 240
+COLUMNS = 400  # so that pytest's summary has room for what failed
 TESTS_FAILED = 1  # pytest's exit status; any other one means that no test ran to its end
 
 
@@ -40,7 +41,12 @@ def find_by_test(search: Search) -> tuple[str, Sequence[str]]:
                 *("--timeout=90", search.argument),
             ],
             cwd=ROOT,
-            env={**os.environ, **search.environment, "PYTHONDONTWRITEBYTECODE": "1"},
+            env={
+                **os.environ,
+                **search.environment,
+                "PYTHONDONTWRITEBYTECODE": "1",
+                "COLUMNS": str(COLUMNS),
+            },
             capture_output=True,
             text=True,
             timeout=TEST_DEADLINE_S,
@@ -53,7 +59,7 @@ def find_by_test(search: Search) -> tuple[str, Sequence[str]]:
         print(done.stdout, done.stderr, file=sys.stderr)
         return search.argument, []
     failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return search.argument, [failed[0].partition(" - ")[2] if failed else "red"]
+    return search.argument, [line.partition(" - ")[2] or "red" for line in failed] or ["red"]
 
 
 def finders(hunter: Hunter) -> dict[str, Find]:

@@ -7,7 +7,7 @@ from fencelog.log.config import LogConfig
 from fencelog.log.rebuild import LogBuilder
 from fencelog.log.values import Appended, Isolation, SideFiles
 from fencelog.wire.batch import BatchHeader, assign, iterate, read_header
-from tests.unit.log.driver import (
+from tests.support.log import (
     NOW_MS,
     Driver,
     abort,

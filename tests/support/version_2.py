@@ -9,10 +9,9 @@ from fencelog.errors import ErrorCode
 from fencelog.node import Node
 from fencelog.types import ProducerEpoch
 from fencelog.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
+from tests.support.groups import Member
 from tests.support.node import batch
-from tests.unit.broker.test_group_transactions import Worker
-from tests.unit.broker.test_groups import Member
-from tests.unit.broker.test_transactions import ID
+from tests.support.transactions import ID, Worker
 
 PRODUCE_VERSION = 12
 END_VERSION = 5

@@ -6,7 +6,7 @@ import sys
 from pyspark.errors import StreamingQueryException
 
 from fencelog.spark.session import build_session
-from tests.spark.faults import FORMAT, FaultySource
+from tests.support.spark.faults import FORMAT, FaultySource
 
 
 def main() -> None:

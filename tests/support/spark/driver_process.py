@@ -1,4 +1,4 @@
-"""A Spark driver as a process, to be watched and killed: ``tests.spark.driver`` with a job."""
+"""A Spark driver as a process, to be watched and killed: the module ``driver`` with a job."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parent.parent.parent.parent
 PYTHONPATH = f"{ROOT}:{ROOT / 'src'}"
 
 
@@ -20,7 +20,7 @@ class DriverProcess:
         self._stderr = stderr
         with stderr.open("wb") as file:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.spark.driver", json.dumps(job)],
+                [sys.executable, "-m", "tests.support.spark.driver", json.dumps(job)],
                 cwd=ROOT,
                 env={**os.environ, "PYTHONPATH": PYTHONPATH},
                 stdin=subprocess.DEVNULL,

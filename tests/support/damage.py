@@ -19,7 +19,7 @@ from fencelog.wire.api_versions import SUPPORTED, ApiKey, is_flexible
 from fencelog.wire.batch import HEADER_BYTES
 from fencelog.wire.headers import read_request_header
 from fencelog.wire.primitives import REQUEST_ITEMS_MAX, Reader
-from tests.proofs._fuzz_messages import EDGES, KEYS_AND_VERSIONS, a_request, request_classes
+from tests.support.requests import EDGES, KEYS_AND_VERSIONS, a_request, request_classes
 
 SIZE = Struct(">i")
 HEADER = Struct(">hh")
