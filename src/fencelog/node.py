@@ -100,11 +100,7 @@ class Node:
         controller = Controller(config, catalog, settings, self.logs, ports.random)
         self._open_internal = controller.open_internal
         self._observer = observer
-        transaction_limits = TransactionLimits(
-            timeout_ms_max=config.transaction_timeout_ms_max,
-            id_expiration_ms=config.transactional_id_expiration_ms,
-            id_check_s=config.transactional_id_check_s,
-        )
+        transaction_limits = _transaction_limits(config)
         self.transactions = self._runtime(
             TRANSACTION_TOPIC, lambda epoch: TransactionShard(epoch, transaction_limits)
         )
@@ -325,6 +321,14 @@ class Node:
                     await self.logs.upkeep(self._ports.clock.now_ms())
             except StorageError as error:
                 log.error("upkeep is put off: %s", error)  # noqa: TRY400
+
+
+def _transaction_limits(config: BrokerConfig) -> TransactionLimits:
+    return TransactionLimits(
+        timeout_ms_max=config.transaction_timeout_ms_max,
+        id_expiration_ms=config.transactional_id_expiration_ms,
+        id_check_s=config.transactional_id_check_s,
+    )
 
 
 def _group_limits(config: BrokerConfig) -> GroupLimits:

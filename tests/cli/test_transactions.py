@@ -12,7 +12,7 @@ from fencelog.client.model import Joined
 from fencelog.errors import RequestError
 from fencelog.testing import LocalBroker
 from fencelog.types import TopicPartition
-from tests.cli.test_verbs import DEADLINE_S, Cli
+from tests.support.cli import DEADLINE_S, Cli
 from tests.support.hanging import hang
 
 STRANGER = 900

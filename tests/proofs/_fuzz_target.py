@@ -33,8 +33,8 @@ from fencelog.wire.headers import (
 )
 from fencelog.wire.message import Message
 from fencelog.wire.primitives import REQUEST_ITEMS_MAX, Reader
-from tests.proofs._fuzz_damage import split
-from tests.proofs._fuzz_messages import all_modules, request_classes
+from tests.support.damage import split
+from tests.support.requests import all_modules, request_classes
 
 LOOP_TURNS_MAX = 40
 """A request that waits for something, a fetch for data, is left after so many."""

@@ -15,9 +15,7 @@ from fencelog.node import open_node
 from fencelog.wire.api_versions import SUPPORTED
 from fencelog.wire.primitives import Reader
 from tests.proofs import _fuzz_heavy as heavy_part
-from tests.proofs._fuzz_damage import KINDS, Damage, join, mutated, split
 from tests.proofs._fuzz_live import attack
-from tests.proofs._fuzz_messages import KEYS_AND_VERSIONS, a_request
 from tests.proofs._fuzz_target import (
     ALLOCATED_AN_ITEM,
     ALLOCATED_PLAIN,
@@ -25,6 +23,8 @@ from tests.proofs._fuzz_target import (
     allocated,
     decode,
 )
+from tests.support.damage import KINDS, Damage, join, mutated, split
+from tests.support.requests import KEYS_AND_VERSIONS, a_request
 
 ROUNDS = 20
 HEAVY_ITEMS = 2_000
@@ -93,7 +93,7 @@ def test_the_target_finds_a_handler_that_fails(
 ) -> None:
     def broken(*_: object) -> object:
         if fault == "raises":
-            raise KeyError("planted")
+            raise KeyError("broken")
         return [b"\0\0\0\7", b"\xff\xff\xff"]
 
     with Target(tmp_path) as target:
@@ -108,7 +108,7 @@ def test_the_target_finds_a_handler_that_fails(
     expected = {"raises": "logged", "lies": "answer"}[fault]
     assert [each.kind for each in target.findings] == [expected]
     if fault == "raises":
-        assert "KeyError: 'planted'" in target.findings[0].text
+        assert "KeyError: 'broken'" in target.findings[0].text
 
 
 def test_the_target_finds_an_allocation_that_no_bytes_stand_for(

@@ -10,15 +10,10 @@ from fencelog.errors import ErrorCode
 from fencelog.node import Node
 from fencelog.wire.batch import iterate
 from fencelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from fencelog.wire.messages.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetCommitResponse,
-)
 from fencelog.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from fencelog.wire.records import RecordToWrite, build_batch, read_records
 from fencelog_sim.world.disk import READING, Loss, PowerCut
+from tests.support.groups import commit_offsets
 from tests.support.node import Peer, World
 
 SMALL = {"segment_bytes": "2000", "cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0"}
@@ -189,14 +184,6 @@ def test_a_record_without_a_key_is_refused_by_name(world: World) -> None:  # F4
             assert (await peer.produce("t", mixed)).error is ErrorCode.NONE
 
     asyncio.run(scenario())
-
-
-async def commit_offsets(peer: Peer, offset: int, group: str = "g") -> None:
-    parts = [OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)]
-    topics = [OffsetCommitRequestTopic(name="t", partitions=parts)]
-    request = OffsetCommitRequest(group_id=group, topics=topics)
-    answer = await peer.ask(request, 8, OffsetCommitResponse)
-    assert answer.topics[0].partitions[0].error_code == 0
 
 
 def test_the_coordinators_logs_are_compacted_and_tell_the_same(world: World) -> None:  # E9

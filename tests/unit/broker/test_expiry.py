@@ -15,10 +15,9 @@ from fencelog.wire.batch import iterate
 from fencelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from fencelog.wire.records import read_records
 from fencelog_sim.world.disk import Loss
+from tests.support.groups import commit_offsets
 from tests.support.node import Peer, World, batch, until, visible
-from tests.unit.broker.test_compaction import commit_offsets
-from tests.unit.broker.test_transaction_admin import listed
-from tests.unit.broker.test_transactions import ID, Producer, settled
+from tests.support.transactions import ID, Producer, listed, settled
 
 T_0 = TopicPartition("t", 0)
 DAY_MS = 86_400_000

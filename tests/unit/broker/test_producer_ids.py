@@ -10,8 +10,7 @@ from fencelog.broker.coordinators.producer_ids import BLOCK_SIZE, ProducerIds
 from fencelog.errors import ErrorCode, StorageError
 from fencelog.types import ProducerId
 from tests.support.node import Peer, World
-from tests.unit.broker.test_transactions import Producer
-from tests.unit.broker.test_versioned import Run
+from tests.support.transactions import Producer, Run
 
 
 def taken_in_a_life(path: Path, count: int, *, highest_seen: int = -1) -> list[int]:

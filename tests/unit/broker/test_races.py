@@ -21,7 +21,7 @@ from fencelog.wire.messages.create_topics import (
 from fencelog_sim.world.disk import READING
 from fencelog_sim.world.gate import NO_SPACE, Fault
 from tests.support.node import Peer, World, batch, until, visible
-from tests.unit.broker.test_transactions import Producer
+from tests.support.transactions import Producer
 from tests.unit.broker.test_upkeep import delete, metadata
 
 

@@ -6,103 +6,22 @@ from pathlib import Path
 import pytest
 
 from fencelog import node as node_module
-from fencelog.broker.partitions.partition import Partition
 from fencelog.errors import ErrorCode, StorageError
 from fencelog.log.values import ReadPlan
-from fencelog.node import Node
 from fencelog.storage.partition_store import PartitionStore
 from fencelog.types import ProducerEpoch, ProducerId
 from fencelog.wire.batch import iterate, read_header
 from fencelog.wire.control import read_marker
-from fencelog.wire.messages.add_partitions_to_txn import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    AddPartitionsToTxnTopic,
-)
-from fencelog.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from fencelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from fencelog.wire.records import RecordToWrite, build_batch
 from fencelog_sim.world.disk import Loss
 from tests.support.node import Peer, World, batch, until, visible
-
-ID = "orders"
+from tests.support.transactions import Producer, partition_of, settled
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(tmp_path)
-
-
-class Producer:
-    """A version 1 transactional producer, spelled out."""
-
-    def __init__(self, peer: Peer) -> None:
-        self.peer = peer
-        self.producer_id = -1
-        self.epoch = -1
-        self.sequence = 0
-
-    async def init(self, *, version: int = 4, timeout_ms: int = 60_000) -> ErrorCode:
-        """Ask until no older transaction is in the way."""
-        request = InitProducerIdRequest(transactional_id=ID, transaction_timeout_ms=timeout_ms)
-        while True:
-            answer = await self.peer.ask(request, version, InitProducerIdResponse)
-            if answer.error_code != ErrorCode.CONCURRENT_TRANSACTIONS:
-                self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
-                self.sequence = 0
-                return ErrorCode(answer.error_code)
-            await asyncio.sleep(0)
-
-    async def add(self, topic: str, *partitions: int, version: int = 3) -> ErrorCode:
-        request = AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id=ID,
-            v3_and_below_producer_id=self.producer_id,
-            v3_and_below_producer_epoch=self.epoch,
-            v3_and_below_topics=[AddPartitionsToTxnTopic(name=topic, partitions=[*partitions])],
-        )
-        while True:
-            answer = await self.peer.ask(request, version, AddPartitionsToTxnResponse)
-            (topic_result,) = answer.results_by_topic_v3_and_below
-            error = topic_result.results_by_partition[0].partition_error_code
-            if error != ErrorCode.CONCURRENT_TRANSACTIONS:
-                return ErrorCode(error)
-            await asyncio.sleep(0)
-
-    async def produce(
-        self, topic: str, *values: str, partition: int = 0, version: int = 9
-    ) -> ErrorCode:
-        sent = batch(
-            *values,
-            producer_id=self.producer_id,
-            epoch=self.epoch,
-            sequence=self.sequence,
-            transactional=True,
-        )
-        result = await self.peer.produce(
-            topic, sent, partition=partition, transactional_id=ID, version=version
-        )
-        if result.error is ErrorCode.NONE:
-            self.sequence += len(values)
-        return result.error
-
-    async def end(self, *, commit: bool, version: int = 3) -> ErrorCode:
-        request = EndTxnRequest(
-            transactional_id=ID,
-            producer_id=self.producer_id,
-            producer_epoch=self.epoch,
-            committed=commit,
-        )
-        answer = await self.peer.ask(request, version, EndTxnResponse)
-        return ErrorCode(answer.error_code)
-
-
-async def settled(node: Node, topic: str, partition: int = 0) -> None:
-    """Return once no transaction is open on the partition."""
-    found = node.broker.logs.get(topic, partition)
-    assert found is not None
-    await until(
-        lambda: found.log.last_stable_offset == found.log.log_end_offset, "the LSO reaches the end"
-    )
 
 
 def test_a_committed_transaction_appears_at_once_and_an_aborted_one_never(world: World) -> None:
@@ -460,12 +379,6 @@ def test_an_orphan_is_ended_though_another_partition_takes_no_markers(
             assert found.last_stable_offset == found.high_watermark == 2
 
     asyncio.run(scenario())
-
-
-def partition_of(node: Node, topic: str) -> Partition:
-    found = node.broker.logs.get(topic, 0)
-    assert found is not None
-    return found
 
 
 @pytest.mark.parametrize("is_waiting", [False, True], ids=["before the end", "amid its marker"])

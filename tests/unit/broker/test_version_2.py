@@ -11,11 +11,10 @@ from fencelog.wire.api_versions import SUPPORTED, ApiKey
 from fencelog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from fencelog.wire.messages.init_producer_id import InitProducerIdRequest
 from fencelog_sim.world.disk import Loss
+from tests.support.groups import FAST, committed
 from tests.support.node import Peer, World, until, visible
-from tests.unit.broker.test_group_transactions import Worker, offsets_settled
-from tests.unit.broker.test_groups import FAST, committed
-from tests.unit.broker.test_transactions import Producer, partition_of, settled
-from tests.unit.broker.version_2 import Producer2, age
+from tests.support.transactions import Producer, Worker, offsets_settled, partition_of, settled
+from tests.support.version_2 import Producer2, age
 
 
 class Gates:

@@ -11,7 +11,7 @@ from fencelog.log.values import Appended, MarkerToWrite
 from fencelog.wire.batch import BatchHeader, Compression, iterate, read_header
 from fencelog.wire.control import read_marker
 from fencelog.wire.records import RecordToWrite, build_batch, read_records
-from tests.support.logs import flush_and_commit
+from tests.support.log import flush_and_commit
 
 NOW_MS = 1_700_000_000_000
 DAY_MS = 24 * 60 * 60 * 1000

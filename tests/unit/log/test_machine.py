@@ -14,8 +14,7 @@ from hypothesis.stateful import (
 
 from fencelog.errors import ErrorCode
 from fencelog.log.values import Appended, Duplicate, Isolation, Rejected
-from tests.support.logs import flush_and_commit
-from tests.unit.log.driver import Driver, make_batch, marker, state_of
+from tests.support.log import Driver, flush_and_commit, make_batch, marker, state_of
 
 PRODUCERS = st.integers(1, 3)
 COUNTS = st.integers(1, 3)

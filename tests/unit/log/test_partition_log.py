@@ -6,8 +6,7 @@ from fencelog.errors import ErrorCode
 from fencelog.log.index import OffsetIndex, TimeIndex
 from fencelog.log.values import Appended, Isolation, ReadPlan, Rejected
 from fencelog.wire.batch import check_crc, iterate, read_header
-from tests.support.logs import flush_and_commit
-from tests.unit.log.driver import NOW_MS, Driver, commit, make_batch
+from tests.support.log import NOW_MS, Driver, commit, flush_and_commit, make_batch
 
 LOG_APPEND_TIME = 0x08
 DAY_MS = 24 * 60 * 60 * 1000

@@ -7,12 +7,12 @@ from fencelog.log.config import LogConfig
 from fencelog.log.rebuild import LogBuilder
 from fencelog.log.values import Appended, Isolation, SideFiles
 from fencelog.wire.batch import BatchHeader, assign, iterate, read_header
-from tests.support.logs import flush_and_commit
-from tests.unit.log.driver import (
+from tests.support.log import (
     NOW_MS,
     Driver,
     abort,
     commit,
+    flush_and_commit,
     make_batch,
     marker,
     marker_of,

@@ -4,8 +4,7 @@ import pytest
 
 from fencelog.errors import ErrorCode
 from fencelog.log.values import Appended, Isolation, OpenTransaction, Rejected
-from tests.support.logs import flush_and_commit
-from tests.unit.log.driver import Driver, abort, commit, make_batch, marker
+from tests.support.log import Driver, abort, commit, flush_and_commit, make_batch, marker
 
 TRANSACTIONAL = Isolation.TRANSACTIONAL
 

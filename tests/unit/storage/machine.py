@@ -12,8 +12,8 @@ from fencelog.wire.control import read_marker
 from fencelog_sim.world.clocks import SimRandom
 from fencelog_sim.world.disk import READING, PowerCut, SimDisk
 from fencelog_sim.world.gate import Fault, Halt
-from tests.support.logs import flush_and_commit
-from tests.unit.storage.world import World, run
+from tests.support.log import flush_and_commit
+from tests.support.storage import World, run
 
 PARTITION = TopicPartition("t", 0)
 
