@@ -126,6 +126,24 @@ def test_the_frozen_driver_wakes_when_its_successor_has_done_its_batches(tmp_pat
     assert not frozen(successor)
 
 
+def test_the_wake_up_is_logged_before_anybody_wakes(
+    tmp_path: Path, start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = start()
+    killer = killer_after(tmp_path, 4)
+    killer.hear(started("driver", driver))
+    both_reach(killer, "before-commit", 7, [driver.pid] * 2, "frozen")
+    logged: list[str] = []
+
+    def send_later(number: signal.Signals, targets: list[psutil.Process]) -> list[psutil.Process]:
+        logged.extend(event.kind for event in Follower(tmp_path).new())
+        return send(number, targets)
+
+    monkeypatch.setattr("fencelog.demo.killer.send", send_later)
+    killer.thaw()
+    assert logged[-1] == "woken"
+
+
 def test_who_is_not_meant_goes_on_at_once(tmp_path: Path) -> None:
     both_reach(Killer(tmp_path), "before-commit", 0, [os.getpid()] * 2, "t")
     assert answered(tmp_path, "t") == [True, True]

@@ -123,11 +123,13 @@ class Killer:
         """Wake whom we froze, and let it go on."""
         if not self._frozen:
             return
+        # Logged first: the broker refuses the driver within milliseconds, and only a refusal that
+        # is later than this event counts.
+        pids = {str(process.pid): name_of(process) for process in self._frozen}
+        write_event(self._folder, "woken", signal="SIGCONT", pids=pids)
         for reached in self._frozen_at.values():
             answer(self._folder, reached.ticket)
-        hit = send(signal.SIGCONT, self._frozen)
-        pids = {str(process.pid): name_of(process) for process in hit}
-        write_event(self._folder, "woken", signal="SIGCONT", pids=pids)
+        send(signal.SIGCONT, self._frozen)
         self._frozen = []
 
 
