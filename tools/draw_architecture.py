@@ -41,7 +41,7 @@ def read_layers(package: str) -> list[list[str]]:
 def _is_there(name: str) -> bool:
     """False for a package that the contract names and that is not built yet."""
     path = ROOT / "src" / name.replace(".", "/")
-    return path.is_dir() or path.with_suffix(".py").is_file() and path.name != "__main__"
+    return path.is_dir() or (path.with_suffix(".py").is_file() and path.name != "__main__")
 
 
 def draw() -> str:
