@@ -57,9 +57,14 @@ def _draw_layer(layer: list[str]) -> str:
     rows = [layer]
     if "fencelog.broker" in layer:
         column = layer.index("fencelog.broker")
-        inside = [name for (name,) in read_layers("fencelog.broker")]
+        inside = [_join(names) for names in read_layers("fencelog.broker")]
         rows += [["" if each != column else name for each in range(len(layer))] for name in inside]
     return "".join(_draw_row(row) for row in rows)
+
+
+def _join(names: list[str]) -> str:
+    """One row for packages of one layer."""
+    return ", ".join([names[0], *(name.split(".")[-1] for name in names[1:])])
 
 
 def _draw_row(names: list[str]) -> str:

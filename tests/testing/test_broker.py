@@ -275,7 +275,10 @@ def test_what_was_held_at_a_kill_is_lost_and_comes_again(fencelog_broker: LocalB
 @pytest.mark.parametrize(
     ("misuse", "words"),
     [
-        (lambda broker: broker.hold("Prduce").__enter__(), "'Prduce' is not a request; known: Produce, Fetch"),
+        (
+            lambda broker: broker.hold("Prduce").__enter__(),
+            "'Prduce' is not a request; known: Produce, Fetch",
+        ),
         (lambda broker: broker.records("nothing"), "UNKNOWN_TOPIC_OR_PARTITION"),
     ],
     ids=["no such request", "no such topic"],

@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from fencelog.client.cluster import GROUP, Cluster, ClusterView
-from fencelog.client.connection import Connection
 from fencelog.client.model import (
     WIRE_ISOLATION,
     ClusterDescription,
@@ -11,8 +10,11 @@ from fencelog.client.model import (
     OffsetSpec,
     TopicDescription,
 )
-from fencelog.client.retry import Deadline, failure, retrying
+from fencelog.client.retry import retrying
 from fencelog.errors import ErrorCode, RequestError
+from fencelog.rpc.connection import Connection
+from fencelog.rpc.deadline import Deadline
+from fencelog.rpc.failures import failure
 from fencelog.types import TopicPartition
 from fencelog.wire.messages.create_topics import (
     CreatableTopic,

@@ -6,8 +6,10 @@ from typing import TypeVar
 
 from fencelog.client.cluster import GROUP, Cluster
 from fencelog.client.model import GroupDescription, GroupListing, GroupMember, GroupOffset
-from fencelog.client.retry import Deadline, failure, retrying
+from fencelog.client.retry import retrying
 from fencelog.errors import ErrorCode, WireError
+from fencelog.rpc.deadline import Deadline
+from fencelog.rpc.failures import failure
 from fencelog.types import TopicPartition
 from fencelog.wire.message import Message
 from fencelog.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse

@@ -7,10 +7,12 @@ from typing import Protocol
 
 from fencelog.client.batches import EncodedBatch
 from fencelog.client.cluster import Cluster
-from fencelog.client.connection import Connection
 from fencelog.client.model import Delivery
-from fencelog.client.retry import RETRIABLE, STALE_ROUTE, Backoff, Deadline, again, failure
+from fencelog.client.retry import RETRIABLE, STALE_ROUTE, Backoff, again
 from fencelog.errors import ErrorCode, RequestError, WireError
+from fencelog.rpc.connection import Connection
+from fencelog.rpc.deadline import Deadline
+from fencelog.rpc.failures import failure
 from fencelog.types import NO_SEQUENCE, TopicPartition
 from fencelog.wire.api_versions import PRODUCE_ADDS_PARTITIONS_FROM, ApiKey
 from fencelog.wire.batch import SEQUENCE_MODULUS

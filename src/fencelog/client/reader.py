@@ -9,10 +9,12 @@ from dataclasses import dataclass
 
 from fencelog.client.batches import VisibleBatch, scan
 from fencelog.client.cluster import Cluster
-from fencelog.client.connection import Connection
 from fencelog.client.model import WIRE_ISOLATION, DataLossError, Isolation, Record
-from fencelog.client.retry import Deadline, failure, retrying
+from fencelog.client.retry import retrying
 from fencelog.errors import ErrorCode, RequestError, WireError
+from fencelog.rpc.connection import Connection
+from fencelog.rpc.deadline import Deadline
+from fencelog.rpc.failures import failure
 from fencelog.types import TopicPartition
 from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.batch import HEADER_BYTES

@@ -16,12 +16,13 @@ from dataclasses import dataclass
 
 from fencelog.client.batches import EncodedBatch
 from fencelog.client.cluster import TRANSACTION, Cluster
-from fencelog.client.connection import Connection
 from fencelog.client.model import Compression, Delivery, Joined
 from fencelog.client.partition_sender import PartitionSender, ProducerIdentity
-from fencelog.client.retry import RETRIABLE, again, failure, retrying
+from fencelog.client.retry import RETRIABLE, again, retrying
 from fencelog.client.versioned_transactions import Transactions
 from fencelog.errors import ErrorCode, FencelogError, RequestError
+from fencelog.rpc.connection import Connection
+from fencelog.rpc.failures import failure
 from fencelog.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
 from fencelog.wire.api_versions import END_BUMPS_FROM, ApiKey
 from fencelog.wire.messages.end_txn import EndTxnRequest, EndTxnResponse

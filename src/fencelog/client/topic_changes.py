@@ -3,9 +3,11 @@
 from collections.abc import Collection, Mapping
 
 from fencelog.client.cluster import Cluster
-from fencelog.client.connection import Connection
-from fencelog.client.retry import Deadline, failure, retrying
+from fencelog.client.retry import retrying
 from fencelog.errors import ErrorCode, RequestError
+from fencelog.rpc.connection import Connection
+from fencelog.rpc.deadline import Deadline
+from fencelog.rpc.failures import failure
 from fencelog.types import TopicPartition
 from fencelog.wire.messages.create_partitions import (
     CreatePartitionsRequest,

@@ -5,15 +5,17 @@ from functools import partial
 from typing import TypeVar
 
 from fencelog.client.cluster import TRANSACTION, Cluster
-from fencelog.client.connection import Connection
 from fencelog.client.model import (
     ProducerDescription,
     TransactionDescription,
     TransactionListing,
 )
-from fencelog.client.retry import Deadline, failure, retrying
+from fencelog.client.retry import retrying
 from fencelog.client.versioned_transactions import Transactions
 from fencelog.errors import ErrorCode, RequestError
+from fencelog.rpc.connection import Connection
+from fencelog.rpc.deadline import Deadline
+from fencelog.rpc.failures import failure
 from fencelog.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
 from fencelog.wire.message import Message
 from fencelog.wire.messages.describe_producers import (

@@ -9,8 +9,9 @@ from typing import TypeVar
 
 from fencelog.client.cluster import TRANSACTION, Cluster
 from fencelog.client.model import AlreadyCommitted, AppDescription, Joined, OpenProducer
-from fencelog.client.retry import failure, retrying
+from fencelog.client.retry import retrying
 from fencelog.errors import ErrorCode
+from fencelog.rpc.failures import failure
 from fencelog.types import TopicPartition
 from fencelog.wire.message import Message
 from fencelog.wire.messages.abort_transaction import (
