@@ -39,8 +39,9 @@ GROUPS = [
     Planted(
         "E8",
         "coordination/group/group.py",
-        "two generations have one number.\n        self.store(step)\n",
-        "two generations have one number.\n",
+        "two generations have one number.\n        self.store(step, begun)\n",
+        "two generations have one number.\n"
+        "        vars(self)['_stored_groups'][self.name] = begun\n",
         TRANSCRIPT + "[group_restart]",
     ),
     Planted(

@@ -8,7 +8,7 @@ OFFSETS = "coordination/group/offsets.py"
 HANDLERS = "broker/handlers/group_offsets.py"
 RUNTIME = "broker/coordinators/runtime.py"
 COPY = ("copy",)
-REFUSAL = "            error = group.refusal_of(caller)\n"
+REFUSAL = "            error = group.validate_caller(caller)\n"
 
 GENERATION_NOT_CHECKED = Bug(
     "generation check",
@@ -18,7 +18,7 @@ GENERATION_NOT_CHECKED = Bug(
         Edit(
             SHARD,
             REFUSAL,
-            "            error = group.refusal(caller.member_id, caller.instance_id)\n",
+            "            error = group.validate_member(caller.member_id, caller.instance_id)\n",
         ),
     ),
     COPY,
@@ -52,8 +52,9 @@ GROUP_BUGS: tuple[Bug, ...] = (
                 "            member.joining = None\n"
                 "        # Before anybody hears of it: a crash must not let two generations have"
                 " one number.\n"
-                "        self.store(step)\n",
-                "            member.joining = None\n",
+                "        self.store(step, begun)\n",
+                "            member.joining = None\n"
+                "        vars(self)['_stored_groups'][self.name] = begun\n",
             ),
         ),
         COPY,

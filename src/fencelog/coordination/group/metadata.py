@@ -15,7 +15,7 @@ _UNKNOWN_TIME = TimestampMs(-1)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredMember:
-    """One member of a finished rebalance."""
+    """One member of a generation."""
 
     member_id: str
     instance_id: str | None
@@ -24,13 +24,13 @@ class StoredMember:
     rebalance_timeout_ms: int
     session_timeout_ms: int
     subscription: bytes
-    """What it said of itself under the protocol that was chosen."""
+    """Its metadata under the protocol of the generation."""
     assignment: bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredGroup:
-    """A group as its last finished rebalance left it; without members it is empty."""
+    """The durable half of a group: its current generation; without members it is empty."""
 
     group: str
     protocol_type: str
@@ -40,6 +40,10 @@ class StoredGroup:
     changed_ms: TimestampMs
     """When it came into this state; -1 where an old record does not say."""
     members: tuple[StoredMember, ...]
+
+    def assignment(self, member_id: str) -> bytes:
+        """The assignment of a member; empty where there is none."""
+        return next((each.assignment for each in self.members if each.member_id == member_id), b"")
 
 
 def write_group(group: StoredGroup) -> LogRecord:

@@ -208,35 +208,6 @@ class Reply(NamedTuple):
 Replies: TypeAlias = tuple[Reply, ...]
 
 
-@dataclass(eq=False, kw_only=True, slots=True)
-class Member:
-    """One member of a group in service."""
-
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    protocols: tuple[Protocol, ...]
-    assignment: bytes = b""
-    joining: Ticket | None = None
-    """Its join that waits for the rebalance."""
-    syncing: Ticket | None = None
-    """Its sync that waits for the leader's."""
-    is_new: bool = False
-    """It has not been through a rebalance: it knows no id to send heartbeats with."""
-
-    @property
-    def size(self) -> int:
-        """Bytes that it says of itself."""
-        return size_of(self.protocols)
-
-    def metadata(self, protocol: str | None) -> bytes:
-        """What it says of itself under a protocol."""
-        return next((each.metadata for each in self.protocols if each.name == protocol), b"")
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupView:
     """A group as DescribeGroups and ListGroups show it."""
@@ -251,11 +222,12 @@ class GroupView:
 
 @dataclass(slots=True)
 class Step:
-    """What one event has led to so far: records to store and requests to answer after that."""
+    """What one decision has led to so far: records to store, requests to answer after that."""
 
     now: Instant
     wall_ms: TimestampMs
-    stores: list[StoredGroup] = field(default_factory=list)
+    records: dict[str, StoredGroup] = field(default_factory=dict)
+    """What to store, by group."""
     replies: list[Reply] = field(default_factory=list)
 
     def reply(self, ticket: Ticket | None, answer: Answer) -> None:
@@ -263,12 +235,20 @@ class Step:
         if ticket is not None:
             self.replies.append(Reply(ticket, answer))
 
+    def store(self, record: StoredGroup) -> None:
+        """Have a group stored.
+
+        Once in a step: rules read the stored group, which changes only when the step is replayed.
+        """
+        assert record.group not in self.records, record.group
+        self.records[record.group] = record
+
     def decision(self) -> Decision[Replies]:
         """The step as the runtime wants it."""
-        records = [write_group(each) for each in self.stores]
+        records = [write_group(each) for each in self.records.values()]
         return Decision(tuple(records), tuple(self.replies), moves_deadline=True)
 
 
-def refused_join(error: ErrorCode, member_id: str = "") -> JoinAnswer:
-    """The answer to a join that leads nowhere."""
+def join_error(error: ErrorCode, member_id: str = "") -> JoinAnswer:
+    """The answer to a JoinGroup that failed."""
     return JoinAnswer(error=error, member_id=member_id)

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from fencelog.coordination.group.model import Member
+from fencelog.coordination.group.soft_state import Member
 from fencelog.coordination.group.subscription import CONSUMER, subscribed_topics
 
 

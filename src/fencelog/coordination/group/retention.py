@@ -15,9 +15,10 @@ def expired_offsets(group: Group | None, known: Offsets, before_ms: int) -> list
     old = [at for at, kept in known.items() if kept.committed.commit_ms < before_ms]
     if group is None or not group.had_members:
         return old
-    if group.state is GroupState.EMPTY:
-        return old if group.changed_ms < before_ms else []
-    subscribed = group.subscribed() if group.state is GroupState.STABLE else None
+    if group.soft.state is GroupState.EMPTY:
+        is_old = group.stored is not None and group.stored.changed_ms < before_ms
+        return old if is_old else []
+    subscribed = group.subscribed() if group.soft.state is GroupState.STABLE else None
     if subscribed is None:
         return []
     return [partition for partition in old if partition.topic not in subscribed]
