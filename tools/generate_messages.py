@@ -1,8 +1,9 @@
-"""Writes ``src/fencelog/wire/messages``: typed classes with straight-line code for each message.
+"""Writes typed classes with straight-line code for each message and each coordinator record.
 
-Sources are Kafka's own message definitions, as the kafka-python package ships them, and
-``src/fencelog/wire/definitions`` in the same form: fencelog's own requests. Run it after a change
-to either, and commit what it writes::
+Sources are Kafka's own message definitions, as the kafka-python package ships them, and in the same
+form ``src/fencelog/wire/definitions``, fencelog's own requests, and
+``src/fencelog/coordination/definitions``, the records of the coordinators (type ``data``). Run it
+after a change to one of them, and commit what it writes::
 
     .venv/bin/python -m tools.generate_messages
 
@@ -28,8 +29,11 @@ from tools.message_definitions import (
 )
 
 ROOT = Path(__file__).resolve().parent.parent
-OWN_DEFINITIONS = ROOT / "src/fencelog/wire/definitions"
-TARGET = ROOT / "src/fencelog/wire/messages"
+PACKAGE = ROOT / "src/fencelog"
+OWN_DEFINITIONS = PACKAGE / "wire/definitions"
+RECORD_DEFINITIONS = PACKAGE / "coordination/definitions"
+MESSAGES = "wire/messages"
+RECORDS = "coordination/schemas"
 
 KAFKA_MESSAGES = [
     "AddOffsetsToTxn",
@@ -84,14 +88,16 @@ class Writer:
     def lines(self) -> Iterator[str]:
         """Yield the class, line by line."""
         one = self.definition
-        yield f"class {one.name}({'Structure' if one.api_key is None else 'Message'}):"
+        yield f"class {one.name}({one.base}):"
         yield f'    """{docstring(one.about)}"""'
         yield ""
         yield from wrapped("    __slots__ = (", [f'"{f.name}"' for f in self.all_fields], ")")
         if one.api_key is not None:
             yield f"    API_KEY = {one.api_key}"
+        if one.base != "Structure":
             yield f"    MIN_VERSION = {one.versions.first}"
             yield f"    MAX_VERSION = {one.versions.last}"
+        if one.base == "Message":
             yield f"    FLEXIBLE_FROM = {one.flexible.first if one.flexible else NEVER_FLEXIBLE}"
         yield ""
         yield from self.init_lines()
@@ -378,6 +384,7 @@ def module_text(title: str, sources: list[dict[str, Any]]) -> str:
         *imports("struct", ["Struct"], "Struct" if layouts(code) else ""),
         "from typing import Self",
         "",
+        *imports("fencelog.coordination.encoding", ["Data"], code),
         *imports("fencelog.types", ["NO_TOPIC_ID", "Buffer"], code),
         *imports("fencelog.wire.message", ["EMPTY", "Message", "Structure"], code),
         *imports("fencelog.wire.primitives", ["Reader", *PRIMITIVES], code),
@@ -414,29 +421,46 @@ def kafka_module(name: str) -> str:
     return module_text(f"{name}, Kafka's request {sources[0]['apiKey']}.", sources)
 
 
-def generate() -> dict[str, str]:
-    """Return the text of every generated module by its file name."""
-    texts = {snake(name) + ".py": kafka_module(name) for name in KAFKA_MESSAGES}
-    own: dict[str, list[dict[str, Any]]] = {}
-    for path in sorted(OWN_DEFINITIONS.glob("*.json")):
+def by_module(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """Return the definitions of a folder by the module that they are written to."""
+    modules: dict[str, list[dict[str, Any]]] = {}
+    for path in sorted(folder.glob("*.json")):
         source = load(path)
-        own.setdefault(source["module"], []).append(source)
-    for module, sources in own.items():
+        modules.setdefault(source["module"], []).append(source)
+    return modules
+
+
+def generate() -> dict[str, str]:
+    """Return the text of every generated module by its path below ``PACKAGE``."""
+    texts = {f"{MESSAGES}/{snake(name)}.py": kafka_module(name) for name in KAFKA_MESSAGES}
+    for module, sources in by_module(OWN_DEFINITIONS).items():
         names = " and ".join(source["name"] for source in sources)
-        texts[module + ".py"] = module_text(f"{names}, fencelog's own.", sources)
+        texts[f"{MESSAGES}/{module}.py"] = module_text(f"{names}, fencelog's own.", sources)
+    for module, sources in by_module(RECORD_DEFINITIONS).items():
+        title = f"Keys and values of {module.replace('_', ' ')} records."
+        texts[f"{RECORDS}/{module}.py"] = module_text(title, sources)
     return texts
+
+
+def committed() -> dict[str, str]:
+    """Return the text of every module that was generated before, by its path."""
+    return {
+        f"{folder}/{path.name}": path.read_text(encoding="utf-8")
+        for folder in (MESSAGES, RECORDS)
+        for path in (PACKAGE / folder).glob("*.py")
+        if path.name != "__init__.py"
+    }
 
 
 def main() -> None:
     """Write the modules, and remove those that are generated no more."""
     argparse.ArgumentParser(description=main.__doc__).parse_args()
     texts = generate()
-    for path in TARGET.glob("*.py"):
-        if path.name not in texts and path.name != "__init__.py":
-            path.unlink()
+    for name in committed().keys() - texts.keys():
+        (PACKAGE / name).unlink()
     for name, text in texts.items():
-        (TARGET / name).write_text(text, encoding="utf-8")
-    print(f"{len(texts)} modules in {TARGET.relative_to(ROOT)}")
+        (PACKAGE / name).write_text(text, encoding="utf-8")
+    print(f"{len(texts)} modules in {MESSAGES} and {RECORDS}")
 
 
 if __name__ == "__main__":

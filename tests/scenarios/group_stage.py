@@ -6,7 +6,6 @@ a join may be answered by a later command, or by the passing of time. New member
 
 from collections.abc import Iterable
 
-from fencelog.coordination.encoding import Writer
 from fencelog.coordination.group.metadata import read_group, read_group_key
 from fencelog.coordination.group.model import (
     Answer,
@@ -27,6 +26,7 @@ from fencelog.coordination.group.records import CommittedOffset, read_key, read_
 from fencelog.coordination.group.shard import Commit, GroupShard
 from fencelog.coordination.shard import Decision, LogRecord
 from fencelog.types import NO_PRODUCER_ID, Offset, ProducerId
+from fencelog.wire.primitives import pack_int16, pack_int32, write_bytes, write_string
 from tests.scenarios.words import Stage, options, partition
 from tests.unit.coordination.runtime import Runtime
 
@@ -36,10 +36,11 @@ LIMITS = GroupLimits(members_max=3, offsets_retention_ms=600_000, retention_chec
 def subscription(topics: Iterable[str], user_data: bytes = b"") -> bytes:
     """What a consumer sends of itself, version 0."""
     named = [*topics]
-    writer = Writer().int16(0).int32(len(named))
+    out = bytearray(pack_int16(0) + pack_int32(len(named)))
     for topic in named:
-        writer.text(topic)
-    return writer.blob(user_data).done()
+        write_string(out, topic, flexible=False)
+    write_bytes(out, user_data, flexible=False)
+    return bytes(out)
 
 
 def caller(word: str, instance_id: str | None = None) -> Caller:
