@@ -212,8 +212,9 @@ NO_TIMEOUT = Bug(
     (
         Edit(
             SHARD,
-            "        return min(deadlines if look is None else (*deadlines, look), default=None)\n",
-            "        return look\n",
+            "        return min(deadlines if check is None else (*deadlines, check), "
+            "default=None)\n",
+            "        return check\n",
         ),
     ),
 )

@@ -50,7 +50,7 @@ GROUP_BUGS: tuple[Bug, ...] = (
             Edit(
                 GROUP,
                 "            member.joining = None\n"
-                "        # Before anybody hears of it: a crash must not let two generations have"
+                "        # Before any member is told: a crash must not let two generations have"
                 " one number.\n"
                 "        self.store(step, begun)\n",
                 "            member.joining = None\n"

@@ -84,7 +84,7 @@ class Group:
 
     @property
     def is_unused(self) -> bool:
-        """Whether nobody is in it or on the way in, so that it may be forgotten when it is old."""
+        """Whether it is EMPTY and no member is joining, so that it may be forgotten when old."""
         return self.soft.state is GroupState.EMPTY and not self.soft.pending
 
     @property
@@ -189,7 +189,7 @@ class Group:
     # -- the rebalance ---------------------------------------------------------------------------
 
     def rebalance(self, step: Step) -> None:
-        """Begin a rebalance, or complete the one under way if nobody is missing."""
+        """Begin a rebalance, or complete the one under way if all have joined."""
         soft = self.soft
         if soft.state is GroupState.PREPARING:
             self._complete_if_all_joined(step)
@@ -242,7 +242,7 @@ class Group:
             if member.joining is None and member.instance_id is None:
                 soft.remove(member)
         if soft.members and not soft.elect_leader():
-            # None of the static members is back: there is nobody to assign.
+            # No static member has joined, so no member can lead.
             self._wait_for_joins(step, max(soft.rebalance_timeout_s, SYNC_TIMEOUT_S_MIN))
             return
         soft.is_initial = False
@@ -258,7 +258,7 @@ class Group:
             member.is_new = False
             step.reply(member.joining, join_answer(begun, member.member_id))
             member.joining = None
-        # Before anybody hears of it: a crash must not let two generations have one number.
+        # Before any member is told: a crash must not let two generations have one number.
         self.store(step, begun)
 
     def _next_generation(self, step: Step) -> StoredGroup:

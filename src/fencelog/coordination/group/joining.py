@@ -1,9 +1,9 @@
-"""JoinGroup: who is let in, who takes whose place, and what makes a group rebalance.
+"""JoinGroup: which members may join, and when a join begins a rebalance.
 
-Version notes: below 4 a newcomer joins at once, from there on it is given an id first, so that one
-who gives up and comes again leaves no dead member behind (KIP-394). A static member (version 5,
-KIP-345) that comes back takes its old place. Below 9 its group's leader is not told that it leads,
-since it would assign anew (KIP-814).
+Version notes: below 4 a new member joins at once; from 4 on it gets an id first, so that a client
+that gives up and retries leaves no dead member behind (KIP-394). A static member (from 5 on,
+KIP-345) that restarts replaces its earlier self. Below 9 a leader that restarts so is not told that
+it leads, since it would assign anew (KIP-814).
 """
 
 from dataclasses import replace
@@ -45,7 +45,7 @@ def join(
     fresh_id: str,
     limits: GroupLimits,
 ) -> None:
-    """Answer a join, or let it wait for the rebalance. ``fresh_id`` is used for a newcomer."""
+    """Answer a join, or let it wait for the rebalance. ``fresh_id``: the id for a new member."""
     asked = request.member_id
     if _exceeds_limits(group, request, limits):
         step.reply(ticket, join_error(ErrorCode.GROUP_MAX_SIZE_REACHED))
@@ -81,7 +81,7 @@ def _join_new(
         if old_id is None:
             _enter(group, step, request, ticket, fresh_id)
         else:
-            _replace_static(group, step, request, ticket, (old_id, fresh_id))
+            _replace_static(group, step, request, ticket, old_id=old_id, new_id=fresh_id)
     elif request.knows_member_id_required:
         group.soft.add_pending(fresh_id, request.session_timeout_ms, step.now)
         step.reply(ticket, join_error(ErrorCode.MEMBER_ID_REQUIRED, fresh_id))
@@ -105,10 +105,9 @@ def _enter(group: Group, step: Step, request: JoinRequest, ticket: Ticket, membe
 
 
 def _replace_static(
-    group: Group, step: Step, request: JoinRequest, ticket: Ticket, ids: tuple[str, str]
+    group: Group, step: Step, request: JoinRequest, ticket: Ticket, *, old_id: str, new_id: str
 ) -> None:
-    """A static member is back under a new id: without a rebalance where nobody's share changes."""
-    old_id, new_id = ids
+    """Replace a static member that is back; no rebalance where the assignment stays valid."""
     before = group.soft.members[old_id].protocols
     member = group.replace_member(step, old_id, new_id)
     _update(member, request)
@@ -171,7 +170,7 @@ def _join_again(group: Group, step: Step, request: JoinRequest, ticket: Ticket) 
             group.soft.touch_session(member, step.now)
             step.reply(ticket, join_answer(stored, member.member_id))
             return
-    # The one before it, of a connection that is given up, must not wait for ever.
+    # A previous request, of a connection that was given up, must not wait for ever.
     superseded = ErrorCode.REBALANCE_IN_PROGRESS
     step.reply(member.joining, join_error(superseded, member.member_id))
     step.reply(member.syncing, SyncAnswer(error=superseded))

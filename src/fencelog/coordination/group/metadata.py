@@ -39,7 +39,7 @@ class StoredGroup:
     protocol: str | None
     leader: str | None
     changed_ms: TimestampMs
-    """When it came into this state; -1 where an old record does not say."""
+    """When it came into this state; -1 where a record of an old version has no time."""
     members: tuple[StoredMember, ...]
 
     def assignment(self, member_id: str) -> bytes:
@@ -48,7 +48,7 @@ class StoredGroup:
 
 
 def write_group(group: StoredGroup) -> LogRecord:
-    """Return the record that says all of this group but its offsets."""
+    """Return the record of this group; its offsets have records of their own."""
     value = GroupMetadataValue(
         protocol_type=group.protocol_type,
         generation=group.generation,
@@ -73,7 +73,7 @@ def write_group(group: StoredGroup) -> LogRecord:
 
 
 def forget_group(group: str) -> LogRecord:
-    """Return the record after which the group has no members and never had any."""
+    """Return the tombstone of the group: it never had members."""
     return LogRecord(write_group_key(group), None)
 
 

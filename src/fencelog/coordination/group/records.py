@@ -14,7 +14,7 @@ _NOT_STORED = TimestampMs(-1)
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """How far a group has come on one partition."""
+    """A group's committed offset on one partition."""
 
     offset: Offset
     leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
@@ -23,7 +23,7 @@ class CommittedOffset:
 
 
 def write_offset(group: str, partition: TopicPartition, committed: CommittedOffset) -> LogRecord:
-    """Return the record that says how far the group has come on this partition."""
+    """Return the record of the group's offset on this partition."""
     value = OffsetCommitValue(
         offset=committed.offset,
         leader_epoch=committed.leader_epoch,
@@ -34,7 +34,7 @@ def write_offset(group: str, partition: TopicPartition, committed: CommittedOffs
 
 
 def forget_offset(group: str, partition: TopicPartition) -> LogRecord:
-    """Return the record after which the group has no offset on this partition."""
+    """Return the tombstone of the group's offset on this partition."""
     return LogRecord(write_key(group, partition), None)
 
 

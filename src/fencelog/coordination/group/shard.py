@@ -20,7 +20,7 @@ from fencelog.coordination.group.metadata import (
 )
 from fencelog.coordination.group.model import (
     JOIN,
-    NOBODY,
+    NO_MEMBER,
     RETENTION,
     SESSION,
     SYNC,
@@ -69,15 +69,15 @@ Answers = dict[TopicPartition, ErrorCode]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Commit:
-    """Offsets that somebody wants to store for a group."""
+    """An OffsetCommit or TxnOffsetCommit request."""
 
     group: str
     offsets: Mapping[TopicPartition, CommittedOffset]
-    caller: Caller = NOBODY
+    caller: Caller = NO_MEMBER
     fenced: frozenset[TopicPartition] = NO_FENCE
     """Partitions of topics with ``group.fence=required``: only members commit there (rule E8)."""
     producer_id: ProducerId = NO_PRODUCER_ID
-    """Whose transaction it is part of."""
+    """The producer of the transaction that it is part of."""
 
     @property
     def is_transactional(self) -> bool:
@@ -91,7 +91,7 @@ class GroupShard:
     def __init__(
         self, coordinator_epoch: CoordinatorEpoch, limits: GroupLimits | None = None
     ) -> None:
-        """Begin empty; the log is replayed into it."""
+        """Begin empty, for the log to be replayed."""
         self.coordinator_epoch = coordinator_epoch
         self._limits = limits or GroupLimits()
         self._offsets = OffsetTable()
@@ -103,7 +103,7 @@ class GroupShard:
     # -- the only places where what is stored changes --------------------------------------------
 
     def replay(self, record: LogRecord, offset: Offset, now: Instant) -> None:
-        """Apply one record of ``__consumer_offsets``; keys of kinds unknown here are left alone.
+        """Apply one record of ``__consumer_offsets``; keys of unknown versions are ignored.
 
         Raises CorruptionError on bytes that are neither an offset nor a group.
         """
@@ -142,7 +142,7 @@ class GroupShard:
             self._groups[name] = Group(name, self._stored_groups, soft, self._limits)
 
     def replay_marker(self, producer_id: ProducerId, *, commit: bool) -> None:
-        """A transaction's end is in this partition's log: its offsets count, or never did (E10)."""
+        """Apply a marker of this partition's log to the producer's pending offsets (E10)."""
         self._offsets.end_transaction(producer_id, commit=commit)
 
     # -- what members ask ------------------------------------------------------------------------
@@ -156,9 +156,9 @@ class GroupShard:
         now: Instant,
         wall_ms: TimestampMs,
     ) -> Decision[Replies]:
-        """Let somebody into a group, or say why not; the answer comes with the new generation.
+        """JoinGroup: the answer is an error, or comes with the next generation.
 
-        ``fresh_id`` is the member id of a newcomer and must be new.
+        ``fresh_id``: the id for a new member; it must never have been used.
         """
         step = Step(now, wall_ms)
         error = validate_request(request, self._limits)
@@ -181,7 +181,7 @@ class GroupShard:
     def sync(
         self, request: SyncRequest, ticket: Ticket, *, now: Instant, wall_ms: TimestampMs
     ) -> Decision[Replies]:
-        """Give a member its assignment, once its leader has brought one."""
+        """SyncGroup: the answer comes once the leader has sent the assignment."""
         step = Step(now, wall_ms)
         group = self._groups.get(request.group)
         if group is None:
@@ -193,7 +193,7 @@ class GroupShard:
     def heartbeat(
         self, name: str, caller: Caller, ticket: Ticket, *, now: Instant
     ) -> Decision[Replies]:
-        """Note that a member lives; the answer tells it of a rebalance."""
+        """Heartbeat: touch the member's session; REBALANCE_IN_PROGRESS makes it join again."""
         step = Step(now, TimestampMs(-1))
         group = self._groups.get(name)
         error = self._unknown(name) if group is None else group.heartbeat(caller, now)
@@ -209,7 +209,7 @@ class GroupShard:
         now: Instant,
         wall_ms: TimestampMs,
     ) -> Decision[Replies]:
-        """Take members out of a group, each with its own result."""
+        """LeaveGroup: remove members, each with its own result."""
         step = Step(now, wall_ms)
         group = self._groups.get(name)
         if group is None:
@@ -230,7 +230,7 @@ class GroupShard:
     # -- offsets ---------------------------------------------------------------------------------
 
     def commit(self, asked: Commit, *, now: Instant, wall_ms: TimestampMs) -> Decision[Answers]:
-        """Store how far a group has come; each partition has its own answer (rule E8).
+        """Commit offsets of a group; each partition has its own answer (rule E8).
 
         In a transaction the offsets are pending until its marker is in this partition's log.
         """
@@ -294,7 +294,7 @@ class GroupShard:
     def fetch(
         self, group: str, partitions: Collection[TopicPartition] | None = None
     ) -> dict[TopicPartition, CommittedOffset]:
-        """How far the group has come: on these partitions, or on all that it has an offset for.
+        """The committed offsets of a group: on these partitions, or on all that have one.
 
         Partitions without an offset are left out. The answer reveals state: it may be given once
         everything appended so far is committed (rule E16).
@@ -304,7 +304,7 @@ class GroupShard:
         return {each: known[each].committed for each in wanted if each in known}
 
     def pending(self, group: str) -> frozenset[TopicPartition]:
-        """Where an open transaction may yet change what ``fetch`` says (rule E8)."""
+        """The partitions with pending offsets, which ``fetch`` does not show yet (rule E8)."""
         return self._offsets.pending(group)
 
     def delete_offsets(
@@ -333,12 +333,12 @@ class GroupShard:
         return Decision(tuple(records), answers)
 
     def topics(self) -> frozenset[str]:
-        """Every topic that some group has an offset on."""
+        """Every topic with an offset of some group."""
         groups = self._offsets.groups()
         return frozenset(each.topic for group in groups for each in self._offsets.partitions(group))
 
     def topics_deleted(self, topics: Collection[str]) -> Decision[None]:
-        """Forget every group's offsets on topics that are gone."""
+        """Forget every group's offsets on deleted topics."""
         records = [
             forget_offset(group, partition)
             for group in self._offsets.groups()
@@ -350,7 +350,7 @@ class GroupShard:
     # -- what operators ask ----------------------------------------------------------------------
 
     def describe(self, name: str) -> GroupView:
-        """One group; DEAD where there is none. Answer it once all is committed (rule E16)."""
+        """One group; DEAD where there is none. Answer once all is committed (rule E16)."""
         group = self._groups.get(name)
         if group is not None:
             return group.view()
@@ -358,7 +358,7 @@ class GroupShard:
         return GroupView(group=name, state=state)
 
     def groups(self) -> list[GroupView]:
-        """Every group, those that only record progress included; answered as ``describe`` is."""
+        """Every group, also those that only commit offsets; answered as ``describe`` is."""
         names = {**dict.fromkeys(self._groups), **dict.fromkeys(self._offsets.groups())}
         return [self.describe(name) for name in names]
 
@@ -382,11 +382,11 @@ class GroupShard:
     # -- deadlines -------------------------------------------------------------------------------
 
     def next_deadline(self) -> Instant | None:
-        """When a session, a rebalance or a look at old offsets may be due."""
+        """When a session, a rebalance or a check for old offsets may be due."""
         return self._timers.next_due()
 
     def expire(self, now: Instant, wall_ms: TimestampMs) -> Decision[Replies]:
-        """Do what is due: sessions, rebalances, and every so often the offsets' retention."""
+        """Decide what is due: sessions, rebalances, and the periodic retention of offsets."""
         step = Step(now, wall_ms)
         is_retention_due = False
         for alarm in self._timers.take_due(now):
@@ -407,17 +407,17 @@ class GroupShard:
         decision = step.decision()
         if not is_retention_due:
             return decision
-        forgotten = self._expire_offsets(wall_ms, besides=step.records)
+        forgotten = self._expire_offsets(wall_ms, excluded=step.records)
         return replace(decision, records=(*decision.records, *forgotten))
 
-    def _expire_offsets(self, wall_ms: TimestampMs, besides: Collection[str]) -> list[LogRecord]:
-        """Forget what nobody has touched for ``offsets.retention.minutes`` (KIP-211).
+    def _expire_offsets(self, wall_ms: TimestampMs, excluded: Collection[str]) -> list[LogRecord]:
+        """Forget offsets and groups older than ``offsets.retention.minutes`` (KIP-211).
 
-        ``besides``: groups that this decision stores anew. The next check is theirs.
+        ``excluded``: groups that this decision stores; their stored state is not replayed yet.
         """
         records: list[LogRecord] = []
         for name in {**dict.fromkeys(self._offsets.groups()), **dict.fromkeys(self._groups)}:
-            if name in besides or self._offsets.has_pending(name):
+            if name in excluded or self._offsets.has_pending(name):
                 continue
             group, known = self._groups.get(name), self._offsets.committed(name)
             gone = expired_offsets(group, known, wall_ms - self._limits.offsets_retention_ms)

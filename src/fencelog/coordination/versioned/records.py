@@ -37,7 +37,7 @@ class AppKey:
 
 @dataclass(frozen=True, slots=True)
 class RunKey:
-    """Key of a run that drives or drove an app."""
+    """Key of a run of an app."""
 
     app: str
     query_id: str
@@ -46,7 +46,7 @@ class RunKey:
 
 @dataclass(frozen=True, slots=True)
 class ProducerKey:
-    """Key of a producer that joined; its id alone, for it is unique for ever."""
+    """Key of a producer that joined: its id alone, which is never used again."""
 
     producer_id: ProducerId
 
@@ -77,7 +77,7 @@ def read_key(data: bytes) -> Key:
 
 
 def forget(key: Key) -> LogRecord:
-    """Return the record after which nothing is known under this key."""
+    """Return the tombstone of this key."""
     return LogRecord(write_key(key), None)
 
 
