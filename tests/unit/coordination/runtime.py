@@ -79,10 +79,10 @@ class Runtime(Generic[S]):
         for offset, entry in enumerate(self.log):
             if isinstance(entry, Ended):
                 continue
-            fate = self._fate(entry, offset)
-            if fate is None or untouched:
+            outcome = self._outcome(entry, offset)
+            if outcome is None or untouched:
                 untouched.add(offset)
-            elif fate:
+            elif outcome:
                 newest[entry.key] = offset
         return untouched | {at for at in newest.values() if self._value(at) is not None}
 
@@ -91,7 +91,7 @@ class Runtime(Generic[S]):
         assert isinstance(entry, LogRecord)
         return entry.value
 
-    def _fate(self, record: LogRecord, offset: int) -> bool | None:
+    def _outcome(self, record: LogRecord, offset: int) -> bool | None:
         """Whether a record counts; None while its transaction is open."""
         if record.producer_id == NO_PRODUCER_ID:
             return True
