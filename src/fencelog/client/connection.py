@@ -24,7 +24,7 @@ from fencelog.wire.headers import (
 from fencelog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 FRAME_BYTES_MAX = 512 << 20
-"""An answer is as large as what was asked for; this only stops nonsense."""
+"""A response is as large as what was requested; this only stops malformed sizes."""
 API_VERSIONS_VERSION = 3
 CORRELATION_MAX = 0x7FFFFFFF
 
@@ -114,7 +114,7 @@ class Connection(asyncio.BufferedProtocol):
             async with asyncio.timeout(deadline.left_s):
                 return await future
         except TimeoutError:
-            self.close(f"no answer within {deadline}")
+            self.close(f"no response within {deadline}")
             raise self._lost() from None
 
     def _lost(self) -> RequestError:
@@ -164,7 +164,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._target = memoryview(self._size)
                 self._received(complete)
         except WireError as error:
-            self.close(f"the broker sent nonsense: {error}")
+            self.close(f"malformed response: {error}")
 
     def _received(self, answer: memoryview) -> None:
         """Give an answer to the request that waits for it.
@@ -174,7 +174,7 @@ class Connection(asyncio.BufferedProtocol):
         correlation_id, _ = read_response_header(answer, flexible=False)
         flexible, waiting = self._waiting.pop(correlation_id, (False, None))
         if waiting is None:
-            raise WireError(f"an answer to request {correlation_id}, which was not sent")
+            raise WireError(f"response to request {correlation_id}, which was not sent")
         _, body = read_response_header(answer, flexible)
         if not waiting.done():
             waiting.set_result(body)
@@ -194,7 +194,7 @@ async def connect(host: str, port: int, client_id: str, deadline: Deadline) -> C
         raise failure(
             ErrorCode.NETWORK_EXCEPTION,
             f"cannot connect to broker {host}:{port}",
-            _why(error) or f"no answer within {deadline}",
+            _why(error) or f"no response within {deadline}",
         ) from error
     try:
         connection.versions = await _versions(connection, deadline)
@@ -224,8 +224,8 @@ async def _versions(connection: Connection, deadline: Deadline) -> dict[int, tup
     try:
         answer = ApiVersionsResponse.read(body, version)
     except WireError as wrong:
-        connection.close(f"the broker sent nonsense: {wrong}")
+        connection.close(f"malformed response: {wrong}")
         raise failure(
-            ErrorCode.NETWORK_EXCEPTION, f"{connection.address} is no Kafka broker", str(wrong)
+            ErrorCode.NETWORK_EXCEPTION, f"{connection.address} is not a Kafka broker", str(wrong)
         ) from wrong
     return {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}

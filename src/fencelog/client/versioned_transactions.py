@@ -1,7 +1,7 @@
-"""Versioned transactions: one server-side transaction of many writers.
+"""Versioned transactions: one server-side transaction of many producers.
 
-All requests go to the coordinator of the app. Each may be repeated after a lost answer: a second
-join is one more attempt that no commit names, a second commit or abort does nothing (V3).
+All requests go to the coordinator of the app. Each may be repeated after a lost response:
+a second join is one more attempt that no commit names, a second commit or abort has no effect (V3).
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ R = TypeVar(
 
 
 class Transactions:
-    """The requests of one client for its apps."""
+    """The requests of versioned transactions."""
 
     def __init__(self, cluster: Cluster) -> None:
         """Use the cluster's connections."""
@@ -104,7 +104,7 @@ class Transactions:
         producer_ids: Sequence[int],
         takeover: bool,
     ) -> None:
-        """Decide (app, version) for the named producers."""
+        """Commit (app, version) for the named producers."""
         request = CommitTransactionRequest(
             app=app,
             query_id=query_id,
@@ -126,7 +126,7 @@ class Transactions:
         await self._ask(app, what, request, AbortTransactionResponse, ErrorCode.ALREADY_COMMITTED)
 
     async def describe(self, app: str) -> AppDescription:
-        """Ask what is remembered of an app."""
+        """Request the state of an app."""
         answer = await self._ask(
             app, f"description of app {app}", DescribeAppRequest(app=app), DescribeAppResponse
         )
