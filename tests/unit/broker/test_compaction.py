@@ -19,11 +19,6 @@ from tests.support.node import Peer, World
 SMALL = {"segment_bytes": "2000", "cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0"}
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
-
-
 def keyed(node: Node, *records: tuple[str | None, str | None]) -> bytearray:
     now_ms = node.broker.clock.now_ms()
     return build_batch(

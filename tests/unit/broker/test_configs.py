@@ -1,9 +1,6 @@
 """Settings of topics and of the broker: what is in force, where it comes from, how it changes."""
 
 import asyncio
-from pathlib import Path
-
-import pytest
 
 from fencelog.broker.handlers.configs import Operation
 from fencelog.broker.metadata.catalog import GROUP_TOPIC
@@ -21,11 +18,6 @@ from tests.support.node import Peer, World, batch
 
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = Operation
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 async def change(

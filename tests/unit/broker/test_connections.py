@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 import pytest
 
@@ -12,11 +11,6 @@ from fencelog.node import Node
 from fencelog.wire import hot
 from fencelog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tests.support.node import Peer, World, batch, until, visible
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 async def is_served(node: Node) -> bool:

@@ -22,11 +22,6 @@ from fencelog_sim.world.disk import READING, Loss, PowerCut
 from tests.support.node import Peer, World, batch, until, visible
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
-
-
 async def delete_records(
     peer: Peer, offset: int, topic: str = "t", partition: int = 0, version: int = 2
 ) -> tuple[ErrorCode, int]:

@@ -1,7 +1,6 @@
 """What tells a reader that its partition is another one than it was: epochs and topic ids."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -16,11 +15,6 @@ from fencelog.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from tests.support.node import FETCH, Peer, World, batch, until
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 async def end_of(

@@ -6,7 +6,6 @@ never does; TRANSACTION_ABORTABLE came with KIP-890, before it INVALID_TXN_STATE
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import pytest
 
@@ -29,11 +28,6 @@ ORDER = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 Arrange = Callable[[World, Peer], Awaitable[Worker]]
 Ask = Callable[[Worker, int], Awaitable[ErrorCode]]
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 # -- what a producer finds itself in ---------------------------------------------------------------

@@ -1,9 +1,6 @@
 """Producers and transactional ids that nobody uses any more, through a whole node and its disk."""
 
 import asyncio
-from pathlib import Path
-
-import pytest
 
 from fencelog.broker.metadata.catalog import GROUP_TOPIC, TRANSACTION_TOPIC
 from fencelog.coordination.group.records import write_key as write_offset_key
@@ -24,11 +21,6 @@ DAY_MS = 86_400_000
 HOUR_S = 3600.0
 KEYS = {TRANSACTION_TOPIC: write_key(ID), GROUP_TOPIC: write_offset_key("gone", T_0)}
 SOON = {"transactional_id_expiration_ms": 1, "transactional_id_check_s": 0.01}
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 def test_an_idle_id_is_forgotten_and_its_producer_takes_a_new_identity(world: World) -> None:

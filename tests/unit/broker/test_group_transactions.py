@@ -1,7 +1,6 @@
 """Offsets in transactions through a whole node (E8): pending until the marker, whatever happens."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -15,11 +14,6 @@ from fencelog_sim.world.disk import Loss
 from tests.support.groups import FAST, Member, committed
 from tests.support.node import Peer, World, visible
 from tests.support.transactions import Worker, offsets_settled, settled
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 async def fetch_errors(peer: Peer, version: int) -> tuple[ErrorCode, ErrorCode, int]:

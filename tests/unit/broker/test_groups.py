@@ -1,7 +1,6 @@
 """Groups through a whole node, request by request."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -23,11 +22,6 @@ from fencelog.wire.messages.list_groups import ListGroupsRequest, ListGroupsResp
 from fencelog_sim.world.disk import Loss
 from tests.support.groups import FAST, Member, committed, subscription
 from tests.support.node import Peer, World, until
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import asyncio
 import gc
 import warnings
 from contextlib import suppress
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -29,11 +28,6 @@ from fencelog.wire.messages.list_offsets import (
 )
 from fencelog.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tests.support.node import Peer, World, batch, until
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 @pytest.mark.parametrize("codec", Compression)

@@ -1,7 +1,6 @@
 """Bugs that Kafka's own coordinator and logs had, one test each, through a whole node."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -10,11 +9,6 @@ from fencelog.errors import ErrorCode
 from tests.support.node import Peer, World, until, visible
 from tests.support.transactions import Producer, partition_of, settled
 from tests.support.version_2 import Producer2, age
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 def test_fencing_at_the_last_epoch_takes_one_epoch_and_not_two(world: World) -> None:

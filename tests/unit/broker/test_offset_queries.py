@@ -1,7 +1,6 @@
 """Where a partition begins and ends, by isolation, time and leader epoch (F6, F7)."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -20,11 +19,6 @@ from tests.support.transactions import Producer
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 REPLICATED, TRANSACTIONAL = 0, 1
 NOW_MS = 1_700_000_000_000
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 async def asked(

@@ -3,8 +3,6 @@
 import asyncio
 from pathlib import Path
 
-import pytest
-
 from fencelog.broker.metadata.catalog import GROUP_TOPIC
 from fencelog.errors import ErrorCode
 from fencelog.wire.messages.create_partitions import (
@@ -20,11 +18,6 @@ from fencelog.wire.messages.create_topics import (
 )
 from fencelog_sim.world.disk import READING, Loss, PowerCut
 from tests.support.node import Peer, World, batch, visible
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 async def grow(

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from pathlib import Path
 
 import pytest
 
@@ -23,11 +22,6 @@ from fencelog_sim.world.gate import NO_SPACE, Fault
 from tests.support.node import Peer, World, batch, until, visible
 from tests.support.transactions import Producer
 from tests.unit.broker.test_upkeep import delete, metadata
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 async def is_served(node: Node) -> bool:

@@ -1,7 +1,6 @@
 """A request on a connection that its client has given up (E14)."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -18,11 +17,6 @@ from tests.support.transactions import ID, Worker, settled
 PRODUCER = ProducerId(7)
 EPOCH = ProducerEpoch(3)
 CLOSED = (ConnectionResetError, asyncio.IncompleteReadError)
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 def test_a_connection_that_is_older_than_the_newest_is_not_admitted() -> None:  # E14

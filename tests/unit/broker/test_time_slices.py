@@ -2,7 +2,6 @@
 
 import asyncio
 import warnings
-from pathlib import Path
 
 import pytest
 
@@ -25,11 +24,6 @@ from fencelog.wire.messages.metadata import MetadataRequest, MetadataRequestTopi
 from fencelog.wire.primitives import REQUEST_ITEMS_MAX
 from fencelog.wire.records import RecordToWrite, build_batch
 from tests.support.node import Peer, World, batch
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 def many(count: int, key: bytes | None = b"k", value: bytes = b"", **how: object) -> bytearray:

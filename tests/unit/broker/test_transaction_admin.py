@@ -1,7 +1,6 @@
 """What operators are told of transactions: whole lists, filters, and who has which partition."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -27,11 +26,6 @@ from fencelog_sim.world.gate import Fault
 from tests.support.hanging import hang
 from tests.support.node import Peer, World, batch, until
 from tests.support.transactions import ID, Producer, Run, listed, partition_of, settled
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 async def described(peer: Peer, name: str) -> TransactionState:

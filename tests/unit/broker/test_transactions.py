@@ -1,7 +1,6 @@
 """Kafka's transactions through a whole node, request by request."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -17,11 +16,6 @@ from fencelog.wire.records import RecordToWrite, build_batch
 from fencelog_sim.world.disk import Loss
 from tests.support.node import Peer, World, batch, until, visible
 from tests.support.transactions import Producer, partition_of, settled
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 def test_a_committed_transaction_appears_at_once_and_an_aborted_one_never(world: World) -> None:

@@ -1,7 +1,6 @@
 """Topics come, shrink and go: catalog, retention, deletion cut short, damaged partitions."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -15,11 +14,6 @@ from fencelog.wire.messages.delete_topics import (
 from fencelog.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from fencelog_sim.world.disk import READING, Loss, PowerCut
 from tests.support.node import Peer, World, batch, visible
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 async def delete(peer: Peer, topic: str) -> ErrorCode:

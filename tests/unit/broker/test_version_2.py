@@ -1,7 +1,6 @@
 """Transaction version 2 (KIP-890) through a whole node, request by request."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -35,11 +34,6 @@ class Gates:
         for part, gate in self._gates.items():
             if verb == "sync" and part in path and path.endswith(".log"):
                 await gate.wait()
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 def test_version_2_is_offered_whole_or_not_at_all(world: World) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -12,11 +11,6 @@ from fencelog_sim.world.disk import Loss
 from fencelog_sim.world.gate import Fault
 from tests.support.node import Peer, World, until, visible
 from tests.support.transactions import Run, settled
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 async def values(peer: Peer, partition: int = 0) -> list[str]:

@@ -1,7 +1,6 @@
 """WriteTxnMarkers through a whole node: it ends what hangs, and harms nothing that is alive."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -20,11 +19,6 @@ from tests.support.node import Peer, World, visible
 from tests.support.transactions import Producer, Run, settled
 
 STRANGER = 900
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 async def mark(
