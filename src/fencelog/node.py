@@ -49,8 +49,6 @@ from fencelog.types import CoordinatorEpoch, ProducerId
 log = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=Shard)
-CHECKPOINT_INTERVAL_S = 10.0
-RESUME_TIMEOUT_S = 10.0
 METADATA_FILE = "metadata.sqlite"
 
 
@@ -277,7 +275,7 @@ class Node:
             log.error("a coordinator is offline: transactions that none lists stay as they are")
         await recovered.retire(self._logs)
         try:
-            async with asyncio.timeout(RESUME_TIMEOUT_S):
+            async with asyncio.timeout(self._config.resume_timeout_s):
                 transactions, versioned = self._senders
                 await transactions.drain()
                 await versioned.drain()
@@ -288,10 +286,11 @@ class Node:
         """What is due at intervals. A disk that fails here fails the writers, not this task."""
         loop = asyncio.get_running_loop()
         interval_s = self._config.upkeep_interval_s
+        checkpoint_s = self._config.checkpoint_interval_s
         upkeep_at = loop.time() + interval_s
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(min(CHECKPOINT_INTERVAL_S, upkeep_at - loop.time())):
+                async with asyncio.timeout(min(checkpoint_s, upkeep_at - loop.time())):
                     await self._stopping.wait()
             if self._stopping.is_set():
                 return

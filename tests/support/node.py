@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fencelog.adapters.sqlite_metadata import SqliteMetadata
 from fencelog.adapters.system_clock import SystemClock, SystemRandom
@@ -69,8 +69,10 @@ class HeldDisk(SimDisk):
 class World:
     """What outlives a node: its disk and its metadata."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **settings: object) -> None:
+        """``settings``: of every node here, where it is not given others."""
         self.metadata_path = folder / "metadata.sqlite"
+        self._settings = settings
         self.disk = HeldDisk()
 
     @asynccontextmanager
@@ -79,7 +81,8 @@ class World:
     ) -> AsyncIterator[Node]:
         """Run a node; on leaving stop it cleanly, or just drop it as ``kill -9`` does."""
         metadata = await SqliteMetadata.open(self.metadata_path)
-        config = BrokerConfig(data_dir="memory", port=0, durability=durability, **settings)  # type: ignore[arg-type]
+        values: dict[str, Any] = {**self._settings, **settings}
+        config = BrokerConfig(data_dir="memory", port=0, durability=durability, **values)
         ports = Ports(disk=self.disk, metadata=metadata, clock=SystemClock(), random=SystemRandom())
         node = Node(config, ports)
         await node.start()

@@ -100,13 +100,11 @@ def test_large_frames_that_do_not_fit_the_budget_come_in_one_after_the_other(
     asyncio.run(scenario())
 
 
-def test_a_large_frame_that_never_ends_does_not_keep_the_others_out(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server_module, "SWEEP_INTERVAL_S", 0.01)
-
+def test_a_large_frame_that_never_ends_does_not_keep_the_others_out(world: World) -> None:
     async def scenario() -> None:
-        async with world.node(queued_bytes_max=100_000, frame_timeout_s=0.3) as node:
+        async with world.node(
+            queued_bytes_max=100_000, frame_timeout_s=0.3, sweep_interval_s=0.01
+        ) as node:
             reader, stuck = await asyncio.open_connection(*node.address)
             stuck.write((90 << 20).to_bytes(4, "big") + bytes(3 << 20))
             await until(lambda: len(node._server._growing) == 1, "it has more than it got at once")
@@ -120,13 +118,9 @@ def test_a_large_frame_that_never_ends_does_not_keep_the_others_out(
     asyncio.run(scenario())
 
 
-def test_a_frame_that_dribbles_is_given_up(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(server_module, "SWEEP_INTERVAL_S", 0.01)
-
+def test_a_frame_that_dribbles_is_given_up(world: World, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
-        async with world.node(frame_timeout_s=0.2) as node:
+        async with world.node(frame_timeout_s=0.2, sweep_interval_s=0.01) as node:
             reader, writer = await asyncio.open_connection(*node.address)
             closed = asyncio.ensure_future(is_closed(reader))
             writer.write((1000).to_bytes(4, "big"))
@@ -224,13 +218,9 @@ def test_a_budget_that_others_use_up_stops_nobody_for_good(world: World) -> None
 
 
 @pytest.mark.parametrize("answers", [1, 6])
-def test_a_client_that_reads_no_answers_is_given_up(
-    world: World, monkeypatch: pytest.MonkeyPatch, answers: int
-) -> None:
-    monkeypatch.setattr(server_module, "SWEEP_INTERVAL_S", 0.02)
-
+def test_a_client_that_reads_no_answers_is_given_up(world: World, answers: int) -> None:
     async def scenario() -> None:
-        async with world.node(idle_timeout_s=0.5) as node:
+        async with world.node(idle_timeout_s=0.5, sweep_interval_s=0.02) as node:
             async with Peer.of(node) as peer:
                 await peer.create_topic("t", max_message_bytes="9000000")
                 await peer.produce("t", batch("x" * 8_000_000))

@@ -5,7 +5,6 @@ import json
 
 import pytest
 
-from fencelog import node as node_module
 from fencelog.errors import ErrorCode
 from fencelog.log import layout
 from fencelog.node import Node
@@ -238,13 +237,12 @@ def test_a_deletion_amid_writes_and_syncs_ends_nothing_else(
     asyncio.run(scenario())
 
 
-def test_a_stop_amid_a_checkpoint_is_a_clean_stop(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:  # D1
-    monkeypatch.setattr(node_module, "CHECKPOINT_INTERVAL_S", 0.01)
-
+def test_a_stop_amid_a_checkpoint_is_a_clean_stop(world: World) -> None:  # D1
     async def scenario() -> None:
-        async with world.node(durability="os") as node, Peer.of(node) as peer:
+        async with (
+            world.node(durability="os", checkpoint_interval_s=0.01) as node,
+            Peer.of(node) as peer,
+        ):
             await peer.create_topic("t")
             world.disk.hold("t-0/")
             await peer.produce("t", batch("a"))

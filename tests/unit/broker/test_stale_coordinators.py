@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from fencelog import node as node_module
 from fencelog.coordination.transaction.state import TxnState
 from fencelog.errors import ErrorCode
 from fencelog.node import Node
@@ -21,10 +20,9 @@ from tests.support.version_2 import Producer2
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def world(tmp_path: Path) -> World:
     # Nothing of the coordinators' logs is known to be synced, however slow the machine is.
-    monkeypatch.setattr(node_module, "CHECKPOINT_INTERVAL_S", 3600.0)
-    return World(tmp_path)
+    return World(tmp_path, checkpoint_interval_s=3600.0)
 
 
 async def remember(world: World) -> dict[str, bytes]:

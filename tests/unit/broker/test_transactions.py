@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from fencelog import node as node_module
 from fencelog.errors import ErrorCode, StorageError
 from fencelog.log.values import ReadPlan
 from fencelog.storage.partition_store import PartitionStore
@@ -341,11 +340,7 @@ def test_a_coordinator_with_a_hole_in_its_log_is_not_available(
     asyncio.run(scenario())
 
 
-def test_an_orphan_is_ended_though_another_partition_takes_no_markers(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:  # E17
-    monkeypatch.setattr(node_module, "RESUME_TIMEOUT_S", 0.2)
-
+def test_an_orphan_is_ended_though_another_partition_takes_no_markers(world: World) -> None:  # E17
     async def scenario() -> None:
         async with world.node(crash=True) as node, Peer.of(node) as peer:
             await peer.create_topic("t")
@@ -367,7 +362,7 @@ def test_an_orphan_is_ended_though_another_partition_takes_no_markers(
             await node.broker.flusher.drained()
             world.disk = world.disk.power_loss(Loss.ALL)
             world.disk.corrupt("bad-0/00000000000000000000.log", 20)
-        async with world.node() as node, Peer.of(node) as peer:
+        async with world.node(resume_timeout_s=0.2) as node, Peer.of(node) as peer:
             assert (await peer.fetch("bad")).error is ErrorCode.KAFKA_STORAGE_ERROR
             found = await peer.fetch("t")
             assert found.last_stable_offset == found.high_watermark == 2

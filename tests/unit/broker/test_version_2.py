@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from fencelog.broker.handlers import verification
 from fencelog.errors import ErrorCode, StorageError
 from fencelog.wire.api_versions import SUPPORTED, ApiKey
 from fencelog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -169,14 +168,10 @@ def test_a_first_write_waits_for_the_markers_of_the_last_transaction(world: Worl
     asyncio.run(scenario())
 
 
-def test_a_first_write_misses_no_step_of_its_coordinator(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:  # E14
-    monkeypatch.setattr(verification, "MARKERS_WAIT_S", 60.0)
-
+def test_a_first_write_misses_no_step_of_its_coordinator(world: World) -> None:  # E14
     async def scenario() -> None:
         async with (
-            world.node(internal_partitions=1) as node,
+            world.node(internal_partitions=1, markers_wait_s=60.0) as node,
             Peer.of(node) as peer,
             Peer.of(node) as other,
         ):

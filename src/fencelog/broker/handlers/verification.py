@@ -18,10 +18,6 @@ from fencelog.types import Instant, Offset, ProducerEpoch, ProducerId, TopicPart
 from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.own import app_of
 
-MARKERS_WAIT_S = 1.0
-"""How long a producer's first write waits for the markers of its last transaction. They are as good
-as written when EndTxn is answered, and a client's own back-off would cost it more."""
-
 
 async def verify(
     broker: Broker,
@@ -55,7 +51,7 @@ async def _add_partitions(
     producer: ProducerIdAndEpoch,
     partitions: Sequence[TopicPartition],
 ) -> ErrorCode:
-    deadline = Instant(asyncio.get_running_loop().time() + MARKERS_WAIT_S)
+    deadline = Instant(asyncio.get_running_loop().time() + broker.config.markers_wait_s)
     while True:
         loaded = await broker.transactions.shard_of(transactional_id)
         # Noted before the question: its answer waits, and the markers may come in meanwhile.
