@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
-from types import TracebackType
-from typing import Self
+
+from tests.support.closing import Closing
 
 
 class Fate(Enum):
@@ -50,7 +50,7 @@ def read_frame(connection: socket.socket) -> bytes:
     return prefix + read_exactly(connection, struct.unpack(">i", prefix)[0])
 
 
-class FrameProxy:
+class FrameProxy(Closing):
     """Listens on a free port; ``upstream`` may be set after it has started."""
 
     def __init__(self, decide: Callable[[Request], Fate]) -> None:
@@ -135,19 +135,6 @@ class FrameProxy:
             thread.join(5)
         for each in self._sockets:
             each.close()
-
-    def __enter__(self) -> Self:
-        """Return the proxy."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close."""
-        self.close()
 
 
 def _break(connection: socket.socket) -> None:
