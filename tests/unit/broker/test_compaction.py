@@ -12,9 +12,10 @@ from fencelog.wire.batch import iterate
 from fencelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from fencelog.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from fencelog.wire.records import RecordToWrite, build_batch, read_records
-from fencelog_sim.world.disk import READING, Loss, PowerCut
+from fencelog_sim.world.disk import Loss, PowerCut
 from tests.support.groups import commit_offsets
 from tests.support.node import Peer, World
+from tests.support.storage import cut_at
 
 SMALL = {"segment_bytes": "2000", "cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0"}
 
@@ -116,15 +117,7 @@ def test_a_power_cut_in_a_round_keeps_the_newest_values(tmp_path: Path) -> None:
             await peer.create_topic("t", **SMALL)
             newest = await fill(node, peer, 24)
             before = await read_all(peer)
-            left = step
-
-            def gate(verb: str, path: str, size: int) -> None:
-                nonlocal left
-                left -= verb not in READING
-                if left < 0:
-                    raise PowerCut
-
-            world.disk.gate = gate
+            cut_at(world.disk, step)
             try:
                 await node.cleaner.clean_all()
             except PowerCut:

@@ -18,8 +18,9 @@ from fencelog.wire.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopic,
 )
-from fencelog_sim.world.disk import READING, Loss, PowerCut
+from fencelog_sim.world.disk import Loss, PowerCut
 from tests.support.node import Peer, World, batch, until, visible
+from tests.support.storage import cut_at
 
 
 async def delete_records(
@@ -148,15 +149,7 @@ def test_a_reader_that_waits_below_the_new_start_is_told(world: World) -> None: 
 
 async def _cut_at(world: World, node: Node, step: int, offset: int) -> bool:
     """Delete records and cut the power at one disk operation; whether it was answered."""
-    left = step
-
-    def gate(verb: str, path: str, size: int) -> None:
-        nonlocal left
-        left -= verb not in READING
-        if left < 0:
-            raise PowerCut
-
-    world.disk.gate = gate
+    cut_at(world.disk, step)
     partition = node.broker.logs.get("t", 0)
     try:
         errors = await node.broker.logs.delete_records({partition: Offset(offset)})

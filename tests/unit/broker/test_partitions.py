@@ -16,8 +16,9 @@ from fencelog.wire.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from fencelog_sim.world.disk import READING, Loss, PowerCut
+from fencelog_sim.world.disk import Loss, PowerCut
 from tests.support.node import Peer, World, batch, visible
+from tests.support.storage import cut_at
 
 
 async def grow(
@@ -82,15 +83,7 @@ def test_a_power_cut_at_any_step_leaves_the_old_count_or_the_new_one(tmp_path: P
         grown = True
         async with world.node(crash=True) as node, Peer.of(node) as peer:
             await peer.create_topic("t")
-            left = step
-
-            def gate(verb: str, path: str, size: int) -> None:
-                nonlocal left
-                left -= verb not in READING
-                if left < 0:
-                    raise PowerCut
-
-            world.disk.gate = gate
+            cut_at(world.disk, step)
             try:
                 await node.broker.logs.add_partitions(node.broker.catalog.get("t"), 3)
             except PowerCut:

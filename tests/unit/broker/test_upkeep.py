@@ -12,8 +12,9 @@ from fencelog.wire.messages.delete_topics import (
     DeleteTopicState,
 )
 from fencelog.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from fencelog_sim.world.disk import READING, Loss, PowerCut
+from fencelog_sim.world.disk import Loss, PowerCut
 from tests.support.node import Peer, World, batch, visible
+from tests.support.storage import cut_at
 
 
 async def delete(peer: Peer, topic: str) -> ErrorCode:
@@ -69,15 +70,7 @@ def test_a_deletion_that_a_crash_cut_short_is_finished_at_the_next_start(world: 
             await peer.produce("kept", batch("here"))
             topic = node.broker.catalog.get("t")
             assert topic is not None
-            left = step
-
-            def gate(verb: str, path: str, size: int) -> None:
-                nonlocal left
-                left -= verb not in READING
-                if left < 0:
-                    raise PowerCut
-
-            world.disk.gate = gate
+            cut_at(world.disk, step)
             try:
                 await node.broker.logs.delete_topic(topic)
             except PowerCut:
