@@ -15,7 +15,7 @@ BY_TESTS = (
     "guard-outlives-a-marker",
     "tail-left-as-found",
     "answer-before-the-flush",
-    "generation-not-compared",
+    "generation-not-checked",
 )
 """Quick ones."""
 SEEDS = 40
