@@ -225,7 +225,7 @@ class Target:
             ("compacted", 1, {"cleanup.policy": "compact"}),
             ("several", 4, {}),
         ):
-            await node.broker.logs.create_topic(name, count, settings)
+            await node.broker.controller.create_topic(name, count, settings)
 
     def _stop(self) -> None:
         self._loop.run_until_complete(self._opened.__aexit__(None, None, None))
@@ -273,7 +273,7 @@ class Target:
     async def _feed(self, stream: bytes) -> None:
         assert self._node is not None
         transport = _Transport()
-        connection = Connection(self._node._server, self._loop)
+        connection = Connection(self._node.server, self._loop)
         connection.connection_made(transport)
         position = 0
         while position < len(stream) and not transport.is_closed:

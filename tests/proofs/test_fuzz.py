@@ -98,7 +98,7 @@ def test_the_target_finds_a_handler_that_fails(
 
     with Target(tmp_path) as target:
         assert target._node is not None
-        dispatch = target._node._server._dispatch
+        dispatch = target._node.server._dispatch
         key = 3
         _, low, high = dispatch._handlers[key]  # type: ignore[attr-defined]
         monkeypatch.setitem(dispatch._handlers, key, (broken, low, high))  # type: ignore[attr-defined]
@@ -159,9 +159,9 @@ def test_a_request_that_names_much_takes_a_turn_of_the_loop_for_every_few_things
         taken: dict[str, int] = {}
         config = BrokerConfig(data_dir=str(tmp_path), port=0, durability="os")
         async with open_node(config) as node:
-            logs = node.broker.logs
-            await logs.create_topic(heavy_part.WIDE, heavy_part.PARTITIONS, {})
-            await logs.create_topic("compacted", 1, {"cleanup.policy": "compact"})
+            controller = node.broker.controller
+            await controller.create_topic(heavy_part.WIDE, heavy_part.PARTITIONS, {})
+            await controller.create_topic("compacted", 1, {"cleanup.policy": "compact"})
             for heavy in heavy_part.heavies(HEAVY_ITEMS):
                 _, writer = connection = await asyncio.open_connection(*node.address)
                 began = next(turns)

@@ -7,6 +7,7 @@ from fencelog.log.partition_log import PartitionLog
 from fencelog.log.rebuild import LogBuilder
 from fencelog.log.values import Appended, Duplicate, Isolation, MarkerToWrite, ReadPlan, Rejected
 from fencelog.log.verification import VerificationGuard
+from fencelog.types import Offset
 from fencelog.wire.batch import (
     PLAIN_HEADER,
     BatchHeader,
@@ -57,6 +58,12 @@ def make_batch(
         attributes=attributes(transactional=transactional, control=control) | flags,
     )
     return memoryview(seal(header, bytes(payload)))
+
+
+def flush_and_commit(log: PartitionLog, end_offset: Offset) -> None:
+    """All below is durable, and with one replica that commits it (F2)."""
+    log.flushed(end_offset)
+    log.advance_high_watermark(end_offset)
 
 
 def commit(producer_id: int, epoch: int = 0, coordinator_epoch: int = 1) -> MarkerToWrite:
@@ -153,7 +160,7 @@ class Driver:
         """Make everything durable."""
         end_offset = self.write()
         if end_offset is not None:
-            self.log.flushed(end_offset)
+            flush_and_commit(self.log, end_offset)
 
     def builder(self) -> LogBuilder:
         """The state rebuilt from the files' batches alone."""

@@ -14,6 +14,7 @@ from fencelog.wire.batch import iterate, read_header
 from fencelog.wire.records import RecordToWrite, build_batch, read_records
 from fencelog_sim.world.disk import READING, PowerCut, SimDisk
 from fencelog_sim.world.gate import Fault, Halt
+from tests.support.log import flush_and_commit
 
 _T = TypeVar("_T")
 
@@ -139,7 +140,7 @@ class World:
         end = await self.write()
         if self.durability == "fsync":
             await self.store.sync()
-        self.log.flushed(end)
+        flush_and_commit(self.log, end)
         self.acknowledged = end
 
     async def read_all(self, max_bytes: int = 1 << 20) -> bytes:

@@ -10,6 +10,7 @@ How the broker and the storage use it:
 3. ``append_markers([...], now_ms=...)`` ends transactions: one append, one move of the LSO (V6).
 4. The flusher: ``take_unflushed()`` -> writes, in order; ``written(end)`` when the files have them,
    ``flushed(end)`` when they are durable in the mode in force, ``failed()`` when they never will.
+   ``advance_high_watermark(end)`` when all replicas that count have them.
 5. Readers: ``read(offset, max_bytes, isolation)`` -> ``ReadPlan | ErrorCode``, then
    ``aborted_transactions(offset, end)`` for what was really read; ``offset_for_timestamp``.
 6. Upkeep: ``expire_producers``, ``roll_if_due``, ``retained_from``, ``advance_start``; at a clean
@@ -333,15 +334,18 @@ class PartitionLog:
         self._unflushed.written(end_offset)
 
     def flushed(self, end_offset: Offset) -> None:
-        """All below is durable in the mode in force: the high watermark moves there.
-
-        On a single node nobody else has to acknowledge (F2). Nothing happens after a failure (D2).
-        """
-        if self._failed or end_offset < self.high_watermark:
+        """All below is durable in the mode in force. Nothing happens after a failure (D2)."""
+        if self._failed or end_offset < self._unflushed.durable.end_offset:
             return
         assert end_offset <= self._state.log_end, (end_offset, self._state.log_end)
-        self.high_watermark = end_offset
         self._unflushed.flushed(end_offset)
+
+    def advance_high_watermark(self, offset: Offset) -> None:
+        """All below is committed (F2); it never goes back. Nothing happens after a failure (D2)."""
+        if self._failed or offset <= self.high_watermark:
+            return
+        assert offset <= self._state.log_end, (offset, self._state.log_end)
+        self.high_watermark = offset
         self._move_last_stable_offset()
 
     def seal(self) -> None:

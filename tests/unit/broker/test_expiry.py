@@ -101,8 +101,8 @@ def test_of_what_expired_compaction_leaves_nothing_in_the_coordinators_logs(  # 
         async with world.node(crash=True, internal_partitions=1) as node, Peer.of(node) as peer:
             await peer.create_topic("t")
             for topic in (GROUP_TOPIC, TRANSACTION_TOPIC):
-                await node.broker.logs.open_internal(topic, 0)
-                await node.broker.logs.configure_topic(topic, lambda own: {**own, **tidy})
+                await node.broker.controller.open_internal(topic, 0)
+                await node.broker.controller.configure_topic(topic, lambda own: {**own, **tidy})
             producer = Producer(peer)
             await producer.init()
             await producer.add("t", 0)

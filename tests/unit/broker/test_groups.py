@@ -92,7 +92,7 @@ def test_the_others_are_answered_although_the_last_one_to_join_has_hung_up(world
                 world.disk.hold()
                 leader.send_join()
                 await until(lambda: world.disk.waiting > 0, "the generation is being stored")
-            connected = node._server._connections
+            connected = node.server._connections
             await until(lambda: len(connected) == 1, "the leader's connection is gone")
             world.disk.release()
             assert (await waits.joined(version=3)).generation_id == 2
@@ -251,7 +251,7 @@ def test_offsets_on_a_deleted_topic_are_forgotten_even_if_the_broker_dies_on_the
             # As though the power had failed between the deletion and the forgetting.
             topic = node.broker.catalog.get("t")
             assert topic is not None
-            await node.broker.logs.delete_topic(topic)
+            await node.broker.controller.delete_topic(topic)
             assert await committed(peer) == 6
         async with world.node(**FAST) as node, Peer.of(node) as peer:
             assert await committed(peer) == -1

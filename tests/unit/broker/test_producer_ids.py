@@ -16,7 +16,7 @@ from tests.support.transactions import Producer, Run
 def taken_in_a_life(path: Path, count: int, *, highest_seen: int = -1) -> list[int]:
     async def life() -> list[int]:
         store = await SqliteMetadata.open(path)
-        ids = ProducerIds(store)
+        ids = ProducerIds(store, None)
         await ids.start_above(ProducerId(highest_seen))
         taken = [int(await ids.take()) for _ in range(count)]
         await store.close()

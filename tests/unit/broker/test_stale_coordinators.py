@@ -52,7 +52,7 @@ async def completed(node: Node) -> None:
         return found is not None and found.state is TxnState.COMPLETE_COMMIT
 
     await until(is_complete, "all markers are in")
-    await node.broker.flusher.drained()
+    await node.flusher.drained()
 
 
 async def values(node: Node, peer: Peer) -> list[str]:

@@ -241,7 +241,7 @@ def test_a_partition_out_of_service_holds_up_no_other_and_is_not_marked_twice(
             healthy = node.broker.logs.get("t", 1)
             assert healthy is not None
             marked = healthy.log.log_end_offset
-            sender = node._senders[0]
+            sender = node.marker_senders[0]
             for _ in range(3):  # rounds of the sender
                 for loaded in node.broker.transactions.loaded():
                     sender.kick(loaded)
@@ -294,8 +294,8 @@ def test_a_decision_that_is_not_durable_is_not_carried_out(world: World) -> None
             await until(lambda: world.disk.waiting > 0, "the decision's sync waits")
             # Another round of the sender must not take up what is appended and not committed.
             for loaded in node.broker.transactions.loaded():
-                node._senders[0].kick(loaded)
-                assert node._senders[0]._rounds == {}
+                node.marker_senders[0].kick(loaded)
+                assert node.marker_senders[0]._rounds == {}
             assert visible(await other.fetch("t")) == []
             world.disk.release()
             assert await ending is ErrorCode.NONE
@@ -314,8 +314,8 @@ def test_a_coordinator_that_cannot_read_its_log_keeps_nobody_else_from_serving(
             (loaded,) = node.broker.transactions.loaded()
             foreign = memoryview(build_batch([RecordToWrite(b"?", b"?", 0)]))
             loaded.partition.log.append(foreign, read_header(foreign), now_ms=0, internal=True)
-            node.broker.flusher.dirty(loaded.partition)
-            await node.broker.flusher.drained()
+            node.flusher.enqueue(loaded.partition)
+            await node.flusher.drained()
             world.disk = world.disk.power_loss(Loss.ALL)
         async with world.node() as node, Peer.of(node) as peer:
             assert (await peer.produce("t", batch("a"))).error is ErrorCode.NONE
@@ -358,8 +358,8 @@ def test_an_orphan_is_ended_though_another_partition_takes_no_markers(world: Wor
             orphan.log.append(data, read_header(data), now_ms=2**60, guard=guard)
             partition_of(node, "bad").fail(StorageError("a test"))
             await producer.end(commit=True)
-            node.broker.flusher.dirty(orphan)
-            await node.broker.flusher.drained()
+            node.flusher.enqueue(orphan)
+            await node.flusher.drained()
             world.disk = world.disk.power_loss(Loss.ALL)
             world.disk.corrupt("bad-0/00000000000000000000.log", 20)
         async with world.node(resume_timeout_s=0.2) as node, Peer.of(node) as peer:
@@ -386,11 +386,11 @@ def test_a_deleted_topic_holds_no_decided_transaction_up(world: World, is_waitin
             if is_waiting:
                 world.disk.hold("old-0/")
             else:
-                await node.broker.logs.delete_topic(old)
+                await node.broker.controller.delete_topic(old)
             assert await producer.end(commit=True) is ErrorCode.NONE
             await settled(node, "t")
             if is_waiting:
-                deletion = asyncio.create_task(node.broker.logs.delete_topic(old))
+                deletion = asyncio.create_task(node.broker.controller.delete_topic(old))
                 await until(lambda: node.broker.logs.get("old", 0) is None, "it is out of service")
                 world.disk.release()
                 await deletion

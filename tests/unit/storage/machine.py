@@ -11,6 +11,7 @@ from fencelog.wire.batch import iterate
 from fencelog.wire.control import read_marker
 from fencelog_sim.world.clocks import SimRandom
 from fencelog_sim.world.disk import PowerCut, SimDisk
+from tests.support.log import flush_and_commit
 from tests.support.storage import World, cut_at, run
 
 PARTITION = TopicPartition("t", 0)
@@ -60,7 +61,7 @@ class Machine:
         end = await self.write()
         if self.history.durability == "fsync":
             await self.world.store.sync()
-        self.world.log.flushed(end)
+        flush_and_commit(self.world.log, end)
         self.history.acknowledged = self.history.appended
 
     async def write(self) -> int:
