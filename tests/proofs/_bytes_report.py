@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from tests.proofs._bytes_history import PROGRAMS, all_left
 from tests.proofs._bytes_judge import OUTCOMES
-from tests.proofs._found import Found, section
 from tests.proofs._report import commit, head, problem_lines
+from tests.support.found import Found, section
 
 if TYPE_CHECKING:
     from tests.proofs.bytes import Counts

@@ -11,8 +11,8 @@ from tests.proofs._chaos_chapter import Outcome
 from tests.proofs._chaos_check import Checked
 from tests.proofs._chaos_holds import END
 from tests.proofs._chaos_nemesis import number_of
-from tests.proofs._found import Found, section, summary
 from tests.proofs._report import head, packages, problem_lines
+from tests.support.found import Found, section, summary
 
 FAULTS_PROSE = ["Short chapters of the same chaos, over a copy of the source with one fault."]
 PROSE = """\

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tests.proofs._broker_kills import Verdict as BrokerVerdict
-from tests.proofs._found import Found, section, summary
 from tests.proofs._report import commit, head, packages, problem_lines
 from tests.proofs._spark_kills import Verdict as SparkVerdict
+from tests.support.found import Found, section, summary
 
 BROKER_PROSE = """\
 A confluent-kafka producer writes numbered idempotent records to three partitions, another one

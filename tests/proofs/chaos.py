@@ -27,8 +27,8 @@ from tests.proofs._chaos_check import Check
 from tests.proofs._chaos_live import Live, run_chapter
 from tests.proofs._chaos_report import Chapter, Proof, report
 from tests.proofs._chaos_shorts import CHAPTERS, find_in_chaos, play_ends
-from tests.proofs._found import look_for_all
 from tests.proofs._report import ROOT, chosen_seed, commit, conclude, parser
+from tests.support.found import look_for_all
 
 FULL_MINUTES = 60.0
 CHAPTER_S = 100.0

@@ -23,8 +23,8 @@ from tests.proofs._delays_play import SLOTS, Arena, Outcome
 from tests.proofs._delays_report import Part, Proof, report
 from tests.proofs._delays_schedule import Kind, Schedule, draw
 from tests.proofs._delays_stock import play_stock
-from tests.proofs._found import Search, look_for_all
 from tests.proofs._report import chosen_seed, commit, conclude, parser
+from tests.support.found import Search, look_for_all
 
 SCHEDULES = 10_000
 STOCK_EACH = 40

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from tests.proofs import _broker_kills as broker_part
 from tests.proofs import _spark_kills as spark_part
-from tests.proofs._found import Found, Search, look_for_all
 from tests.proofs._kills_report import Proof, report
 from tests.proofs._report import chosen_seed, conclude, parser
+from tests.support.found import Found, Search, look_for_all
 
 BROKER_KILLS, SPARK_KILLS = 50, 30
 ROUNDS_MAX = 6

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from fencelog.check.verdict import ERRORS
-from tests.proofs._found import look_for
 from tests.proofs._hunt import hunt
 from tests.proofs.faults import find_by_test
 from tests.support.faults import copy_source, load
+from tests.support.found import look_for
 
 BY_TESTS = (
     "epoch-not-checked-by-partition",

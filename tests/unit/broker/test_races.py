@@ -18,9 +18,8 @@ from fencelog.wire.messages.create_topics import (
 )
 from fencelog_sim.world.disk import READING
 from fencelog_sim.world.gate import NO_SPACE, Fault
-from tests.support.node import Peer, World, batch, until, visible
+from tests.support.node import Peer, World, batch, delete, metadata, until, visible
 from tests.support.transactions import Producer
-from tests.unit.broker.test_upkeep import delete, metadata
 
 
 async def is_served(node: Node) -> bool:

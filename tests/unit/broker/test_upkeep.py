@@ -6,29 +6,9 @@ import pytest
 
 from fencelog.broker.metadata.catalog import name_problem
 from fencelog.errors import ErrorCode
-from fencelog.wire.messages.delete_topics import (
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-    DeleteTopicState,
-)
-from fencelog.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from fencelog_sim.world.disk import Loss, PowerCut
-from tests.support.node import Peer, World, batch, visible
+from tests.support.node import Peer, World, batch, delete, metadata, visible
 from tests.support.storage import cut_at
-
-
-async def delete(peer: Peer, topic: str) -> ErrorCode:
-    request = DeleteTopicsRequest(topics=[DeleteTopicState(name=topic)])
-    answer = await peer.ask(request, 6, DeleteTopicsResponse)
-    return ErrorCode(answer.responses[0].error_code)
-
-
-async def metadata(peer: Peer, topic: str, *, create: bool) -> ErrorCode:
-    request = MetadataRequest(
-        topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=create
-    )
-    answer = await peer.ask(request, 12, MetadataResponse)
-    return ErrorCode(answer.topics[0].error_code)
 
 
 async def test_a_topic_is_created_on_request_unless_either_side_says_no(world: World) -> None:
