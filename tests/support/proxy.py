@@ -15,7 +15,7 @@ from enum import Enum, auto
 from tests.support.closing import Closing
 
 
-class Fate(Enum):
+class Action(Enum):
     """What becomes of a request."""
 
     FORWARD = auto()
@@ -53,7 +53,7 @@ def read_frame(connection: socket.socket) -> bytes:
 class FrameProxy(Closing):
     """Listens on a free port; ``upstream`` may be set after it has started."""
 
-    def __init__(self, decide: Callable[[Request], Fate]) -> None:
+    def __init__(self, decide: Callable[[Request], Action]) -> None:
         """Listen; every request is shown to ``decide``."""
         self.decide = decide
         self.upstream: tuple[str, int] | None = None
@@ -103,12 +103,12 @@ class FrameProxy(Closing):
                 frame = read_frame(client)
                 request = Request(*struct.unpack_from(">hhi", frame, 4), frame)
                 match self.decide(request):
-                    case Fate.HOLD:
+                    case Action.HOLD:
                         self.held.append((upstream, request))
-                    case Fate.LOSE_ANSWER:
+                    case Action.LOSE_ANSWER:
                         lost.add(request.correlation_id)
                         upstream.sendall(frame)
-                    case Fate.FORWARD:
+                    case Action.FORWARD:
                         upstream.sendall(frame)
         except OSError:
             # A held request outlives its client: that is what a delayed message is.
