@@ -78,6 +78,17 @@ def test_lines_of_stdin_are_produced_and_consumed_again(cli: Cli, topic: str) ->
     )
 
 
+def test_a_partition_that_does_not_exist_is_a_usage_error(cli: Cli, topic: str) -> None:
+    cli.out("topic", "create", topic)
+    refused = cli.refused(2, "topic", "produce", topic, "-p", "7", stdin=b"one")
+    assert f"error: topic {topic} has no partition 7, only 0 to 0\n" in refused
+
+
+def test_an_error_names_its_code_once(cli: Cli, topic: str) -> None:
+    cli.out("topic", "create", topic)
+    assert cli.refused(1, "topic", "create", topic).count("TOPIC_ALREADY_EXISTS") == 1
+
+
 def test_what_consume_writes_produce_reads_back(cli: Cli, topic: str) -> None:
     copy = f"{topic}-copy"
     cli.out("topic", "create", topic, copy)
@@ -194,7 +205,7 @@ def test_an_unreachable_broker_has_a_status_of_its_own(cli: Cli) -> None:
     said = cli.refused(3, "topic", "list", *where)
     assert "error: cannot connect to broker 127.0.0.1:1: connection refused; " in said
     assert said.count("NETWORK_EXCEPTION") == 1
-    assert "hint: is the broker running?" in said
+    assert "hint: check that the broker is running" in said
 
 
 def test_a_reader_that_has_seen_enough_ends_consume_quietly(

@@ -1,4 +1,4 @@
-"""One life of a broker: a node in a thread with a loop of its own, from its start to its kill."""
+"""A broker node in a thread with its own event loop, from its start to its kill."""
 
 import asyncio
 import math
@@ -20,7 +20,7 @@ from fencelog.coordination.shard import Decision
 from fencelog.coordination.transaction.records import read_key
 from fencelog.coordination.transaction.shard import TransactionShard
 from fencelog.node import METADATA_FILE, Node, Ports
-from fencelog.testing.door import Door, Held
+from fencelog.testing.held_requests import Held, HoldingServer
 from fencelog.types import Instant
 
 T = TypeVar("T")
@@ -32,9 +32,9 @@ END_TIMEOUT_S = 10.0
 
 
 class _Disk(FileDisk):
-    """A disk that can close what a dead broker left open, as the kernel does for a dead process.
+    """A disk that closes the files of a killed broker, as the kernel does for a process.
 
-    It syncs nothing: the page cache survives a kill, and a test is not to wait for its disk.
+    It syncs nothing: the page cache survives a kill, and a test should not wait for the disk.
     """
 
     def __init__(self, root: str) -> None:
@@ -42,13 +42,13 @@ class _Disk(FileDisk):
         self._files: WeakSet[FileDiskFile] = WeakSet()
 
     async def open(self, path: str, *, create: bool = False) -> FileDiskFile:
-        """Open, and remember it."""
+        """Open a file that ``abandon`` will close."""
         file = await super().open(path, create=create)
         self._files.add(file)
         return file
 
     def submit(self, function: Callable[[T], R], argument: T) -> "asyncio.Future[R]":
-        """Run what removes a tree; syncs are done already."""
+        """Run the removal of a directory; complete every sync at once."""
         removes = function is shutil.rmtree
         if removes:
             return super().submit(function, argument)
@@ -57,21 +57,21 @@ class _Disk(FileDisk):
         return done
 
     async def abandon(self) -> None:
-        """Close every file; nothing is written or synced for it."""
+        """Close every file without writing or syncing."""
         for file in list(self._files):
             await file.close()
         self.close()
 
 
-class Life:
-    """A running broker. All its tasks live in its own loop, so that all of them can be ended."""
+class NodeThread:
+    """A running broker. All its tasks run in its own loop, so that all can be cancelled."""
 
     def __init__(self, config: BrokerConfig, holds: Sequence[Held]) -> None:
-        """Start it. Raises CorruptionError or StorageError for an unusable directory."""
+        """Start the broker. Raises CorruptionError or StorageError for an unusable directory."""
         self._config = config
         self._holds = holds
         self._open = AsyncExitStack()
-        self._door: Door | None = None
+        self._server: HoldingServer | None = None
         self._thread = LoopThread("fencelog-broker", _no_farewell)
         try:
             self.run(self._start())
@@ -84,9 +84,9 @@ class Life:
         return self._thread.run(work)
 
     def end(self) -> None:
-        """End it as ``kill -9`` does: whatever it was about to write, sync or answer, it does not.
+        """End the broker as ``kill -9`` does: it writes, syncs and answers nothing more.
 
-        Raises what the broker had failed with before, if it had.
+        Raises the error of a background task that had failed before.
         """
         try:
             self.run(self._end())
@@ -94,7 +94,7 @@ class Life:
             self._thread.close()
 
     async def expire_transaction(self, transactional_id: str) -> bool:
-        """End an open transaction as its timeout does (E12); False where none is open."""
+        """End an open transaction as its timeout does (E12); False if none is open."""
         broker = self._node.broker
         wall_ms = broker.clock.now_ms()
 
@@ -106,19 +106,19 @@ class Life:
         return await broker.transactions.decide(transactional_id, rule)
 
     async def expire_members(self, group: str, member_ids: Sequence[str]) -> None:
-        """Take members out of their group, as the end of a session does; the others rebalance."""
+        """Remove members from their group, as a session timeout does; the others rebalance."""
         leavers = tuple(Leaver(each) for each in member_ids)
         await self._node.broker.group_requests.leave(group, leavers)
 
     async def settled(self) -> None:
-        """Return once every decided transaction is complete: its readers can see how it ended."""
+        """Wait until every decided transaction is complete, so that readers see its outcome."""
         broker = self._node.broker
         async with asyncio.timeout(SETTLE_TIMEOUT_S):
             for runtime in (broker.transactions, broker.versioned):
                 for loaded in runtime.loaded():
-                    # Beyond the high watermark, too: such a decision is about to be committed.
+                    # Also above the high watermark: such a decision is about to be committed.
                     log = loaded.partition.log
-                    while loaded.shard.outstanding_markers(log.log_end_offset):  # noqa: ASYNC110 - tells nobody
+                    while loaded.shard.outstanding_markers(log.log_end_offset):  # noqa: ASYNC110 - there is no event for it
                         await asyncio.sleep(POLL_S)
 
     async def _start(self) -> None:
@@ -128,18 +128,18 @@ class Life:
         metadata = await SqliteMetadata.open(Path(config.data_dir) / METADATA_FILE, sync=False)
         self._open.push_async_callback(metadata.close)
         ports = Ports(disk=disk, metadata=metadata, clock=SystemClock(), random=SystemRandom())
-        self._node = Node(config, ports, new_server=self._new_door)
+        self._node = Node(config, ports, new_server=self._new_server)
         await self._node.start()
 
-    def _new_door(self, config: BrokerConfig, dispatch: Dispatcher) -> Door:
-        self._door = Door(config, dispatch, self._holds)
-        return self._door
+    def _new_server(self, config: BrokerConfig, dispatch: Dispatcher) -> HoldingServer:
+        self._server = HoldingServer(config, dispatch, self._holds)
+        return self._server
 
     async def _end(self) -> None:
         failure = None
-        if self._door is not None:
+        if self._server is not None:
             failure = self._node.failure()
-            await self._door.slam()  # it awaits nothing: no task has a turn in between
+            await self._server.abort()  # it awaits nothing: no other task runs in between
         me = asyncio.current_task()
         async with asyncio.timeout(END_TIMEOUT_S):
             while left := asyncio.all_tasks() - {me}:
@@ -152,4 +152,4 @@ class Life:
 
 
 async def _no_farewell() -> None:
-    """A killed broker has none."""
+    """Do nothing: the broker is killed."""

@@ -1,8 +1,4 @@
-"""One connection to one broker: frames out, frames in, answers matched by correlation id.
-
-Frames are received straight into a buffer of their own size, so record bytes are not copied between
-the socket and whoever decodes them.
-"""
+"""One connection to one broker: ``Requester`` on a socket of the running loop."""
 
 import asyncio
 from collections.abc import Sequence
@@ -10,23 +6,15 @@ from struct import Struct
 from typing import cast
 
 from fencelog import __version__
-from fencelog.client.retry import Deadline, failure
 from fencelog.errors import ErrorCode, RequestError, WireError, error_text
+from fencelog.rpc.deadline import Deadline
+from fencelog.rpc.failures import failure
+from fencelog.rpc.requester import Requester
 from fencelog.types import Buffer
 from fencelog.wire.api_versions import ApiKey
-from fencelog.wire.framing import SIZE_BYTES, frame, frame_size
-from fencelog.wire.headers import (
-    RequestHeader,
-    read_response_header,
-    request_header,
-    response_is_flexible,
-)
 from fencelog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
-FRAME_BYTES_MAX = 512 << 20
-"""An answer is as large as what was asked for; this only stops nonsense."""
 API_VERSIONS_VERSION = 3
-CORRELATION_MAX = 0x7FFFFFFF
 
 _ERROR = Struct(">h")
 
@@ -38,13 +26,8 @@ class Connection(asyncio.BufferedProtocol):
         """Prepare for ``connection_made``."""
         self.address = address
         self.versions: dict[int, tuple[int, int]] = {}
-        self._client_id = client_id
+        self._requester: Requester[asyncio.Future[memoryview]] = Requester(client_id)
         self._transport: asyncio.Transport | None = None
-        self._waiting: dict[int, tuple[bool, asyncio.Future[memoryview]]] = {}
-        self._correlation_id = 0
-        self._size = bytearray(SIZE_BYTES)
-        self._target = memoryview(self._size)
-        self._filled = 0
         self._closed: str | None = None
         self._writable = asyncio.Event()
         self._writable.set()
@@ -61,8 +44,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
         self._writable.set()
-        waiting, self._waiting = self._waiting, {}
-        for _, answer in waiting.values():
+        for answer in self._requester.close():
             if not answer.done():
                 answer.set_exception(self._lost())
 
@@ -75,12 +57,9 @@ class Connection(asyncio.BufferedProtocol):
         """
         if self._transport is None or self._closed is not None:
             raise self._lost()
-        self._correlation_id = (self._correlation_id + 1) & CORRELATION_MAX
-        header = RequestHeader(api_key, version, self._correlation_id, self._client_id)
         answer: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
-        self._waiting[self._correlation_id] = (response_is_flexible(api_key, version), answer)
         head: list[Buffer] = []
-        for buffer in frame([request_header(header), *body]):
+        for buffer in self._requester.request(api_key, version, body, answer):
             # Small pieces travel together; records go to the socket as they lie.
             if len(buffer) < 4096:
                 head.append(buffer)
@@ -114,7 +93,7 @@ class Connection(asyncio.BufferedProtocol):
             async with asyncio.timeout(deadline.left_s):
                 return await future
         except TimeoutError:
-            self.close(f"no answer within {deadline}")
+            self.close(f"no response within {deadline}")
             raise self._lost() from None
 
     def _lost(self) -> RequestError:
@@ -144,40 +123,18 @@ class Connection(asyncio.BufferedProtocol):
         self._writable.set()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return the rest of the size prefix, or of the frame."""
-        return self._target[self._filled :]
+        """Return where the next bytes go."""
+        return self._requester.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Go on to the frame after its size, and to the next size after a whole frame."""
-        self._filled += nbytes
-        if self._filled < len(self._target):
-            return
-        complete, self._filled = self._target, 0
+        """Give a whole response to the request that waits for it."""
         try:
-            if complete.obj is self._size:
-                size = frame_size(complete, FRAME_BYTES_MAX)
-                if size:
-                    self._target = memoryview(bytearray(size))
-                else:
-                    self._received(memoryview(b""))
-            else:
-                self._target = memoryview(self._size)
-                self._received(complete)
+            response = self._requester.received(nbytes)
         except WireError as error:
-            self.close(f"the broker sent nonsense: {error}")
-
-    def _received(self, answer: memoryview) -> None:
-        """Give an answer to the request that waits for it.
-
-        Raises WireError where none does: the stream can no longer be trusted.
-        """
-        correlation_id, _ = read_response_header(answer, flexible=False)
-        flexible, waiting = self._waiting.pop(correlation_id, (False, None))
-        if waiting is None:
-            raise WireError(f"an answer to request {correlation_id}, which was not sent")
-        _, body = read_response_header(answer, flexible)
-        if not waiting.done():
-            waiting.set_result(body)
+            self.close(f"malformed response: {error}")
+            return
+        if response is not None and not response.sender.done():
+            response.sender.set_result(response.body)
 
 
 async def connect(host: str, port: int, client_id: str, deadline: Deadline) -> Connection:
@@ -194,7 +151,7 @@ async def connect(host: str, port: int, client_id: str, deadline: Deadline) -> C
         raise failure(
             ErrorCode.NETWORK_EXCEPTION,
             f"cannot connect to broker {host}:{port}",
-            _why(error) or f"no answer within {deadline}",
+            _why(error) or f"no response within {deadline}",
         ) from error
     try:
         connection.versions = await _versions(connection, deadline)
@@ -224,8 +181,8 @@ async def _versions(connection: Connection, deadline: Deadline) -> dict[int, tup
     try:
         answer = ApiVersionsResponse.read(body, version)
     except WireError as wrong:
-        connection.close(f"the broker sent nonsense: {wrong}")
+        connection.close(f"malformed response: {wrong}")
         raise failure(
-            ErrorCode.NETWORK_EXCEPTION, f"{connection.address} is no Kafka broker", str(wrong)
+            ErrorCode.NETWORK_EXCEPTION, f"{connection.address} is not a Kafka broker", str(wrong)
         ) from wrong
     return {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
