@@ -53,8 +53,6 @@ from fencelog.types import CoordinatorEpoch, ProducerId
 log = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=Shard)
-CHECKPOINT_INTERVAL_S = 10.0
-RESUME_TIMEOUT_S = 10.0
 METADATA_FILE = "metadata.sqlite"
 
 
@@ -114,7 +112,9 @@ class Node:
             lambda epoch: GroupShard(epoch, group_limits),
             lambda shard, producer_id, commit: shard.replay_marker(producer_id, commit=commit),
         )
-        leaders = LocalLeaders(self.logs, self.transactions, self.versioned, clock)
+        leaders = LocalLeaders(
+            self.logs, self.transactions, self.versioned, clock, self.config.markers_wait_s
+        )
         self.marker_senders = (
             MarkerSender(
                 self.transactions,
@@ -295,7 +295,7 @@ class Node:
             log.error("a coordinator is offline: transactions that none lists stay as they are")
         await self._orphaned.retire()
         try:
-            async with asyncio.timeout(RESUME_TIMEOUT_S):
+            async with asyncio.timeout(self.config.resume_timeout_s):
                 for sender in self.marker_senders:
                     await sender.drain()
         except TimeoutError:
@@ -305,10 +305,11 @@ class Node:
         """What is due at intervals. A disk that fails here fails the writers, not this task."""
         loop = asyncio.get_running_loop()
         interval_s = self.config.upkeep_interval_s
+        checkpoint_s = self.config.checkpoint_interval_s
         upkeep_at = loop.time() + interval_s
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(min(CHECKPOINT_INTERVAL_S, upkeep_at - loop.time())):
+                async with asyncio.timeout(min(checkpoint_s, upkeep_at - loop.time())):
                     await self._stopping.wait()
             if self._stopping.is_set():
                 return

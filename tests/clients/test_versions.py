@@ -12,7 +12,7 @@ from fencelog.client.blocking import Client
 from tests.clients.conftest import SETTINGS
 from tests.clients.node_client import NodeClient
 from tests.support.broker import BrokerProcess
-from tests.support.proxy import Fate, FrameProxy, Request
+from tests.support.proxy import Action, FrameProxy, Request
 
 PRODUCE, FETCH, METADATA, FIND_COORDINATOR = 0, 1, 3, 10
 ADD_PARTITIONS_TO_TXN, END_TXN, TXN_OFFSET_COMMIT = 24, 26, 28
@@ -25,10 +25,10 @@ class Recorder:
         """Nothing yet."""
         self.seen: dict[int, set[int]] = {}
 
-    def __call__(self, request: Request) -> Fate:
+    def __call__(self, request: Request) -> Action:
         """Note it."""
         self.seen.setdefault(request.api_key, set()).add(request.api_version)
-        return Fate.FORWARD
+        return Action.FORWARD
 
 
 @pytest.fixture

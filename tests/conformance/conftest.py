@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.broker import BrokerProcess
 from tests.support.hangs import hanging
-from tests.support.proxy import Fate, FrameProxy, Request
+from tests.support.proxy import Action, FrameProxy, Request
 from tests.support.stock import CLIENTS, StockClient
 
 HERE = Path(__file__).parent
@@ -35,11 +35,11 @@ def brokers() -> list[BrokerProcess]:
 @pytest.fixture
 def proxied(
     tmp_path: Path, brokers: list[BrokerProcess]
-) -> Iterator[Callable[[Callable[[Request], Fate]], FrameProxy]]:
+) -> Iterator[Callable[[Callable[[Request], Action]], FrameProxy]]:
     """Start a proxy with this rule, and a broker that is reached through it alone."""
     proxies: list[FrameProxy] = []
 
-    def start(decide: Callable[[Request], Fate]) -> FrameProxy:
+    def start(decide: Callable[[Request], Action]) -> FrameProxy:
         proxy = FrameProxy(decide)
         proxies.append(proxy)
         broker = BrokerProcess(
@@ -53,7 +53,7 @@ def proxied(
     for broker, proxy in zip(brokers, proxies, strict=True):
         if broker.running:
             # What the proxy still holds never comes; the way to the broker is open again.
-            proxy.decide = lambda request: Fate.FORWARD
+            proxy.decide = lambda request: Action.FORWARD
             assert hanging(proxy.address) == []
     for proxy in proxies:
         proxy.close()

@@ -12,10 +12,10 @@ from fencelog.errors import ErrorCode, RequestError
 from fencelog.types import TopicPartition
 from fencelog.wire.api_versions import ApiKey
 from tests.support.broker import BrokerProcess
-from tests.support.proxy import Fate, FrameProxy, Request
+from tests.support.proxy import Action, FrameProxy, Request
 from tests.support.waiting import wait_until
 
-Proxied = Callable[[Callable[[Request], Fate]], FrameProxy]
+Proxied = Callable[[Callable[[Request], Action]], FrameProxy]
 
 
 class Every:
@@ -27,14 +27,14 @@ class Every:
         self._seen = 0
         self.lost = 0
 
-    def __call__(self, request: Request) -> Fate:
+    def __call__(self, request: Request) -> Action:
         if request.api_key != self._api_key:
-            return Fate.FORWARD
+            return Action.FORWARD
         self._seen += 1
         if self._seen % self._every:
-            return Fate.FORWARD
+            return Action.FORWARD
         self.lost += 1
-        return Fate.LOSE_ANSWER
+        return Action.LOSE_ANSWER
 
 
 def numbered(first: int, count: int) -> pa.RecordBatch:
@@ -53,14 +53,14 @@ def read_all(client: Client, place: TopicPartition) -> list[int]:
 
 def test_lost_answers_neither_lose_nor_double_nor_reorder(proxied: Proxied, topic: str) -> None:
     # E4, E13: several batches are in flight when the answer to one is lost.
-    fate = Every(ApiKey.PRODUCE, 7)
-    with Client(proxied(fate).address) as client:
+    losses = Every(ApiKey.PRODUCE, 7)
+    with Client(proxied(losses).address) as client:
         client.create_topic(topic, 1)
         with client.arrow_writer(topic=topic, batch_bytes=200) as writer:
             for first in range(0, 1_000, 100):
                 writer.write(numbered(first, 100))
                 writer._encode()
-        assert fate.lost > 3
+        assert losses.lost > 3
         assert read_all(client, TopicPartition(topic, 0)) == list(range(1_000))
 
 
@@ -72,9 +72,9 @@ def test_lost_answers_to_a_transactions_requests_change_nothing(
         for key in (ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.END_TXN)
     ]
 
-    def decide(request: Request) -> Fate:
-        fates = [loss(request) for loss in losses]
-        return Fate.LOSE_ANSWER if Fate.LOSE_ANSWER in fates else Fate.FORWARD
+    def decide(request: Request) -> Action:
+        actions = [loss(request) for loss in losses]
+        return Action.LOSE_ANSWER if Action.LOSE_ANSWER in actions else Action.FORWARD
 
     with Client(proxied(decide).address) as client:
         client.create_topic(topic, 1)
@@ -95,9 +95,9 @@ def test_lost_answers_to_a_versioned_transactions_requests_change_nothing(
 ) -> None:  # V3
     lost = {key: Every(key, 2) for key in (ApiKey.JOIN_TRANSACTION, ApiKey.COMMIT_TRANSACTION)}
 
-    def decide(request: Request) -> Fate:
+    def decide(request: Request) -> Action:
         found = lost.get(request.api_key)  # type: ignore[call-overload]
-        return Fate.FORWARD if found is None else found(request)
+        return Action.FORWARD if found is None else found(request)
 
     with Client(proxied(decide).address) as client:
         client.create_topic(topic, 2)

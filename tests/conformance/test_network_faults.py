@@ -5,36 +5,36 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.broker import BrokerProcess
-from tests.support.proxy import Fate, FrameProxy, Request
+from tests.support.proxy import Action, FrameProxy, Request
 from tests.support.stock import Confluent, Fenced, StockClient, ToSend
 from tests.support.waiting import wait_until
 
 PRODUCE, ADD_PARTITIONS, END_TXN = 0, 24, 26
 LOST_ONE_IN = 4
-StartProxy = Callable[[Callable[[Request], Fate]], FrameProxy]
+StartProxy = Callable[[Callable[[Request], Action]], FrameProxy]
 
 
 class Nth:
-    """Decides over the requests with one API key: the numbered ones meet their fate."""
+    """Decides over the requests with one API key: the numbered ones get the action."""
 
-    def __init__(self, api_key: int, numbers: set[int], fate: Fate) -> None:
+    def __init__(self, api_key: int, numbers: set[int], action: Action) -> None:
         """Count from 1."""
         self.api_key = api_key
         self.numbers = numbers
-        self.fate = fate
+        self.action = action
         self.count = 0
 
-    def __call__(self, request: Request) -> Fate:
+    def __call__(self, request: Request) -> Action:
         if request.api_key != self.api_key:
-            return Fate.FORWARD
+            return Action.FORWARD
         self.count += 1
-        return self.fate if self.count in self.numbers else Fate.FORWARD
+        return self.action if self.count in self.numbers else Action.FORWARD
 
 
 def test_a_lost_acknowledgement_and_its_retry_leave_one_copy(  # E4, E13
     client: StockClient, proxied: StartProxy
 ) -> None:
-    rule = Nth(PRODUCE, {1, 3, 4}, Fate.LOSE_ANSWER)
+    rule = Nth(PRODUCE, {1, 3, 4}, Action.LOSE_ANSWER)
     proxy = proxied(rule)
     sent = [b"%d" % number for number in range(5)]
     for value in sent:
@@ -48,7 +48,7 @@ def test_batches_in_flight_keep_their_order_over_a_lost_acknowledgement(  # E3, 
 ) -> None:
     from confluent_kafka import Producer
 
-    rule = Nth(PRODUCE, {2, 5, 9}, Fate.LOSE_ANSWER)
+    rule = Nth(PRODUCE, {2, 5, 9}, Action.LOSE_ANSWER)
     proxy = proxied(rule)
     producer = Producer(
         {
@@ -69,7 +69,7 @@ def test_batches_in_flight_keep_their_order_over_a_lost_acknowledgement(  # E3, 
 def test_a_lost_answer_to_a_commit_is_asked_again_and_commits_once(  # E14
     client: StockClient, proxied: StartProxy
 ) -> None:
-    rule = Nth(END_TXN, {1}, Fate.LOSE_ANSWER)
+    rule = Nth(END_TXN, {1}, Action.LOSE_ANSWER)
     proxy = proxied(rule)
     writer = client.transactional(proxy.address, "id")
     for value in (b"1", b"2"):
@@ -85,12 +85,14 @@ def test_no_client_that_reconnects_is_taken_for_one_that_was_left_behind(  # E14
     client: StockClient, proxied: StartProxy, brokers: list[BrokerProcess]
 ) -> None:
     rules = [
-        Nth(key, set(range(LOST_ONE_IN, 100, LOST_ONE_IN)), Fate.LOSE_ANSWER)
+        Nth(key, set(range(LOST_ONE_IN, 100, LOST_ONE_IN)), Action.LOSE_ANSWER)
         for key in (PRODUCE, ADD_PARTITIONS, END_TXN)
     ]
 
-    def lose_some(request: Request) -> Fate:
-        return max((rule(request) for rule in rules), key=lambda fate: fate is Fate.LOSE_ANSWER)
+    def lose_some(request: Request) -> Action:
+        return max(
+            (rule(request) for rule in rules), key=lambda action: action is Action.LOSE_ANSWER
+        )
 
     proxy = proxied(lose_some)
     writer = client.transactional(proxy.address, "id")
@@ -108,7 +110,7 @@ def test_no_client_that_reconnects_is_taken_for_one_that_was_left_behind(  # E14
 def test_a_produce_that_arrives_after_its_transaction_was_fenced_is_refused(  # E2, E14
     proxied: StartProxy,
 ) -> None:
-    rule = Nth(PRODUCE, {2}, Fate.HOLD)
+    rule = Nth(PRODUCE, {2}, Action.HOLD)
     proxy = proxied(rule)
     client = Confluent()
     zombie = client.transactional(proxy.address, "id")

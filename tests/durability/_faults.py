@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.durability._audit import Audit
 from tests.durability.scenario import RECORDS, live, live_twice
-from tests.proofs._found import Search
+from tests.support.found import Search
 
 RECOVERY = "recovery"
 WRITTEN = "was written and not synced"

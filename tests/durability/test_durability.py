@@ -17,8 +17,8 @@ from tests.durability._audit import (
 )
 from tests.durability._faults import WRITTEN, find_in_trace, tail_after_a_kill
 from tests.durability.scenario import RECORDS, SENT, live
-from tests.proofs._found import look_for
 from tests.support.faults import Fault, found_by
+from tests.support.found import look_for
 
 EVERY_PROMISE = {
     PRODUCE,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from tests.proofs._bytes_history import PROGRAMS, all_left
 from tests.proofs._bytes_judge import OUTCOMES
-from tests.proofs._found import Found, section
-from tests.proofs._report import commit, head
+from tests.proofs._report import commit, head, problem_lines
+from tests.support.found import Found, section
 
 if TYPE_CHECKING:
     from tests.proofs.bytes import Counts
@@ -95,7 +95,7 @@ def report(
         COMPARED,
         *section(found, FAULTS_PROSE.splitlines()),
     ]
-    return "\n".join([*lines, *_problems(counts.problems)]) + "\n"
+    return "\n".join([*lines, *problem_lines(counts.problems)]) + "\n"
 
 
 def _histories() -> list[str]:
@@ -120,7 +120,3 @@ def _table(outcomes: "Counter[tuple[str, str, str]]") -> list[str]:
 def _row(head: str, numbers: Iterable[int]) -> str:
     cells = list(numbers)
     return f"| {head} | {' | '.join(f'{n:,}' if n else '' for n in cells)} | {sum(cells):,} |"
-
-
-def _problems(problems: list[str]) -> list[str]:
-    return ["", "## Problems", "", *(f"- {each}" for each in problems)] if problems else []

@@ -10,8 +10,9 @@ import os
 import resource
 import subprocess
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
+
+from tests.support.closing import Closing
 
 FILL_STEP_BYTES_MIN = 4096
 
@@ -32,7 +33,7 @@ class FullDisk(Protocol):
         ...
 
 
-class LoopDisk:
+class LoopDisk(Closing):
     """An ext4 image, mounted in ``folder``. A context manager: leaving unmounts."""
 
     fault = "disk full (ENOSPC)"
@@ -65,22 +66,13 @@ class LoopDisk:
         """Give the blocks back."""
         self._filler.unlink(missing_ok=True)
 
-    def __enter__(self) -> Self:
-        """Return the disk."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         """Unmount; also where a dying process still holds a file."""
         with contextlib.suppress(OSError):
             _run("umount", "-l", str(self._mounted))
 
 
-class LimitedFiles:
+class LimitedFiles(Closing):
     """A plain folder, and a broker whose files may not grow."""
 
     fault = "files kept from growing (EFBIG)"
@@ -99,11 +91,7 @@ class LimitedFiles:
         _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard, hard))
 
-    def __enter__(self) -> Self:
-        """Return the disk."""
-        return self
-
-    def __exit__(self, *exc: object) -> None:
+    def close(self) -> None:
         """Nothing to undo."""
 
 

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from importlib.metadata import version
 from typing import Self
 
 from fencelog.check.verdict import ERRORS
@@ -12,8 +11,8 @@ from tests.proofs._chaos_chapter import Outcome
 from tests.proofs._chaos_check import Checked
 from tests.proofs._chaos_holds import END
 from tests.proofs._chaos_nemesis import number_of
-from tests.proofs._found import Found, section, summary
-from tests.proofs._report import head
+from tests.proofs._report import head, packages, problem_lines
+from tests.support.found import Found, section, summary
 
 FAULTS_PROSE = ["Short chapters of the same chaos, over a copy of the source with one fault."]
 PROSE = """\
@@ -148,7 +147,7 @@ def report(proof: Proof) -> str:
             "the faults and their times; what the machine does between them is its own).",
             code=proof.commit,
         ),
-        f"- {', '.join(f'{name} {version(name)}' for name in PACKAGES)}",
+        packages(PACKAGES),
         "",
         "## What was done and seen",
         "",
@@ -255,14 +254,7 @@ def _problems(proof: Proof) -> list[str]:
         f"{', '.join(f'{count:,} {kind}' for kind, count in sorted(found.items())) or 'none'}.",
         "",
     ]
-    if proof.problems:
-        lines += [
-            "Problems:",
-            "",
-            *(f"- {each.replace(chr(10), ' / ')}" for each in proof.problems),
-        ]
-        lines.append("")
-    return lines
+    return [*lines, *problem_lines(proof.problems)]
 
 
 def _ends_alone(proof: Proof) -> list[str]:

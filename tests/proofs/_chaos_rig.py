@@ -12,16 +12,15 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from fencelog_sim.workload import Scale
+from tests.support.closing import Closing
 
 POLL_S = 0.05
 TAIL_LINES = 12
 
 
-class ProxyProcess:
+class ProxyProcess(Closing):
     """``_chaos_proxy`` as a process; a context manager that ends it."""
 
     def __init__(self, seed: int, log: Path) -> None:
@@ -50,16 +49,7 @@ class ProxyProcess:
         assert line, f"the proxy died: {tail(Path(self._log.name))}"
         return Counter(json.loads(line))
 
-    def __enter__(self) -> Self:
-        """Return the running proxy."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         """End it."""
         self._process.kill()
         self._process.wait()

@@ -13,7 +13,7 @@ from tests.proofs._chaos_holds import END
 from tests.proofs._chaos_live import Live, run_chapter
 from tests.proofs._chaos_nemesis import number_of
 from tests.proofs._chaos_report import Chapter
-from tests.proofs._found import Search
+from tests.support.found import Search
 
 CHAPTERS = [name for name in WORKLOADS if name not in {"copy", "keyed"}]
 """Sessions of groups and what is meant to vanish are played by the simulator."""

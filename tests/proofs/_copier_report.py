@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from importlib.metadata import version
 
 from tests.proofs._copier_rig import Cell, Result
-from tests.proofs._report import head
+from tests.proofs._report import head, packages, problem_lines
 
 PROSE = """\
 Copiers read an input topic at `read_committed` and write each record to an output topic, output and
@@ -73,7 +72,7 @@ def report(matrix: Matrix) -> str:
             again=f"`{matrix.command}`",
             code=", ".join(matrix.commits),
         ),
-        f"- {', '.join(f'{name} {version(name)}' for name in clients)}",
+        packages(clients),
         "",
         *PROSE.format(size=matrix.size).splitlines(),
         "",
@@ -85,8 +84,7 @@ def report(matrix: Matrix) -> str:
         for result in matrix.results
         for problem in result.problems
     ]
-    if problems:
-        lines += ["## Problems", "", *(f"- {each}" for each in problems[:50]), ""]
+    lines += problem_lines(problems)
     return "\n".join(lines).rstrip() + "\n"
 
 

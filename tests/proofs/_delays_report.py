@@ -9,8 +9,8 @@ from importlib.metadata import version as version_of
 from tests.proofs._delays_play import STUCK_AFTER_TIMEOUT_S, Outcome
 from tests.proofs._delays_schedule import Kind
 from tests.proofs._delays_stock import Stock
-from tests.proofs._found import Found, section, summary
 from tests.proofs._report import head
+from tests.support.found import Found, section, summary
 
 FAULTS_PROSE = [
     "Schedules, before a copy of the source with one fault, and again without any delay."

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,13 +27,10 @@ from fencelog.wire.api_versions import SUPPORTED, ApiKey
 from fencelog.wire.headers import (
     RequestHeader,
     read_request_header,
-    read_response_header,
-    response_is_flexible,
 )
-from fencelog.wire.message import Message
 from fencelog.wire.primitives import REQUEST_ITEMS_MAX, Reader
 from tests.support.damage import split
-from tests.support.requests import all_modules, request_classes
+from tests.support.requests import read_answer, request_classes
 
 LOOP_TURNS_MAX = 40
 """A request that waits for something, a fetch for data, is left after so many."""
@@ -66,35 +62,6 @@ class Tally:
     """Requests that had no answer when their connection was left."""
     decoded: int = 0
     allocated_an_item_max: float = 0.0
-
-
-@cache
-def response_classes() -> dict[int, type[Message]]:
-    """The generated class of each response that has one, by its key."""
-    all_modules()
-    return {
-        each.API_KEY: each
-        for each in Message.__subclasses__()
-        if each.__name__.endswith("Response")
-    }
-
-
-def read_answer(header: RequestHeader, answer: bytes) -> None:
-    """Read an answer as its client would. Raises WireError, or AssertionError for another's."""
-    key, version = header.api_key, header.api_version
-    if key == ApiKey.API_VERSIONS and version > SUPPORTED[ApiKey.API_VERSIONS].maximum:
-        version = 0
-    flexible = response_is_flexible(key, version)
-    correlation_id, body = read_response_header(answer, flexible)
-    assert correlation_id == header.correlation_id, (correlation_id, header)
-    if key == ApiKey.PRODUCE:
-        hot.read_produce_response(body, version)
-    elif key == ApiKey.FETCH:
-        hot.read_fetch_response(body, version)
-    else:
-        reader = Reader(body)
-        response_classes()[key].read_from(reader, version)
-        reader.expect_end()
 
 
 def decode(frame: bytes) -> int:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.proofs._found import Search
 from tests.support.faults import ROOT, SOURCE
+from tests.support.found import Search
 
 SEEDS_MAX = 1000
 CONTROL_SEEDS_MIN = 50

@@ -3,12 +3,11 @@
 from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
-from importlib.metadata import version
 
 from tests.proofs._broker_kills import Verdict as BrokerVerdict
-from tests.proofs._found import Found, section, summary
-from tests.proofs._report import commit, head
+from tests.proofs._report import commit, head, packages, problem_lines
 from tests.proofs._spark_kills import Verdict as SparkVerdict
+from tests.support.found import Found, section, summary
 
 BROKER_PROSE = """\
 A confluent-kafka producer writes numbered idempotent records to three partitions, another one
@@ -75,7 +74,7 @@ def report(proof: Proof) -> str:
             "and their moments; what the machine does between them is its own).",
             code=commit(),
         ),
-        f"- {', '.join(f'{name} {version(name)}' for name in PACKAGES)}",
+        packages(PACKAGES),
         "",
         *_broker_lines(proof.brokers),
         *_spark_lines(proof.spark),
@@ -112,7 +111,7 @@ def _broker_lines(verdicts: list[BrokerVerdict]) -> list[str]:
         *(f"| {name} | {' | '.join(str(each) for each in row)} |" for name, row in rows),
         "",
     ]
-    return lines + _problem_lines([each for verdict in verdicts for each in verdict.problems])
+    return lines + problem_lines([each for verdict in verdicts for each in verdict.problems])
 
 
 def _spark_lines(verdict: SparkVerdict | None) -> list[str]:
@@ -135,11 +134,5 @@ def _spark_lines(verdict: SparkVerdict | None) -> list[str]:
         "|---|---:|",
         *(f"| {kind} | {count} |" for kind, count in sorted(kinds.items())),
         "",
-        *_problem_lines(verdict.problems),
+        *problem_lines(verdict.problems),
     ]
-
-
-def _problem_lines(problems: list[str]) -> list[str]:
-    if not problems:
-        return []
-    return ["Problems:", "", *(f"- {each}" for each in problems[:50]), ""]

@@ -2,14 +2,20 @@
 
 import os
 import platform
+import random
 import subprocess
-from collections.abc import Sequence
+import sys
+from argparse import ArgumentParser
+from collections.abc import Iterable, Sequence
 from datetime import datetime
+from importlib.metadata import version
 from pathlib import Path
+from typing import Protocol
 
 from tests.support.faults import ROOT
 
 REPORTS = ROOT / "docs/internals/proofs"
+PROBLEMS_TOLD = 50
 
 
 def head(
@@ -26,6 +32,57 @@ def head(
         f"- begun {began:%Y-%m-%d %H:%M} UTC, on {machine()}",
         f"- code under test: {code}",
     ]
+
+
+class Proof(Protocol):
+    """All that a long proof ran."""
+
+    @property
+    def began(self) -> datetime:
+        """When it began, in UTC."""
+
+    @property
+    def holds(self) -> bool:
+        """No promise was broken, and no fault overlooked."""
+
+    @property
+    def summary(self) -> str:
+        """One line."""
+
+
+def parser(name: str, doc: str | None, *, full: str = "a run at full size") -> ArgumentParser:
+    """What every long proof with a seed may be told."""
+    found = ArgumentParser(prog=f"./dev prove {name}", description=doc)
+    found.add_argument("--seed", type=int, default=None, help="default: a new one; it is printed")
+    found.add_argument("--report", type=Path, default=None, help=f"default: by date, for {full}")
+    return found
+
+
+def chosen_seed(seed: int | None) -> int:
+    """Return the seed that was asked for, or a new one; says it on stderr."""
+    chosen = random.SystemRandom().randrange(10**6) if seed is None else seed
+    print(f"seed {chosen}", file=sys.stderr)
+    return chosen
+
+
+def conclude(name: str, proof: Proof, text: str, path: Path | None, *, is_full: bool) -> int:
+    """Publish a report and say what it came to; returns the exit status."""
+    publish(name, proof.began, text, path, is_full=is_full)
+    print(f"{name}: {proof.summary}")
+    return 0 if proof.holds else 1
+
+
+def packages(names: Iterable[str]) -> str:
+    """The line of a report with the versions of these packages."""
+    return f"- {', '.join(f'{name} {version(name)}' for name in names)}"
+
+
+def problem_lines(problems: Sequence[str]) -> list[str]:
+    """The part of a report that has the problems; nothing where there are none."""
+    if not problems:
+        return []
+    told = [" / ".join(each.splitlines()) for each in problems[:PROBLEMS_TOLD]]
+    return ["## Problems", "", *(f"- {each}" for each in told), ""]
 
 
 def publish(name: str, began: datetime, text: str, path: Path | None, *, is_full: bool) -> None:

@@ -36,9 +36,9 @@ from tests.proofs._bytes_judge import (
     start,
 )
 from tests.proofs._bytes_report import report
-from tests.proofs._found import Search, look_for_all
 from tests.proofs._report import publish
 from tests.support.faults import ROOT
+from tests.support.found import Search, look_for_all
 
 AGAIN_EVERY = 16
 """Every so many starts a second one follows, after a kill and after a power cut.

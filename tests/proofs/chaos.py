@@ -11,7 +11,6 @@ Exit status 0: no anomaly, and every fault found. A run of an hour writes the da
 
 import argparse
 import os
-import random
 import shutil
 import sys
 import tempfile
@@ -28,8 +27,8 @@ from tests.proofs._chaos_check import Check
 from tests.proofs._chaos_live import Live, run_chapter
 from tests.proofs._chaos_report import Chapter, Proof, report
 from tests.proofs._chaos_shorts import CHAPTERS, find_in_chaos, play_ends
-from tests.proofs._found import look_for_all
-from tests.proofs._report import ROOT, commit, publish
+from tests.proofs._report import ROOT, chosen_seed, commit, conclude, parser
+from tests.support.found import look_for_all
 
 FULL_MINUTES = 60.0
 CHAPTER_S = 100.0
@@ -40,16 +39,14 @@ ENDS_ALONE = ("queue", "queue-aiokafka")
 
 
 def _arguments(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="./dev prove chaos", description=__doc__)
-    add = parser.add_argument
+    found = parser("chaos", __doc__, full="a run of an hour")
+    add = found.add_argument
     add("--minutes", type=float, default=5.0, help="of chapters; the faults come on top")
     add("--chapter-seconds", type=float, default=CHAPTER_S, help="of faults in each chapter")
     add("--gap", type=float, default=GAP_S, help="mean seconds between two faults of a row")
     add("--workloads", default=",".join(CHAPTERS), help="by chapters, in turn")
     add("--only-chapters", action="store_true", help="no faults of the source, no old EndTxn alone")
-    add("--seed", type=int, default=None, help="default: a new one; it is printed")
-    add("--report", type=Path, default=None, help="default: by date, for a run of an hour")
-    return parser.parse_args(argv)
+    return found.parse_args(argv)
 
 
 def _scripts(wanted: argparse.Namespace, seed: int) -> Iterator[Script]:
@@ -117,8 +114,7 @@ def _copied_code() -> Iterator[None]:
 def main(argv: list[str]) -> int:
     """Run what is asked for; returns the exit status."""
     wanted = _arguments(argv)
-    seed = random.SystemRandom().randrange(10**6) if wanted.seed is None else wanted.seed
-    print(f"seed {seed}", file=sys.stderr)
+    seed = chosen_seed(wanted.seed)
     began = datetime.now(UTC)
     under_test = commit()
     with _copied_code():
@@ -133,9 +129,7 @@ def main(argv: list[str]) -> int:
         found=[] if wanted.only_chapters else look_for_all("chaos", find_in_chaos, seed),
     )
     is_full = wanted.minutes >= FULL_MINUTES and not wanted.only_chapters
-    publish("chaos", began, report(proof), wanted.report, is_full=is_full)
-    print(f"chaos: {proof.summary}")
-    return 0 if proof.holds else 1
+    return conclude("chaos", proof, report(proof), wanted.report, is_full=is_full)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from typing import Any
 from tests.proofs._copier_process import COPIERS
 from tests.proofs._copier_report import Matrix, report
 from tests.proofs._copier_rig import Cell, Result, cells
-from tests.proofs._report import ROOT, commit, publish
+from tests.proofs._report import ROOT, commit, conclude
 
 LEDGER = ROOT / ".cache/copier.jsonl"
 TIMES = 10
@@ -117,9 +117,7 @@ def main(argv: Sequence[str]) -> int:
         results=[Result.from_json(each["result"]) for each in entries],
     )
     is_full = is_whole and wanted.times >= TIMES
-    publish("copier", matrix.began, report(matrix), wanted.report, is_full=is_full)
-    print(f"copier: {matrix.summary}")
-    return 0 if matrix.holds else 1
+    return conclude("copier", matrix, report(matrix), wanted.report, is_full=is_full)
 
 
 if __name__ == "__main__":

@@ -11,13 +11,11 @@ counted. A run of ten thousand writes the dated report in ``docs/internals/proof
 """
 
 import argparse
-import random
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import uvloop
 
@@ -25,8 +23,8 @@ from tests.proofs._delays_play import SLOTS, Arena, Outcome
 from tests.proofs._delays_report import Part, Proof, report
 from tests.proofs._delays_schedule import Kind, Schedule, draw
 from tests.proofs._delays_stock import play_stock
-from tests.proofs._found import Search, look_for_all
-from tests.proofs._report import commit, publish
+from tests.proofs._report import chosen_seed, commit, conclude, parser
+from tests.support.found import Search, look_for_all
 
 SCHEDULES = 10_000
 STOCK_EACH = 40
@@ -47,14 +45,12 @@ RESTART_SHARE = 0.08
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="./dev prove delays", description=__doc__)
-    add = parser.add_argument
+    found = parser("delays", __doc__)
+    add = found.add_argument
     add("--schedules", type=int, default=SCHEDULES)
     add("--stock", type=int, default=STOCK_EACH, help="schedules of each stock client")
     add("--no-faults", action="store_true", help="leave out the faults")
-    add("--seed", type=int, default=None, help="default: a new one; it is printed")
-    add("--report", type=Path, default=None, help="default: by date, for a run at full size")
-    return parser.parse_args(argv)
+    return found.parse_args(argv)
 
 
 async def run_part(kind: Kind, count: int, seed: int, first: int) -> Part:
@@ -128,8 +124,7 @@ async def run_parts(wanted: argparse.Namespace, seed: int) -> list[Part]:
 def main(argv: Sequence[str]) -> int:
     """Run what is asked for; returns the exit status."""
     wanted = _arguments(argv)
-    seed = random.SystemRandom().randrange(10**6) if wanted.seed is None else wanted.seed
-    print(f"seed {seed}", file=sys.stderr)
+    seed = chosen_seed(wanted.seed)
     began = datetime.now(UTC)
     under_test = commit()
     proof = Proof(
@@ -142,9 +137,7 @@ def main(argv: Sequence[str]) -> int:
         faults=[] if wanted.no_faults else look_for_all("delays", find_by_delays, seed),
     )
     is_full = wanted.schedules >= SCHEDULES and not wanted.no_faults
-    publish("delays", began, report(proof), wanted.report, is_full=is_full)
-    print(f"delays: {proof.summary}")
-    return 0 if proof.holds else 1
+    return conclude("delays", proof, report(proof), wanted.report, is_full=is_full)
 
 
 if __name__ == "__main__":

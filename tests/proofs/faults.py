@@ -18,13 +18,13 @@ from datetime import UTC, datetime
 from tests.durability._faults import find_in_trace
 from tests.proofs import _rules
 from tests.proofs._chaos_shorts import find_in_chaos
-from tests.proofs._found import Find, Found, Search, look_for, summary, table
 from tests.proofs._hunt import SEEDS_MAX, Hunt, Hunter
 from tests.proofs._report import between, machine
 from tests.proofs.bytes import find_at_every_byte
 from tests.proofs.delays import find_by_delays
 from tests.proofs.kills import find_by_broker_kills, find_by_spark_kills
 from tests.support.faults import ROOT, Fault, FaultError, everything, faulty_files, refresh
+from tests.support.found import Find, Found, Search, look_for, summary, table
 
 REPORT = ROOT / "docs/internals/proofs/faults.md"
 TEST_DEADLINE_S = 240

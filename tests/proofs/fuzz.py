@@ -8,7 +8,6 @@ hour or more writes the dated report in ``docs/internals/proofs``.
 
 import argparse
 import os
-import random
 import subprocess
 import sys
 import tempfile
@@ -20,7 +19,7 @@ from random import Random
 
 from tests.proofs import _fuzz_live as live_part
 from tests.proofs._fuzz_report import Guided, Proof, report, told_by
-from tests.proofs._report import ROOT, publish
+from tests.proofs._report import ROOT, chosen_seed, conclude, parser
 from tests.support.damage import join
 from tests.support.requests import KEYS_AND_VERSIONS, a_request
 
@@ -36,14 +35,11 @@ RESTARTS_MAX = 50
 
 
 def _arguments(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="./dev prove fuzz", description=__doc__)
-    add = parser.add_argument
-    add("--minutes", type=float, default=60.0)
-    add("--seed", type=int, default=None, help="default: a new one; it is printed")
-    add("--report", type=Path, default=None, help="default: by date, from half an hour on")
-    wanted = parser.parse_args(argv)
+    asked = parser("fuzz", __doc__, full="half an hour or more")
+    asked.add_argument("--minutes", type=float, default=60.0)
+    wanted = asked.parse_args(argv)
     if wanted.minutes <= 0:
-        parser.error(f"--minutes {wanted.minutes}: it has to take some time")
+        asked.error(f"--minutes {wanted.minutes}: it has to take some time")
     return wanted
 
 
@@ -120,8 +116,7 @@ def _scratch() -> "tempfile.TemporaryDirectory[str]":
 def main(argv: list[str]) -> int:
     """Run both parts beside each other; returns the exit status."""
     wanted = _arguments(argv)
-    seed = random.SystemRandom().randrange(10**6) if wanted.seed is None else wanted.seed
-    print(f"seed {seed}", file=sys.stderr)
+    seed = chosen_seed(wanted.seed)
     began = datetime.now(UTC)
     shown: list[live_part.Live] = []
     with (
@@ -143,9 +138,7 @@ def main(argv: list[str]) -> int:
             for one in each.parent.glob(f"{each.stem}.*"):
                 (kept / one.name).write_bytes(one.read_bytes())
     is_full = wanted.minutes >= REPORT_FROM_MINUTES
-    publish("fuzz", began, text, wanted.report, is_full=is_full)
-    print(f"fuzz: {proof.summary}")
-    return 0 if proof.holds else 1
+    return conclude("fuzz", proof, text, wanted.report, is_full=is_full)
 
 
 if __name__ == "__main__":

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from tests.proofs import _broker_kills as broker_part
 from tests.proofs import _spark_kills as spark_part
-from tests.proofs._found import Found, Search, look_for_all
 from tests.proofs._kills_report import Proof, report
-from tests.proofs._report import publish
+from tests.proofs._report import chosen_seed, conclude, parser
+from tests.support.found import Found, Search, look_for_all
 
 BROKER_KILLS, SPARK_KILLS = 50, 30
 ROUNDS_MAX = 6
@@ -29,14 +29,12 @@ Step = Callable[[], None]
 
 
 def _arguments(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="./dev prove kills", description=__doc__)
-    add = parser.add_argument
+    found = parser("kills", __doc__)
+    add = found.add_argument
     add("--broker-kills", type=int, default=BROKER_KILLS, help="in each durability mode")
     add("--spark-kills", type=int, default=SPARK_KILLS)
     add("--no-faults", action="store_true", help="leave out the faults")
-    add("--seed", type=int, default=None, help="default: a new one; it is printed")
-    add("--report", type=Path, default=None, help="default: by date, for a run at full size")
-    return parser.parse_args(argv)
+    return found.parse_args(argv)
 
 
 @contextmanager
@@ -141,8 +139,7 @@ def main(argv: list[str]) -> int:
     wanted = _arguments(argv)
     # A consumer that is cut off again and again has much to say.
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
-    seed = random.SystemRandom().randrange(10**6) if wanted.seed is None else wanted.seed
-    print(f"seed {seed}", file=sys.stderr)
+    seed = chosen_seed(wanted.seed)
     proof = Proof(
         began=datetime.now(UTC),
         seed=seed,
@@ -152,9 +149,7 @@ def main(argv: list[str]) -> int:
     )
     is_full = wanted.broker_kills >= BROKER_KILLS and wanted.spark_kills >= SPARK_KILLS
     is_full = is_full and not wanted.no_faults
-    publish("kills", proof.began, report(proof), wanted.report, is_full=is_full)
-    print(f"kills: {proof.summary}")
-    return 0 if proof.holds else 1
+    return conclude("kills", proof, report(proof), wanted.report, is_full=is_full)
 
 
 if __name__ == "__main__":

@@ -5,17 +5,17 @@ from pathlib import Path
 import pytest
 
 from fencelog.check.verdict import ERRORS
-from tests.proofs._found import look_for
 from tests.proofs._hunt import hunt
 from tests.proofs.faults import find_by_test
 from tests.support.faults import copy_source, load
+from tests.support.found import look_for
 
 BY_TESTS = (
     "epoch-not-checked-by-partition",
     "guard-outlives-a-marker",
     "tail-left-as-found",
     "answer-before-the-flush",
-    "generation-not-compared",
+    "generation-not-checked",
 )
 """Quick ones."""
 SEEDS = 40

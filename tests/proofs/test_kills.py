@@ -9,10 +9,10 @@ import pytest
 
 from tests.proofs import _broker_kills as broker_part
 from tests.proofs import _spark_kills as spark_part
-from tests.proofs._found import look_for
 from tests.proofs._judge import Told, judge_plain, judge_transactions
 from tests.proofs.kills import find_by_broker_kills
 from tests.support.faults import load
+from tests.support.found import look_for
 
 
 @pytest.mark.slow

@@ -8,11 +8,12 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fencelog.adapters.sqlite_metadata import SqliteMetadata
 from fencelog.adapters.system_clock import SystemClock, SystemRandom
 from fencelog.broker.config import BrokerConfig, Durability
+from fencelog.errors import ErrorCode
 from fencelog.node import Node, Ports
 from fencelog.types import Buffer, Offset
 from fencelog.wire import hot
@@ -30,6 +31,12 @@ from fencelog.wire.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from fencelog.wire.messages.delete_topics import (
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from fencelog.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from fencelog.wire.records import RecordToWrite, build_batch, read_records
 from fencelog_sim.world.disk import SimDisk
 
@@ -69,8 +76,10 @@ class HeldDisk(SimDisk):
 class World:
     """What outlives a node: its disk and its metadata."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **settings: object) -> None:
+        """``settings``: of every node here, where it is not given others."""
         self.metadata_path = folder / "metadata.sqlite"
+        self._settings = settings
         self.disk = HeldDisk()
 
     @asynccontextmanager
@@ -79,7 +88,8 @@ class World:
     ) -> AsyncIterator[Node]:
         """Run a node; on leaving stop it cleanly, or just drop it as ``kill -9`` does."""
         metadata = await SqliteMetadata.open(self.metadata_path)
-        config = BrokerConfig(data_dir="memory", port=0, durability=durability, **settings)  # type: ignore[arg-type]
+        values: dict[str, Any] = {**self._settings, **settings}
+        config = BrokerConfig(data_dir="memory", port=0, durability=durability, **values)
         ports = Ports(disk=self.disk, metadata=metadata, clock=SystemClock(), random=SystemRandom())
         node = Node(config, ports)
         try:
@@ -254,3 +264,17 @@ async def until(condition: Callable[[], object], what: str) -> None:
     while not condition():
         assert loop.time() < ends_at, what
         await asyncio.sleep(0.002)
+
+
+async def delete(peer: Peer, topic: str) -> ErrorCode:
+    request = DeleteTopicsRequest(topics=[DeleteTopicState(name=topic)])
+    answer = await peer.ask(request, 6, DeleteTopicsResponse)
+    return ErrorCode(answer.responses[0].error_code)
+
+
+async def metadata(peer: Peer, topic: str, *, create: bool) -> ErrorCode:
+    request = MetadataRequest(
+        topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=create
+    )
+    answer = await peer.ask(request, 12, MetadataResponse)
+    return ErrorCode(answer.topics[0].error_code)

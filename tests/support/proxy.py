@@ -11,11 +11,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
-from types import TracebackType
-from typing import Self
+
+from tests.support.closing import Closing
 
 
-class Fate(Enum):
+class Action(Enum):
     """What becomes of a request."""
 
     FORWARD = auto()
@@ -50,10 +50,10 @@ def read_frame(connection: socket.socket) -> bytes:
     return prefix + read_exactly(connection, struct.unpack(">i", prefix)[0])
 
 
-class FrameProxy:
+class FrameProxy(Closing):
     """Listens on a free port; ``upstream`` may be set after it has started."""
 
-    def __init__(self, decide: Callable[[Request], Fate]) -> None:
+    def __init__(self, decide: Callable[[Request], Action]) -> None:
         """Listen; every request is shown to ``decide``."""
         self.decide = decide
         self.upstream: tuple[str, int] | None = None
@@ -103,12 +103,12 @@ class FrameProxy:
                 frame = read_frame(client)
                 request = Request(*struct.unpack_from(">hhi", frame, 4), frame)
                 match self.decide(request):
-                    case Fate.HOLD:
+                    case Action.HOLD:
                         self.held.append((upstream, request))
-                    case Fate.LOSE_ANSWER:
+                    case Action.LOSE_ANSWER:
                         lost.add(request.correlation_id)
                         upstream.sendall(frame)
-                    case Fate.FORWARD:
+                    case Action.FORWARD:
                         upstream.sendall(frame)
         except OSError:
             # A held request outlives its client: that is what a delayed message is.
@@ -135,19 +135,6 @@ class FrameProxy:
             thread.join(5)
         for each in self._sockets:
             each.close()
-
-    def __enter__(self) -> Self:
-        """Return the proxy."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close."""
-        self.close()
 
 
 def _break(connection: socket.socket) -> None:

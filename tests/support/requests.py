@@ -14,14 +14,20 @@ from random import Random
 from typing import Any
 
 from fencelog.types import ProducerEpoch, ProducerId, Sequence
-from fencelog.wire import messages
+from fencelog.wire import hot, messages
 from fencelog.wire.api_versions import SUPPORTED, ApiKey
 from fencelog.wire.batch import Compression
-from fencelog.wire.headers import RequestHeader, request_header
+from fencelog.wire.headers import (
+    RequestHeader,
+    read_response_header,
+    request_header,
+    response_is_flexible,
+)
 from fencelog.wire.hot import FetchPartition, FetchRequest, FetchTopic
 from fencelog.wire.hot.fetch import TOPIC_IDS_FROM, write_fetch_request
 from fencelog.wire.hot.produce import write_produce_request
 from fencelog.wire.message import Message, Structure
+from fencelog.wire.primitives import Reader
 from fencelog.wire.records import RecordToWrite, build_batch
 
 KEYS_AND_VERSIONS = [
@@ -262,3 +268,32 @@ def _a_fetch(version: int, random: Random) -> FetchRequest:
             for _ in range(random.choice((0, 1, 1, 2)))
         ],
     )
+
+
+@cache
+def response_classes() -> dict[int, type[Message]]:
+    """The generated class of each response that has one, by its key."""
+    all_modules()
+    return {
+        each.API_KEY: each
+        for each in Message.__subclasses__()
+        if each.__name__.endswith("Response")
+    }
+
+
+def read_answer(header: RequestHeader, answer: bytes) -> None:
+    """Read an answer as its client would. Raises WireError, or AssertionError for another's."""
+    key, version = header.api_key, header.api_version
+    if key == ApiKey.API_VERSIONS and version > SUPPORTED[ApiKey.API_VERSIONS].maximum:
+        version = 0
+    flexible = response_is_flexible(key, version)
+    correlation_id, body = read_response_header(answer, flexible)
+    assert correlation_id == header.correlation_id, (correlation_id, header)
+    if key == ApiKey.PRODUCE:
+        hot.read_produce_response(body, version)
+    elif key == ApiKey.FETCH:
+        hot.read_fetch_response(body, version)
+    else:
+        reader = Reader(body)
+        response_classes()[key].read_from(reader, version)
+        reader.expect_end()

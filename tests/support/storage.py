@@ -12,7 +12,8 @@ from fencelog.storage.partition_store import PartitionStore
 from fencelog.types import CoordinatorEpoch, LeaderEpoch, Offset, ProducerEpoch, ProducerId, TopicId
 from fencelog.wire.batch import iterate, read_header
 from fencelog.wire.records import RecordToWrite, build_batch, read_records
-from fencelog_sim.world.disk import SimDisk
+from fencelog_sim.world.disk import READING, PowerCut, SimDisk
+from fencelog_sim.world.gate import Fault, Halt
 from tests.support.log import flush_and_commit
 
 _T = TypeVar("_T")
@@ -207,3 +208,25 @@ def assert_same_state(actual: World, expected: World) -> None:
     assert actual.log.aborted_transactions(*everything) == aborted
     assert actual.log._state.epochs.entries == expected.log._state.epochs.entries
     assert actual.log.segment_base_offsets == expected.log.segment_base_offsets
+
+
+def cut_at(disk: SimDisk, number: int, *, fault: int | None = None) -> None:
+    """Stop the world in the change to the disk of this number, counted from now.
+
+    ``fault``: how many changes before that one fails.
+    """
+    left = number
+
+    def cut() -> None:
+        raise PowerCut
+
+    def gate(verb: str, path: str, size: int) -> Halt | Fault | None:
+        nonlocal left
+        if verb in READING:
+            return None
+        if left == 0:
+            return Halt(size // 2, cut)
+        left -= 1
+        return Fault(done=size // 2) if left == fault else None
+
+    disk.gate = gate

@@ -54,6 +54,17 @@ class BrokerConfig:
     upkeep_interval_s: float = 300.0  # log.retention.check.interval.ms
     compaction_enabled: bool = True  # log.cleaner.enable
     compaction_interval_s: float = 15.0  # log.cleaner.backoff.ms
+    # The intervals below have no key.
+    checkpoint_interval_s: float = 10.0
+    sweep_interval_s: float = 5.0
+    resume_timeout_s: float = 10.0
+    """How long a start waits for the markers of decided transactions to be written."""
+    markers_wait_s: float = 1.0
+    """How long a producer's first write waits for the markers of its last transaction.
+
+    They are as good as written when EndTxn is answered, and a client's own back-off would cost it
+    more.
+    """
     topic_defaults: Mapping[str, str] = field(default_factory=dict)  # log.* keys
     log_config: LogConfig = field(default_factory=LogConfig)
 

@@ -22,18 +22,20 @@ SETTLE_S = 120.0
 RETRY_S = 0.25
 
 
-async def insist(stage: Stage, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
+async def insist(
+    stage: Stage, what: str, attempt: Callable[[], Awaitable[T]], within_s: float = SETTLE_S
+) -> T:
     """Return what the attempt returns, the first time that it does not fail.
 
     Raises TimeoutError, saying what was wanted and why it failed last.
     """
-    ends_at = stage.now() + SETTLE_S
+    ends_at = stage.now() + within_s
     while True:
         try:
             return await attempt()
         except ERRORS as error:
             if stage.now() > ends_at:
-                raise TimeoutError(f"{what}: not within {SETTLE_S:g} s: {error}") from error
+                raise TimeoutError(f"{what}: not within {within_s:g} s: {error}") from error
         await asyncio.sleep(RETRY_S)
 
 
@@ -52,7 +54,10 @@ async def end_transactions(
 
 
 async def come_to_rest(
-    stage: Stage, cluster: Cluster, partitions: Sequence[TopicPartition]
+    stage: Stage,
+    cluster: Cluster,
+    partitions: Sequence[TopicPartition],
+    within_s: float = SETTLE_S,
 ) -> dict[TopicPartition, dict[str, int]]:
     """Return the ends of every partition, once no transaction is open on any.
 
@@ -83,7 +88,7 @@ async def come_to_rest(
         return found
 
     try:
-        return await insist(stage, "rest of the log", ends)
+        return await insist(stage, "rest of the log", ends, within_s)
     except TimeoutError:
         if found:
             # Who judges the history is told where it hangs.

@@ -6,11 +6,10 @@ import subprocess
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 from urllib.parse import quote_plus
 
 from fencelog.spark.java import find_java_home
+from tests.support.closing import Closing
 
 SOURCES = Path(__file__).parent / "java"
 """A folder for each section of ``jars.lock``: our own programs on that class path."""
@@ -74,7 +73,7 @@ def java_command(class_path: str, main: str, *arguments: str, log: Path) -> list
     return [jdk_tool("java"), *LIGHT, *logging, "-cp", class_path, main, *arguments]
 
 
-class ToolHost:
+class ToolHost(Closing):
     """One JVM that runs main classes. A context manager; leaving ends it."""
 
     def __init__(self, class_path: str, log: Path) -> None:
@@ -122,16 +121,7 @@ class ToolHost:
         assert outcome.status == 0, f"{main} {arguments}\n{outcome.out}\n{outcome.err}"
         return outcome
 
-    def __enter__(self) -> Self:
-        """It runs already."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         """End the JVM."""
         self._process.kill()
         self._process.communicate()

@@ -25,21 +25,18 @@ def disk(root: Path):
     disk.close()
 
 
-def test_a_full_device_is_a_storage_error_and_ends_the_file(  # D2
+async def test_a_full_device_is_a_storage_error_and_ends_the_file(  # D2
     disk: FileDisk, root: Path
 ) -> None:
-    async def scenario() -> None:
-        (root / "full").symlink_to("/dev/full")
-        file = await disk.open("full")
-        with pytest.raises(StorageError, match="full: No space left on device"):
-            await file.append([b"abc"])
-        with pytest.raises(StorageError, match="is given up: write failed"):
-            await file.append([b"abc"])
-        with pytest.raises(StorageError, match="is given up"):
-            await file.sync()
-        await file.close()
-
-    asyncio.run(scenario())
+    (root / "full").symlink_to("/dev/full")
+    file = await disk.open("full")
+    with pytest.raises(StorageError, match="full: No space left on device"):
+        await file.append([b"abc"])
+    with pytest.raises(StorageError, match="is given up: write failed"):
+        await file.append([b"abc"])
+    with pytest.raises(StorageError, match="is given up"):
+        await file.sync()
+    await file.close()
 
 
 def test_a_failed_sync_is_never_tried_again(disk: FileDisk, monkeypatch) -> None:  # D2
@@ -65,20 +62,17 @@ def test_a_failed_sync_is_never_tried_again(disk: FileDisk, monkeypatch) -> None
     assert len(calls) == 1
 
 
-def test_a_write_that_the_system_cuts_short_is_continued(disk: FileDisk, monkeypatch) -> None:
+async def test_a_write_that_the_system_cuts_short_is_continued(disk: FileDisk, monkeypatch) -> None:
     whole = os.pwritev
 
     def two_bytes(descriptor: int, buffers: list[memoryview], position: int) -> int:
         return whole(descriptor, [buffers[0][:2]], position)
 
-    async def scenario() -> None:
-        monkeypatch.setattr(os, "pwritev", two_bytes)
-        file = await disk.open("a", create=True)
-        await file.append([b"abc", b"d", b"efghi"])
-        assert await file.read(0, 100) == b"abcdefghi"
-        await file.close()
-
-    asyncio.run(scenario())
+    monkeypatch.setattr(os, "pwritev", two_bytes)
+    file = await disk.open("a", create=True)
+    await file.append([b"abc", b"d", b"efghi"])
+    assert await file.read(0, 100) == b"abcdefghi"
+    await file.close()
 
 
 def test_an_unwritable_place_is_a_storage_error(tmp_path: Path) -> None:

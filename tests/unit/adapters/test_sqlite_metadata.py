@@ -22,12 +22,9 @@ def test_a_place_that_cannot_be_opened_is_a_storage_error(tmp_path: Path) -> Non
         asyncio.run(SqliteMetadata.open(tmp_path / "metadata.db"))
 
 
-def test_each_write_is_synced(tmp_path: Path) -> None:  # D1
-    async def scenario() -> None:
-        store = await SqliteMetadata.open(tmp_path / "metadata.db")
-        assert store._connection is not None
-        assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
-        assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-        await store.close()
-
-    asyncio.run(scenario())
+async def test_each_write_is_synced(tmp_path: Path) -> None:  # D1
+    store = await SqliteMetadata.open(tmp_path / "metadata.db")
+    assert store._connection is not None
+    assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+    assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    await store.close()

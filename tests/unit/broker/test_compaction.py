@@ -12,16 +12,12 @@ from fencelog.wire.batch import iterate
 from fencelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from fencelog.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from fencelog.wire.records import RecordToWrite, build_batch, read_records
-from fencelog_sim.world.disk import READING, Loss, PowerCut
+from fencelog_sim.world.disk import Loss, PowerCut
 from tests.support.groups import commit_offsets
 from tests.support.node import Peer, World
+from tests.support.storage import cut_at
 
 SMALL = {"segment_bytes": "2000", "cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0"}
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 def keyed(node: Node, *records: tuple[str | None, str | None]) -> bytearray:
@@ -65,51 +61,45 @@ async def sync_all(node: Node) -> None:
 
 
 @pytest.mark.parametrize("durability", ["fsync", "os"])
-def test_a_consumer_sees_the_newest_value_of_each_key_also_after_a_kill(
+async def test_a_consumer_sees_the_newest_value_of_each_key_also_after_a_kill(
     world: World, durability: str
 ) -> None:  # D4
-    async def scenario() -> None:
-        async with world.node(crash=True, durability=durability) as node, Peer.of(node) as peer:
-            await peer.create_topic("t", **SMALL)
-            newest = await fill(node, peer)
-            before = await read_all(peer)
-            await sync_all(node)
-            await node.cleaner.clean_all()
-            after = await read_all(peer)
-            assert len(after) < len(before)
-            assert set(after) <= set(before)
-            assert {key: value for _, key, value in after} == newest
-            end = (await peer.fetch("t", 40)).high_watermark
-            world.disk = world.disk.power_loss(Loss.ALL)
-        async with world.node(durability=durability) as node, Peer.of(node) as peer:
-            assert await read_all(peer) == after
-            assert (await peer.produce("t", keyed(node, ("k0", "new")))).base_offset == end
-        async with world.node(durability=durability) as node, Peer.of(node) as peer:
-            assert (await read_all(peer))[:-1] == after
-
-    asyncio.run(scenario())
+    async with world.node(crash=True, durability=durability) as node, Peer.of(node) as peer:
+        await peer.create_topic("t", **SMALL)
+        newest = await fill(node, peer)
+        before = await read_all(peer)
+        await sync_all(node)
+        await node.cleaner.clean_all()
+        after = await read_all(peer)
+        assert len(after) < len(before)
+        assert set(after) <= set(before)
+        assert {key: value for _, key, value in after} == newest
+        end = (await peer.fetch("t", 40)).high_watermark
+        world.disk = world.disk.power_loss(Loss.ALL)
+    async with world.node(durability=durability) as node, Peer.of(node) as peer:
+        assert await read_all(peer) == after
+        assert (await peer.produce("t", keyed(node, ("k0", "new")))).base_offset == end
+    async with world.node(durability=durability) as node, Peer.of(node) as peer:
+        assert (await read_all(peer))[:-1] == after
 
 
-def test_a_round_goes_on_where_the_last_one_ended(world: World) -> None:
-    async def scenario() -> None:
-        async with world.node() as node, Peer.of(node) as peer:
-            await peer.create_topic("t", **{**SMALL, "min_cleanable_dirty_ratio": "0.5"})
-            await fill(node, peer)
-            await node.cleaner.clean_all()
-            partition = node.broker.logs.get("t", 0)
-            first_dirty = node.broker.logs.first_dirty(partition)
-            assert first_dirty == partition.log.segment_base_offsets[-1] > 0
-            operations = world.disk.operations = []
-            await node.cleaner.clean_all()
-            assert operations == [], "nothing is due"
-        async with world.node() as node, Peer.of(node) as peer:
-            partition = node.broker.logs.get("t", 0)
-            assert node.broker.logs.first_dirty(partition) == first_dirty
-            await node.broker.controller.delete_topic(node.broker.catalog.get("t"))
-            await peer.create_topic("t", **SMALL)
-            assert node.broker.logs.first_dirty(node.broker.logs.get("t", 0)) == 0
-
-    asyncio.run(scenario())
+async def test_a_round_goes_on_where_the_last_one_ended(world: World) -> None:
+    async with world.node() as node, Peer.of(node) as peer:
+        await peer.create_topic("t", **{**SMALL, "min_cleanable_dirty_ratio": "0.5"})
+        await fill(node, peer)
+        await node.cleaner.clean_all()
+        partition = node.broker.logs.get("t", 0)
+        first_dirty = node.broker.logs.first_dirty(partition)
+        assert first_dirty == partition.log.segment_base_offsets[-1] > 0
+        operations = world.disk.operations = []
+        await node.cleaner.clean_all()
+        assert operations == [], "nothing is due"
+    async with world.node() as node, Peer.of(node) as peer:
+        partition = node.broker.logs.get("t", 0)
+        assert node.broker.logs.first_dirty(partition) == first_dirty
+        await node.broker.controller.delete_topic(node.broker.catalog.get("t"))
+        await peer.create_topic("t", **SMALL)
+        assert node.broker.logs.first_dirty(node.broker.logs.get("t", 0)) == 0
 
 
 def test_a_power_cut_in_a_round_keeps_the_newest_values(tmp_path: Path) -> None:  # D4, E15
@@ -121,15 +111,7 @@ def test_a_power_cut_in_a_round_keeps_the_newest_values(tmp_path: Path) -> None:
             await peer.create_topic("t", **SMALL)
             newest = await fill(node, peer, 24)
             before = await read_all(peer)
-            left = step
-
-            def gate(verb: str, path: str, size: int) -> None:
-                nonlocal left
-                left -= verb not in READING
-                if left < 0:
-                    raise PowerCut
-
-            world.disk.gate = gate
+            cut_at(world.disk, step)
             try:
                 await node.cleaner.clean_all()
             except PowerCut:
@@ -152,155 +134,131 @@ def test_a_power_cut_in_a_round_keeps_the_newest_values(tmp_path: Path) -> None:
     assert step > 15
 
 
-def test_what_has_both_policies_is_compacted_and_retained(world: World) -> None:  # D4
-    async def scenario() -> None:
-        async with world.node() as node, Peer.of(node) as peer:
-            both = {**SMALL, "cleanup_policy": "compact,delete", "retention_bytes": "4000"}
-            await peer.create_topic("t", **both)
-            newest = await fill(node, peer, 60)
-            await node.cleaner.clean_all()
-            assert {key: value for _, key, value in await read_all(peer)} == newest
-            for number in range(60):
-                await peer.produce("t", keyed(node, (f"n{number}", f"{number:03}" * 60)))
-            await node.broker.logs.upkeep(node.broker.clock.now_ms())
-            start = (await peer.fetch("t", 120)).log_start_offset
-            assert start > 60
-            await node.cleaner.clean_all()
-            assert (await peer.fetch("t", start)).error is ErrorCode.NONE
-
-    asyncio.run(scenario())
+async def test_what_has_both_policies_is_compacted_and_retained(world: World) -> None:  # D4
+    async with world.node() as node, Peer.of(node) as peer:
+        both = {**SMALL, "cleanup_policy": "compact,delete", "retention_bytes": "4000"}
+        await peer.create_topic("t", **both)
+        newest = await fill(node, peer, 60)
+        await node.cleaner.clean_all()
+        assert {key: value for _, key, value in await read_all(peer)} == newest
+        for number in range(60):
+            await peer.produce("t", keyed(node, (f"n{number}", f"{number:03}" * 60)))
+        await node.broker.logs.upkeep(node.broker.clock.now_ms())
+        start = (await peer.fetch("t", 120)).log_start_offset
+        assert start > 60
+        await node.cleaner.clean_all()
+        assert (await peer.fetch("t", start)).error is ErrorCode.NONE
 
 
-def test_a_record_without_a_key_is_refused_by_name(world: World) -> None:  # F4
-    async def scenario() -> None:
-        async with world.node() as node, Peer.of(node) as peer:
-            await peer.create_topic("t", **SMALL)
-            mixed = keyed(node, ("a", "1"), (None, "2"), ("b", "3"), (None, "4"))
-            refused = await peer.produce("t", mixed)
-            assert refused.error is ErrorCode.INVALID_RECORD
-            assert [position for position, _ in refused.record_errors] == [1, 3]
-            assert (await peer.fetch("t")).high_watermark == 0
-            await node.broker.controller.configure_topic("t", lambda _: {})
-            assert (await peer.produce("t", mixed)).error is ErrorCode.NONE
-
-    asyncio.run(scenario())
+async def test_a_record_without_a_key_is_refused_by_name(world: World) -> None:  # F4
+    async with world.node() as node, Peer.of(node) as peer:
+        await peer.create_topic("t", **SMALL)
+        mixed = keyed(node, ("a", "1"), (None, "2"), ("b", "3"), (None, "4"))
+        refused = await peer.produce("t", mixed)
+        assert refused.error is ErrorCode.INVALID_RECORD
+        assert [position for position, _ in refused.record_errors] == [1, 3]
+        assert (await peer.fetch("t")).high_watermark == 0
+        await node.broker.controller.configure_topic("t", lambda _: {})
+        assert (await peer.produce("t", mixed)).error is ErrorCode.NONE
 
 
-def test_the_coordinators_logs_are_compacted_and_tell_the_same(world: World) -> None:  # E9
-    async def scenario() -> None:
-        settings = {"internal_partitions": 1}
-        async with world.node(crash=True, **settings) as node, Peer.of(node) as peer:
-            await peer.create_topic("t")
-            logs = node.broker.logs
-            for topic in (GROUP_TOPIC, TRANSACTION_TOPIC):
-                await node.broker.controller.open_internal(topic, 0)
-                await node.broker.controller.configure_topic(
-                    topic,
-                    lambda own: {**own, "segment.bytes": "1024", "min.cleanable.dirty.ratio": "0"},
-                )
-            for number in range(40):
-                await commit_offsets(peer, number)
-                request = InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=9000)
-                producer = await peer.ask(request, 4, InitProducerIdResponse)
-                assert producer.error_code == 0
-            sizes = {p.name.topic: _size(p) for p in logs.partitions()}
-            await node.cleaner.clean_all()
-            for partition in logs.partitions():
-                if partition.name.topic != "t":
-                    assert _size(partition) < sizes[partition.name.topic] / 2
-            world.disk = world.disk.power_loss(Loss.ALL)
-        async with world.node(**settings) as node, Peer.of(node) as peer:
-            asked = OffsetFetchRequest(group_id="g", topics=None)
-            answer = await peer.ask(asked, 7, OffsetFetchResponse)
-            assert answer.topics[0].partitions[0].committed_offset == 39
-            again = await peer.ask(
-                InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=9000),
-                4,
-                InitProducerIdResponse,
+async def test_the_coordinators_logs_are_compacted_and_tell_the_same(world: World) -> None:  # E9
+    settings = {"internal_partitions": 1}
+    async with world.node(crash=True, **settings) as node, Peer.of(node) as peer:
+        await peer.create_topic("t")
+        logs = node.broker.logs
+        for topic in (GROUP_TOPIC, TRANSACTION_TOPIC):
+            await node.broker.controller.open_internal(topic, 0)
+            await node.broker.controller.configure_topic(
+                topic,
+                lambda own: {**own, "segment.bytes": "1024", "min.cleanable.dirty.ratio": "0"},
             )
-            assert again.producer_id == producer.producer_id
-            assert again.producer_epoch == producer.producer_epoch + 1
-
-    asyncio.run(scenario())
+        for number in range(40):
+            await commit_offsets(peer, number)
+            request = InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=9000)
+            producer = await peer.ask(request, 4, InitProducerIdResponse)
+            assert producer.error_code == 0
+        sizes = {p.name.topic: _size(p) for p in logs.partitions()}
+        await node.cleaner.clean_all()
+        for partition in logs.partitions():
+            if partition.name.topic != "t":
+                assert _size(partition) < sizes[partition.name.topic] / 2
+        world.disk = world.disk.power_loss(Loss.ALL)
+    async with world.node(**settings) as node, Peer.of(node) as peer:
+        asked = OffsetFetchRequest(group_id="g", topics=None)
+        answer = await peer.ask(asked, 7, OffsetFetchResponse)
+        assert answer.topics[0].partitions[0].committed_offset == 39
+        again = await peer.ask(
+            InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=9000),
+            4,
+            InitProducerIdResponse,
+        )
+        assert again.producer_id == producer.producer_id
+        assert again.producer_epoch == producer.producer_epoch + 1
 
 
 def _size(partition) -> int:
     return sum(segment.size for segment in partition.log._state.segments)
 
 
-def test_a_damaged_log_is_left_alone_and_the_others_are_compacted(world: World) -> None:  # D3
-    async def scenario() -> None:
-        async with world.node() as node, Peer.of(node) as peer:
-            await peer.create_topic("t", **SMALL)
-            await fill(node, peer)
-            await peer.create_topic("u", **SMALL)
-            for _ in range(20):
-                await peer.produce("u", keyed(node, ("k", "v" * 200)))
-            world.disk.corrupt("t-0/00000000000000000000.log", 300)
-            content = world.disk.contents("t-0/00000000000000000000.log")
-            await node.cleaner.clean_all()
-            assert world.disk.contents("t-0/00000000000000000000.log") == content
-            assert len(await read_all(peer, "u")) < 10
-            assert (await peer.produce("t", keyed(node, ("k", "v")))).error is ErrorCode.NONE
-
-    asyncio.run(scenario())
+async def test_a_damaged_log_is_left_alone_and_the_others_are_compacted(world: World) -> None:  # D3
+    async with world.node() as node, Peer.of(node) as peer:
+        await peer.create_topic("t", **SMALL)
+        await fill(node, peer)
+        await peer.create_topic("u", **SMALL)
+        for _ in range(20):
+            await peer.produce("u", keyed(node, ("k", "v" * 200)))
+        world.disk.corrupt("t-0/00000000000000000000.log", 300)
+        content = world.disk.contents("t-0/00000000000000000000.log")
+        await node.cleaner.clean_all()
+        assert world.disk.contents("t-0/00000000000000000000.log") == content
+        assert len(await read_all(peer, "u")) < 10
+        assert (await peer.produce("t", keyed(node, ("k", "v")))).error is ErrorCode.NONE
 
 
-def test_a_full_disk_puts_compaction_off_until_there_is_room(world: World) -> None:  # D2
-    async def scenario() -> None:
-        async with world.node() as node, Peer.of(node) as peer:
-            await peer.create_topic("t", **SMALL)
-            newest = await fill(node, peer)
-            before = await read_all(peer)
-            world.disk.free_bytes = 30
-            await node.cleaner.clean_all()
-            assert await read_all(peer) == before
-            world.disk.free_bytes = None
-            await node.cleaner.clean_all()
-            after = await read_all(peer)
-            assert len(after) < len(before)
-            assert {key: value for _, key, value in after} == newest
-
-    asyncio.run(scenario())
+async def test_a_full_disk_puts_compaction_off_until_there_is_room(world: World) -> None:  # D2
+    async with world.node() as node, Peer.of(node) as peer:
+        await peer.create_topic("t", **SMALL)
+        newest = await fill(node, peer)
+        before = await read_all(peer)
+        world.disk.free_bytes = 30
+        await node.cleaner.clean_all()
+        assert await read_all(peer) == before
+        world.disk.free_bytes = None
+        await node.cleaner.clean_all()
+        after = await read_all(peer)
+        assert len(after) < len(before)
+        assert {key: value for _, key, value in after} == newest
 
 
-def test_a_topic_may_be_deleted_while_it_is_compacted(world: World) -> None:
-    async def scenario() -> None:
-        async with world.node() as node, Peer.of(node) as peer:
-            await peer.create_topic("t", **SMALL)
-            await fill(node, peer)
-            cleaning = asyncio.create_task(node.cleaner.clean_all())
-            await asyncio.sleep(0)
-            await node.broker.controller.delete_topic(node.broker.catalog.get("t"))
-            await cleaning
-            assert not [name for name in await world.disk.list("") if name.startswith("t-")]
-            await peer.create_topic("t", **SMALL)
-            await fill(node, peer, 3)
-            assert len(await read_all(peer)) == 3
-
-    asyncio.run(scenario())
+async def test_a_topic_may_be_deleted_while_it_is_compacted(world: World) -> None:
+    async with world.node() as node, Peer.of(node) as peer:
+        await peer.create_topic("t", **SMALL)
+        await fill(node, peer)
+        cleaning = asyncio.create_task(node.cleaner.clean_all())
+        await asyncio.sleep(0)
+        await node.broker.controller.delete_topic(node.broker.catalog.get("t"))
+        await cleaning
+        assert not [name for name in await world.disk.list("") if name.startswith("t-")]
+        await peer.create_topic("t", **SMALL)
+        await fill(node, peer, 3)
+        assert len(await read_all(peer)) == 3
 
 
-def test_a_stop_during_a_round_is_clean(world: World) -> None:
-    async def scenario() -> None:
-        async with world.node(compaction_interval_s=0.001) as node, Peer.of(node) as peer:
-            await peer.create_topic("t", **SMALL)
-            newest = await fill(node, peer)
-        names = await world.disk.list("t-0")
-        assert not [name for name in names if name.endswith((".swap", ".cleaned"))]
-        async with world.node() as node, Peer.of(node) as peer:
-            assert {key: value for _, key, value in await read_all(peer)} == newest
-
-    asyncio.run(scenario())
+async def test_a_stop_during_a_round_is_clean(world: World) -> None:
+    async with world.node(compaction_interval_s=0.001) as node, Peer.of(node) as peer:
+        await peer.create_topic("t", **SMALL)
+        newest = await fill(node, peer)
+    names = await world.disk.list("t-0")
+    assert not [name for name in names if name.endswith((".swap", ".cleaned"))]
+    async with world.node() as node, Peer.of(node) as peer:
+        assert {key: value for _, key, value in await read_all(peer)} == newest
 
 
-def test_without_the_cleaner_the_broker_serves_and_compacts_nothing(world: World) -> None:
-    async def scenario() -> None:
-        settings = {"compaction_enabled": False, "compaction_interval_s": 0.001}
-        async with world.node(**settings) as node, Peer.of(node) as peer:
-            await peer.create_topic("t", **SMALL)
-            await fill(node, peer)
-            assert len(await read_all(peer)) == 40
-            assert node.failure() is None
-
-    asyncio.run(scenario())
+async def test_without_the_cleaner_the_broker_serves_and_compacts_nothing(world: World) -> None:
+    settings = {"compaction_enabled": False, "compaction_interval_s": 0.001}
+    async with world.node(**settings) as node, Peer.of(node) as peer:
+        await peer.create_topic("t", **SMALL)
+        await fill(node, peer)
+        assert len(await read_all(peer)) == 40
+        assert node.failure() is None

@@ -1,10 +1,5 @@
 """Settings of topics and of the broker: what is in force, where it comes from, how it changes."""
 
-import asyncio
-from pathlib import Path
-
-import pytest
-
 from fencelog.broker.handlers.configs import Operation
 from fencelog.broker.metadata.catalog import GROUP_TOPIC
 from fencelog.errors import ErrorCode
@@ -21,11 +16,6 @@ from tests.support.node import Peer, World, batch
 
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = Operation
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 async def change(
@@ -71,129 +61,113 @@ async def describe(
     return {entry.name: entry for entry in answer.results[0].configs}
 
 
-def test_a_setting_shows_every_place_that_makes_it_the_one_in_force_first(world: World) -> None:
-    async def scenario() -> None:
-        async with (
-            world.node(topic_defaults={"retention.ms": "5000"}) as node,
-            Peer.of(node) as peer,
-        ):
-            await peer.create_topic("t", retention_ms="9000")
-            everywhere = ("log.retention.ms", "7000")
-            assert await change(peer, (SET, *everywhere), name="", kind=BROKER) is ErrorCode.NONE
-            here = ("log.retention.ms", "8000")
-            assert await change(peer, (SET, *here), name="1", kind=BROKER) is ErrorCode.NONE
-            entry = (await describe(peer))["retention.ms"]
-            assert (entry.value, entry.config_source, entry.read_only) == ("9000", 1, False)
-            assert [(s.name, s.value, s.source) for s in entry.synonyms] == [
-                ("retention.ms", "9000", 1),
-                ("log.retention.ms", "8000", 2),
-                ("log.retention.ms", "7000", 3),
-                ("log.retention.ms", "5000", 4),
-                ("log.retention.ms", "604800000", 5),
-            ]
-            assert (await describe(peer))["cleanup.policy"].config_type == 7
-            everywhere_set = await describe(peer, "", BROKER)
-            assert [e.name for e in everywhere_set.values()] == ["log.retention.ms"]
-            of_broker = await describe(peer, "1", BROKER)
-            assert of_broker["log.retention.ms"].value == "8000"
-            assert of_broker["node.id"].read_only
-
-    asyncio.run(scenario())
-
-
-def test_a_change_holds_at_once_and_after_a_kill(world: World) -> None:
-    async def scenario() -> None:
-        async with world.node(crash=True) as node, Peer.of(node) as peer:
-            await peer.create_topic("t")
-            await change(peer, (SET, "max.message.bytes", "100"))
-            refused = await peer.produce("t", batch("x" * 200))
-            assert refused.error is ErrorCode.MESSAGE_TOO_LARGE
-            await change(peer, (SET, "message.timestamp.type", "LogAppendTime"))
-            assert (await peer.produce("t", batch("x"))).log_append_time_ms > 0
-            limit = ("message.max.bytes", "80")
-            assert await change(peer, (SET, *limit), name="", kind=BROKER) is ErrorCode.NONE
-            await change(peer, (DELETE, "max.message.bytes", None))
-            world.disk = world.disk.power_loss(Loss.ALL)
-        async with world.node() as node, Peer.of(node) as peer:
-            entries = await describe(peer)
-            assert entries["max.message.bytes"].value == "80"
-            assert entries["message.timestamp.type"].value == "LogAppendTime"
-            refused = await peer.produce("t", batch("x" * 50))
-            assert refused.error is ErrorCode.MESSAGE_TOO_LARGE
-
-    asyncio.run(scenario())
+async def test_a_setting_shows_every_place_that_makes_it_the_one_in_force_first(
+    world: World,
+) -> None:
+    async with (
+        world.node(topic_defaults={"retention.ms": "5000"}) as node,
+        Peer.of(node) as peer,
+    ):
+        await peer.create_topic("t", retention_ms="9000")
+        everywhere = ("log.retention.ms", "7000")
+        assert await change(peer, (SET, *everywhere), name="", kind=BROKER) is ErrorCode.NONE
+        here = ("log.retention.ms", "8000")
+        assert await change(peer, (SET, *here), name="1", kind=BROKER) is ErrorCode.NONE
+        entry = (await describe(peer))["retention.ms"]
+        assert (entry.value, entry.config_source, entry.read_only) == ("9000", 1, False)
+        assert [(s.name, s.value, s.source) for s in entry.synonyms] == [
+            ("retention.ms", "9000", 1),
+            ("log.retention.ms", "8000", 2),
+            ("log.retention.ms", "7000", 3),
+            ("log.retention.ms", "5000", 4),
+            ("log.retention.ms", "604800000", 5),
+        ]
+        assert (await describe(peer))["cleanup.policy"].config_type == 7
+        everywhere_set = await describe(peer, "", BROKER)
+        assert [e.name for e in everywhere_set.values()] == ["log.retention.ms"]
+        of_broker = await describe(peer, "1", BROKER)
+        assert of_broker["log.retention.ms"].value == "8000"
+        assert of_broker["node.id"].read_only
 
 
-def test_lists_grow_and_shrink(world: World) -> None:
-    async def scenario() -> None:
-        async with world.node() as node, Peer.of(node) as peer:
-            await peer.create_topic("t")
-            assert await change(peer, (APPEND, "cleanup.policy", "compact")) is ErrorCode.NONE
-            assert (await describe(peer))["cleanup.policy"].value == "delete,compact"
-            assert await change(peer, (SUBTRACT, "cleanup.policy", "delete")) is ErrorCode.NONE
-            assert (await describe(peer))["cleanup.policy"].value == "compact"
-            empty = await change(peer, (SUBTRACT, "cleanup.policy", "compact"))
-            assert empty is ErrorCode.INVALID_CONFIG
-            assert await change(peer, (APPEND, "retention.ms", "1")) is ErrorCode.INVALID_CONFIG
-
-    asyncio.run(scenario())
-
-
-def test_alter_configs_replaces_all_that_a_topic_sets(world: World) -> None:
-    async def scenario() -> None:
-        async with world.node() as node, Peer.of(node) as peer:
-            await peer.create_topic("t", retention_ms="1", segment_bytes="2000")
-            assert await alter(peer, retention_ms="2") is ErrorCode.NONE
-            entries = await describe(peer)
-            assert entries["retention.ms"].value == "2"
-            assert entries["segment.bytes"].config_source == 5
-            assert await alter(peer, retention_ms=None) is ErrorCode.INVALID_REQUEST
-            assert await alter(peer, "", BROKER, log_retention_ms="4") is ErrorCode.NONE
-            assert await alter(peer, "", BROKER) is ErrorCode.NONE
-            assert not await describe(peer, "", BROKER)
-
-    asyncio.run(scenario())
+async def test_a_change_holds_at_once_and_after_a_kill(world: World) -> None:
+    async with world.node(crash=True) as node, Peer.of(node) as peer:
+        await peer.create_topic("t")
+        await change(peer, (SET, "max.message.bytes", "100"))
+        refused = await peer.produce("t", batch("x" * 200))
+        assert refused.error is ErrorCode.MESSAGE_TOO_LARGE
+        await change(peer, (SET, "message.timestamp.type", "LogAppendTime"))
+        assert (await peer.produce("t", batch("x"))).log_append_time_ms > 0
+        limit = ("message.max.bytes", "80")
+        assert await change(peer, (SET, *limit), name="", kind=BROKER) is ErrorCode.NONE
+        await change(peer, (DELETE, "max.message.bytes", None))
+        world.disk = world.disk.power_loss(Loss.ALL)
+    async with world.node() as node, Peer.of(node) as peer:
+        entries = await describe(peer)
+        assert entries["max.message.bytes"].value == "80"
+        assert entries["message.timestamp.type"].value == "LogAppendTime"
+        refused = await peer.produce("t", batch("x" * 50))
+        assert refused.error is ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_what_cannot_be_changed_is_refused_and_changes_nothing(world: World) -> None:
-    async def scenario() -> None:
-        async with world.node() as node, Peer.of(node) as peer:
-            await peer.create_topic("t")
-            await node.broker.controller.open_internal(GROUP_TOPIC, 0)
-            before = await describe(peer)
-            steps = [(SET, "retention.ms", "1"), (SET, "retention.millis", "1")]
-            assert await change(peer, *steps) is ErrorCode.INVALID_CONFIG
-            lags = [(SET, "min.compaction.lag.ms", "9"), (SET, "max.compaction.lag.ms", "8")]
-            assert await change(peer, *lags) is ErrorCode.INVALID_CONFIG
-            twice = [(SET, "retention.ms", "1"), (SET, "retention.ms", "2")]
-            assert await change(peer, *twice) is ErrorCode.INVALID_REQUEST
-            assert await change(peer, (SET, "retention.ms", None)) is ErrorCode.INVALID_REQUEST
-            assert await change(peer, (SET, "retention.ms", "1"), dry=True) is ErrorCode.NONE
-            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            assert await change(peer, (SET, "retention.ms", "1"), name="u") is unknown
-            policy = (SET, "cleanup.policy", "delete")
-            assert await change(peer, policy, name=GROUP_TOPIC) is ErrorCode.POLICY_VIOLATION
-            fixed = (SET, "node.id", "2")
-            refused = ErrorCode.INVALID_REQUEST
-            assert await change(peer, fixed, name="1", kind=BROKER) is refused
-            other = (SET, "log.retention.ms", "2")
-            assert await change(peer, other, name="7", kind=BROKER) is refused
-            bad = (SET, "log.retention.ms", "soon")
-            assert await change(peer, bad, name="1", kind=BROKER) is ErrorCode.INVALID_CONFIG
-            assert await change(peer, other, name="1", kind=8) is refused
-            assert await describe(peer) == before
-            internal = await describe(peer, GROUP_TOPIC)
-            assert internal["cleanup.policy"].value == "compact"
-
-    asyncio.run(scenario())
+async def test_lists_grow_and_shrink(world: World) -> None:
+    async with world.node() as node, Peer.of(node) as peer:
+        await peer.create_topic("t")
+        assert await change(peer, (APPEND, "cleanup.policy", "compact")) is ErrorCode.NONE
+        assert (await describe(peer))["cleanup.policy"].value == "delete,compact"
+        assert await change(peer, (SUBTRACT, "cleanup.policy", "delete")) is ErrorCode.NONE
+        assert (await describe(peer))["cleanup.policy"].value == "compact"
+        empty = await change(peer, (SUBTRACT, "cleanup.policy", "compact"))
+        assert empty is ErrorCode.INVALID_CONFIG
+        assert await change(peer, (APPEND, "retention.ms", "1")) is ErrorCode.INVALID_CONFIG
 
 
-def test_a_broker_wide_change_that_a_topic_cannot_have_is_refused(world: World) -> None:
-    async def scenario() -> None:
-        async with world.node() as node, Peer.of(node) as peer:
-            await peer.create_topic("t", min_compaction_lag_ms="50")
-            lag = (SET, "log.cleaner.max.compaction.lag.ms", "40")
-            assert await change(peer, lag, name="", kind=BROKER) is ErrorCode.INVALID_CONFIG
-            assert not await describe(peer, "", BROKER)
+async def test_alter_configs_replaces_all_that_a_topic_sets(world: World) -> None:
+    async with world.node() as node, Peer.of(node) as peer:
+        await peer.create_topic("t", retention_ms="1", segment_bytes="2000")
+        assert await alter(peer, retention_ms="2") is ErrorCode.NONE
+        entries = await describe(peer)
+        assert entries["retention.ms"].value == "2"
+        assert entries["segment.bytes"].config_source == 5
+        assert await alter(peer, retention_ms=None) is ErrorCode.INVALID_REQUEST
+        assert await alter(peer, "", BROKER, log_retention_ms="4") is ErrorCode.NONE
+        assert await alter(peer, "", BROKER) is ErrorCode.NONE
+        assert not await describe(peer, "", BROKER)
 
-    asyncio.run(scenario())
+
+async def test_what_cannot_be_changed_is_refused_and_changes_nothing(world: World) -> None:
+    async with world.node() as node, Peer.of(node) as peer:
+        await peer.create_topic("t")
+        await node.broker.controller.open_internal(GROUP_TOPIC, 0)
+        before = await describe(peer)
+        steps = [(SET, "retention.ms", "1"), (SET, "retention.millis", "1")]
+        assert await change(peer, *steps) is ErrorCode.INVALID_CONFIG
+        lags = [(SET, "min.compaction.lag.ms", "9"), (SET, "max.compaction.lag.ms", "8")]
+        assert await change(peer, *lags) is ErrorCode.INVALID_CONFIG
+        twice = [(SET, "retention.ms", "1"), (SET, "retention.ms", "2")]
+        assert await change(peer, *twice) is ErrorCode.INVALID_REQUEST
+        assert await change(peer, (SET, "retention.ms", None)) is ErrorCode.INVALID_REQUEST
+        assert await change(peer, (SET, "retention.ms", "1"), dry=True) is ErrorCode.NONE
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert await change(peer, (SET, "retention.ms", "1"), name="u") is unknown
+        policy = (SET, "cleanup.policy", "delete")
+        assert await change(peer, policy, name=GROUP_TOPIC) is ErrorCode.POLICY_VIOLATION
+        fixed = (SET, "node.id", "2")
+        refused = ErrorCode.INVALID_REQUEST
+        assert await change(peer, fixed, name="1", kind=BROKER) is refused
+        other = (SET, "log.retention.ms", "2")
+        assert await change(peer, other, name="7", kind=BROKER) is refused
+        bad = (SET, "log.retention.ms", "soon")
+        assert await change(peer, bad, name="1", kind=BROKER) is ErrorCode.INVALID_CONFIG
+        assert await change(peer, other, name="1", kind=8) is refused
+        assert await describe(peer) == before
+        internal = await describe(peer, GROUP_TOPIC)
+        assert internal["cleanup.policy"].value == "compact"
+
+
+async def test_a_broker_wide_change_that_a_topic_cannot_have_is_refused(world: World) -> None:
+    async with world.node() as node, Peer.of(node) as peer:
+        await peer.create_topic("t", min_compaction_lag_ms="50")
+        lag = (SET, "log.cleaner.max.compaction.lag.ms", "40")
+        assert await change(peer, lag, name="", kind=BROKER) is ErrorCode.INVALID_CONFIG
+        assert not await describe(peer, "", BROKER)

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 import pytest
 
@@ -12,11 +11,6 @@ from fencelog.node import Node
 from fencelog.wire import hot
 from fencelog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tests.support.node import Peer, World, batch, until, visible
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 async def is_served(node: Node) -> bool:
@@ -33,106 +27,87 @@ async def is_closed(reader: asyncio.StreamReader) -> bool:
             return True
 
 
-def test_a_connection_beyond_the_limit_is_refused_and_a_place_is_given_back(world: World) -> None:
-    async def scenario() -> None:
-        async with world.node(connections_max=2) as node:
-            async with Peer.of(node) as one, Peer.of(node) as two:
-                await one.ask(ApiVersionsRequest(), 3, ApiVersionsResponse)
-                await two.ask(ApiVersionsRequest(), 3, ApiVersionsResponse)
-                reader, writer = await asyncio.open_connection(*node.address)
-                assert await is_closed(reader)
-                writer.close()
-            await until(lambda: not node.server._connections, "both are gone")
-            assert await is_served(node)
-
-    asyncio.run(scenario())
-
-
-def test_an_announced_frame_takes_memory_only_as_its_bytes_arrive(world: World) -> None:
-    async def scenario() -> None:
-        async with world.node() as node:
-            _, writer = await asyncio.open_connection(*node.address)
-            writer.write((90 * 1024 * 1024).to_bytes(4, "big") + b"x")
-            await until(lambda: node.server._queued_bytes > 0, "the frame has begun")
-            assert node.server._queued_bytes <= 2 * 1024 * 1024
-            writer.close()
-            await until(lambda: node.server._queued_bytes == 0, "its budget is given back")
-            assert await is_served(node)
-
-    asyncio.run(scenario())
-
-
-def test_announcements_of_many_take_no_more_than_the_budget(world: World) -> None:
-    async def scenario() -> None:
-        async with world.node(queued_bytes_max=8 << 20) as node:
-            writers = []
-            for _ in range(200):
-                _, writer = await asyncio.open_connection(*node.address)
-                writer.write((90 << 20).to_bytes(4, "big") + bytes(5_000))
-                writers.append(writer)
-            await until(
-                lambda: sum(c.frame_begun is not None for c in node.server._connections) == 200,
-                "all have begun",
-            )
-            # The budget, the one that passed it, and little for each of the others.
-            assert node.server._queued_bytes < (8 << 20) + (2 << 20) + 200 * 16 * 1024
-            assert await is_served(node)
-            for writer in writers:
-                writer.close()
-            await until(lambda: not node.server._connections, "all are gone")
-            assert (node.server._queued_bytes, node.server._growing) == (0, {})
-
-    asyncio.run(scenario())
-
-
-def test_large_frames_that_do_not_fit_the_budget_come_in_one_after_the_other(
+async def test_a_connection_beyond_the_limit_is_refused_and_a_place_is_given_back(
     world: World,
 ) -> None:
-    async def scenario() -> None:
-        async with world.node(queued_bytes_max=1 << 20) as node, AsyncExitStack() as stack:
-            peers = [await stack.enter_async_context(Peer.of(node)) for _ in range(5)]
-            await peers[0].create_topic("t", max_message_bytes="9000000")
-            value, most = "x" * 4_000_000, 0
-            for peer in peers:
-                peer.send_produce("t", batch(value))
-            answers = [asyncio.create_task(peer.produced()) for peer in peers]
-            while not all(each.done() for each in answers):
-                most = max(most, node.server._queued_bytes)
-                await asyncio.sleep(0)
-            assert sorted(each.result().base_offset for each in answers) == list(range(5))
-            assert most < 5 * 4_000_000
-            assert not node.server._growing
-
-    asyncio.run(scenario())
+    async with world.node(connections_max=2) as node:
+        async with Peer.of(node) as one, Peer.of(node) as two:
+            await one.ask(ApiVersionsRequest(), 3, ApiVersionsResponse)
+            await two.ask(ApiVersionsRequest(), 3, ApiVersionsResponse)
+            reader, writer = await asyncio.open_connection(*node.address)
+            assert await is_closed(reader)
+            writer.close()
+        await until(lambda: not node.server._connections, "both are gone")
+        assert await is_served(node)
 
 
-def test_a_large_frame_that_never_ends_does_not_keep_the_others_out(
-    world: World, monkeypatch: pytest.MonkeyPatch
+async def test_an_announced_frame_takes_memory_only_as_its_bytes_arrive(world: World) -> None:
+    async with world.node() as node:
+        _, writer = await asyncio.open_connection(*node.address)
+        writer.write((90 * 1024 * 1024).to_bytes(4, "big") + b"x")
+        await until(lambda: node.server._queued_bytes > 0, "the frame has begun")
+        assert node.server._queued_bytes <= 2 * 1024 * 1024
+        writer.close()
+        await until(lambda: node.server._queued_bytes == 0, "its budget is given back")
+        assert await is_served(node)
+
+
+async def test_announcements_of_many_take_no_more_than_the_budget(world: World) -> None:
+    async with world.node(queued_bytes_max=8 << 20) as node:
+        writers = []
+        for _ in range(200):
+            _, writer = await asyncio.open_connection(*node.address)
+            writer.write((90 << 20).to_bytes(4, "big") + bytes(5_000))
+            writers.append(writer)
+        await until(
+            lambda: sum(c.frame_begun is not None for c in node.server._connections) == 200,
+            "all have begun",
+        )
+        # The budget, the one that passed it, and little for each of the others.
+        assert node.server._queued_bytes < (8 << 20) + (2 << 20) + 200 * 16 * 1024
+        assert await is_served(node)
+        for writer in writers:
+            writer.close()
+        await until(lambda: not node.server._connections, "all are gone")
+        assert (node.server._queued_bytes, node.server._growing) == (0, {})
+
+
+async def test_large_frames_that_do_not_fit_the_budget_come_in_one_after_the_other(
+    world: World,
 ) -> None:
-    monkeypatch.setattr(server_module, "SWEEP_INTERVAL_S", 0.01)
+    async with world.node(queued_bytes_max=1 << 20) as node, AsyncExitStack() as stack:
+        peers = [await stack.enter_async_context(Peer.of(node)) for _ in range(5)]
+        await peers[0].create_topic("t", max_message_bytes="9000000")
+        value, most = "x" * 4_000_000, 0
+        for peer in peers:
+            peer.send_produce("t", batch(value))
+        answers = [asyncio.create_task(peer.produced()) for peer in peers]
+        while not all(each.done() for each in answers):
+            most = max(most, node.server._queued_bytes)
+            await asyncio.sleep(0)
+        assert sorted(each.result().base_offset for each in answers) == list(range(5))
+        assert most < 5 * 4_000_000
+        assert not node.server._growing
 
+
+async def test_a_large_frame_that_never_ends_does_not_keep_the_others_out(world: World) -> None:
+    async with world.node(
+        queued_bytes_max=100_000, frame_timeout_s=0.3, sweep_interval_s=0.01
+    ) as node:
+        reader, stuck = await asyncio.open_connection(*node.address)
+        stuck.write((90 << 20).to_bytes(4, "big") + bytes(3 << 20))
+        await until(lambda: len(node.server._growing) == 1, "it has more than it got at once")
+        async with Peer.of(node) as peer:
+            await peer.create_topic("t", max_message_bytes="9000000")
+            peer.send_produce("t", batch("x" * 3_000_000))
+            assert await is_closed(reader)
+            assert (await peer.produced()).error == 0
+        stuck.close()
+
+
+def test_a_frame_that_dribbles_is_given_up(world: World, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
-        async with world.node(queued_bytes_max=100_000, frame_timeout_s=0.3) as node:
-            reader, stuck = await asyncio.open_connection(*node.address)
-            stuck.write((90 << 20).to_bytes(4, "big") + bytes(3 << 20))
-            await until(lambda: len(node.server._growing) == 1, "it has more than it got at once")
-            async with Peer.of(node) as peer:
-                await peer.create_topic("t", max_message_bytes="9000000")
-                peer.send_produce("t", batch("x" * 3_000_000))
-                assert await is_closed(reader)
-                assert (await peer.produced()).error == 0
-            stuck.close()
-
-    asyncio.run(scenario())
-
-
-def test_a_frame_that_dribbles_is_given_up(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(server_module, "SWEEP_INTERVAL_S", 0.01)
-
-    async def scenario() -> None:
-        async with world.node(frame_timeout_s=0.2) as node:
+        async with world.node(frame_timeout_s=0.2, sweep_interval_s=0.01) as node:
             reader, writer = await asyncio.open_connection(*node.address)
             closed = asyncio.ensure_future(is_closed(reader))
             writer.write((1000).to_bytes(4, "big"))
@@ -148,107 +123,86 @@ def test_a_frame_that_dribbles_is_given_up(
     assert "a frame was not whole" in caplog.text
 
 
-def test_a_client_that_floods_is_slowed_and_loses_nothing(world: World) -> None:
-    async def scenario() -> None:
-        async with world.node(queued_bytes_max=200_000) as node, Peer.of(node) as peer:
-            await peer.create_topic("t")
-            world.disk.hold("t-0")
-            value = "x" * 10_000
-            for sequence in range(300):
-                peer.send_produce("t", batch(value, producer_id=1, epoch=0, sequence=sequence))
-            await until(lambda: world.disk.waiting > 0, "a sync waits")
-            assert await is_served(node)
-            # What one read of the socket brings is the most by which the budget is passed.
-            assert node.server._queued_bytes < 200_000 + server_module.SCRATCH_BYTES + 20_000
-            world.disk.release()
-            offsets = [(await peer.produced()).base_offset for _ in range(300)]
-            assert offsets == list(range(300))
-
-    asyncio.run(scenario())
+async def test_a_client_that_floods_is_slowed_and_loses_nothing(world: World) -> None:
+    async with world.node(queued_bytes_max=200_000) as node, Peer.of(node) as peer:
+        await peer.create_topic("t")
+        world.disk.hold("t-0")
+        value = "x" * 10_000
+        for sequence in range(300):
+            peer.send_produce("t", batch(value, producer_id=1, epoch=0, sequence=sequence))
+        await until(lambda: world.disk.waiting > 0, "a sync waits")
+        assert await is_served(node)
+        # What one read of the socket brings is the most by which the budget is passed.
+        assert node.server._queued_bytes < 200_000 + server_module.SCRATCH_BYTES + 20_000
+        world.disk.release()
+        offsets = [(await peer.produced()).base_offset for _ in range(300)]
+        assert offsets == list(range(300))
 
 
-def test_requests_in_pieces_and_in_one_piece_are_the_same(world: World) -> None:
-    async def scenario() -> None:
-        async with world.node() as node, Peer.of(node) as peer:
-            await peer.create_topic("t")
-            sent: list[bytes] = []
-            peer._writer.writelines = sent.extend  # type: ignore[method-assign]
-            for number in range(20):
-                peer.send_produce("t", batch(str(number) * 50))
-            del peer._writer.writelines
-            data = b"".join(sent)
-            for size in (1, 7, 1000):
-                for start in range(0, len(data), size):
-                    peer._writer.write(data[start : start + size])
-                    if size == 1 and start % 500 == 0:
-                        await peer._writer.drain()
-                for _ in range(20):
-                    assert (await peer.produced()).error == 0
-            values = [value for _, value in visible(await peer.fetch("t"))]
-            assert values == [str(number) * 50 for number in range(20)] * 3
-
-    asyncio.run(scenario())
-
-
-def test_a_stop_answers_what_was_begun(world: World) -> None:
-    async def scenario() -> None:
-        async with world.node() as node, Peer.of(node) as peer:
-            await peer.create_topic("t")
-            world.disk.hold("t-0")
-            peer.send_produce("t", batch("a"))
-            await until(lambda: world.disk.waiting > 0, "a sync waits")
-            stopping = asyncio.ensure_future(node.server.stop())
-            await asyncio.sleep(0)
-            world.disk.release()
-            assert (await peer.produced()).error == 0
-            await stopping
-
-    asyncio.run(scenario())
-
-
-def test_a_budget_that_others_use_up_stops_nobody_for_good(world: World) -> None:
-    async def scenario() -> None:
-        async with (
-            world.node(queued_bytes_max=100_000) as node,
-            Peer.of(node) as peer,
-            Peer.of(node) as other,
-        ):
-            await peer.create_topic("t", partitions=2)
-            world.disk.hold("t-0")
-            for sequence in range(30):
-                peer.send_produce(
-                    "t", batch("x" * 10_000, producer_id=1, epoch=0, sequence=sequence)
-                )
-            await until(lambda: node.server._queued_bytes > 100_000, "the budget is used up")
-            for _ in range(3):
-                assert (await other.produce("t", batch("y"), partition=1)).error == 0
-            world.disk.release()
-            for _ in range(30):
+async def test_requests_in_pieces_and_in_one_piece_are_the_same(world: World) -> None:
+    async with world.node() as node, Peer.of(node) as peer:
+        await peer.create_topic("t")
+        sent: list[bytes] = []
+        peer._writer.writelines = sent.extend  # type: ignore[method-assign]
+        for number in range(20):
+            peer.send_produce("t", batch(str(number) * 50))
+        del peer._writer.writelines
+        data = b"".join(sent)
+        for size in (1, 7, 1000):
+            for start in range(0, len(data), size):
+                peer._writer.write(data[start : start + size])
+                if size == 1 and start % 500 == 0:
+                    await peer._writer.drain()
+            for _ in range(20):
                 assert (await peer.produced()).error == 0
+        values = [value for _, value in visible(await peer.fetch("t"))]
+        assert values == [str(number) * 50 for number in range(20)] * 3
 
-    asyncio.run(scenario())
+
+async def test_a_stop_answers_what_was_begun(world: World) -> None:
+    async with world.node() as node, Peer.of(node) as peer:
+        await peer.create_topic("t")
+        world.disk.hold("t-0")
+        peer.send_produce("t", batch("a"))
+        await until(lambda: world.disk.waiting > 0, "a sync waits")
+        stopping = asyncio.ensure_future(node.server.stop())
+        await asyncio.sleep(0)
+        world.disk.release()
+        assert (await peer.produced()).error == 0
+        await stopping
+
+
+async def test_a_budget_that_others_use_up_stops_nobody_for_good(world: World) -> None:
+    async with (
+        world.node(queued_bytes_max=100_000) as node,
+        Peer.of(node) as peer,
+        Peer.of(node) as other,
+    ):
+        await peer.create_topic("t", partitions=2)
+        world.disk.hold("t-0")
+        for sequence in range(30):
+            peer.send_produce("t", batch("x" * 10_000, producer_id=1, epoch=0, sequence=sequence))
+        await until(lambda: node.server._queued_bytes > 100_000, "the budget is used up")
+        for _ in range(3):
+            assert (await other.produce("t", batch("y"), partition=1)).error == 0
+        world.disk.release()
+        for _ in range(30):
+            assert (await peer.produced()).error == 0
 
 
 @pytest.mark.parametrize("answers", [1, 6])
-def test_a_client_that_reads_no_answers_is_given_up(
-    world: World, monkeypatch: pytest.MonkeyPatch, answers: int
-) -> None:
-    monkeypatch.setattr(server_module, "SWEEP_INTERVAL_S", 0.02)
-
-    async def scenario() -> None:
-        async with world.node(idle_timeout_s=0.5) as node:
-            async with Peer.of(node) as peer:
-                await peer.create_topic("t", max_message_bytes="9000000")
-                await peer.produce("t", batch("x" * 8_000_000))
-            await until(lambda: not node.server._connections, "the writer is gone")
-            async with Peer.of(node) as peer:
-                asked = hot.FetchPartition(0, -1, 0, -1, 1 << 24)
-                request = hot.FetchRequest(
-                    -1, 0, 1, 1 << 24, 0, 0, -1, [hot.FetchTopic("t", None, [asked])]
-                )
-                for _ in range(answers):
-                    peer.send(1, 11, hot.write_fetch_request(11, request))
-                await until(lambda: node.server._connections, "it is here")
-                await until(lambda: not node.server._connections, "it is given up")
-
-    asyncio.run(scenario())
+async def test_a_client_that_reads_no_answers_is_given_up(world: World, answers: int) -> None:
+    async with world.node(idle_timeout_s=0.5, sweep_interval_s=0.02) as node:
+        async with Peer.of(node) as peer:
+            await peer.create_topic("t", max_message_bytes="9000000")
+            await peer.produce("t", batch("x" * 8_000_000))
+        await until(lambda: not node.server._connections, "the writer is gone")
+        async with Peer.of(node) as peer:
+            asked = hot.FetchPartition(0, -1, 0, -1, 1 << 24)
+            request = hot.FetchRequest(
+                -1, 0, 1, 1 << 24, 0, 0, -1, [hot.FetchTopic("t", None, [asked])]
+            )
+            for _ in range(answers):
+                peer.send(1, 11, hot.write_fetch_request(11, request))
+            await until(lambda: node.server._connections, "it is here")
+            await until(lambda: not node.server._connections, "it is given up")

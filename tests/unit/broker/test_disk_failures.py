@@ -7,7 +7,6 @@ acknowledged by what failed; the rest of the broker serves on.
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -43,11 +42,6 @@ FAULTS = {
     "a failed fsync": ("sync", Fault()),
 }
 GONE = {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 @pytest.fixture(params=FAULTS, ids=lambda name: name.replace(" ", "_"))

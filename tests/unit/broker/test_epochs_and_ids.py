@@ -1,7 +1,6 @@
 """What tells a reader that its partition is another one than it was: epochs and topic ids."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -18,11 +17,6 @@ from fencelog.wire.messages.offset_for_leader_epoch import (
 from tests.support.node import FETCH, Peer, World, batch, until
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
-
-
 async def end_of(
     peer: Peer, epoch: int, *, current: int = -1, partition: int = 0, version: int = 4
 ) -> tuple[ErrorCode, int, int]:
@@ -37,25 +31,24 @@ async def end_of(
 
 
 @pytest.mark.parametrize("version", [2, 3, 4])
-def test_a_reader_learns_where_the_epochs_end_that_it_has_seen(world: World, version: int) -> None:
-    async def scenario() -> None:  # F7
-        async with world.node() as node, Peer.of(node) as peer:
-            await peer.create_topic("t")
-            await peer.produce("t", batch("a", "b"))
-            log = node.broker.logs.get("t", 0).log
-            log.leader_epoch = 3
-            await peer.produce("t", batch("c"))
-            assert await end_of(peer, 0, version=version) == (ErrorCode.NONE, 0, 2)
-            assert await end_of(peer, 3, version=version) == (ErrorCode.NONE, 3, 3)
-            assert await end_of(peer, 4, version=version) == (ErrorCode.NONE, -1, -1)
-            fenced = ErrorCode.FENCED_LEADER_EPOCH
-            assert await end_of(peer, 0, current=2, version=version) == (fenced, -1, -1)
-            unknown = ErrorCode.UNKNOWN_LEADER_EPOCH
-            assert await end_of(peer, 0, current=4, version=version) == (unknown, -1, -1)
-            nowhere = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            assert await end_of(peer, 0, partition=1, version=version) == (nowhere, -1, -1)
-
-    asyncio.run(scenario())
+async def test_a_reader_learns_where_the_epochs_end_that_it_has_seen(
+    world: World, version: int
+) -> None:  # F7
+    async with world.node() as node, Peer.of(node) as peer:
+        await peer.create_topic("t")
+        await peer.produce("t", batch("a", "b"))
+        log = node.broker.logs.get("t", 0).log
+        log.leader_epoch = 3
+        await peer.produce("t", batch("c"))
+        assert await end_of(peer, 0, version=version) == (ErrorCode.NONE, 0, 2)
+        assert await end_of(peer, 3, version=version) == (ErrorCode.NONE, 3, 3)
+        assert await end_of(peer, 4, version=version) == (ErrorCode.NONE, -1, -1)
+        fenced = ErrorCode.FENCED_LEADER_EPOCH
+        assert await end_of(peer, 0, current=2, version=version) == (fenced, -1, -1)
+        unknown = ErrorCode.UNKNOWN_LEADER_EPOCH
+        assert await end_of(peer, 0, current=4, version=version) == (unknown, -1, -1)
+        nowhere = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert await end_of(peer, 0, partition=1, version=version) == (nowhere, -1, -1)
 
 
 async def fetch_by_id(
@@ -71,42 +64,34 @@ async def fetch_by_id(
 
 
 @pytest.mark.parametrize("version", [13, 16])
-def test_a_topic_made_again_is_not_the_one_that_was_asked_for_by_id(
+async def test_a_topic_made_again_is_not_the_one_that_was_asked_for_by_id(
     world: World, version: int
 ) -> None:
-    async def scenario() -> None:
-        async with world.node() as node, Peer.of(node) as peer, Peer.of(node) as reader:
-            catalog, logs = node.broker.catalog, node.broker.logs
-            await peer.create_topic("t")
-            await peer.produce("t", batch("old"))
-            old = catalog.get("t").topic_id
-            assert (await fetch_by_id(peer, old, version=version)).error is ErrorCode.NONE
-            waiting = asyncio.create_task(
-                fetch_by_id(reader, old, max_wait_ms=9000, version=version)
-            )
-            await until(lambda: logs.get("t", 0)._purgatory._readers, "the reader waits")
-            await node.broker.controller.delete_topic(catalog.get("t"))
-            await peer.create_topic("t")
-            await peer.produce("t", batch("new"))
-            assert (await waiting).error is ErrorCode.UNKNOWN_TOPIC_ID
-            assert (await fetch_by_id(peer, old)).error is ErrorCode.UNKNOWN_TOPIC_ID
-            assert (await fetch_by_id(peer, TopicId(bytes(16)))).error is ErrorCode.UNKNOWN_TOPIC_ID
-            assert (await fetch_by_id(peer, catalog.get("t").topic_id)).records
-
-    asyncio.run(scenario())
+    async with world.node() as node, Peer.of(node) as peer, Peer.of(node) as reader:
+        catalog, logs = node.broker.catalog, node.broker.logs
+        await peer.create_topic("t")
+        await peer.produce("t", batch("old"))
+        old = catalog.get("t").topic_id
+        assert (await fetch_by_id(peer, old, version=version)).error is ErrorCode.NONE
+        waiting = asyncio.create_task(fetch_by_id(reader, old, max_wait_ms=9000, version=version))
+        await until(lambda: logs.get("t", 0)._purgatory._readers, "the reader waits")
+        await node.broker.controller.delete_topic(catalog.get("t"))
+        await peer.create_topic("t")
+        await peer.produce("t", batch("new"))
+        assert (await waiting).error is ErrorCode.UNKNOWN_TOPIC_ID
+        assert (await fetch_by_id(peer, old)).error is ErrorCode.UNKNOWN_TOPIC_ID
+        assert (await fetch_by_id(peer, TopicId(bytes(16)))).error is ErrorCode.UNKNOWN_TOPIC_ID
+        assert (await fetch_by_id(peer, catalog.get("t").topic_id)).records
 
 
 @pytest.mark.parametrize("name", [None, ""])
-def test_a_topic_is_described_by_its_id_whether_its_name_is_null_or_empty(
+async def test_a_topic_is_described_by_its_id_whether_its_name_is_null_or_empty(
     world: World, name: str | None
 ) -> None:
-    async def scenario() -> None:
-        async with world.node() as node, Peer.of(node) as peer:
-            await peer.create_topic("t")
-            topic = node.broker.catalog.get("t")
-            asked = MetadataRequestTopic(name=name, topic_id=topic.topic_id)
-            answer = await peer.ask(MetadataRequest(topics=[asked]), 12, MetadataResponse)
-            (found,) = answer.topics
-            assert (found.error_code, found.name, found.topic_id) == (0, "t", topic.topic_id)
-
-    asyncio.run(scenario())
+    async with world.node() as node, Peer.of(node) as peer:
+        await peer.create_topic("t")
+        topic = node.broker.catalog.get("t")
+        asked = MetadataRequestTopic(name=name, topic_id=topic.topic_id)
+        answer = await peer.ask(MetadataRequest(topics=[asked]), 12, MetadataResponse)
+        (found,) = answer.topics
+        assert (found.error_code, found.name, found.topic_id) == (0, "t", topic.topic_id)

@@ -4,9 +4,7 @@ The codes are Kafka's: the coordinator says PRODUCER_FENCED from certain version
 never does; TRANSACTION_ABORTABLE came with KIP-890, before it INVALID_TXN_STATE said the same.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import pytest
 
@@ -29,11 +27,6 @@ ORDER = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 Arrange = Callable[[World, Peer], Awaitable[Worker]]
 Ask = Callable[[Worker, int], Awaitable[ErrorCode]]
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 # -- what a producer finds itself in ---------------------------------------------------------------
@@ -197,20 +190,17 @@ def row(value: object) -> str:
 
 
 @pytest.mark.parametrize(("arrange", "ask", "first", "last", "error"), TABLE, ids=row)
-def test_a_refusal_has_the_code_that_the_version_knows(  # E2, E7, E9, E14
+async def test_a_refusal_has_the_code_that_the_version_knows(  # E2, E7, E9, E14
     world: World, arrange: Arrange, ask: Ask, first: int, last: int, error: ErrorCode
 ) -> None:
-    async def scenario() -> None:
-        async with world.node(**FAST) as node, Peer.of(node) as peer:
-            await peer.create_topic("t")
-            worker = await arrange(world, peer)
-            try:
-                told = {version: await ask(worker, version) for version in range(first, last + 1)}
-            finally:
-                world.disk.release()
-            assert told == dict.fromkeys(range(first, last + 1), error)
-
-    asyncio.run(scenario())
+    async with world.node(**FAST) as node, Peer.of(node) as peer:
+        await peer.create_topic("t")
+        worker = await arrange(world, peer)
+        try:
+            told = {version: await ask(worker, version) for version in range(first, last + 1)}
+        finally:
+            world.disk.release()
+        assert told == dict.fromkeys(range(first, last + 1), error)
 
 
 def test_the_table_has_every_request_of_a_transaction_in_every_version() -> None:
@@ -222,7 +212,7 @@ def test_the_table_has_every_request_of_a_transaction_in_every_version() -> None
 
 
 @pytest.mark.parametrize("version", range(3, SUPPORTED[ApiKey.PRODUCE].maximum + 1))
-def test_a_partition_judges_a_batch_alike_in_each_version(world: World, version: int) -> None:
+async def test_a_partition_judges_a_batch_alike_in_each_version(world: World, version: int) -> None:
     """E2, E4, E5, E6: an idempotent producer's batches, one row after the other."""
     rows = [  # epoch, sequence, what is answered, and at which offset
         (1, 0, ErrorCode.NONE, 0),
@@ -236,32 +226,25 @@ def test_a_partition_judges_a_batch_alike_in_each_version(world: World, version:
         (2, 1, ErrorCode.NONE, 2),  # the oldest of five
         (2, 0, ORDER, -1),
     ]
-
-    async def scenario() -> None:
-        async with world.node() as node, Peer.of(node) as peer:
-            await peer.create_topic("t")
-            for epoch, sequence, error, offset in rows:
-                sent = batch("x", producer_id=900, epoch=epoch, sequence=sequence)
-                told = await peer.produce("t", sent, version=version)
-                assert (told.error, told.base_offset) == (error, offset), (epoch, sequence)
-            assert len(visible(await peer.fetch("t"))) == 7
-
-    asyncio.run(scenario())
+    async with world.node() as node, Peer.of(node) as peer:
+        await peer.create_topic("t")
+        for epoch, sequence, error, offset in rows:
+            sent = batch("x", producer_id=900, epoch=epoch, sequence=sequence)
+            told = await peer.produce("t", sent, version=version)
+            assert (told.error, told.base_offset) == (error, offset), (epoch, sequence)
+        assert len(visible(await peer.fetch("t"))) == 7
 
 
 @pytest.mark.parametrize("version", range(3, SUPPORTED[ApiKey.PRODUCE].maximum + 1))
-def test_a_plain_write_inside_the_producers_own_transaction_is_refused(
+async def test_a_plain_write_inside_the_producers_own_transaction_is_refused(
     world: World, version: int
 ) -> None:
-    async def scenario() -> None:
-        async with world.node() as node, Peer.of(node) as peer:
-            await peer.create_topic("t")
-            worker = await idle(world, peer)
-            assert await worker.add("t", 0) is ErrorCode.NONE
-            assert await worker.produce("t", "a") is ErrorCode.NONE
-            plain = batch(
-                "x", producer_id=worker.producer_id, epoch=worker.epoch, sequence=worker.sequence
-            )
-            assert (await peer.produce("t", plain, version=version)).error is STATE
-
-    asyncio.run(scenario())
+    async with world.node() as node, Peer.of(node) as peer:
+        await peer.create_topic("t")
+        worker = await idle(world, peer)
+        assert await worker.add("t", 0) is ErrorCode.NONE
+        assert await worker.produce("t", "a") is ErrorCode.NONE
+        plain = batch(
+            "x", producer_id=worker.producer_id, epoch=worker.epoch, sequence=worker.sequence
+        )
+        assert (await peer.produce("t", plain, version=version)).error is STATE

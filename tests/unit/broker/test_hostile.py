@@ -4,7 +4,6 @@ import asyncio
 import gc
 import warnings
 from contextlib import suppress
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -31,68 +30,54 @@ from fencelog.wire.messages.metadata import MetadataRequest, MetadataRequestTopi
 from tests.support.node import Peer, World, batch, until
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
-
-
 @pytest.mark.parametrize("codec", Compression)
-def test_records_that_make_no_sense_are_an_error_of_their_partition(
+async def test_records_that_make_no_sense_are_an_error_of_their_partition(
     world: World, codec: Compression
 ) -> None:
-    async def scenario() -> None:
-        async with world.node() as node, Peer.of(node) as peer:
-            await peer.create_topic("t")
-            header = PLAIN_HEADER._replace(
-                attributes=attributes(compression=codec), max_timestamp=TimestampMs(1000)
-            )
-            sent = await peer.produce("t", seal(header, b"\xff" * 50))
-            assert sent.error is ErrorCode.NONE
-            asked = ListOffsetsPartition(partition_index=0, timestamp=500)
-            request = ListOffsetsRequest(
-                replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=[asked])]
-            )
-            answer = await peer.ask(request, 7, ListOffsetsResponse)
-            assert answer.topics[0].partitions[0].error_code == ErrorCode.CORRUPT_MESSAGE
-            assert (await peer.produce("t", batch("a"))).error is ErrorCode.NONE
-
-    asyncio.run(scenario())
+    async with world.node() as node, Peer.of(node) as peer:
+        await peer.create_topic("t")
+        header = PLAIN_HEADER._replace(
+            attributes=attributes(compression=codec), max_timestamp=TimestampMs(1000)
+        )
+        sent = await peer.produce("t", seal(header, b"\xff" * 50))
+        assert sent.error is ErrorCode.NONE
+        asked = ListOffsetsPartition(partition_index=0, timestamp=500)
+        request = ListOffsetsRequest(
+            replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=[asked])]
+        )
+        answer = await peer.ask(request, 7, ListOffsetsResponse)
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.CORRUPT_MESSAGE
+        assert (await peer.produce("t", batch("a"))).error is ErrorCode.NONE
 
 
-def test_a_producer_id_that_cannot_be_reserved_is_refused(
+async def test_a_producer_id_that_cannot_be_reserved_is_refused(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # E7
-    async def scenario() -> None:
-        async with world.node() as node, Peer.of(node) as peer:
+    async with world.node() as node, Peer.of(node) as peer:
 
-            async def put(key: str, value: bytes, *, expected_version: int) -> int | None:
-                raise StorageError("metadata.sqlite: database or disk is full")
+        async def put(key: str, value: bytes, *, expected_version: int) -> int | None:
+            raise StorageError("metadata.sqlite: database or disk is full")
 
-            monkeypatch.setattr(node._ports.metadata, "put", put)
-            request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
-            answer = await peer.ask(request, 4, InitProducerIdResponse)
-            assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-            monkeypatch.undo()
-            answer = await peer.ask(request, 4, InitProducerIdResponse)
-            assert answer.error_code == ErrorCode.NONE
-
-    asyncio.run(scenario())
+        monkeypatch.setattr(node._ports.metadata, "put", put)
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
+        answer = await peer.ask(request, 4, InitProducerIdResponse)
+        assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        monkeypatch.undo()
+        answer = await peer.ask(request, 4, InitProducerIdResponse)
+        assert answer.error_code == ErrorCode.NONE
 
 
-def test_a_request_that_names_thousands_lets_others_have_their_turn(world: World) -> None:
-    async def scenario() -> None:
-        async with world.node() as node, Peer.of(node) as greedy, Peer.of(node) as modest:
-            await modest.create_topic("t")
-            asked = hot.FetchTopic("t", None, [hot.FetchPartition(0, -1, 0, -1, 1)] * 20_000)
-            fetch = hot.FetchRequest(-1, 0, 0, 1, 0, 0, -1, [asked])
-            greedy.send(1, 11, hot.write_fetch_request(11, fetch))
-            answered = asyncio.create_task(greedy.answer(1, 11))
-            await until(lambda: any(c.busy for c in node.server._connections), "it has begun")
-            await modest.ask(ApiVersionsRequest(), 3, ApiVersionsResponse)
-            assert not answered.done()
-            await answered
-
-    asyncio.run(scenario())
+async def test_a_request_that_names_thousands_lets_others_have_their_turn(world: World) -> None:
+    async with world.node() as node, Peer.of(node) as greedy, Peer.of(node) as modest:
+        await modest.create_topic("t")
+        asked = hot.FetchTopic("t", None, [hot.FetchPartition(0, -1, 0, -1, 1)] * 20_000)
+        fetch = hot.FetchRequest(-1, 0, 0, 1, 0, 0, -1, [asked])
+        greedy.send(1, 11, hot.write_fetch_request(11, fetch))
+        answered = asyncio.create_task(greedy.answer(1, 11))
+        await until(lambda: any(c.busy for c in node.server._connections), "it has begun")
+        await modest.ask(ApiVersionsRequest(), 3, ApiVersionsResponse)
+        assert not answered.done()
+        await answered
 
 
 def test_only_records_make_a_frame_large(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -107,17 +92,14 @@ def test_only_records_make_a_frame_large(world: World, caplog: pytest.LogCapture
 
 
 @pytest.mark.parametrize("version", [10, 11, 12])
-def test_a_topic_id_that_is_not_known_is_refused_in_every_version(
+async def test_a_topic_id_that_is_not_known_is_refused_in_every_version(
     world: World, version: int
 ) -> None:
-    async def scenario() -> None:
-        async with world.node() as node, Peer.of(node) as peer:
-            asked = MetadataRequest(topics=[MetadataRequestTopic(name=None, topic_id=bytes(16))])
-            answer = await peer.ask(asked, version, MetadataResponse)
-            expected = ErrorCode.UNKNOWN_TOPIC_ID if version == 12 else ErrorCode.INVALID_REQUEST
-            assert answer.topics[0].error_code == expected
-
-    asyncio.run(scenario())
+    async with world.node() as node, Peer.of(node) as peer:
+        asked = MetadataRequest(topics=[MetadataRequestTopic(name=None, topic_id=bytes(16))])
+        answer = await peer.ask(asked, version, MetadataResponse)
+        expected = ErrorCode.UNKNOWN_TOPIC_ID if version == 12 else ErrorCode.INVALID_REQUEST
+        assert answer.topics[0].error_code == expected
 
 
 REQUESTS = [
@@ -150,16 +132,15 @@ def test_bytes_that_mean_nothing_are_answered_or_end_their_connection(
     asyncio.run(scenario())
 
 
-def test_who_asked_for_no_answer_gets_none_in_a_version_that_is_not_spoken(world: World) -> None:
-    async def scenario() -> None:
-        async with world.node() as node, Peer.of(node) as peer:
-            await peer.create_topic("t")
-            # An answer would be taken for that of the next request.
-            peer.send_produce("t", batch("a"), acks=0, version=2)
-            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
-                await peer.answer(0, 2)
-
-    asyncio.run(scenario())
+async def test_who_asked_for_no_answer_gets_none_in_a_version_that_is_not_spoken(
+    world: World,
+) -> None:
+    async with world.node() as node, Peer.of(node) as peer:
+        await peer.create_topic("t")
+        # An answer would be taken for that of the next request.
+        peer.send_produce("t", batch("a"), acks=0, version=2)
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await peer.answer(0, 2)
 
 
 def test_a_connection_that_ends_before_its_request_begins_leaves_nothing_behind(

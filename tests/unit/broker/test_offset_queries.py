@@ -1,8 +1,5 @@
 """Where a partition begins and ends, by isolation, time and leader epoch (F6, F7)."""
 
-import asyncio
-from pathlib import Path
-
 import pytest
 
 from fencelog.errors import ErrorCode
@@ -20,11 +17,6 @@ from tests.support.transactions import Producer
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 REPLICATED, TRANSACTIONAL = 0, 1
 NOW_MS = 1_700_000_000_000
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 async def asked(
@@ -46,51 +38,42 @@ def timed(*timestamps: int) -> bytearray:
     return build_batch([RecordToWrite(None, b"v", NOW_MS + each) for each in timestamps])
 
 
-def test_an_empty_partition_begins_and_ends_at_zero(world: World) -> None:
-    async def scenario() -> None:
-        async with world.node() as node, Peer.of(node) as peer:
-            await peer.create_topic("t")
-            for end in (EARLIEST, LATEST):
-                assert await asked(peer, end) == (ErrorCode.NONE, 0, -1)
-            for time in (MAX_TIMESTAMP, 0, NOW_MS):
-                assert await asked(peer, time) == (ErrorCode.NONE, -1, -1)
-
-    asyncio.run(scenario())
+async def test_an_empty_partition_begins_and_ends_at_zero(world: World) -> None:
+    async with world.node() as node, Peer.of(node) as peer:
+        await peer.create_topic("t")
+        for end in (EARLIEST, LATEST):
+            assert await asked(peer, end) == (ErrorCode.NONE, 0, -1)
+        for time in (MAX_TIMESTAMP, 0, NOW_MS):
+            assert await asked(peer, time) == (ErrorCode.NONE, -1, -1)
 
 
-def test_a_reader_of_each_isolation_finds_its_own_end(world: World) -> None:  # E10, F6
-    async def scenario() -> None:
-        async with world.node() as node, Peer.of(node) as peer:
-            await peer.create_topic("t")
-            await peer.produce("t", batch("a"))
-            producer = Producer(peer)
-            await producer.init()
-            await producer.add("t", 0)
-            await producer.produce("t", "open")
-            assert await asked(peer, LATEST, isolation=REPLICATED) == (ErrorCode.NONE, 2, -1)
-            assert await asked(peer, LATEST, isolation=TRANSACTIONAL) == (ErrorCode.NONE, 1, -1)
-            world.disk.hold("t-0/")
-            peer.send_produce("t", batch("not durable"), acks=1)
-            await peer.produced()
-            assert await asked(peer, LATEST, isolation=REPLICATED) == (ErrorCode.NONE, 2, -1)
-            world.disk.release()
-
-    asyncio.run(scenario())
+async def test_a_reader_of_each_isolation_finds_its_own_end(world: World) -> None:  # E10, F6
+    async with world.node() as node, Peer.of(node) as peer:
+        await peer.create_topic("t")
+        await peer.produce("t", batch("a"))
+        producer = Producer(peer)
+        await producer.init()
+        await producer.add("t", 0)
+        await producer.produce("t", "open")
+        assert await asked(peer, LATEST, isolation=REPLICATED) == (ErrorCode.NONE, 2, -1)
+        assert await asked(peer, LATEST, isolation=TRANSACTIONAL) == (ErrorCode.NONE, 1, -1)
+        world.disk.hold("t-0/")
+        peer.send_produce("t", batch("not durable"), acks=1)
+        await peer.produced()
+        assert await asked(peer, LATEST, isolation=REPLICATED) == (ErrorCode.NONE, 2, -1)
+        world.disk.release()
 
 
-def test_the_largest_timestamp_is_found_wherever_it_is(world: World) -> None:
-    async def scenario() -> None:
-        async with world.node() as node, Peer.of(node) as peer:
-            await peer.create_topic("t")
-            for timestamps in ((10, 20), (90, 30), (40, 50)):
-                await peer.produce("t", timed(*timestamps))
-            assert await asked(peer, MAX_TIMESTAMP) == (ErrorCode.NONE, 2, NOW_MS + 90)
-            assert await asked(peer, NOW_MS + 15) == (ErrorCode.NONE, 1, NOW_MS + 20)
-            assert await asked(peer, NOW_MS + 91) == (ErrorCode.NONE, -1, -1)
-        async with world.node(durability="os") as node, Peer.of(node) as peer:
-            assert await asked(peer, MAX_TIMESTAMP) == (ErrorCode.NONE, 2, NOW_MS + 90)
-
-    asyncio.run(scenario())
+async def test_the_largest_timestamp_is_found_wherever_it_is(world: World) -> None:
+    async with world.node() as node, Peer.of(node) as peer:
+        await peer.create_topic("t")
+        for timestamps in ((10, 20), (90, 30), (40, 50)):
+            await peer.produce("t", timed(*timestamps))
+        assert await asked(peer, MAX_TIMESTAMP) == (ErrorCode.NONE, 2, NOW_MS + 90)
+        assert await asked(peer, NOW_MS + 15) == (ErrorCode.NONE, 1, NOW_MS + 20)
+        assert await asked(peer, NOW_MS + 91) == (ErrorCode.NONE, -1, -1)
+    async with world.node(durability="os") as node, Peer.of(node) as peer:
+        assert await asked(peer, MAX_TIMESTAMP) == (ErrorCode.NONE, 2, NOW_MS + 90)
 
 
 @pytest.mark.parametrize(
@@ -102,21 +85,18 @@ def test_the_largest_timestamp_is_found_wherever_it_is(world: World) -> None:
         (4, ErrorCode.UNKNOWN_LEADER_EPOCH),
     ],
 )
-def test_who_names_another_leader_epoch_is_told(
+async def test_who_names_another_leader_epoch_is_told(
     world: World, epoch: int, error: ErrorCode
 ) -> None:  # F7
-    async def scenario() -> None:
-        async with world.node() as node, Peer.of(node) as peer:
-            await peer.create_topic("t")
-            await peer.produce("t", batch("a"))
-            node.broker.logs.get("t", 0).log.leader_epoch = 3
-            for timestamp in (LATEST, EARLIEST, MAX_TIMESTAMP, 0):
-                assert (await asked(peer, timestamp, epoch=epoch))[0] is error
-            part = hot.FetchPartition(0, epoch, 0, -1, 1 << 20)
-            limits = (-1, 0, 1, 1 << 20, 0, 0, -1)
-            request = hot.FetchRequest(*limits, [hot.FetchTopic("t", None, [part])])
-            peer.send(FETCH, 11, hot.write_fetch_request(11, request))
-            answer = hot.read_fetch_response(await peer.answer(FETCH, 11), 11)
-            assert answer.topics[0].partitions[0].error is error
-
-    asyncio.run(scenario())
+    async with world.node() as node, Peer.of(node) as peer:
+        await peer.create_topic("t")
+        await peer.produce("t", batch("a"))
+        node.broker.logs.get("t", 0).log.leader_epoch = 3
+        for timestamp in (LATEST, EARLIEST, MAX_TIMESTAMP, 0):
+            assert (await asked(peer, timestamp, epoch=epoch))[0] is error
+        part = hot.FetchPartition(0, epoch, 0, -1, 1 << 20)
+        limits = (-1, 0, 1, 1 << 20, 0, 0, -1)
+        request = hot.FetchRequest(*limits, [hot.FetchTopic("t", None, [part])])
+        peer.send(FETCH, 11, hot.write_fetch_request(11, request))
+        answer = hot.read_fetch_response(await peer.answer(FETCH, 11), 11)
+        assert answer.topics[0].partitions[0].error is error

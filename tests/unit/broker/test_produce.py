@@ -1,7 +1,6 @@
 """Produce through a whole node: when it answers, what it refuses, what a failing disk does."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -10,11 +9,6 @@ from fencelog.errors import ErrorCode
 from fencelog.wire.batch import Compression
 from fencelog.wire.records import RecordToWrite, build_batch
 from tests.support.node import HeldDisk, Peer, World, batch, until, visible
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 async def held(disk: HeldDisk) -> None:

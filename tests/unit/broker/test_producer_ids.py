@@ -36,21 +36,18 @@ def test_no_id_that_a_log_has_seen_is_handed_out_again(tmp_path: Path) -> None: 
     assert taken_in_a_life(tmp_path / "metadata.sqlite", 3, highest_seen=5000) == [5001, 5002, 5003]
 
 
-def test_who_gets_no_id_is_told_to_come_again(
+async def test_who_gets_no_id_is_told_to_come_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # D2, E7
-    async def scenario() -> None:
-        async with World(tmp_path).node() as node, Peer.of(node) as peer:
-            ids = node.broker.producer_ids
+    async with World(tmp_path).node() as node, Peer.of(node) as peer:
+        ids = node.broker.producer_ids
 
-            async def full(key: str, value: bytes, *, expected_version: int) -> int | None:
-                raise StorageError("a test")
+        async def full(key: str, value: bytes, *, expected_version: int) -> int | None:
+            raise StorageError("a test")
 
-            with monkeypatch.context() as broken:
-                broken.setattr(ids._store, "put", full)
-                joined = await Run(peer).join()
-                assert joined.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-                assert await Producer(peer).init() is ErrorCode.COORDINATOR_NOT_AVAILABLE
-            assert (await Run(peer).join()).error_code == ErrorCode.NONE
-
-    asyncio.run(scenario())
+        with monkeypatch.context() as broken:
+            broken.setattr(ids._store, "put", full)
+            joined = await Run(peer).join()
+            assert joined.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+            assert await Producer(peer).init() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert (await Run(peer).join()).error_code == ErrorCode.NONE

@@ -2,11 +2,9 @@
 
 import asyncio
 import json
-from pathlib import Path
 
 import pytest
 
-from fencelog import node as node_module
 from fencelog.errors import ErrorCode
 from fencelog.log import layout
 from fencelog.node import Node
@@ -20,14 +18,8 @@ from fencelog.wire.messages.create_topics import (
 )
 from fencelog_sim.world.disk import READING
 from fencelog_sim.world.gate import NO_SPACE, Fault
-from tests.support.node import Peer, World, batch, until, visible
+from tests.support.node import Peer, World, batch, delete, metadata, until, visible
 from tests.support.transactions import Producer
-from tests.unit.broker.test_upkeep import delete, metadata
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 async def is_served(node: Node) -> bool:
@@ -41,75 +33,63 @@ def end_of(node: Node, topic: str) -> int:
     return partition.log.log_end_offset if partition else 0
 
 
-def test_a_reader_of_a_failed_partition_waits_and_holds_up_nobody(world: World) -> None:  # D2
-    async def scenario() -> None:
-        async with world.node(crash=True) as node, Peer.of(node) as peer:
-            await peer.create_topic("t")
-            await peer.produce("t", batch("a"))
-            world.disk.failing_syncs = 1
-            assert (await peer.produce("t", batch("x"))).error is ErrorCode.KAFKA_STORAGE_ERROR
-            begun = asyncio.get_running_loop().time()
-            waiting = asyncio.create_task(peer.fetch("t", 1, max_wait_ms=1000))
-            await asyncio.sleep(0.1)
-            assert await is_served(node)
-            assert asyncio.get_running_loop().time() - begun < 0.9
-            assert visible(await waiting) == []
-
-    asyncio.run(scenario())
+async def test_a_reader_of_a_failed_partition_waits_and_holds_up_nobody(world: World) -> None:  # D2
+    async with world.node(crash=True) as node, Peer.of(node) as peer:
+        await peer.create_topic("t")
+        await peer.produce("t", batch("a"))
+        world.disk.failing_syncs = 1
+        assert (await peer.produce("t", batch("x"))).error is ErrorCode.KAFKA_STORAGE_ERROR
+        begun = asyncio.get_running_loop().time()
+        waiting = asyncio.create_task(peer.fetch("t", 1, max_wait_ms=1000))
+        await asyncio.sleep(0.1)
+        assert await is_served(node)
+        assert asyncio.get_running_loop().time() - begun < 0.9
+        assert visible(await waiting) == []
 
 
 @pytest.mark.parametrize("topic", ["__consumer_offsets", "__transaction_state"])
-def test_no_client_shapes_an_internal_topic(world: World, topic: str) -> None:  # E9
-    async def scenario() -> None:
-        async with world.node(crash=True) as node, Peer.of(node) as peer:
-            assert await metadata(peer, topic, create=True) is not ErrorCode.NONE
-            asked = CreatableTopic(
-                name=topic,
-                num_partitions=1,
-                replication_factor=1,
-                configs=[CreatableTopicConfig(name="cleanup.policy", value="delete")],
-            )
-            answer = await peer.ask(CreateTopicsRequest(topics=[asked]), 7, CreateTopicsResponse)
-            assert answer.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-            assert node.broker.catalog.get(topic) is None
-            await Producer(peer).init()
-        async with world.node() as node, Peer.of(node) as peer:
-            assert await Producer(peer).init() is ErrorCode.NONE
-
-    asyncio.run(scenario())
+async def test_no_client_shapes_an_internal_topic(world: World, topic: str) -> None:  # E9
+    async with world.node(crash=True) as node, Peer.of(node) as peer:
+        assert await metadata(peer, topic, create=True) is not ErrorCode.NONE
+        asked = CreatableTopic(
+            name=topic,
+            num_partitions=1,
+            replication_factor=1,
+            configs=[CreatableTopicConfig(name="cleanup.policy", value="delete")],
+        )
+        answer = await peer.ask(CreateTopicsRequest(topics=[asked]), 7, CreateTopicsResponse)
+        assert answer.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert node.broker.catalog.get(topic) is None
+        await Producer(peer).init()
+    async with world.node() as node, Peer.of(node) as peer:
+        assert await Producer(peer).init() is ErrorCode.NONE
 
 
-def test_a_shard_s_place_does_not_move_with_the_settings(world: World) -> None:  # E7
-    async def scenario() -> None:
-        async with world.node(internal_partitions=16) as node, Peer.of(node) as peer:
-            first = Producer(peer)
-            await first.init()
-        async with world.node(internal_partitions=50) as node, Peer.of(node) as peer:
-            second = Producer(peer)
-            await second.init()
-            assert (second.producer_id, second.epoch) == (first.producer_id, first.epoch + 1)
-
-    asyncio.run(scenario())
+async def test_a_shard_s_place_does_not_move_with_the_settings(world: World) -> None:  # E7
+    async with world.node(internal_partitions=16) as node, Peer.of(node) as peer:
+        first = Producer(peer)
+        await first.init()
+    async with world.node(internal_partitions=50) as node, Peer.of(node) as peer:
+        second = Producer(peer)
+        await second.init()
+        assert (second.producer_id, second.epoch) == (first.producer_id, first.epoch + 1)
 
 
-def test_a_topic_is_made_whole_though_its_client_hangs_up(world: World) -> None:
-    async def scenario() -> None:
-        async with world.node() as node, Peer.of(node) as peer:
-            for steps in range(30):
-                name = f"t{steps}"
-                task = asyncio.create_task(node.broker.controller.create_topic(name, 2, {}))
-                for _ in range(steps):
-                    await asyncio.sleep(0)
-                task.cancel()
-                await asyncio.wait([task])
-                assert await metadata(peer, name, create=True) is ErrorCode.NONE
-                topic = node.broker.catalog.get(name)
-                assert topic is not None
-                for partition in range(topic.partitions):
-                    done = await peer.produce(name, batch("a"), partition=partition)
-                    assert done.error is ErrorCode.NONE, (steps, partition, done)
-
-    asyncio.run(scenario())
+async def test_a_topic_is_made_whole_though_its_client_hangs_up(world: World) -> None:
+    async with world.node() as node, Peer.of(node) as peer:
+        for steps in range(30):
+            name = f"t{steps}"
+            task = asyncio.create_task(node.broker.controller.create_topic(name, 2, {}))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            assert await metadata(peer, name, create=True) is ErrorCode.NONE
+            topic = node.broker.catalog.get(name)
+            assert topic is not None
+            for partition in range(topic.partitions):
+                done = await peer.produce(name, batch("a"), partition=partition)
+                assert done.error is ErrorCode.NONE, (steps, partition, done)
 
 
 def test_a_topic_is_deleted_whole_though_its_client_hangs_up(world: World) -> None:
@@ -215,113 +195,99 @@ def test_a_topic_that_cannot_be_made_is_refused_and_can_be_made_later(world: Wor
 
 
 @pytest.mark.parametrize("durability", ["fsync", "os"])
-def test_a_deletion_amid_writes_and_syncs_ends_nothing_else(
+async def test_a_deletion_amid_writes_and_syncs_ends_nothing_else(
     world: World, durability: Durability
 ) -> None:
-    async def scenario() -> None:
-        async with world.node(durability=durability) as node:
-            async with Peer.of(node) as peer, Peer.of(node) as other:
-                await peer.create_topic("kept")
-                for held in ("t-0/", "t-0/00000000000000000000", "t-0/00000000000000000001"):
-                    await peer.create_topic("t", segment_bytes="1024")
-                    world.disk.hold(held)
-                    for _ in range(6):
-                        other.send_produce("t", batch("x" * 700))
-                    await until(lambda: end_of(node, "t") == 6, "they are appended")
-                    checkpoint = asyncio.create_task(node.broker.logs.checkpoint())
-                    await asyncio.sleep(0.02)
-                    deleting = asyncio.create_task(delete(peer, "t"))
-                    await asyncio.sleep(0.02)
-                    world.disk.release()
-                    assert await deleting is ErrorCode.NONE
-                    for _ in range(6):
-                        await other.produced()
-                    await checkpoint
-                    assert node.failure() is None
-                    assert (await peer.produce("kept", batch("a"))).error is ErrorCode.NONE
-            assert world.disk.open_files == 1
-
-    asyncio.run(scenario())
+    async with world.node(durability=durability) as node:
+        async with Peer.of(node) as peer, Peer.of(node) as other:
+            await peer.create_topic("kept")
+            for held in ("t-0/", "t-0/00000000000000000000", "t-0/00000000000000000001"):
+                await peer.create_topic("t", segment_bytes="1024")
+                world.disk.hold(held)
+                for _ in range(6):
+                    other.send_produce("t", batch("x" * 700))
+                await until(lambda: end_of(node, "t") == 6, "they are appended")
+                checkpoint = asyncio.create_task(node.broker.logs.checkpoint())
+                await asyncio.sleep(0.02)
+                deleting = asyncio.create_task(delete(peer, "t"))
+                await asyncio.sleep(0.02)
+                world.disk.release()
+                assert await deleting is ErrorCode.NONE
+                for _ in range(6):
+                    await other.produced()
+                await checkpoint
+                assert node.failure() is None
+                assert (await peer.produce("kept", batch("a"))).error is ErrorCode.NONE
+        assert world.disk.open_files == 1
 
 
-def test_a_stop_amid_a_checkpoint_is_a_clean_stop(
+async def test_a_stop_amid_a_checkpoint_is_a_clean_stop(world: World) -> None:  # D1
+    async with (
+        world.node(durability="os", checkpoint_interval_s=0.01) as node,
+        Peer.of(node) as peer,
+    ):
+        await peer.create_topic("t")
+        world.disk.hold("t-0/")
+        await peer.produce("t", batch("a"))
+        await until(lambda: world.disk.waiting > 0, "the checkpoint syncs")
+        asyncio.get_running_loop().call_later(0.05, world.disk.release)
+    marker = json.loads(world.disk.contents(layout.CLEAN_SHUTDOWN))
+    assert list(marker["clean"]) == ["t-0"]
+
+
+async def test_a_stop_waits_for_the_write_that_is_under_way(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # D1
-    monkeypatch.setattr(node_module, "CHECKPOINT_INTERVAL_S", 0.01)
+    async with world.node() as node, Peer.of(node) as peer:
+        for topic in ("t", "full"):
+            await peer.create_topic(topic, segment_bytes="1024")
+            await peer.produce(topic, batch("x" * 100))
+        synced, partition = node.broker.logs.get("t", 0), node.broker.logs.get("full", 0)
+        assert synced is not None
+        assert partition is not None
+        go_on, sync = asyncio.Event(), synced._store.sync
 
-    async def scenario() -> None:
-        async with world.node(durability="os") as node, Peer.of(node) as peer:
-            await peer.create_topic("t")
-            world.disk.hold("t-0/")
-            await peer.produce("t", batch("a"))
-            await until(lambda: world.disk.waiting > 0, "the checkpoint syncs")
-            asyncio.get_running_loop().call_later(0.05, world.disk.release)
-        marker = json.loads(world.disk.contents(layout.CLEAN_SHUTDOWN))
-        assert list(marker["clean"]) == ["t-0"]
+        async def slow_sync() -> None:
+            await go_on.wait()
+            await sync()
 
-    asyncio.run(scenario())
-
-
-def test_a_stop_waits_for_the_write_that_is_under_way(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:  # D1
-    async def scenario() -> None:
-        async with world.node() as node, Peer.of(node) as peer:
-            for topic in ("t", "full"):
-                await peer.create_topic(topic, segment_bytes="1024")
-                await peer.produce(topic, batch("x" * 100))
-            synced, partition = node.broker.logs.get("t", 0), node.broker.logs.get("full", 0)
-            assert synced is not None
-            assert partition is not None
-            go_on, sync = asyncio.Event(), synced._store.sync
-
-            async def slow_sync() -> None:
-                await go_on.wait()
-                await sync()
-
-            monkeypatch.setattr(synced._store, "sync", slow_sync)
-            await peer.produce("t", batch("a"), acks=1)
-            await until(lambda: synced in node.flusher._syncing, "its sync has begun")
-            world.disk.hold("full-0/")
-            # Both are in one tail, so that the second finds the first one's segment unsynced.
-            for _ in range(2):
-                peer.send_produce("full", batch("x" * 700), acks=1)
-            await until(lambda: world.disk.waiting > 0, "the full segment is synced amid a write")
-            drained = asyncio.create_task(node.flusher.drained())
-            go_on.set()
-            await until(lambda: synced.log.high_watermark == 2, "the other sync has ended")
-            await asyncio.sleep(0)
-            assert not drained.done()
-            world.disk.release()
-            await drained
-            assert partition.log.high_watermark == 3
-
-    asyncio.run(scenario())
+        monkeypatch.setattr(synced._store, "sync", slow_sync)
+        await peer.produce("t", batch("a"), acks=1)
+        await until(lambda: synced in node.flusher._syncing, "its sync has begun")
+        world.disk.hold("full-0/")
+        # Both are in one tail, so that the second finds the first one's segment unsynced.
+        for _ in range(2):
+            peer.send_produce("full", batch("x" * 700), acks=1)
+        await until(lambda: world.disk.waiting > 0, "the full segment is synced amid a write")
+        drained = asyncio.create_task(node.flusher.drained())
+        go_on.set()
+        await until(lambda: synced.log.high_watermark == 2, "the other sync has ended")
+        await asyncio.sleep(0)
+        assert not drained.done()
+        world.disk.release()
+        await drained
+        assert partition.log.high_watermark == 3
 
 
-def test_a_broker_whose_flusher_ends_still_stops(world: World) -> None:
-    async def scenario() -> None:
-        async with asyncio.timeout(20), world.node() as node, Peer.of(node) as peer:
-            await peer.create_topic("t")
+async def test_a_broker_whose_flusher_ends_still_stops(world: World) -> None:
+    async with asyncio.timeout(20), world.node() as node, Peer.of(node) as peer:
+        await peer.create_topic("t")
 
-            def gate(verb: str, path: str, size: int) -> None:
-                if path.startswith("t-0/"):
-                    raise RuntimeError("a mistake of ours")
+        def gate(verb: str, path: str, size: int) -> None:
+            if path.startswith("t-0/"):
+                raise RuntimeError("a mistake of ours")
 
-            world.disk.gate = gate
-            peer.send_produce("t", batch("a"))
-            await node.wait_failed()
-            world.disk.gate = None
-            assert node.failure() is not None
-
-    asyncio.run(scenario())
+        world.disk.gate = gate
+        peer.send_produce("t", batch("a"))
+        await node.wait_failed()
+        world.disk.gate = None
+        assert node.failure() is not None
 
 
-def test_topics_that_fill_the_limit_leave_room_for_the_coordinators(world: World) -> None:  # E9
-    async def scenario() -> None:
-        async with world.node(partitions_max=4) as node, Peer.of(node) as peer:
-            await peer.create_topic("t", partitions=4)
-            async with asyncio.timeout(5):
-                assert await Producer(peer).init() is ErrorCode.NONE
-
-    asyncio.run(scenario())
+async def test_topics_that_fill_the_limit_leave_room_for_the_coordinators(
+    world: World,
+) -> None:  # E9
+    async with world.node(partitions_max=4) as node, Peer.of(node) as peer:
+        await peer.create_topic("t", partitions=4)
+        async with asyncio.timeout(5):
+            assert await Producer(peer).init() is ErrorCode.NONE

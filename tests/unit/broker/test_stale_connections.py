@@ -1,7 +1,6 @@
 """A request on a connection that its client has given up (E14)."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -18,11 +17,6 @@ from tests.support.transactions import ID, Worker, settled
 PRODUCER = ProducerId(7)
 EPOCH = ProducerEpoch(3)
 CLOSED = (ConnectionResetError, asyncio.IncompleteReadError)
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 def test_a_connection_that_is_older_than_the_newest_is_not_admitted() -> None:  # E14
@@ -104,141 +98,126 @@ def short_and_long(worker: Worker) -> tuple[bytes, bytes]:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_an_end_from_an_old_connection_does_not_end_the_next_transaction(
+async def test_an_end_from_an_old_connection_does_not_end_the_next_transaction(
     world: World, commit: bool
 ) -> None:  # E14
-    async def scenario() -> None:
-        async with world.node() as node, Peer.of(node) as old, Peer.of(node) as new:
-            held, worker = await two_workers(old, new)
-            for value in ("a", "b"):
-                await worker.add("t", 0)
-                assert await worker.produce("t", value) is ErrorCode.NONE
-                if value == "b":
-                    with pytest.raises(CLOSED):
-                        await held.end(commit=commit)
-                assert await worker.end(commit=True) is ErrorCode.NONE
-                await settled(node, "t")
-            assert [value for _, value in visible(await new.fetch("t"))] == ["a", "b"]
-
-    asyncio.run(scenario())
-
-
-def test_a_write_from_an_old_connection_does_not_reach_the_next_transaction(world: World) -> None:
-    async def scenario() -> None:  # E14
-        async with world.node() as node, Peer.of(node) as old, Peer.of(node) as new:
-            held, worker = await two_workers(old, new)
+    async with world.node() as node, Peer.of(node) as old, Peer.of(node) as new:
+        held, worker = await two_workers(old, new)
+        for value in ("a", "b"):
             await worker.add("t", 0)
-            assert await worker.produce("t", "a") is ErrorCode.NONE
+            assert await worker.produce("t", value) is ErrorCode.NONE
+            if value == "b":
+                with pytest.raises(CLOSED):
+                    await held.end(commit=commit)
             assert await worker.end(commit=True) is ErrorCode.NONE
             await settled(node, "t")
-            await worker.add("t", 0)
-            held.sequence = worker.sequence  # The worst case: its number is the one that is due.
-            with pytest.raises(CLOSED):
-                await held.produce("t", "late")
-            assert await worker.produce("t", "b") is ErrorCode.NONE
-            assert await worker.end(commit=True) is ErrorCode.NONE
-            await settled(node, "t")
-            assert [value for _, value in visible(await new.fetch("t"))] == ["a", "b"]
-
-    asyncio.run(scenario())
+        assert [value for _, value in visible(await new.fetch("t"))] == ["a", "b"]
 
 
-def test_a_long_write_to_a_compacted_topic_from_an_old_connection_is_not_taken_either(
+async def test_a_write_from_an_old_connection_does_not_reach_the_next_transaction(
     world: World,
 ) -> None:  # E14
-    async def scenario() -> None:
-        async with world.node() as node, Peer.of(node) as old, Peer.of(node) as new:
-            _, worker = await two_workers(old, new)
-            await new.create_topic("c", cleanup_policy="compact")
-            short, long = short_and_long(worker)
-            await worker.add("c", 0)
-            assert (await new.produce("c", short, transactional_id=ID)).error is ErrorCode.NONE
-            with pytest.raises(CLOSED):
-                await old.produce("c", long, transactional_id=ID)
+    async with world.node() as node, Peer.of(node) as old, Peer.of(node) as new:
+        held, worker = await two_workers(old, new)
+        await worker.add("t", 0)
+        assert await worker.produce("t", "a") is ErrorCode.NONE
+        assert await worker.end(commit=True) is ErrorCode.NONE
+        await settled(node, "t")
+        await worker.add("t", 0)
+        held.sequence = worker.sequence  # The worst case: its number is the one that is due.
+        with pytest.raises(CLOSED):
+            await held.produce("t", "late")
+        assert await worker.produce("t", "b") is ErrorCode.NONE
+        assert await worker.end(commit=True) is ErrorCode.NONE
+        await settled(node, "t")
+        assert [value for _, value in visible(await new.fetch("t"))] == ["a", "b"]
 
-    asyncio.run(scenario())
+
+async def test_a_long_write_to_a_compacted_topic_from_an_old_connection_is_not_taken_either(
+    world: World,
+) -> None:  # E14
+    async with world.node() as node, Peer.of(node) as old, Peer.of(node) as new:
+        _, worker = await two_workers(old, new)
+        await new.create_topic("c", cleanup_policy="compact")
+        short, long = short_and_long(worker)
+        await worker.add("c", 0)
+        assert (await new.produce("c", short, transactional_id=ID)).error is ErrorCode.NONE
+        with pytest.raises(CLOSED):
+            await old.produce("c", long, transactional_id=ID)
 
 
-def test_a_long_write_that_a_newer_connection_overtakes_is_not_taken(
+async def test_a_long_write_that_a_newer_connection_overtakes_is_not_taken(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # E14
-    async def scenario() -> None:
-        async with world.node() as node, Peer.of(node) as old, Peer.of(node) as new:
-            worker, _ = await two_workers(old, new)
-            await new.create_topic("c", cleanup_policy="compact")
-            await worker.add("c", 0)
-            short, long = short_and_long(worker)
-            turn = node.broker.time_slices.next
-            begun, go_on = asyncio.Event(), asyncio.Event()
+    async with world.node() as node, Peer.of(node) as old, Peer.of(node) as new:
+        worker, _ = await two_workers(old, new)
+        await new.create_topic("c", cleanup_policy="compact")
+        await worker.add("c", 0)
+        short, long = short_and_long(worker)
+        turn = node.broker.time_slices.next
+        begun, go_on = asyncio.Event(), asyncio.Event()
 
-            async def held() -> None:
-                begun.set()
-                await go_on.wait()
-                await turn()
+        async def held() -> None:
+            begun.set()
+            await go_on.wait()
+            await turn()
 
-            monkeypatch.setattr(node.broker.time_slices, "next", held)
-            old.send_produce("c", long, transactional_id=ID)
-            await begun.wait()
-            # Its records are being looked through, and a newer connection writes.
-            assert (await new.produce("c", short, transactional_id=ID)).error is ErrorCode.NONE
-            go_on.set()
-            with pytest.raises(CLOSED):
-                await old.produced()
-
-    asyncio.run(scenario())
+        monkeypatch.setattr(node.broker.time_slices, "next", held)
+        old.send_produce("c", long, transactional_id=ID)
+        await begun.wait()
+        # Its records are being looked through, and a newer connection writes.
+        assert (await new.produce("c", short, transactional_id=ID)).error is ErrorCode.NONE
+        go_on.set()
+        with pytest.raises(CLOSED):
+            await old.produced()
 
 
-def test_partitions_and_offsets_from_an_old_connection_are_not_taken_either(world: World) -> None:
-    async def scenario() -> None:  # E14
-        async with (
-            world.node(**FAST) as node,
-            Peer.of(node) as old,
-            Peer.of(node) as older,
-            Peer.of(node) as new,
-        ):
-            held, worker = await two_workers(old, new)
-            also_held = Worker(older)
-            also_held.producer_id, also_held.epoch = held.producer_id, held.epoch
-            await worker.add("t", 0)
-            await worker.add_offsets()
-            assert await worker.commit_offset(5) is ErrorCode.NONE
-            with pytest.raises(CLOSED):
-                await held.commit_offset(3)
-            with pytest.raises(CLOSED):
-                await also_held.add("t", 0)
-            assert await worker.end(commit=True) is ErrorCode.NONE
-            await settled(node, "t")
-            assert await committed(new) == 5
-
-    asyncio.run(scenario())
-
-
-def test_offsets_of_an_aborted_transaction_from_an_old_connection_are_not_the_next_one_s(
+async def test_partitions_and_offsets_from_an_old_connection_are_not_taken_either(
     world: World,
-) -> None:
-    async def scenario() -> None:  # E14
-        async with world.node(**FAST) as node, Peer.of(node) as old, Peer.of(node) as new:
-            held, worker = await two_workers(old, new)
-            await held.add("t", 0)
-            await held.add_offsets()
-            assert await worker.end(commit=False) is ErrorCode.NONE
-            await worker.add("t", 0)
-            await worker.add_offsets()
-            with pytest.raises(CLOSED):
-                await held.commit_offset(3)
-            assert await worker.end(commit=True) is ErrorCode.NONE
-            assert await committed(new) == -1
+) -> None:  # E14
+    async with (
+        world.node(**FAST) as node,
+        Peer.of(node) as old,
+        Peer.of(node) as older,
+        Peer.of(node) as new,
+    ):
+        held, worker = await two_workers(old, new)
+        also_held = Worker(older)
+        also_held.producer_id, also_held.epoch = held.producer_id, held.epoch
+        await worker.add("t", 0)
+        await worker.add_offsets()
+        assert await worker.commit_offset(5) is ErrorCode.NONE
+        with pytest.raises(CLOSED):
+            await held.commit_offset(3)
+        with pytest.raises(CLOSED):
+            await also_held.add("t", 0)
+        assert await worker.end(commit=True) is ErrorCode.NONE
+        await settled(node, "t")
+        assert await committed(new) == 5
 
-    asyncio.run(scenario())
+
+async def test_offsets_of_an_aborted_transaction_from_an_old_connection_are_not_the_next_one_s(
+    world: World,
+) -> None:  # E14
+    async with world.node(**FAST) as node, Peer.of(node) as old, Peer.of(node) as new:
+        held, worker = await two_workers(old, new)
+        await held.add("t", 0)
+        await held.add_offsets()
+        assert await worker.end(commit=False) is ErrorCode.NONE
+        await worker.add("t", 0)
+        await worker.add_offsets()
+        with pytest.raises(CLOSED):
+            await held.commit_offset(3)
+        assert await worker.end(commit=True) is ErrorCode.NONE
+        assert await committed(new) == -1
 
 
-def test_a_client_may_use_a_connection_of_its_own_for_each_kind_of_request(world: World) -> None:
-    async def scenario() -> None:  # E14
-        async with world.node() as node, Peer.of(node) as old, Peer.of(node) as new:
-            writer, manager = await two_workers(old, new)
-            for _ in range(3):
-                assert await manager.add("t", 0) is ErrorCode.NONE
-                assert await writer.produce("t", "x") is ErrorCode.NONE
-                assert await manager.end(commit=True) is ErrorCode.NONE
-
-    asyncio.run(scenario())
+async def test_a_client_may_use_a_connection_of_its_own_for_each_kind_of_request(
+    world: World,
+) -> None:  # E14
+    async with world.node() as node, Peer.of(node) as old, Peer.of(node) as new:
+        writer, manager = await two_workers(old, new)
+        for _ in range(3):
+            assert await manager.add("t", 0) is ErrorCode.NONE
+            assert await writer.produce("t", "x") is ErrorCode.NONE
+            assert await manager.end(commit=True) is ErrorCode.NONE

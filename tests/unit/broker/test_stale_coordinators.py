@@ -4,13 +4,11 @@ What it hands out next must be nothing that a log has seen: new records would pa
 lost transactions' records, or be fenced, or their markers be refused for ever (E7, E17).
 """
 
-import asyncio
 import shutil
 from pathlib import Path
 
 import pytest
 
-from fencelog import node as node_module
 from fencelog.coordination.transaction.state import TxnState
 from fencelog.errors import ErrorCode
 from fencelog.node import Node
@@ -21,10 +19,9 @@ from tests.support.version_2 import Producer2
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def world(tmp_path: Path) -> World:
     # Nothing of the coordinators' logs is known to be synced, however slow the machine is.
-    monkeypatch.setattr(node_module, "CHECKPOINT_INTERVAL_S", 3600.0)
-    return World(tmp_path)
+    return World(tmp_path, checkpoint_interval_s=3600.0)
 
 
 async def remember(world: World) -> dict[str, bytes]:
@@ -63,126 +60,117 @@ async def values(node: Node, peer: Peer) -> list[str]:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_no_new_record_passes_for_one_of_a_transaction_that_the_coordinator_lost(
+async def test_no_new_record_passes_for_one_of_a_transaction_that_the_coordinator_lost(
     world: World, version: int
 ) -> None:  # E4, E7
-    async def scenario() -> None:
-        async with world.node(durability="os", crash=True) as node, Peer.of(node) as peer:
-            await peer.create_topic("t")
-            producer = Producer(peer)
-            await producer.init()
-            remembered = await remember(world)
-            await producer.init()
+    async with world.node(durability="os", crash=True) as node, Peer.of(node) as peer:
+        await peer.create_topic("t")
+        producer = Producer(peer)
+        await producer.init()
+        remembered = await remember(world)
+        await producer.init()
+        await producer.add("t", 0)
+        assert await producer.produce("t", "before") is ErrorCode.NONE
+        assert await producer.end(commit=True) is ErrorCode.NONE
+        await settled(node, "t")
+        cut_power(world, remembered)
+    async with world.node(durability="os") as node, Peer.of(node) as peer:
+        producer = Producer(peer) if version == 1 else Producer2(peer)
+        assert await producer.init() is ErrorCode.NONE
+        if version == 1:
             await producer.add("t", 0)
-            assert await producer.produce("t", "before") is ErrorCode.NONE
-            assert await producer.end(commit=True) is ErrorCode.NONE
-            await settled(node, "t")
-            cut_power(world, remembered)
-        async with world.node(durability="os") as node, Peer.of(node) as peer:
-            producer = Producer(peer) if version == 1 else Producer2(peer)
-            assert await producer.init() is ErrorCode.NONE
-            if version == 1:
-                await producer.add("t", 0)
-            assert await producer.produce("t", "after") is ErrorCode.NONE
-            assert await producer.end(commit=True) is ErrorCode.NONE
-            assert await values(node, peer) == ["before", "after"]
-
-    asyncio.run(scenario())
+        assert await producer.produce("t", "after") is ErrorCode.NONE
+        assert await producer.end(commit=True) is ErrorCode.NONE
+        assert await values(node, peer) == ["before", "after"]
 
 
-def test_what_came_after_a_commit_of_version_2_is_not_committed_with_it(world: World) -> None:
-    async def scenario() -> None:  # E10, E17
-        async with world.node(durability="os", crash=True) as node, Peer.of(node) as peer:
-            await peer.create_topic("t")
-            producer = Producer2(peer)
-            await producer.init()
-            await producer.produce("t", "committed")
+async def test_what_came_after_a_commit_of_version_2_is_not_committed_with_it(
+    world: World,
+) -> None:  # E10, E17
+    async with world.node(durability="os", crash=True) as node, Peer.of(node) as peer:
+        await peer.create_topic("t")
+        producer = Producer2(peer)
+        await producer.init()
+        await producer.produce("t", "committed")
+        await producer.end(commit=True)
+        await completed(node)
+        remembered = await remember(world)
+        assert await producer.produce("t", "open") is ErrorCode.NONE
+        cut_power(world, remembered)
+    async with world.node(durability="os") as node, Peer.of(node) as peer:
+        assert await values(node, peer) == ["committed"]
+        # Of a transaction that is void in part nothing more is taken.
+        producer.peer = peer
+        assert await producer.produce("t", "rest") is ErrorCode.INVALID_PRODUCER_EPOCH
+        assert await producer.init() is ErrorCode.NONE
+        assert await producer.produce("t", "again") is ErrorCode.NONE
+        assert await producer.end(commit=True) is ErrorCode.NONE
+        assert await values(node, peer) == ["committed", "again"]
+
+
+async def test_an_open_transaction_that_is_later_than_the_coordinators_ends(
+    world: World,
+) -> None:  # E7, E10
+    async with world.node(durability="os", crash=True) as node, Peer.of(node) as peer:
+        await peer.create_topic("t")
+        producer = Producer2(peer)
+        await producer.init()
+        await producer.produce("t", "a")
+        remembered = await remember(world)
+        for value in ("b", "c", "d"):
             await producer.end(commit=True)
-            await completed(node)
-            remembered = await remember(world)
-            assert await producer.produce("t", "open") is ErrorCode.NONE
-            cut_power(world, remembered)
-        async with world.node(durability="os") as node, Peer.of(node) as peer:
-            assert await values(node, peer) == ["committed"]
-            # Of a transaction that is void in part nothing more is taken.
-            producer.peer = peer
-            assert await producer.produce("t", "rest") is ErrorCode.INVALID_PRODUCER_EPOCH
-            assert await producer.init() is ErrorCode.NONE
-            assert await producer.produce("t", "again") is ErrorCode.NONE
-            assert await producer.end(commit=True) is ErrorCode.NONE
-            assert await values(node, peer) == ["committed", "again"]
-
-    asyncio.run(scenario())
+            assert await producer.produce("t", value) is ErrorCode.NONE
+        cut_power(world, remembered)
+    async with world.node(durability="os") as node, Peer.of(node) as peer:
+        assert await values(node, peer) == ["a", "b", "c"]
+        again = Producer2(peer)
+        assert await again.init() is ErrorCode.NONE
+        assert await again.produce("t", "e") is ErrorCode.NONE
+        assert await again.end(commit=True) is ErrorCode.NONE
+        assert await values(node, peer) == ["a", "b", "c", "e"]
 
 
-def test_an_open_transaction_that_is_later_than_the_coordinators_ends(world: World) -> None:
-    async def scenario() -> None:  # E7, E10
-        async with world.node(durability="os", crash=True) as node, Peer.of(node) as peer:
-            await peer.create_topic("t")
-            producer = Producer2(peer)
-            await producer.init()
-            await producer.produce("t", "a")
-            remembered = await remember(world)
-            for value in ("b", "c", "d"):
-                await producer.end(commit=True)
-                assert await producer.produce("t", value) is ErrorCode.NONE
-            cut_power(world, remembered)
-        async with world.node(durability="os") as node, Peer.of(node) as peer:
-            assert await values(node, peer) == ["a", "b", "c"]
-            again = Producer2(peer)
-            assert await again.init() is ErrorCode.NONE
-            assert await again.produce("t", "e") is ErrorCode.NONE
-            assert await again.end(commit=True) is ErrorCode.NONE
-            assert await values(node, peer) == ["a", "b", "c", "e"]
-
-    asyncio.run(scenario())
+async def test_a_decision_is_carried_out_though_the_log_has_the_next_transaction(
+    world: World,
+) -> None:  # E9, E17
+    async with world.node(crash=True) as node, Peer.of(node) as peer:
+        await peer.create_topic("t")
+        producer = Producer2(peer)
+        await producer.init()
+        await producer.produce("t", "a")
+        world.disk.hold("t-0")
+        await producer.end(commit=True)
+        remembered = await remember(world)
+        world.disk.release()
+        assert await producer.produce("t", "open") is ErrorCode.NONE
+        cut_power(world, remembered)
+    async with world.node(durability="os") as node, Peer.of(node) as peer:
+        assert await values(node, peer) == ["a"]
+        again = Producer2(peer)
+        assert await again.init() is ErrorCode.NONE
+        assert await again.produce("t", "b") is ErrorCode.NONE
 
 
-def test_a_decision_is_carried_out_though_the_log_has_the_next_transaction(world: World) -> None:
-    async def scenario() -> None:  # E9, E17
-        async with world.node(crash=True) as node, Peer.of(node) as peer:
-            await peer.create_topic("t")
-            producer = Producer2(peer)
-            await producer.init()
-            await producer.produce("t", "a")
-            world.disk.hold("t-0")
-            await producer.end(commit=True)
-            remembered = await remember(world)
-            world.disk.release()
-            assert await producer.produce("t", "open") is ErrorCode.NONE
-            cut_power(world, remembered)
-        async with world.node(durability="os") as node, Peer.of(node) as peer:
-            assert await values(node, peer) == ["a"]
-            again = Producer2(peer)
-            assert await again.init() is ErrorCode.NONE
-            assert await again.produce("t", "b") is ErrorCode.NONE
-
-    asyncio.run(scenario())
-
-
-def test_markers_are_taken_though_the_metadata_comes_from_an_older_copy(
+async def test_markers_are_taken_though_the_metadata_comes_from_an_older_copy(
     world: World, tmp_path: Path
 ) -> None:  # E17
-    async def scenario() -> None:
-        async with world.node(crash=True) as node, Peer.of(node) as peer:
-            await peer.create_topic("t")
-            await Producer(peer).init()
-        copy = tmp_path / "older.sqlite"
-        shutil.copyfile(world.metadata_path, copy)
-        for value in ("a", "b", "open"):
-            world.disk = world.disk.power_loss(Loss.NONE)
-            async with world.node(crash=True) as node, Peer.of(node) as peer:
-                producer = Producer(peer)
-                await producer.init()
-                await producer.add("t", 0)
-                assert await producer.produce("t", value) is ErrorCode.NONE
-                if value != "open":
-                    assert await producer.end(commit=True) is ErrorCode.NONE
-                    await settled(node, "t")
+    async with world.node(crash=True) as node, Peer.of(node) as peer:
+        await peer.create_topic("t")
+        await Producer(peer).init()
+    copy = tmp_path / "older.sqlite"
+    shutil.copyfile(world.metadata_path, copy)
+    for value in ("a", "b", "open"):
         world.disk = world.disk.power_loss(Loss.NONE)
-        shutil.copyfile(copy, world.metadata_path)
-        async with world.node() as node, Peer.of(node) as peer:
-            assert await Producer(peer).init() is ErrorCode.NONE
-            assert await values(node, peer) == ["a", "b"]
-
-    asyncio.run(scenario())
+        async with world.node(crash=True) as node, Peer.of(node) as peer:
+            producer = Producer(peer)
+            await producer.init()
+            await producer.add("t", 0)
+            assert await producer.produce("t", value) is ErrorCode.NONE
+            if value != "open":
+                assert await producer.end(commit=True) is ErrorCode.NONE
+                await settled(node, "t")
+    world.disk = world.disk.power_loss(Loss.NONE)
+    shutil.copyfile(copy, world.metadata_path)
+    async with world.node() as node, Peer.of(node) as peer:
+        assert await Producer(peer).init() is ErrorCode.NONE
+        assert await values(node, peer) == ["a", "b"]

@@ -6,8 +6,6 @@ import struct
 import threading
 from collections import defaultdict
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self
 
 from fencelog.errors import ErrorCode
 from fencelog.wire.api_versions import SUPPORTED, ApiKey
@@ -28,12 +26,13 @@ from fencelog.wire.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from tests.support.closing import Closing
 
 Answer = Message | bytes | None
 """A message, a raw body, or None: the connection breaks instead."""
 
 
-class FakeBroker:
+class FakeBroker(Closing):
     """Topic ``t`` with one partition; answers from a script, and then sensibly."""
 
     def __init__(self) -> None:
@@ -65,16 +64,7 @@ class FakeBroker:
                 lambda version, body, error=error: self._produce(version, body, error)
             )
 
-    def __enter__(self) -> Self:
-        """Return the broker."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         """Close every socket and wait for the threads."""
         for each in self._sockets:
             with contextlib.suppress(OSError):

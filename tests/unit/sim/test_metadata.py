@@ -48,50 +48,41 @@ def test_what_was_answered_survives_and_what_was_in_flight_does_in_the_order_of_
     assert asyncio.run(scenario(3)) == asyncio.run(scenario(3))
 
 
-def test_without_a_seed_nothing_in_flight_survives_a_kill() -> None:
-    async def scenario() -> None:
-        store = await with_writes_in_flight()
-        assert [key for key, _, _ in await store.restarted().list("")] == ["stored"]
-
-    asyncio.run(scenario())
+async def test_without_a_seed_nothing_in_flight_survives_a_kill() -> None:
+    store = await with_writes_in_flight()
+    assert [key for key, _, _ in await store.restarted().list("")] == ["stored"]
 
 
-def test_nothing_of_a_killed_process_takes_effect_or_returns() -> None:
-    async def scenario() -> None:
-        store = SimMetadata()
-        await store.put("a", b"", expected_version=0)
-        after = store.restarted(Random(0))
-        operations = [
-            asyncio.ensure_future(operation)
-            for operation in (
-                store.put("a", b"new", expected_version=1),
-                store.delete("a", expected_version=1),
-                store.get("a"),
-                store.list(""),
-            )
-        ]
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert not any(operation.done() for operation in operations)
-        assert await after.get("a") == (b"", 1)
-
-    asyncio.run(scenario())
+async def test_nothing_of_a_killed_process_takes_effect_or_returns() -> None:
+    store = SimMetadata()
+    await store.put("a", b"", expected_version=0)
+    after = store.restarted(Random(0))
+    operations = [
+        asyncio.ensure_future(operation)
+        for operation in (
+            store.put("a", b"new", expected_version=1),
+            store.delete("a", expected_version=1),
+            store.get("a"),
+            store.list(""),
+        )
+    ]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not any(operation.done() for operation in operations)
+    assert await after.get("a") == (b"", 1)
 
 
 @pytest.mark.parametrize("done", [0, 1])
-def test_a_kill_hits_a_write_before_or_after_it_took_effect(done: int) -> None:
-    async def scenario() -> None:
-        store = SimMetadata()
-        killed: list[str] = []
-        store.gate = lambda verb, key, _size: Halt(done, lambda: killed.append(f"{verb} {key}"))
-        putting = asyncio.ensure_future(store.put("a", b"one", expected_version=0))
-        for _ in range(3):
-            await asyncio.sleep(0)
-        assert not putting.done()
-        assert killed == ["put a"]
-        assert await store.restarted().get("a") == ((b"one", 1) if done else None)
-
-    asyncio.run(scenario())
+async def test_a_kill_hits_a_write_before_or_after_it_took_effect(done: int) -> None:
+    store = SimMetadata()
+    killed: list[str] = []
+    store.gate = lambda verb, key, _size: Halt(done, lambda: killed.append(f"{verb} {key}"))
+    putting = asyncio.ensure_future(store.put("a", b"one", expected_version=0))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not putting.done()
+    assert killed == ["put a"]
+    assert await store.restarted().get("a") == ((b"one", 1) if done else None)
 
 
 def test_a_failed_write_is_not_seen_and_may_be_there_after_a_crash() -> None:
@@ -118,30 +109,24 @@ def test_a_failed_write_is_not_seen_and_may_be_there_after_a_crash() -> None:
     assert found(done=0, later=False) == {b"old"}
 
 
-def test_a_write_that_was_begun_goes_on_though_its_caller_was_cancelled() -> None:
-    async def scenario() -> None:
-        store = SimMetadata()
-        store.delay = lambda _verb, _key, _size: asyncio.sleep(0)
-        writes = [asyncio.ensure_future(store.put(k, b"", expected_version=0)) for k in "abc"]
-        await asyncio.sleep(0)
-        for write in writes[:2]:
-            write.cancel()
-        await asyncio.wait(writes)
-        assert [write.cancelled() for write in writes] == [True, True, False]
-        assert [key for key, _, _ in await store.list("")] == ["a", "c"]
-
-    asyncio.run(scenario())
+async def test_a_write_that_was_begun_goes_on_though_its_caller_was_cancelled() -> None:
+    store = SimMetadata()
+    store.delay = lambda _verb, _key, _size: asyncio.sleep(0)
+    writes = [asyncio.ensure_future(store.put(k, b"", expected_version=0)) for k in "abc"]
+    await asyncio.sleep(0)
+    for write in writes[:2]:
+        write.cancel()
+    await asyncio.wait(writes)
+    assert [write.cancelled() for write in writes] == [True, True, False]
+    assert [key for key, _, _ in await store.list("")] == ["a", "c"]
 
 
-def test_a_close_waits_for_what_was_asked_for() -> None:
-    async def scenario() -> None:
-        store = SimMetadata()
-        store.delay = lambda _verb, _key, _size: asyncio.sleep(0)
-        putting = asyncio.ensure_future(store.put("a", b"", expected_version=0))
-        await asyncio.sleep(0)
-        await store.close()
-        assert putting.done()
-        with pytest.raises(AssertionError, match="closed"):
-            await store.get("a")
-
-    asyncio.run(scenario())
+async def test_a_close_waits_for_what_was_asked_for() -> None:
+    store = SimMetadata()
+    store.delay = lambda _verb, _key, _size: asyncio.sleep(0)
+    putting = asyncio.ensure_future(store.put("a", b"", expected_version=0))
+    await asyncio.sleep(0)
+    await store.close()
+    assert putting.done()
+    with pytest.raises(AssertionError, match="closed"):
+        await store.get("a")

@@ -17,7 +17,7 @@ from fencelog.errors import ErrorCode, FencelogError, RequestError
 from fencelog.rpc.failures import failure
 from fencelog.types import TopicPartition
 from fencelog_sim.workload import Scale
-from fencelog_sim.workloads import WORKLOADS, lingering, player, settling
+from fencelog_sim.workloads import WORKLOADS, lingering, player
 from fencelog_sim.workloads.aio import _stop
 from fencelog_sim.workloads.attempts import WrongAnswerError
 from fencelog_sim.workloads.lingering import linger
@@ -167,10 +167,7 @@ def test_a_driver_does_not_live_with_a_commit_that_had_to_be_refused(  # V1, V2,
     assert caught.group_contains(WrongAnswerError, match=code.name)
 
 
-def test_settling_gives_up_on_a_transaction_that_stays_open(
-    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(settling, "SETTLE_S", 0.5)
+def test_settling_gives_up_on_a_transaction_that_stays_open(broker: BrokerProcess) -> None:
     partition = TopicPartition("t", 0)
 
     async def settle_beside_an_open_transaction() -> None:
@@ -183,7 +180,7 @@ def test_settling_gives_up_on_a_transaction_that_stays_open(
         await writer.send(partition, ["open"])
         await writer.flush()
         try:
-            await come_to_rest(stage, cluster, [partition])
+            await come_to_rest(stage, cluster, [partition], within_s=0.5)
         finally:
             await end_transactions(stage, cluster, ["id"])
             await come_to_rest(stage, cluster, [partition])

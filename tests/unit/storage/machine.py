@@ -10,10 +10,9 @@ from fencelog.types import TopicPartition
 from fencelog.wire.batch import iterate
 from fencelog.wire.control import read_marker
 from fencelog_sim.world.clocks import SimRandom
-from fencelog_sim.world.disk import READING, PowerCut, SimDisk
-from fencelog_sim.world.gate import Fault, Halt
+from fencelog_sim.world.disk import PowerCut, SimDisk
 from tests.support.log import flush_and_commit
-from tests.support.storage import World, run
+from tests.support.storage import World, cut_at, run
 
 PARTITION = TopicPartition("t", 0)
 
@@ -117,28 +116,6 @@ def check_state(world: World, stored: bytes) -> None:
     found = log.aborted_transactions(log.log_start_offset, log.log_end_offset)
     assert [entry[:3] for entry in found] == aborted
     assert log.last_stable_offset == min([*first_offsets.values(), log.log_end_offset])
-
-
-def cut_at(disk: SimDisk, number: int, *, fault: int | None = None) -> None:
-    """Stop the world in the change to the disk of this number, counted from now.
-
-    ``fault``: how many changes before that one fails.
-    """
-    left = number
-
-    def cut() -> None:
-        raise PowerCut
-
-    def gate(verb: str, path: str, size: int) -> Halt | Fault | None:
-        nonlocal left
-        if verb in READING:
-            return None
-        if left == 0:
-            return Halt(size // 2, cut)
-        left -= 1
-        return Fault(done=size // 2) if left == fault else None
-
-    disk.gate = gate
 
 
 def live(

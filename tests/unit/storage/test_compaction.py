@@ -14,8 +14,7 @@ from fencelog.wire.batch import iterate
 from fencelog.wire.records import RecordToWrite, build_batch, read_records
 from fencelog_sim.world.disk import Loss, PowerCut
 from tests.support.compaction import CONFIG, compact, filled, restarted, write
-from tests.support.storage import DIRECTORY, NOW_MS, World, run
-from tests.unit.storage.machine import cut_at
+from tests.support.storage import DIRECTORY, NOW_MS, World, cut_at, run
 
 RENAMED = ("rename", ".log")
 Records = dict[int, tuple[bytes, bytes | None]]

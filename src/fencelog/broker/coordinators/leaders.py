@@ -24,10 +24,6 @@ from fencelog.wire.own import app_of
 
 log = logging.getLogger(__name__)
 
-MARKERS_WAIT_S = 1.0
-"""How long a producer's first write waits for the markers of its last transaction. They are as good
-as written when EndTxn is answered, and a client's own back-off would cost it more."""
-
 
 class Leaders(Protocol):
     """The requests of one broker to another."""
@@ -75,12 +71,14 @@ class LocalLeaders:
         transactions: CoordinatorRuntime[TransactionShard],
         versioned: CoordinatorRuntime[VersionedShard],
         clock: WallClock,
+        markers_wait_s: float,
     ) -> None:
-        """Answer from these."""
+        """Answer from these; a first write waits so long for the markers before it."""
         self._logs = logs
         self._transactions = transactions
         self._versioned = versioned
         self._clock = clock
+        self._markers_wait_s = markers_wait_s
 
     def write_markers(
         self, partition: TopicPartition, markers: Sequence[MarkerToWrite]
@@ -137,7 +135,7 @@ class LocalLeaders:
         producer: ProducerIdAndEpoch,
         partitions: Sequence[TopicPartition],
     ) -> ErrorCode:
-        deadline = Instant(asyncio.get_running_loop().time() + MARKERS_WAIT_S)
+        deadline = Instant(asyncio.get_running_loop().time() + self._markers_wait_s)
         while True:
             loaded = await self._transactions.shard_of(transactional_id)
             # Noted before the question: its answer waits, and the markers may come in meanwhile.

@@ -11,7 +11,6 @@ from fencelog.types import Instant
 log = logging.getLogger(__name__)
 
 SCRATCH_BYTES = 256 * 1024
-SWEEP_INTERVAL_S = 5.0
 
 
 class Server:
@@ -132,7 +131,7 @@ class Server:
     # -- sweeping ------------------------------------------------------------------------------
 
     def _schedule_sweep(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._sweeper = loop.call_later(SWEEP_INTERVAL_S, self._sweep, loop)
+        self._sweeper = loop.call_later(self._config.sweep_interval_s, self._sweep, loop)
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         """Close connections that are idle, dribble a frame (slow loris) or do not read answers."""

@@ -77,7 +77,7 @@ def look_for(fault: Fault, argument: str, find: Find, seed: int = 0) -> Found:
         fault=fault,
         argument=argument,
         effort=effort,
-        problems=tuple(problems),
+        problems=tuple(each.replace(f"{folder}/", "") for each in problems),
         seconds=time.monotonic() - began,
     )
 
