@@ -62,7 +62,7 @@ def own_us(data_dir: Path, record_bytes: int, records: int, requests: int) -> fl
 async def _measure(data_dir: Path, record_bytes: int, records: int, requests: int) -> float:
     config = BrokerConfig(data_dir=str(data_dir), port=0, durability="os")
     async with open_node(config) as node:
-        await node.broker.logs.create_topic(TOPIC, 1, {})
+        await node.broker.controller.create_topic(TOPIC, 1, {})
         times = []
         connection, transport = _connect(node)
         payload = bytes(record_bytes * records)
@@ -78,7 +78,7 @@ async def _measure(data_dir: Path, record_bytes: int, records: int, requests: in
 
 def _connect(node: Node) -> tuple[Connection, Transport]:
     transport = Transport()
-    connection = Connection(node._server, asyncio.get_running_loop())  # noqa: SLF001
+    connection = Connection(node.server, asyncio.get_running_loop())
     connection.connection_made(cast(asyncio.Transport, transport))
     return connection, transport
 

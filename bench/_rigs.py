@@ -108,6 +108,7 @@ async def serve_node(disk: FileDisk, config: BrokerConfig, stop: asyncio.Event) 
         loop.add_signal_handler(signal.SIGUSR1, lambda: say(f"syncs {disk.syncs}"))
     await stop.wait()
     await node.stop()
+    await metadata.close()
 
 
 class Receiver(asyncio.BufferedProtocol):

@@ -1,4 +1,4 @@
-"""The parts of the style that a test can hold: sizes, docstrings, pure rooms, claims as names."""
+"""The parts of the style that a test can check: sizes, docstrings, pure packages, documents."""
 
 import ast
 import re
@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tools.draw_architecture import DIAGRAM, PAGE, draw
 from tools.generate_messages import MESSAGES, PACKAGE, RECORDS
 
 ROOT = Path(__file__).parent.parent
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
-PURE_ROOMS = ("types.py", "errors.py", "wire", "log", "check", "coordination")
+PURE_PACKAGES = ("types.py", "errors.py", "wire", "log", "check", "coordination")
 # A compiled kernel is one loop over bytes; a call per record would cost more than its length.
 KERNELS = ("kernel.py", "kernel_encode.py")
 GENERATED = {PACKAGE / each for each in (MESSAGES, RECORDS)}
@@ -65,11 +66,11 @@ def test_a_file_is_short_says_what_it_is_for_and_leaves_nothing_undone(path: Pat
 
 def is_pure(path: Path) -> bool:
     parts = path.relative_to(ROOT).parts
-    return parts[:2] == ("src", "fencelog") and parts[2] in PURE_ROOMS
+    return parts[:2] == ("src", "fencelog") and parts[2] in PURE_PACKAGES
 
 
 @pytest.mark.parametrize("path", [path for path in WRITTEN if is_pure(path)], ids=name)
-def test_a_pure_room_awaits_nothing(path: Path) -> None:
+def test_a_pure_package_awaits_nothing(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     waits = [each.name for each in functions(tree) if isinstance(each, ast.AsyncFunctionDef)]
     assert not waits, "decide here, wait in the shell"
@@ -80,7 +81,7 @@ def test_a_pure_room_awaits_nothing(path: Path) -> None:
         and isinstance(node.func, ast.Name)
         and node.func.id in {"open", "print", "input"}
     ]
-    assert not opens, "a pure room opens no file and writes to nobody"
+    assert not opens, "a pure package opens no file and prints nothing"
 
 
 def test_the_package_is_light_to_import() -> None:
@@ -113,3 +114,8 @@ def test_every_link_of_a_document_leads_somewhere(path: Path) -> None:
     missing = [target for target in targets if not (path.parent / target).exists()]
     assert not missing
     assert text.startswith("# "), "a document begins with its title"
+
+
+def test_the_diagram_of_the_architecture_shows_the_contracts() -> None:
+    (shown,) = DIAGRAM.findall(PAGE.read_text(encoding="utf-8"))
+    assert shown == draw(), "run `python -m tools.draw_architecture`"

@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -14,6 +14,7 @@ from fencelog.adapters.system_clock import SystemClock, SystemRandom
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.context import Broker
 from fencelog.broker.coordinators.group_requests import GroupRequests
+from fencelog.broker.coordinators.leaders import LocalLeaders
 from fencelog.broker.coordinators.marker_sender import MarkerSender
 from fencelog.broker.coordinators.marker_work import transaction_work, versioned_work
 from fencelog.broker.coordinators.orphaned_transactions import (
@@ -26,12 +27,15 @@ from fencelog.broker.dispatch import Dispatcher
 from fencelog.broker.handlers.table import handlers
 from fencelog.broker.metadata.catalog import (
     GROUP_TOPIC,
+    INTERNAL_TOPICS,
     TRANSACTION_TOPIC,
     VERSIONED_TOPIC,
     Catalog,
 )
+from fencelog.broker.metadata.controller import Controller
 from fencelog.broker.metadata.settings import Settings
 from fencelog.broker.network.server import Server
+from fencelog.broker.observer import Observer
 from fencelog.broker.partitions.log_cleaner import LogCleaner
 from fencelog.broker.partitions.log_flusher import LogFlusher
 from fencelog.broker.partitions.log_manager import LogManager
@@ -41,7 +45,7 @@ from fencelog.coordination.shard import Shard
 from fencelog.coordination.transaction.shard import TransactionLimits, TransactionShard
 from fencelog.coordination.versioned.answers import VersionedLimits
 from fencelog.coordination.versioned.shard import VersionedShard
-from fencelog.errors import NotLeaderError, StorageError
+from fencelog.errors import FencelogError, NotLeaderError, StorageError
 from fencelog.ports import Disk, MetadataStore, Random, WallClock
 from fencelog.storage.directory import DataDirectory
 from fencelog.types import CoordinatorEpoch, ProducerId
@@ -56,7 +60,7 @@ METADATA_FILE = "metadata.sqlite"
 
 @dataclass(frozen=True, kw_only=True)
 class Ports:
-    """The world that a node lives in; the simulator has another one."""
+    """What a node needs of the world; the simulator has ports of its own."""
 
     disk: Disk
     metadata: MetadataStore
@@ -67,8 +71,9 @@ class Ports:
 class Node:
     """A broker from its first file to its last answer.
 
-    Start: directory, logs recovered, coordinators replayed, outstanding markers written, listen: so
-    no reader is served while half of a decided transaction is marked (V6).
+    Start: open the data directory, recover logs, replay coordinators, write outstanding markers,
+    listen: no reader is served while half of a decided transaction is marked (V6). A stop undoes
+    these steps in reverse order, and so does a start that fails.
     """
 
     def __init__(
@@ -76,109 +81,123 @@ class Node:
         config: BrokerConfig,
         ports: Ports,
         *,
+        observer: Observer | None = None,
         new_server: Callable[[BrokerConfig, Dispatcher], Server] = Server,
     ) -> None:
-        """Compose; nothing runs before ``start``. ``new_server`` makes what stands at the port."""
-        self._config = config
+        """Compose; nothing runs before ``start``. ``new_server`` makes what listens at the port."""
+        self.config = config
         self._ports = ports
-        self._new_server = new_server
-        self._flusher = LogFlusher(sync=config.durability == "fsync")
+        self._running = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
-        self.address: tuple[str, int] = (config.host, config.port)
-
-    async def start(self) -> None:
-        """Recover and serve. Raises CorruptionError or StorageError for an unusable directory."""
-        ports, config = self._ports, self._config
-        directory = await DataDirectory.open(ports.disk, ports.random, node_id=config.node_id)
-        catalog = Catalog(ports.metadata)
-        settings = Settings(config, ports.metadata)
-        await settings.load()
-        self._logs = LogManager(
-            ports.disk, directory, catalog, config, settings, ports.random, self._flusher
-        )
-        await self._logs.start()
-        self._coordinator_epoch_seen = highest_coordinator_epoch(self._logs)
-        loop = asyncio.get_running_loop()
-        self._tasks.append(loop.create_task(self._flusher.run()))
-        limits = TransactionLimits(
-            timeout_ms_max=config.transaction_timeout_ms_max,
-            id_expiration_ms=config.transactional_id_expiration_ms,
-            id_check_s=config.transactional_id_check_s,
-        )
-        self._transactions = self._runtime(
-            catalog, TRANSACTION_TOPIC, lambda epoch: TransactionShard(epoch, limits)
+        self._coordinator_epoch_seen = CoordinatorEpoch(-1)
+        clock, metadata = ports.clock, ports.metadata
+        self.flusher = LogFlusher(sync=config.durability == "fsync")
+        self.logs = LogManager(ports.disk, config, self.flusher, observer)
+        self.cleaner = LogCleaner(self.logs, clock, config.compaction_interval_s)
+        catalog = Catalog(metadata)
+        settings = Settings(config, metadata)
+        controller = Controller(config, catalog, settings, self.logs, ports.random)
+        self._open_internal = controller.open_internal
+        self._observer = observer
+        transaction_limits = _transaction_limits(config)
+        self.transactions = self._runtime(
+            TRANSACTION_TOPIC, lambda epoch: TransactionShard(epoch, transaction_limits)
         )
         versioned_limits = VersionedLimits(timeout_ms_max=config.transaction_timeout_ms_max)
-        self._versioned = self._runtime(
-            catalog, VERSIONED_TOPIC, lambda epoch: VersionedShard(epoch, versioned_limits)
+        self.versioned = self._runtime(
+            VERSIONED_TOPIC, lambda epoch: VersionedShard(epoch, versioned_limits)
         )
-        self._groups = self._group_runtime(catalog)
-        self._senders = self._marker_senders()
-        producer_ids = ProducerIds(ports.metadata)
-        await self._resume(catalog, producer_ids)
+        group_limits = _group_limits(config)
+        self.groups = self._runtime(
+            GROUP_TOPIC,
+            lambda epoch: GroupShard(epoch, group_limits),
+            lambda shard, producer_id, commit: shard.replay_marker(producer_id, commit=commit),
+        )
+        leaders = LocalLeaders(self.logs, self.transactions, self.versioned, clock)
+        self.marker_senders = (
+            MarkerSender(
+                self.transactions,
+                lambda shard, committed: transaction_work(shard, committed, clock),
+                leaders,
+            ),
+            MarkerSender(self.versioned, versioned_work, leaders),
+        )
+        self._orphaned = OrphanedTransactions(self.logs, leaders, self.transactions, clock)
         self.broker = Broker(
             config=config,
-            cluster_id=directory.cluster_id,
             catalog=catalog,
-            logs=self._logs,
+            logs=self.logs,
             settings=settings,
-            flusher=self._flusher,
-            transactions=self._transactions,
-            versioned=self._versioned,
-            groups=self._groups,
-            group_requests=self._group_requests,
-            producer_ids=producer_ids,
-            clock=ports.clock,
+            controller=controller,
+            leaders=leaders,
+            transactions=self.transactions,
+            versioned=self.versioned,
+            groups=self.groups,
+            group_requests=GroupRequests(self.groups, clock=clock, random=ports.random),
+            producer_ids=ProducerIds(metadata, observer),
+            clock=clock,
+            observer=observer,
+            address=(config.host, config.port),
         )
-        self._server = self._new_server(config, Dispatcher(self.broker, handlers()))
-        self.address = self.broker.address = await self._server.start()
-        self.cleaner = LogCleaner(self._logs, ports.clock, config.compaction_interval_s)
-        self._upkeep = [loop.create_task(self._keep_up())]
-        if config.compaction_enabled:
-            self._upkeep.append(loop.create_task(self.cleaner.run()))
-        self._tasks += self._upkeep
+        self.server = new_server(config, Dispatcher(self.broker, handlers()))
 
-    def _marker_senders(
-        self,
-    ) -> tuple[MarkerSender[TransactionShard], MarkerSender[VersionedShard]]:
-        clock = self._ports.clock
-        return (
-            MarkerSender(
-                self._transactions,
-                lambda shard, committed: transaction_work(shard, committed, clock),
-                find=self._logs.find,
-                flusher=self._flusher,
-                clock=clock,
-            ),
-            MarkerSender(
-                self._versioned,
-                versioned_work,
-                find=self._logs.find,
-                flusher=self._flusher,
-                clock=clock,
-            ),
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where the broker listens; the port is the real one once it has started."""
+        return self.broker.address
+
+    async def start(self) -> None:
+        """Recover and serve. Where that fails, or is cancelled, nothing is left running or open.
+
+        Raises CorruptionError or StorageError for an unusable directory, and OSError for an address
+        at which it cannot listen.
+        """
+        undo = AsyncExitStack()
+        try:
+            await self._start(undo)
+        except BaseException:
+            try:
+                await undo.aclose()
+            except FencelogError as error:
+                log.error("a failed start could not be undone: %s", error)  # noqa: TRY400
+            raise
+        self._running = undo
+
+    async def _start(self, undo: AsyncExitStack) -> None:
+        broker, config = self.broker, self.config
+        directory = await DataDirectory.open(
+            self._ports.disk, self._ports.random, node_id=config.node_id
         )
+        broker.cluster_id = directory.cluster_id
+        self.logs.start(directory)
+        undo.push_async_callback(self.logs.stop)
+        undo.push_async_callback(broker.controller.stop)
+        await broker.controller.start()
+        self._coordinator_epoch_seen = highest_coordinator_epoch(self.logs)
+        undo.push_async_callback(self._cancel_tasks)
+        self._begin(self.flusher.run())
+        undo.push_async_callback(self.flusher.drained)
+        for runtime in self.runtimes():
+            # What a key is stored under must be found again, whatever the setting says by now.
+            topic = broker.catalog.get(runtime.topic)
+            if topic is not None:
+                runtime.partition_count = topic.partitions
+            undo.push_async_callback(runtime.stop)
+        for sender in self.marker_senders:
+            undo.push_async_callback(sender.stop)
+        await self._resume()
+        undo.push_async_callback(self._stop_upkeep)
+        self._begin(self._keep_up())
+        if config.compaction_enabled:
+            self._begin(self.cleaner.run())
+        undo.push_async_callback(self.server.stop)
+        broker.address = await self.server.start()
+        undo.callback(broker.group_requests.close)
 
     async def stop(self) -> None:
         """Answer what was begun, flush, and close so that the next start trusts the files."""
-        self._group_requests.close()
-        await self._server.stop()
-        transactions, versioned = self._senders
-        await transactions.stop()
-        await versioned.stop()
-        for runtime in self._runtimes():
-            await runtime.stop()
-        await self._flusher.drained()
-        # Not cancelled: a sync that is cut short ends its partition's clean stop.
-        self._stopping.set()
-        self.cleaner.stop()
-        await asyncio.wait(self._upkeep)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)  # noqa: TID251 - all are cancelled
-        await self._logs.stop()
-        await self._ports.metadata.close()
+        await self._running.aclose()
 
     def failure(self) -> BaseException | None:
         """Why a task that must run for ever has ended, or None."""
@@ -191,46 +210,48 @@ class Node:
         """Return when the node cannot go on."""
         await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
 
-    # -- inside --------------------------------------------------------------------------------
-
-    def _runtimes(
+    def runtimes(
         self,
     ) -> tuple[
         CoordinatorRuntime[TransactionShard],
         CoordinatorRuntime[VersionedShard],
         CoordinatorRuntime[GroupShard],
     ]:
-        return (self._transactions, self._versioned, self._groups)
+        """The runtimes of all coordinators."""
+        return (self.transactions, self.versioned, self.groups)
 
-    def _group_runtime(self, catalog: Catalog) -> CoordinatorRuntime[GroupShard]:
-        limits = _group_limits(self._config)
-        groups = self._runtime(
-            catalog,
-            GROUP_TOPIC,
-            lambda epoch: GroupShard(epoch, limits),
-            lambda shard, producer_id, commit: shard.replay_marker(producer_id, commit=commit),
-        )
-        ports = self._ports
-        self._group_requests = GroupRequests(groups, clock=ports.clock, random=ports.random)
-        return groups
+    # -- inside --------------------------------------------------------------------------------
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        """Run what must run for as long as the broker does."""
+        self._tasks.append(asyncio.get_running_loop().create_task(work))
+
+    async def _cancel_tasks(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)  # noqa: TID251 - all are cancelled
+
+    async def _stop_upkeep(self) -> None:
+        """Let upkeep and compaction end by themselves: a sync cut short counts as failed (D2)."""
+        self._stopping.set()
+        self.cleaner.stop()
+        _, *upkeep = self._tasks
+        await asyncio.wait(upkeep)
 
     def _runtime(
         self,
-        catalog: Catalog,
         topic: str,
         new_shard: Callable[[CoordinatorEpoch], S],
         replay_marker: ReplayMarker[S] | None = None,
     ) -> CoordinatorRuntime[S]:
-        # What a key is stored under must be found again, whatever the setting says by now.
-        existing = catalog.get(topic)
         return CoordinatorRuntime(
             topic,
-            existing.partitions if existing else self._config.internal_partitions,
+            self.config.internal_partitions,
             new_shard,
-            open_partition=self._logs.open_internal,
+            open_partition=self._open_internal,
             next_epoch=self._next_coordinator_epoch,
-            flusher=self._flusher,
             clock=self._ports.clock,
+            observer=self._observer,
             replay_marker=replay_marker,
         )
 
@@ -247,47 +268,43 @@ class Node:
             if await self._ports.metadata.put(key, b"%d" % value, expected_version=version):
                 return CoordinatorEpoch(value)
 
-    async def _resume(self, catalog: Catalog, producer_ids: ProducerIds) -> None:
+    async def _resume(self) -> None:
         """Load every shard that has records, and finish what they had decided."""
-        is_whole = not self._logs.internal_offline()
-        for runtime in self._runtimes():
+        catalog = self.broker.catalog
+        is_whole = not any(name.topic in INTERNAL_TOPICS for name in self.logs.offline())
+        for runtime in self.runtimes():
             topic = catalog.get(runtime.topic)
             for index in range(topic.partitions if topic else 0):
-                if self._logs.get(runtime.topic, index) is not None:
+                if self.logs.get(runtime.topic, index) is not None:
                     try:
                         await runtime.load(index)
                     except NotLeaderError as error:
                         log.error("%s", error)  # noqa: TRY400
                         is_whole = False
-        read = {topic for each in self._groups.loaded() for topic in each.shard.topics()}
-        await self._group_requests.forget_topics(
-            [each for each in sorted(read) if not catalog.get(each)]
-        )
-        highest = self._logs.highest_producer_id()
-        for shards in (self._transactions.loaded(), self._versioned.loaded()):
+        read = {topic for each in self.groups.loaded() for topic in each.shard.topics()}
+        gone = [each for each in sorted(read) if not catalog.get(each)]
+        await self.broker.group_requests.forget_topics(gone)
+        highest = self.logs.highest_producer_id()
+        for shards in (self.transactions.loaded(), self.versioned.loaded()):
             for loaded in shards:
                 highest = max(highest, loaded.shard.highest_producer_id())
-        await producer_ids.start_above(ProducerId(highest))
-        recovered = OrphanedTransactions(
-            self._transactions, self._versioned, flusher=self._flusher, clock=self._ports.clock
-        )
-        # First: a marker of a coordinator that was set back would be refused, and waited for.
-        if not is_whole or not await recovered.settle(self._logs):
+        await self.broker.producer_ids.start_above(ProducerId(highest))
+        # First: a marker of a stale coordinator would be refused, and waited for.
+        if not is_whole or not await self._orphaned.end():
             # What a coordinator decided is not known then, and the last stable offsets wait for it.
             log.error("a coordinator is offline: transactions that none lists stay as they are")
-        await recovered.retire(self._logs)
+        await self._orphaned.retire()
         try:
             async with asyncio.timeout(RESUME_TIMEOUT_S):
-                transactions, versioned = self._senders
-                await transactions.drain()
-                await versioned.drain()
+                for sender in self.marker_senders:
+                    await sender.drain()
         except TimeoutError:
             log.error("some markers cannot be written yet; their transactions stay open")  # noqa: TRY400
 
     async def _keep_up(self) -> None:
         """What is due at intervals. A disk that fails here fails the writers, not this task."""
         loop = asyncio.get_running_loop()
-        interval_s = self._config.upkeep_interval_s
+        interval_s = self.config.upkeep_interval_s
         upkeep_at = loop.time() + interval_s
         while True:
             with suppress(TimeoutError):
@@ -299,11 +316,19 @@ class Node:
             if is_due:
                 upkeep_at = loop.time() + interval_s
             try:
-                await self._logs.checkpoint()
+                await self.logs.checkpoint()
                 if is_due:
-                    await self._logs.upkeep(self._ports.clock.now_ms())
+                    await self.logs.upkeep(self._ports.clock.now_ms())
             except StorageError as error:
                 log.error("upkeep is put off: %s", error)  # noqa: TRY400
+
+
+def _transaction_limits(config: BrokerConfig) -> TransactionLimits:
+    return TransactionLimits(
+        timeout_ms_max=config.transaction_timeout_ms_max,
+        id_expiration_ms=config.transactional_id_expiration_ms,
+        id_check_s=config.transactional_id_check_s,
+    )
 
 
 def _group_limits(config: BrokerConfig) -> GroupLimits:
@@ -322,19 +347,18 @@ def _group_limits(config: BrokerConfig) -> GroupLimits:
 async def open_node(config: BrokerConfig) -> AsyncIterator[Node]:
     """A node on the real world: started on entering, cleanly stopped on leaving.
 
-    Raises CorruptionError, and StorageError: a DirectoryInUseError names the broker that has it.
+    However it ends, the disk, the metadata store and the lock of the directory are released. Raises
+    CorruptionError, and StorageError: a DirectoryInUseError names the broker that has it.
     """
-    disk = FileDisk(config.data_dir)
-    lock = DirectoryLock.acquire(config.data_dir)
-    try:
+    async with AsyncExitStack() as undo:
+        lock = DirectoryLock.acquire(config.data_dir)
+        undo.callback(lock.release)
+        disk = FileDisk(config.data_dir)
+        undo.callback(disk.close)
         metadata = await SqliteMetadata.open(Path(config.data_dir) / METADATA_FILE)
+        undo.push_async_callback(metadata.close)
         ports = Ports(disk=disk, metadata=metadata, clock=SystemClock(), random=SystemRandom())
         node = Node(config, ports)
         await node.start()
-        try:
-            yield node
-        finally:
-            await node.stop()
-    finally:
-        disk.close()
-        lock.release()
+        undo.push_async_callback(node.stop)
+        yield node

@@ -11,10 +11,12 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
+
 from fencelog_demo.announce import answer
 from fencelog_demo.events import Event, Follower, write_event
 from fencelog_demo.plan import Blow, Course, Reached
-from fencelog_demo.processes import Process, gone, send, tree
+from fencelog_demo.processes import gone, name_of, send, tree
 
 PAUSE_S = 0.005
 SETTLE_S = 2.0
@@ -30,7 +32,7 @@ class Killer:
         self._folder = folder
         self._course = Course()
         self._pids: dict[str, int] = {}
-        self._frozen: list[Process] = []
+        self._frozen: list[psutil.Process] = []
         self._frozen_at: dict[str, Reached] = {}
         self._thaw_at = 0.0
 
@@ -96,18 +98,18 @@ class Killer:
             batches={name: each.batch for name, each in blow.where.items()},
             point=strike.point,
             killer=os.getpid(),
-            pids={str(process.pid): process.name for process in targets},
+            pids={str(process.pid): name_of(process) for process in targets},
         )
         hit = send(number, targets)
         if strike.freeze:
             self._frozen, self._frozen_at = hit, dict(blow.where)
             return
         for process in hit:
-            gone(process.pid, SETTLE_S)
+            gone(process, SETTLE_S)
         for reached in blow.where.values():
             answer(self._folder, reached.ticket)
 
-    def _targets(self, blow: Blow) -> list[Process]:
+    def _targets(self, blow: Blow) -> list[psutil.Process]:
         role = blow.strike.role
         if role == "worker":
             return [process for each in blow.where.values() for process in tree(each.pid)[:1]]
@@ -115,17 +117,19 @@ class Killer:
         if role == "broker":
             return found[:1]
         # The driver is a Java process; its Python half and its workers must not outlive it here.
-        return sorted(found, key=lambda process: process.name != "java")
+        return sorted(found, key=lambda process: name_of(process) != "java")
 
     def thaw(self) -> None:
         """Wake whom we froze, and let it go on."""
         if not self._frozen:
             return
+        # Logged first: the broker refuses the driver within milliseconds, and only a refusal that
+        # is later than this event counts.
+        pids = {str(process.pid): name_of(process) for process in self._frozen}
+        write_event(self._folder, "woken", signal="SIGCONT", pids=pids)
         for reached in self._frozen_at.values():
             answer(self._folder, reached.ticket)
-        hit = send(signal.SIGCONT, self._frozen)
-        pids = {str(process.pid): process.name for process in hit}
-        write_event(self._folder, "woken", signal="SIGCONT", pids=pids)
+        send(signal.SIGCONT, self._frozen)
         self._frozen = []
 
 

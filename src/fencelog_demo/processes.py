@@ -1,4 +1,4 @@
-"""Processes as the kernel tells of them: trees, signals, exit statuses. Linux only.
+"""Processes of the demo: trees, signals, exit statuses. Linux only.
 
 A stage's orphans come back to the demo's main process (it is their subreaper), which so learns the
 exit status of everything that was killed, grandchildren too.
@@ -9,20 +9,11 @@ import os
 import signal
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
+
+import psutil
 
 PR_SET_CHILD_SUBREAPER = 36
-PROC = Path("/proc")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Process:
-    """One process: its id, its parent, its command's short name."""
-
-    pid: int
-    parent: int
-    name: str
+ENDED = {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}
 
 
 def adopt_orphans() -> None:
@@ -32,41 +23,30 @@ def adopt_orphans() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
 
 
-def processes() -> list[Process]:
-    """All processes that can be seen now."""
-    found = []
-    for folder in PROC.iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
-            stat = (folder / "stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            continue  # it ended while we looked
-        head, _, tail = stat.rpartition(")")
-        name = head.partition("(")[2]
-        found.append(Process(pid=int(folder.name), parent=int(tail.split()[1]), name=name))
-    return found
+def tree(pid: int) -> list[psutil.Process]:
+    """A process and all its descendants, parents before children; empty if it has ended."""
+    try:
+        root = psutil.Process(pid)
+        return [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
 
 
-def tree(pid: int) -> list[Process]:
-    """A process and all its descendants, parents before children."""
-    children: dict[int, list[Process]] = {}
-    everything = processes()
-    for process in everything:
-        children.setdefault(process.parent, []).append(process)
-    found = [process for process in everything if process.pid == pid]
-    for process in found:
-        found.extend(children.get(process.pid, ()))
-    return found
+def name_of(process: psutil.Process) -> str:
+    """The short name of its command; a dash if it has ended."""
+    try:
+        return process.name()
+    except psutil.NoSuchProcess:
+        return "-"
 
 
-def send(number: signal.Signals, targets: Iterable[Process]) -> list[Process]:
+def send(number: signal.Signals, targets: Iterable[psutil.Process]) -> list[psutil.Process]:
     """Signal each of the processes; return those that were there to get it."""
     hit = []
     for process in targets:
         try:
-            os.kill(process.pid, number)
-        except ProcessLookupError:
+            process.send_signal(number)
+        except psutil.NoSuchProcess:
             continue
         hit.append(process)
     return hit
@@ -81,15 +61,14 @@ def exit_status(pid: int) -> int | None:
     return os.waitstatus_to_exitcode(status) if ended else None
 
 
-def gone(pid: int, within_s: float) -> bool:
-    """Return whether the process ends (a corpse counts) within this time."""
+def gone(process: psutil.Process, within_s: float) -> bool:
+    """Return whether the process ends within this time. It is left to its parent to reap."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         try:
-            stat = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return True
-        if stat.rpartition(")")[2].split()[0] in {"Z", "X"}:
+            if process.status() in ENDED:
+                return True
+        except psutil.NoSuchProcess:
             return True
         time.sleep(0.005)
     return False

@@ -82,7 +82,7 @@ def test_a_history_can_be_gzipped_or_come_from_a_pipe(file: Path) -> None:
 def test_a_chart_is_written_beside_the_verdict(file: Path, tmp_path: Path) -> None:
     chart = tmp_path / "chart.svg"
     done = run(file, "--chart", chart)
-    assert (done.returncode, done.stderr) == (0, f"chart in {chart}\n")
+    assert (done.returncode, done.stderr) == (0, f"chart written to {chart}\n")
     assert chart.read_text(encoding="utf-8").startswith("<svg ")
 
 
@@ -92,7 +92,7 @@ def test_a_chart_that_cannot_be_written_does_not_look_like_a_verdict(
     done = run(file, "--chart", tmp_path / "none" / "chart.svg")
     assert done.returncode == 2
     assert done.stdout.startswith("VALID: no anomaly\n")
-    assert done.stderr.startswith(f"error: no chart: {tmp_path}/none/chart.svg: No such file")
+    assert done.stderr.startswith(f"error: --chart: {tmp_path}/none/chart.svg: No such file")
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Consumer
 
-from tests.cli.test_verbs import Cli
 from tests.support.broker import BrokerProcess
+from tests.support.cli import Cli
 from tests.support.stock import Confluent, ToSend
 
 

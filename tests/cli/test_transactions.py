@@ -12,7 +12,7 @@ from fencelog.client.model import Joined
 from fencelog.errors import RequestError
 from fencelog.testing import LocalBroker
 from fencelog.types import TopicPartition
-from tests.cli.test_verbs import DEADLINE_S, Cli
+from tests.support.cli import DEADLINE_S, Cli
 from tests.support.hanging import hang
 
 STRANGER = 900
@@ -32,9 +32,9 @@ def cli(broker: LocalBroker) -> Cli:
 
 
 def hang_in(broker: LocalBroker, partition: int = 1) -> None:
-    life = broker._life
-    assert life is not None
-    life.run(hang(life._node, "t", STRANGER, partition=partition))
+    node = broker._node
+    assert node is not None
+    node.run(hang(node._node, "t", STRANGER, partition=partition))
 
 
 def test_what_hangs_is_found_shown_and_aborted(broker: LocalBroker, cli: Cli) -> None:  # E17

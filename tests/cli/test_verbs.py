@@ -1,56 +1,16 @@
 """Each verb as a script calls it: data on stdout, words on stderr, an exit status to rely on."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support.broker import BrokerProcess
+from tests.support.cli import DEADLINE_S, Cli
 from tests.support.stock import Confluent, ToSend
-
-DEADLINE_S = 30.0
-ENVIRONMENT = {**os.environ, "NO_COLOR": "1", "COLUMNS": "120"}
-
-
-class Cli:
-    """Runs ``fencelog`` against one broker."""
-
-    def __init__(self, address: str) -> None:
-        """Point it at this broker, as a user's environment would."""
-        self.environment = {**ENVIRONMENT, "FENCELOG_BOOTSTRAP_SERVERS": address}
-
-    def run(self, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-        """Run and return, whatever the status."""
-        return subprocess.run(
-            [sys.executable, "-m", "fencelog", *arguments],
-            input=stdin,
-            capture_output=True,
-            timeout=DEADLINE_S,
-            env=self.environment,
-            check=False,
-        )
-
-    def out(self, *arguments: str, stdin: bytes = b"") -> bytes:
-        """Stdout of a run that must succeed."""
-        done = self.run(*arguments, stdin=stdin)
-        assert done.returncode == 0, done.stderr.decode()
-        return done.stdout
-
-    def json(self, *arguments: str, stdin: bytes = b"") -> Any:
-        """Stdout of a run that must succeed, as the one JSON document that it is."""
-        return json.loads(self.out(*arguments, stdin=stdin))
-
-    def refused(self, status: int, *arguments: str, stdin: bytes = b"") -> str:
-        """Stderr of a run that must end with this status and print no data."""
-        done = self.run(*arguments, stdin=stdin)
-        assert done.returncode == status, (done.returncode, done.stderr.decode())
-        assert done.stdout == b""
-        return done.stderr.decode()
 
 
 @pytest.fixture
@@ -116,6 +76,17 @@ def test_lines_of_stdin_are_produced_and_consumed_again(cli: Cli, topic: str) ->
     assert cli.out("topic", "consume", topic, "-e", "-f", r"%p/%o %v\n") == (
         b"0/0 one\n0/1 two\n0/2 three\n"
     )
+
+
+def test_a_partition_that_does_not_exist_is_a_usage_error(cli: Cli, topic: str) -> None:
+    cli.out("topic", "create", topic)
+    refused = cli.refused(2, "topic", "produce", topic, "-p", "7", stdin=b"one")
+    assert f"error: topic {topic} has no partition 7, only 0 to 0\n" in refused
+
+
+def test_an_error_names_its_code_once(cli: Cli, topic: str) -> None:
+    cli.out("topic", "create", topic)
+    assert cli.refused(1, "topic", "create", topic).count("TOPIC_ALREADY_EXISTS") == 1
 
 
 def test_what_consume_writes_produce_reads_back(cli: Cli, topic: str) -> None:
@@ -234,7 +205,7 @@ def test_an_unreachable_broker_has_a_status_of_its_own(cli: Cli) -> None:
     said = cli.refused(3, "topic", "list", *where)
     assert "error: cannot connect to broker 127.0.0.1:1: connection refused; " in said
     assert said.count("NETWORK_EXCEPTION") == 1
-    assert "hint: is the broker running?" in said
+    assert "hint: check that the broker is running" in said
 
 
 def test_a_reader_that_has_seen_enough_ends_consume_quietly(

@@ -178,7 +178,7 @@ def test_records_that_retention_deleted_are_a_loss_and_not_a_gap(
             producer.send(topic, b"v")
         with pytest.raises(DataLossError, match=f"{topic}-0 ends at offset 1"):
             list(client.fetch(place, 100, 200))
-        with pytest.raises(DataLossError, match="nothing visible at offset 1"):
+        with pytest.raises(DataLossError, match="no visible record from offset 1"):
             list(client.fetch(place, 0, 50))
 
 

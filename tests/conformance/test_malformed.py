@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.headers import read_request_header
-from tests.proofs._fuzz_damage import KINDS, Damage
-from tests.proofs._fuzz_messages import KEYS_AND_VERSIONS, a_request
 from tests.proofs._fuzz_target import read_answer
 from tests.support.broker import BrokerProcess
+from tests.support.damage import KINDS, Damage
 from tests.support.proxy import read_exactly
+from tests.support.requests import KEYS_AND_VERSIONS, a_request
 from tests.support.stock import Confluent, ToSend
 
 

@@ -1,4 +1,4 @@
-"""The audit finds a planted loss, duplicate, aborted row, changed event and wrong total."""
+"""The audit finds a loss, duplicate, aborted row, changed event and wrong total."""
 
 import ast
 import json
@@ -56,14 +56,14 @@ def test_a_faultless_run_passes_with_the_promised_line(source, events, totals) -
     assert findings.totals_checked > 100
 
 
-def test_a_planted_loss_is_found(source, events, totals) -> None:
+def test_a_loss_is_found(source, events, totals) -> None:
     findings = audit.audit(source, events[:100] + events[101:], totals)
     assert not findings.passed
     assert findings.verdict() == "audit: 674 in, 673 out, 1 lost, 0 duplicated"
     assert findings.examples["lost"] == [str(list(source)[100])]
 
 
-def test_a_planted_duplicate_is_found(source, events, totals) -> None:
+def test_a_duplicate_is_found(source, events, totals) -> None:
     findings = audit.audit(source, [*events, events[7]], totals)
     assert not findings.passed
     assert findings.verdict() == "audit: 674 in, 675 out, 0 lost, 1 duplicated"
@@ -75,7 +75,7 @@ def test_a_loss_does_not_make_up_for_a_duplicate(source, events, totals) -> None
     assert not findings.passed
 
 
-def test_a_planted_row_of_an_aborted_transaction_is_found(source, events, totals) -> None:
+def test_a_row_of_an_aborted_transaction_is_found(source, events, totals) -> None:
     key, facts = next(iter(source.items()))
     findings = audit.audit(source, [event_of(key, facts, "abort"), *events[1:]], totals)
     assert not findings.passed

@@ -1,4 +1,4 @@
-"""The audit as a program, against a real broker, with faults planted by a stock client."""
+"""The audit as a program, against a real broker, with faults that a stock client wrote."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ def write(address: str, *, lost: int = 0, doubled: int = 0, aborted: int = 0) ->
     rows = [dict(zip(names + more, (*key, *facts), strict=True)) for key, facts in source.items()]
     marked = [{**row, "fate": "abort"} for row in rows]
     told = [{**row, "fate": "commit"} for row in rows]
-    producer = Producer({"bootstrap.servers": address, "transactional.id": "planted"})
+    producer = Producer({"bootstrap.servers": address, "transactional.id": "broken"})
     producer.init_transactions(30)
     for events, commit in (
         (marked, False),
@@ -57,12 +57,12 @@ def test_only_committed_rows_are_seen_and_the_audit_passes(broker: BrokerProcess
     assert run_audit(broker.address) == (0, "audit: 169 in, 169 out, 0 lost, 0 duplicated")
 
 
-def test_planted_faults_fail_the_audit(broker: BrokerProcess) -> None:
+def test_faults_fail_the_audit(broker: BrokerProcess) -> None:
     write(broker.address, lost=3, doubled=2)
     assert run_audit(broker.address) == (1, "audit: 169 in, 168 out, 3 lost, 2 duplicated")
 
 
-def test_a_planted_aborted_row_fails_the_audit(broker: BrokerProcess) -> None:
+def test_an_aborted_row_fails_the_audit(broker: BrokerProcess) -> None:
     write(broker.address, aborted=1)
     status, line = run_audit(broker.address)
     assert (status, line) == (

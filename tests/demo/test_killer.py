@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from fencelog_demo.announce import ANSWERS, announce
 from fencelog_demo.events import Event, Follower, write_event
 from fencelog_demo.killer import Killer
 from fencelog_demo.plan import PIPELINES
-from fencelog_demo.processes import describe, gone, processes, send, tree
+from fencelog_demo.processes import describe, gone, send, tree
 
 SLEEPER = (
     "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
@@ -46,9 +47,8 @@ def until(fact: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def state_of(pid: int) -> str:
-    """The kernel's letter for a process's state."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+def frozen(process: "subprocess.Popen[bytes]") -> bool:
+    return psutil.Process(process.pid).status() == psutil.STATUS_STOPPED
 
 
 def reached(point: str, batch: int, pid: int, ticket: str, pipeline: str) -> Event:
@@ -102,12 +102,12 @@ def test_who_waits_for_the_other_pipeline_is_not_answered_yet(tmp_path: Path, st
 
 def test_a_driver_dies_with_its_whole_tree(tmp_path: Path, start) -> None:
     driver = start()
-    family = [process.pid for process in tree(driver.pid)]
+    family = tree(driver.pid)
     killer = killer_after(tmp_path, 2)
     killer.hear(started("driver", driver))
     both_reach(killer, "before-commit", 9, [1, 1], "t")
     assert driver.wait(10) == -signal.SIGKILL
-    assert all(gone(pid, 5) for pid in family)
+    assert all(gone(process, 5) for process in family)
 
 
 def test_the_frozen_driver_wakes_when_its_successor_has_done_its_batches(tmp_path, start) -> None:
@@ -115,15 +115,33 @@ def test_the_frozen_driver_wakes_when_its_successor_has_done_its_batches(tmp_pat
     killer = killer_after(tmp_path, 4)
     killer.hear(started("driver", zombie))
     both_reach(killer, "before-commit", 7, [zombie.pid] * 2, "frozen")
-    until(lambda: state_of(zombie.pid) == "T")
+    until(lambda: frozen(zombie))
     assert answered(tmp_path, "frozen") == [False, False]
     killer.hear(started("driver", successor))
     both_reach(killer, "after-commit", 6, [successor.pid] * 2, "t6")
     assert answered(tmp_path, "frozen") == [False, False]
     both_reach(killer, "after-commit", 7, [successor.pid] * 2, "t7")
-    until(lambda: (killer.look(), state_of(zombie.pid))[1] == "S")
+    until(lambda: (killer.look(), not frozen(zombie))[1])
     assert answered(tmp_path, "frozen") == [True, True]
-    assert state_of(successor.pid) == "S"
+    assert not frozen(successor)
+
+
+def test_the_wake_up_is_logged_before_anybody_wakes(
+    tmp_path: Path, start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = start()
+    killer = killer_after(tmp_path, 4)
+    killer.hear(started("driver", driver))
+    both_reach(killer, "before-commit", 7, [driver.pid] * 2, "frozen")
+    logged: list[str] = []
+
+    def send_later(number: signal.Signals, targets: list[psutil.Process]) -> list[psutil.Process]:
+        logged.extend(event.kind for event in Follower(tmp_path).new())
+        return send(number, targets)
+
+    monkeypatch.setattr("fencelog_demo.killer.send", send_later)
+    killer.thaw()
+    assert logged[-1] == "woken"
 
 
 def test_who_is_not_meant_goes_on_at_once(tmp_path: Path) -> None:
@@ -150,9 +168,12 @@ def test_half_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
     assert [event.kind for event in follower.new()] == ["two"]
 
 
-def test_this_process_is_seen_with_its_parent() -> None:
-    (me,) = [process for process in processes() if process.pid == os.getpid()]
-    assert me.parent == os.getppid()
+def test_a_process_that_has_ended_has_no_tree_and_gets_no_signal() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        found = tree(process.pid)
+        assert [each.pid for each in found] == [process.pid]
+    assert send(signal.SIGCONT, found) == []
+    assert tree(process.pid) == []
 
 
 @pytest.mark.parametrize(

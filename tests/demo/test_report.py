@@ -75,6 +75,14 @@ def test_the_page_needs_nothing_beside_it_and_names_pids_and_statuses(outcomes) 
     assert PASSED["verdict"] in page
 
 
+def test_the_page_shows_a_name_with_markup_as_text(outcomes) -> None:
+    exact, plain = outcomes
+    named = replace(exact, lives=(replace(exact.lives[0], label="<i>broker"),))
+    page = report.page([named, plain], b"\x89PNG", total_s=99.0, quick=True)
+    assert "&lt;i&gt;broker" in page
+    assert "<i>" not in page
+
+
 def test_the_table_sets_both_modes_side_by_side(outcomes, capsys: pytest.CaptureFixture) -> None:
     report.print_table(outcomes, total_s=99.0)
     printed = capsys.readouterr().out

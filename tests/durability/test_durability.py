@@ -1,6 +1,5 @@
 """D1 and D2 as a process shows them: nothing is answered before it is where the answer says."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,10 @@ from tests.durability._audit import (
     PRODUCE,
     Audit,
 )
-from tests.durability.scenario import RECORDS, SENT, live, live_twice
-from tests.proofs._breaks import Break, plant
+from tests.durability._faults import WRITTEN, find_in_trace, tail_after_a_kill
+from tests.durability.scenario import RECORDS, SENT, live
+from tests.proofs._found import look_for
+from tests.support.faults import Fault, found_by
 
 EVERY_PROMISE = {
     PRODUCE,
@@ -29,69 +30,6 @@ EVERY_PROMISE = {
     JOIN,
     COMMIT_VERSION,
 }
-BREAKS = (
-    Break(
-        name="files are not synced",
-        rule="D1",
-        file="storage/partition_store.py",
-        sound="        await segment.file.sync()\n",
-        broken="        pass\n",
-    ),
-    Break(
-        name="new names are not synced",
-        rule="D1",
-        file="storage/partition_store.py",
-        sound="                await self._sync_names()\n                while self._syncing:\n",
-        broken="                while self._syncing:\n",
-    ),
-    Break(
-        name="new partitions are not synced",
-        rule="D1",
-        file="storage/partition_store.py",
-        sound="        await disk.sync_directory(parent_of(directory))\n",
-        broken="",
-    ),
-    Break(
-        name="answers do not wait for the sync",
-        rule="D1",
-        file="broker/partitions/log_flusher.py",
-        sound="            self._syncing.add(partition)\n",
-        broken=(
-            "            self._syncing.add(partition)\n            partition.flushed(end_offset)\n"
-        ),
-    ),
-    Break(
-        name="metadata is not synced",
-        rule="D1",
-        file="adapters/sqlite_metadata.py",
-        sound="PRAGMA synchronous = FULL",
-        broken="PRAGMA synchronous = OFF",
-    ),
-)
-WRITTEN, NAMED, METADATA = "was written and not synced", "the name", "synchronous = 0"
-SEEN_AS = {
-    "files are not synced": WRITTEN,
-    "new names are not synced": NAMED,
-    "new partitions are not synced": NAMED,
-    "answers do not wait for the sync": WRITTEN,
-    "metadata is not synced": METADATA,
-}
-RECOVERY_BREAKS = (
-    Break(
-        name="the copied tail is not synced",
-        rule="D2",
-        file="storage/recover.py",
-        sound="            await new.sync()\n",
-        broken="",
-    ),
-    Break(
-        name="the tail is left as it is",
-        rule="D2",
-        file="storage/recover.py",
-        sound="        await self._rewrite(builder, base_offsets, cut=bad is not None)\n",
-        broken="",
-    ),
-)
 
 
 @pytest.fixture(scope="module")
@@ -120,11 +58,11 @@ def test_topics_and_producer_ids_are_stored_before_the_answer(life: Path) -> Non
     assert audit.commits_for[INIT_PRODUCER_ID] >= 1, "a block of ids"
 
 
-@pytest.mark.parametrize("broken", BREAKS, ids=lambda each: each.name.replace(" ", "-"))
-def test_a_sync_that_is_taken_out_is_missed(broken: Break, tmp_path: Path) -> None:  # D1
-    environment = plant(broken, tmp_path)
-    audit = Audit(RECORDS).read(live(tmp_path, durability="fsync", environment=environment))
-    assert any(SEEN_AS[broken.name] in each for each in audit.problems), audit.problems
+@pytest.mark.parametrize("fault", found_by("durability"), ids=lambda each: each.name)
+def test_a_sync_that_is_taken_out_is_missed(fault: Fault) -> None:  # D1, D2
+    (argument,) = fault.arguments("durability")
+    found = look_for(fault, argument, find_in_trace)
+    assert found.problems, found
 
 
 def test_answers_in_os_mode_wait_for_the_write_and_not_for_the_sync(tmp_path: Path) -> None:  # D1
@@ -139,21 +77,3 @@ def test_a_tail_that_was_never_synced_is_synced_after_a_kill_before_anything_is_
     audit = tail_after_a_kill(tmp_path, {})
     assert audit.problems == []
     assert audit.unsynced == {}
-
-
-@pytest.mark.parametrize("broken", RECOVERY_BREAKS, ids=lambda each: each.name.replace(" ", "-"))
-def test_a_sync_that_is_taken_out_of_recovery_is_missed(
-    broken: Break, tmp_path: Path
-) -> None:  # D2
-    audit = tail_after_a_kill(tmp_path, plant(broken, tmp_path))
-    assert any(WRITTEN in each for each in audit.problems), audit.problems
-
-
-def tail_after_a_kill(folder: Path, environment: Mapping[str, str]) -> Audit:
-    """What is wrong with the answers of a second life in fsync mode, after one without syncs."""
-    first, second = live_twice(folder, environment=environment)
-    audit = Audit(RECORDS).read(first)
-    (unsynced,) = audit.unsynced
-    assert Path(unsynced).parent.name == f"{RECORDS}-0"
-    audit.problems.clear()
-    return audit.read(second)

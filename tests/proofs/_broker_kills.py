@@ -239,7 +239,7 @@ def run(
 ) -> Verdict:
     """Kill a broker that many times under load, then read and judge.
 
-    ``environment`` is the broker's: with it a planted break runs in the product's place.
+    ``environment`` is the broker's: a copy of the source with a fault may run in its place.
     """
     chance = random.Random(seed)
     began = time.monotonic()

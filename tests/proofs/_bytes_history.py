@@ -22,7 +22,7 @@ from fencelog_sim.world.clocks import SimRandom
 from fencelog_sim.world.disk import PowerCut, SimDisk
 from fencelog_sim.world.disk_image import Directory, Inode
 from tests.proofs._bytes_meaning import Meaning, meaning_of
-from tests.unit.storage.world import NOW_MS, World, batch_of, run
+from tests.support.storage import NOW_MS, World, batch_of, run
 
 PARTITION = TopicPartition("t", 0)
 STOPS = ("clean", "crash", "crash, all synced", "crash, little synced")

@@ -20,7 +20,7 @@ from fencelog_sim.world.clocks import SimRandom
 from fencelog_sim.world.disk import SimDisk
 from tests.proofs._bytes_history import PARTITION, STOPS, Left, base_of, disk_of
 from tests.proofs._bytes_meaning import Meaning, disagreement, meaning_of
-from tests.unit.storage.world import DIRECTORY, TOPIC_ID
+from tests.support.storage import DIRECTORY, TOPIC_ID
 
 CUT, FLIP = "cut", "flip"
 REFUSED, OFFLINE, SHORTER, REBUILT, SAME, MOVED = OUTCOMES = (

@@ -1,18 +1,22 @@
 """The dated report of the proof of every byte."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from tests.proofs._bytes_breaks import BREAKS, STRIDE
 from tests.proofs._bytes_history import PROGRAMS, all_left
 from tests.proofs._bytes_judge import OUTCOMES
+from tests.proofs._found import Found, section
 from tests.proofs._report import commit, head
 
 if TYPE_CHECKING:
     from tests.proofs.bytes import Counts
 
+FAULTS_PROSE = """\
+Every 11th place, with a copy of the source that has one fault, up to the first history with
+problems.
+"""
 PROSE = """\
 Each history is made by the product on the simulated disk, in both durability modes, and ended by
 a clean stop or by a kill with the recovery point close to the end, at it, or far back (the latter
@@ -62,13 +66,13 @@ cannot be told.
 
 def report(
     counts: "Counts",
-    found: Mapping[str, int],
+    found: Sequence[Found],
     began: datetime,
     seconds: tuple[float, float],
 ) -> str:
     """The report as Markdown."""
     total = sum(counts.outcomes.values())
-    missed = [name for name, problems in found.items() if not problems]
+    missed = [each for each in found if not each.problems]
     lines = [
         *head(
             "Crash at every byte",
@@ -89,14 +93,7 @@ def report(
         "",
         MEANINGS,
         COMPARED,
-        "## It can fail",
-        "",
-        f"Every {STRIDE}th fault, over a copy of the source with one check taken out, up to the",
-        "first history that has problems.",
-        "",
-        "| taken out | rule | so that | problems |",
-        "|---|---|---|---:|",
-        *(f"| {b.name} | {b.rule} | {b.says} | {found[b.name] or 'NOT FOUND'} |" for b in BREAKS),
+        *section(found, FAULTS_PROSE.splitlines()),
     ]
     return "\n".join([*lines, *_problems(counts.problems)]) + "\n"
 

@@ -40,7 +40,7 @@ class Script:
     disk_mebibytes: int = 4096
     """Client ids whose EndTxn the proxy does not hold; ``_chaos_holds``."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """The broker's: with it a planted break runs in the product's place."""
+    """The broker's: a copy of the source with a fault may run in its place."""
 
 
 @dataclass

@@ -8,13 +8,14 @@ from importlib.metadata import version
 from typing import Self
 
 from fencelog.check.verdict import ERRORS
-from tests.proofs._breaks import Break
 from tests.proofs._chaos_chapter import Outcome
 from tests.proofs._chaos_check import Checked
 from tests.proofs._chaos_holds import END
 from tests.proofs._chaos_nemesis import number_of
-from tests.proofs._report import head, planted, verdict_on
+from tests.proofs._found import Found, section, summary
+from tests.proofs._report import head
 
+FAULTS_PROSE = ["Short chapters of the same chaos, over a copy of the source with one fault."]
 PROSE = """\
 In each chapter a broker is started on an empty file system of its own (ext4 on a loop device,
 where mounting is permitted). Every client of a workload is a process of its own that reaches it
@@ -83,16 +84,6 @@ class Chapter:
         return self.own_problems + (self.checked.problems if self.checked else ["never checked"])
 
 
-@dataclass(frozen=True)
-class Found:
-    """What chaos found where a break was planted."""
-
-    broken: Break
-    seconds: float
-    faults: int
-    problems: tuple[str, ...]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Proof:
     """All that was run."""
@@ -103,7 +94,7 @@ class Proof:
     chapters: list[Chapter]
     ends_alone: list[Chapter] = field(default_factory=list)
     """Chapters that held nothing but EndTxn."""
-    breaks: list[Found] = field(default_factory=list)
+    found: list[Found] = field(default_factory=list)
 
     @property
     def problems(self) -> list[str]:
@@ -113,11 +104,11 @@ class Proof:
 
     @property
     def holds(self) -> bool:
-        """Something was checked, no promise broken, and no planted break overlooked."""
+        """Something was checked, no promise broken, and no fault overlooked."""
         return (
             self.sum("sends acknowledged") > 0
             and not self.problems
-            and all(each.problems for each in self.breaks)
+            and all(each.problems for each in self.found)
         )
 
     def sum(self, count: str, chapters: Iterable[Chapter] | None = None) -> int:
@@ -138,11 +129,10 @@ class Proof:
     @property
     def summary(self) -> str:
         """One line."""
-        found = sum(1 for each in self.breaks if each.problems)
         return (
             f"{self.sum('sends acknowledged'):,} acknowledged records and "
             f"{self.sum('records polled'):,} polled ones checked, {len(self.problems)} bad; "
-            f"{found} of {len(self.breaks)} planted breaks found"
+            f"{summary(self.found)}"
         )
 
 
@@ -168,7 +158,7 @@ def report(proof: Proof) -> str:
         *_faults(proof),
         *_problems(proof),
         *_ends_alone(proof),
-        *_breaks(proof.breaks),
+        *section(proof.found, FAULTS_PROSE),
     ]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -295,27 +285,6 @@ def _ends_alone(proof: Proof) -> list[str]:
         *ENDS_PROSE.splitlines(),
         "",
         *ENDS_HEAD,
-        *rows,
-        "",
-    ]
-
-
-def _breaks(breaks: list[Found]) -> list[str]:
-    if not breaks:
-        return []
-    rows = [
-        f"| {planted(each.broken)} | {each.faults} | {each.seconds:.0f} | "
-        f"{verdict_on(each.problems)} |"
-        for each in breaks
-    ]
-    return [
-        "## It can fail",
-        "",
-        "The source is copied, one place of the copy broken, and short chapters of the same chaos",
-        "played over it until one turns red.",
-        "",
-        "| planted | rule | file | faults | seconds | problems | the first |",
-        "|---|---|---|---:|---:|---|---|",
         *rows,
         "",
     ]

@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import version as version_of
 
-from tests.proofs._delays_breaks import Break
 from tests.proofs._delays_play import STUCK_AFTER_TIMEOUT_S, Outcome
 from tests.proofs._delays_schedule import Kind
 from tests.proofs._delays_stock import Stock
+from tests.proofs._found import Found, section, summary
 from tests.proofs._report import head
 
+FAULTS_PROSE = [
+    "Schedules, before a copy of the source with one fault, and again without any delay."
+]
 PROSE = """\
 A producer at the level of messages consumes, transforms and produces: in each transaction it writes
 to two partitions and commits its group's offset on one of two input partitions; it begins each from
@@ -76,24 +79,6 @@ class Part:
 
 
 @dataclass(kw_only=True)
-class Broken:
-    """What became of a planted break: one problem of each schedule that has any."""
-
-    broken: Break
-    schedules: int
-    problems: list[str]
-    without_delay: list[str]
-
-    @property
-    def summary(self) -> str:
-        """One line."""
-        return (
-            f"planted, {self.broken.bug.name}: {len(self.problems)} of {self.schedules} wrong, "
-            f"{len(self.without_delay)} without a delay"
-        )
-
-
-@dataclass(kw_only=True)
 class Proof:
     """All that was run."""
 
@@ -102,7 +87,7 @@ class Proof:
     command: str
     parts: Sequence[Part]
     stock: Sequence[Stock]
-    breaks: Sequence[Broken]
+    faults: Sequence[Found]
 
     @property
     def broken_promises(self) -> list[str]:
@@ -123,8 +108,8 @@ class Proof:
 
     @property
     def holds(self) -> bool:
-        """No promise broken, no break overlooked."""
-        return not self.broken_promises and all(each.problems for each in self.breaks)
+        """No promise broken, no fault overlooked."""
+        return not self.broken_promises and all(each.problems for each in self.faults)
 
     @property
     def summary(self) -> str:
@@ -137,8 +122,7 @@ class Proof:
             f"{schedules:,} schedules, {promised:,} of them under a promise: "
             f"{len(self.broken_promises)} broken; {wrong} of the other "
             f"{schedules - promised:,} wrong; {sum(each.schedules for each in self.stock)} of "
-            f"stock clients; {sum(1 for each in self.breaks if each.problems)} of "
-            f"{len(self.breaks)} planted breaks found"
+            f"stock clients; {summary(self.faults)}"
         )
 
 
@@ -160,7 +144,7 @@ def report(proof: Proof) -> str:
     ]
     for part in proof.parts:
         lines += _arrivals(part)
-    lines += [*_stock_lines(proof.stock), *_break_lines(proof.breaks)]
+    lines += [*_stock_lines(proof.stock), *section(proof.faults, FAULTS_PROSE)]
     if broken := proof.broken_promises:
         lines += ["## Broken promises", "", *(f"- {each}" for each in broken[:40]), ""]
     return "\n".join(lines).rstrip() + "\n"
@@ -244,27 +228,5 @@ def _stock_lines(stock: Sequence[Stock]) -> list[str]:
         lines.append(
             f"| {name} | {each.schedules} | {each.late} | {each.committed} | {each.aborted} "
             f"| {len(each.problems)} |"
-        )
-    return [*lines, ""]
-
-
-def _break_lines(breaks: Sequence[Broken]) -> list[str]:
-    if not breaks:
-        return []
-    lines = [
-        "## It can fail",
-        "",
-        "The source is copied, one thing in the copy taken away, and schedules played before it.",
-        "",
-        "| planted | so that | version | schedules | wrong | wrong without delays | the first |",
-        "|---|---|---:|---:|---:|---:|---|",
-    ]
-    for each in breaks:
-        bug = each.broken.bug
-        wrong = len(each.problems) or "**NOT FOUND**"
-        first = each.problems[0].replace("|", "/").replace("\n", " ")[:140] if each.problems else ""
-        lines.append(
-            f"| {bug.name} | {bug.says} | {each.broken.kind.version} | {each.schedules} | {wrong} "
-            f"| {len(each.without_delay)} | {first} |"
         )
     return [*lines, ""]

@@ -17,7 +17,7 @@ from fencelog.wire import hot
 from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from fencelog.wire.records import RecordToWrite, build_batch
-from tests.proofs._fuzz_messages import frame_of
+from tests.support.requests import frame_of
 
 TOPIC = "bystander"
 PAUSE_S = 0.01

@@ -15,8 +15,8 @@ from random import Random
 import atheris
 
 with atheris.instrument_imports(include=["fencelog"]):
-    from tests.proofs._fuzz_damage import mutated
     from tests.proofs._fuzz_target import Target
+    from tests.support.damage import mutated
 
 PLACE = Path(os.environ["FENCELOG_FUZZ_PLACE"])
 """Where the tally and the findings go."""

@@ -17,7 +17,7 @@ from fencelog.wire.hot.fetch import TOPIC_IDS_FROM, write_fetch_request
 from fencelog.wire.hot.produce import write_produce_request
 from fencelog.wire.message import Message, Structure
 from fencelog.wire.records import RecordToWrite, build_batch
-from tests.proofs._fuzz_messages import fields_of, frame_of, request_classes
+from tests.support.requests import fields_of, frame_of, request_classes
 
 WIDE, PARTITIONS = "wide", 64
 """A topic of the broker under test, and how many partitions it has."""

@@ -26,10 +26,10 @@ from fencelog.wire.messages.create_topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
-from tests.proofs._fuzz_damage import SIZE, join, mutated
 from tests.proofs._fuzz_heavy import PARTITIONS, WIDE, heavies
-from tests.proofs._fuzz_messages import KEYS_AND_VERSIONS, a_request, frame_of
 from tests.support.broker import BrokerProcess
+from tests.support.damage import SIZE, join, mutated
+from tests.support.requests import KEYS_AND_VERSIONS, a_request, frame_of
 
 ROOT = Path(__file__).parent.parent.parent
 TURN_MS_MAX = 100.0

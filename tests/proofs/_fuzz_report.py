@@ -13,11 +13,11 @@ from fencelog.errors import WireError
 from fencelog.wire.api_versions import SUPPORTED, ApiKey
 from fencelog.wire.headers import read_request_header
 from fencelog.wire.primitives import REQUEST_ITEMS_MAX
-from tests.proofs._fuzz_damage import split
 from tests.proofs._fuzz_heavy import heavies
 from tests.proofs._fuzz_live import TURN_MS_MAX, Latencies, Live, late_share
 from tests.proofs._fuzz_target import ALLOCATED_AN_ITEM, ALLOCATED_PLAIN, allocated
 from tests.proofs._report import commit, head
+from tests.support.damage import split
 
 GUIDED_PROSE = """\
 Streams of requests over connections of a whole node in the fuzzer's process, without sockets. They

@@ -33,8 +33,8 @@ from fencelog.wire.headers import (
 )
 from fencelog.wire.message import Message
 from fencelog.wire.primitives import REQUEST_ITEMS_MAX, Reader
-from tests.proofs._fuzz_damage import split
-from tests.proofs._fuzz_messages import all_modules, request_classes
+from tests.support.damage import split
+from tests.support.requests import all_modules, request_classes
 
 LOOP_TURNS_MAX = 40
 """A request that waits for something, a fetch for data, is left after so many."""
@@ -225,7 +225,7 @@ class Target:
             ("compacted", 1, {"cleanup.policy": "compact"}),
             ("several", 4, {}),
         ):
-            await node.broker.logs.create_topic(name, count, settings)
+            await node.broker.controller.create_topic(name, count, settings)
 
     def _stop(self) -> None:
         self._loop.run_until_complete(self._opened.__aexit__(None, None, None))
@@ -273,7 +273,7 @@ class Target:
     async def _feed(self, stream: bytes) -> None:
         assert self._node is not None
         transport = _Transport()
-        connection = Connection(self._node._server, self._loop)
+        connection = Connection(self._node.server, self._loop)
         connection.connection_made(transport)
         position = 0
         while position < len(stream) and not transport.is_closed:

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from tests.proofs._breaks import Break
+from tests.support.faults import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 REPORTS = ROOT / "docs/internals/proofs"
 
 
@@ -63,14 +62,11 @@ def commit() -> str:
     return f"commit {git('rev-parse', 'HEAD')}" + (" with changes in `src`" if changed else "")
 
 
-def planted(broken: Break) -> str:
-    """The cells that tell of a break: what, against which rule, where."""
-    return f"{broken.name} | {broken.rule} | `{broken.file}`"
-
-
-def verdict_on(problems: Sequence[str]) -> str:
-    """The cells that tell what was found of a break: the number of problems, and the first."""
-    if not problems:
-        return "**NOT FOUND** | "
-    first = problems[0].replace("\n", " ").replace("|", "/")[:160]
-    return f"red, {len(problems)} | {first}"
+def between(page: Path, name: str, lines: Sequence[str]) -> None:
+    """Replace what stands between a page's two comments of this name."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    before, opened, rest = page.read_text(encoding="utf-8").partition(begin)
+    _, closed, after = rest.partition(end)
+    assert opened, f"{page} has no {begin}"
+    assert closed, f"{page} has no {end}"
+    page.write_text("\n".join([before + begin, "", *lines, "", end + after]), encoding="utf-8")

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 from tests.proofs._judge import read_all
-from tests.spark.driver_process import PYTHONPATH, DriverProcess
-from tests.spark.faults import Announced, Fault, plan
 from tests.support.broker import BrokerProcess
 from tests.support.hangs import hanging
+from tests.support.spark.driver_process import PYTHONPATH, DriverProcess
+from tests.support.spark.faults import Announced, Fault, plan
 from tests.support.waiting import wait_until
 
 """The tests' data source and this checkout's product, for workers too."""

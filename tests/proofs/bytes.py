@@ -2,13 +2,14 @@
 
 Recorded histories are cut at every length and damaged at every bit that matters, and started from
 again, on the simulated disk; a sample of it on the real one. Exit status 0: every start served
-what was promised and meant the same, or refused and named the file; each planted break was found.
-A whole run writes the dated report in ``docs/internals/proofs``.
+what was promised and meant the same, or refused and named the file; and each fault of the source
+was found. A whole run writes the dated report in ``docs/internals/proofs``.
 """
 
 import argparse
 import asyncio
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -22,7 +23,6 @@ from pathlib import Path
 from fencelog.adapters.file_disk import FileDisk
 from fencelog.errors import CorruptionError
 from fencelog_sim.world.disk import Loss, SimDisk
-from tests.proofs._bytes_breaks import BREAKS, problems_of
 from tests.proofs._bytes_history import Left, all_left, disk_of, recorded
 from tests.proofs._bytes_judge import (
     FLIP,
@@ -36,7 +36,9 @@ from tests.proofs._bytes_judge import (
     start,
 )
 from tests.proofs._bytes_report import report
+from tests.proofs._found import Search, look_for_all
 from tests.proofs._report import publish
+from tests.support.faults import ROOT
 
 AGAIN_EVERY = 16
 """Every so many starts a second one follows, after a kill and after a power cut.
@@ -45,6 +47,8 @@ And wherever a flipped bit took the partition offline: it must stay so.
 """
 ON_DISK_EVERY = 997
 PROBLEMS_KEPT = 20
+PROBLEM = "PROBLEM "
+FAULT_PART = 11
 
 Row = tuple[str, str, str]
 """File, what was done to it, what came of it."""
@@ -173,6 +177,21 @@ def count(
     return total
 
 
+def find_at_every_byte(search: Search) -> tuple[str, list[str]]:
+    """Judge a part of the damage with the copy, up to the first history with a problem."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.proofs.bytes", "--part", str(FAULT_PART), "--until-wrong"],
+        cwd=ROOT,
+        env={**os.environ, **search.environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode in (0, 1), done.stderr
+    told = [line.removeprefix(PROBLEM) for line in done.stderr.splitlines() if PROBLEM in line]
+    return done.stdout.strip().rpartition("\n")[2], told
+
+
 def main(argv: list[str]) -> int:
     """Run what is asked for; returns the exit status."""
     parser = argparse.ArgumentParser(prog="./dev prove bytes", description=__doc__)
@@ -192,12 +211,10 @@ def main(argv: list[str]) -> int:
     used = os.times()
     cpu_s = used.user + used.system + used.children_user + used.children_system
     for problem in counts.problems:
-        print(f"PROBLEM {problem}", file=sys.stderr)
-    missed: list[str] = []
+        print(f"{PROBLEM}{problem}", file=sys.stderr)
+    found = look_for_all("bytes", find_at_every_byte, 0) if is_whole else []
+    missed = [each for each in found if not each.problems]
     if is_whole:
-        found = {bug.name: problems_of(bug) for bug in BREAKS}
-        missed = [name for name, problems in found.items() if not problems]
-        print(f"planted and not found: {', '.join(missed) or 'none'}")
         publish("bytes", began, report(counts, found, began, (seconds, cpu_s)), None, is_full=True)
     total = sum(counts.outcomes.values())
     print(f"bytes: {total:,} faults in {seconds:.0f} s, {counts.wrong:,} problems")

@@ -3,9 +3,9 @@
 Chapter after chapter a fresh broker, clients that are processes of their own and a proxy between
 them are killed, stopped, filled up, cut and delayed; everything is healed, the log must come to
 rest, and the history is checked while the next chapter is played. At the end the same chaos meets
-copies of the source with a planted break each, which it must find.
+copies of the source with a fault each, which it must find.
 
-Exit status 0: no anomaly, and every break found. A run of an hour writes the dated report in
+Exit status 0: no anomaly, and every fault found. A run of an hour writes the dated report in
 ``docs/internals/proofs``.
 """
 
@@ -23,20 +23,18 @@ from itertools import cycle
 from pathlib import Path
 
 from fencelog_sim.workload import Scale
-from fencelog_sim.workloads import WORKLOADS
 from tests.proofs._chaos_chapter import Script
 from tests.proofs._chaos_check import Check
 from tests.proofs._chaos_live import Live, run_chapter
 from tests.proofs._chaos_report import Chapter, Proof, report
-from tests.proofs._chaos_shorts import find_breaks, play_ends
+from tests.proofs._chaos_shorts import CHAPTERS, find_in_chaos, play_ends
+from tests.proofs._found import look_for_all
 from tests.proofs._report import ROOT, commit, publish
 
 FULL_MINUTES = 60.0
 CHAPTER_S = 100.0
 GAP_S = 3.0
 LARGE = Scale(clients=4, partitions=3, records_per_send=600, pause_s=0.02, key_records=100_000)
-CHAPTERS = [name for name in WORKLOADS if name not in {"copy", "keyed"}]
-"""Sessions of groups and what is meant to vanish are played by the simulator."""
 ENDS_ALONE = ("queue", "queue-aiokafka")
 """Played once more with nothing but old EndTxn frames: one client of each transaction version."""
 
@@ -44,11 +42,11 @@ ENDS_ALONE = ("queue", "queue-aiokafka")
 def _arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./dev prove chaos", description=__doc__)
     add = parser.add_argument
-    add("--minutes", type=float, default=5.0, help="of chapters; the breaks come on top")
+    add("--minutes", type=float, default=5.0, help="of chapters; the faults come on top")
     add("--chapter-seconds", type=float, default=CHAPTER_S, help="of faults in each chapter")
     add("--gap", type=float, default=GAP_S, help="mean seconds between two faults of a row")
     add("--workloads", default=",".join(CHAPTERS), help="by chapters, in turn")
-    add("--only-chapters", action="store_true", help="no planted breaks, no old EndTxn alone")
+    add("--only-chapters", action="store_true", help="no faults of the source, no old EndTxn alone")
     add("--seed", type=int, default=None, help="default: a new one; it is printed")
     add("--report", type=Path, default=None, help="default: by date, for a run of an hour")
     return parser.parse_args(argv)
@@ -132,7 +130,7 @@ def main(argv: list[str]) -> int:
         command=f"./dev prove chaos --minutes {wanted.minutes:g} --seed {seed}",
         chapters=chapters,
         ends_alone=others,
-        breaks=[] if wanted.only_chapters else find_breaks(seed, wanted.workloads.split(",")),
+        found=[] if wanted.only_chapters else look_for_all("chaos", find_in_chaos, seed),
     )
     is_full = wanted.minutes >= FULL_MINUTES and not wanted.only_chapters
     publish("chaos", began, report(proof), wanted.report, is_full=is_full)

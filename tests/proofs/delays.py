@@ -6,35 +6,33 @@ after a restart of the broker. Each has a history, and the history checker judge
 
 Exit status 0: with transaction version 2 nothing was torn, lost, doubled, shown too early or stuck,
 however its requests were held; with version 1 neither, where whole connections were held; and each
-break planted in a copy of the source was found. What goes wrong with version 1 otherwise is
+fault applied to a copy of the source was found. What goes wrong with version 1 otherwise is
 counted. A run of ten thousand writes the dated report in ``docs/internals/proofs``.
 """
 
 import argparse
 import random
 import sys
-import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import uvloop
 
-from tests.proofs._delays_breaks import BREAKS, Break
 from tests.proofs._delays_play import SLOTS, Arena, Outcome
-from tests.proofs._delays_report import Broken, Part, Proof, report
+from tests.proofs._delays_report import Part, Proof, report
 from tests.proofs._delays_schedule import Kind, Schedule, draw
 from tests.proofs._delays_stock import play_stock
+from tests.proofs._found import Search, look_for_all
 from tests.proofs._report import commit, publish
-from tests.simulation._bug import plant
 
 SCHEDULES = 10_000
 STOCK_EACH = 40
 CHAPTER = 1_000
 """Schedules before one broker: then a fresh one, with short logs."""
-BREAK_SCHEDULES = 300
+FAULT_SCHEDULES = 300
 SHARES: tuple[tuple[Kind, float], ...] = (
     (Kind(version=2, mode="connection"), 0.22),
     (Kind(version=2, mode="reordered"), 0.15),
@@ -53,7 +51,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("--schedules", type=int, default=SCHEDULES)
     add("--stock", type=int, default=STOCK_EACH, help="schedules of each stock client")
-    add("--no-breaks", action="store_true", help="leave out the planted breaks")
+    add("--no-faults", action="store_true", help="leave out the faults")
     add("--seed", type=int, default=None, help="default: a new one; it is printed")
     add("--report", type=Path, default=None, help="default: by date, for a run at full size")
     return parser.parse_args(argv)
@@ -90,21 +88,33 @@ def _chapters(kind: Kind, count: int, seed: int, first: int) -> list[list[list[S
     return chapters
 
 
-async def find_break(broken: Break, seed: int, count: int = BREAK_SCHEDULES) -> Broken:
-    """Play schedules before a copy of the source that has it, and the same without any delay."""
-    with tempfile.TemporaryDirectory(prefix="fencelog-delays-") as folder:
-        environment = {"PYTHONPATH": str(plant(broken.bug, Path(folder)))}
-        delayed = [draw(seed, at, broken.kind) for at in range(count)]
-        found = []
-        for schedules in (delayed, [replace(each, holds=()) for each in delayed]):
-            async with Arena(environment) as arena:
-                outcomes = await arena.wave(schedules)
-            found.append([problem for each in outcomes for problem in each.problems[:1]])
-    return Broken(broken=broken, schedules=count, problems=found[0], without_delay=found[1])
+async def play_faulty(
+    environment: Mapping[str, str], kind: Kind, seed: int, count: int
+) -> tuple[list[str], list[str]]:
+    """Play schedules before a faulty broker; returns what they told, and what without delays."""
+    delayed = [draw(seed, at, kind) for at in range(count)]
+    told: list[list[str]] = []
+    for schedules in (delayed, [replace(each, holds=()) for each in delayed]):
+        async with Arena(environment) as arena:
+            outcomes = await arena.wave(schedules)
+        told.append([problem for each in outcomes for problem in each.problems[:1]])
+    return told[0], told[1]
 
 
-async def prove(wanted: argparse.Namespace, seed: int) -> tuple[list[Part], list[Broken]]:
-    """All parts, then the breaks."""
+def find_by_delays(search: Search) -> tuple[str, list[str]]:
+    """Play schedules of the version and mode that the fault's head says."""
+    kind = kind_named(search.argument)
+    told, without = uvloop.run(play_faulty(search.environment, kind, search.seed, FAULT_SCHEDULES))
+    return f"{kind.name}: {len(told)} of {FAULT_SCHEDULES}, {len(without)} without delays", told
+
+
+def kind_named(name: str) -> Kind:
+    """Find a kind by its version and mode, such as "2 reordered"."""
+    return next(each for each, _ in SHARES if f"{each.version} {each.mode}" == name)
+
+
+async def run_parts(wanted: argparse.Namespace, seed: int) -> list[Part]:
+    """Play all parts."""
     parts, first = [], 0
     for kind, share in SHARES:
         count = round(wanted.schedules * share)
@@ -112,11 +122,7 @@ async def prove(wanted: argparse.Namespace, seed: int) -> tuple[list[Part], list
         first += count
         print(part.summary, file=sys.stderr, flush=True)
         parts.append(part)
-    breaks = []
-    for broken in () if wanted.no_breaks else BREAKS:
-        breaks.append(await find_break(broken, seed))
-        print(breaks[-1].summary, file=sys.stderr, flush=True)
-    return parts, breaks
+    return parts
 
 
 def main(argv: Sequence[str]) -> int:
@@ -126,17 +132,16 @@ def main(argv: Sequence[str]) -> int:
     print(f"seed {seed}", file=sys.stderr)
     began = datetime.now(UTC)
     under_test = commit()
-    parts, breaks = uvloop.run(prove(wanted, seed))
     proof = Proof(
         began=began,
         commit=under_test,
         command=f"./dev prove delays --schedules {wanted.schedules} --stock {wanted.stock} "
         f"--seed {seed}",
-        parts=parts,
+        parts=uvloop.run(run_parts(wanted, seed)),
         stock=play_stock(wanted.stock, seed),
-        breaks=breaks,
+        faults=[] if wanted.no_faults else look_for_all("delays", find_by_delays, seed),
     )
-    is_full = wanted.schedules >= SCHEDULES and not wanted.no_breaks
+    is_full = wanted.schedules >= SCHEDULES and not wanted.no_faults
     publish("delays", began, report(proof), wanted.report, is_full=is_full)
     print(f"delays: {proof.summary}")
     return 0 if proof.holds else 1

@@ -1,6 +1,6 @@
 """``./dev prove fences [FENCE…]``: take each fence away and see the failure that it exists for.
 
-For each fence of ``tests/simulation/_planted`` that is taken away, seeds run from 0 until the
+Each fence is taken away by a fault of ``tests/faults``: seeds run from 0 until the
 checker itself finds a violation; that run is made small, told, and run again with the fence.
 ``--write`` puts the transcripts and the table into ``docs/guide/fences.md``.
 """
@@ -17,9 +17,9 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any, TypeAlias
 
-from tests.proofs.mutants import ROOT, Hunt, hunt
-from tests.simulation._bug import SOURCE, plant
-from tests.simulation._planted import ABLATIONS, Ablation
+from tests.proofs._hunt import Hunt, hunt
+from tests.proofs._report import between
+from tests.support.faults import ROOT, SOURCE, Fault, copy_source, load
 
 PAGE = ROOT / "docs/guide/fences.md"
 SEEDS_MAX = 1000
@@ -28,6 +28,83 @@ SEEDS_WHERE_HELD = 200
 TELL_LIMIT_S = 900
 WITNESS_CHARACTERS = 150
 Told: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """A fence taken away by a fault, or two that catch the same."""
+
+    fence: str
+    name: str
+    """Of the fault."""
+    why: str
+    """Why the checker then shows a violation, or what holds in its place."""
+    is_seen: bool = True
+
+    @property
+    def fault(self) -> Fault:
+        """The patch."""
+        return load(self.name)
+
+    @property
+    def workload(self) -> str:
+        """Whose traffic should meet it."""
+        argument = next(iter(self.fault.arguments("simulator")), "queue")
+        return argument.split()[0]
+
+
+ABLATIONS: tuple[Ablation, ...] = (
+    Ablation(
+        "sequence",
+        "sequence-not-checked",
+        why="nothing else tells a repeated batch from a new one",
+    ),
+    Ablation(
+        "producer epoch",
+        "epoch-not-checked-by-partition",
+        is_seen=False,
+        why="the first write of a transaction is verified, and the coordinator refuses the older"
+        " epoch; inside an open transaction another epoch is refused whichever is older",
+    ),
+    Ablation(
+        "producer epoch",
+        "epoch-not-checked-by-coordinator",
+        why="EndTxn goes to the coordinator alone, so nothing behind it can refuse it",
+    ),
+    Ablation(
+        "producer epoch",
+        "epoch-not-checked-at-all",
+        why="with both gone a fenced producer writes into its successor's transaction",
+    ),
+    Ablation(
+        "generation",
+        "generation-not-checked",
+        why="a member that missed a rebalance has a live session, a producer of its own and the"
+        " right epoch; only the number of the generation says that its partitions are another's",
+    ),
+    Ablation(
+        "generation",
+        "member-and-generation-not-checked",
+        why="who is no member any more is let in by nothing else either",
+    ),
+    Ablation(
+        "verification",
+        "verification-skipped",
+        why="a versioned producer has no epoch that outlives its transaction: its marker drops its"
+        " state, so only the coordinator knows that it is over",
+    ),
+    Ablation(
+        "verification",
+        "epoch-of-a-fencing-marker-not-adopted",
+        why="a producer with a transactional id is stopped by the fencing marker's epoch as well;"
+        " with both gone its late write opens a transaction that nobody will end",
+    ),
+    Ablation(
+        "LSO filter",
+        "lso-is-high-watermark",
+        why="the aborted list can name only what is decided; an open transaction is in none",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -65,11 +142,10 @@ def tell(source: Path, case: Mapping[str, object], kind: str | None = None) -> T
 
 def take_away(ablation: Ablation) -> Outcome:
     """Look for the violation, tell it, and run the same case with the fence."""
-    bug = ablation.bug
     seeds = SEEDS_MAX if ablation.is_seen else SEEDS_WHERE_HELD
     with tempfile.TemporaryDirectory(prefix="fencelog-fence-") as folder:
-        source = plant(bug, Path(folder))
-        hunted = hunt(source, bug.workloads[0], seeds, checker=True)
+        source = copy_source(ablation.fault, Path(folder))
+        hunted = hunt(source, ablation.workload, seeds, checker=True)
         if not hunted.problem:
             return Outcome(ablation, hunted)
         case = {"seed": hunted.seeds - 1, "workload": hunted.workload}
@@ -82,7 +158,6 @@ def transcript(outcome: Outcome) -> list[str]:
     without, with_it = outcome.without, outcome.with_it
     if without is None or with_it is None:
         return [f"{outcome.hunted.seeds} seeds without it: no anomaly"]
-    name = outcome.ablation.bug.name
     case = without["case"]
     # The worst kind comes first; of it the finding with the longest counterexample tells most.
     kind = without["findings"][0]["kind"]
@@ -93,7 +168,7 @@ def transcript(outcome: Outcome) -> list[str]:
     counterexample = [" ".join(line.split()) for line in finding["counterexample"]]
     checked = ", ".join(f"{count} {what}" for what, count in with_it["checked"].items())
     return [
-        f"without: {name}",
+        f"without: {outcome.ablation.name}",
         f"({case['workload']}, seed {case['seed']}, made small: {without['setting']})",
         *(without["faults"] or ["  no fault at all"]),
         without["headline"],
@@ -115,21 +190,12 @@ def table(outcomes: Sequence[Outcome]) -> list[str]:
     for each in outcomes:
         shown = each.without["headline"].removeprefix("INVALID: ") if each.without else "nothing"
         held = "nothing" if each.with_it and not each.with_it["problems"] else ""
+        effect = each.ablation.fault.effect
         lines.append(
-            f"| {each.ablation.fence} | {each.ablation.bug.says} | {each.hunted.seeds} | {shown} "
+            f"| {each.ablation.fence} | {effect} | {each.hunted.seeds} | {shown} "
             f"| {held} | {each.ablation.why} |"
         )
     return lines
-
-
-def put(text: str, name: str, lines: Sequence[str]) -> str:
-    """Replace what stands between the page's two comments of this name."""
-    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    before, opened, rest = text.partition(begin)
-    _, closed, after = rest.partition(end)
-    assert opened, f"{PAGE} has no {begin}"
-    assert closed, f"{PAGE} has no {end}"
-    return "\n".join([before + begin, "", *lines, "", end + after])
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -138,21 +204,19 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
     parser.add_argument("names", nargs="*", metavar="FENCE", help="whose names hold one of these")
     asked = parser.parse_args(arguments)
-    wanted = [a for a in ABLATIONS if not asked.names or any(n in a.bug.name for n in asked.names)]
+    wanted = [a for a in ABLATIONS if not asked.names or any(n in a.name for n in asked.names)]
     if not wanted:
-        parser.error(f"the fences are {', '.join(each.bug.name for each in ABLATIONS)}")
+        parser.error(f"the fences are {', '.join(each.name for each in ABLATIONS)}")
     outcomes = []
     for ablation in wanted:
         outcomes.append(take_away(ablation))
         print("\n".join(transcript(outcomes[-1])), "", sep="\n", flush=True)
     if asked.write:
-        text = PAGE.read_text(encoding="utf-8")
         for each in outcomes:
-            text = put(text, each.ablation.bug.name, ["```text", *transcript(each), "```"])
+            between(PAGE, each.ablation.name, ["```text", *transcript(each), "```"])
         if wanted == list(ABLATIONS):
-            text = put(text, "table", table(outcomes))
-        PAGE.write_text(text, encoding="utf-8")
-    wrong = [each.ablation.bug.name for each in outcomes if not each.is_as_expected]
+            between(PAGE, "table", table(outcomes))
+    wrong = [each.ablation.name for each in outcomes if not each.is_as_expected]
     print(f"{len(outcomes)} taken away; not as expected: {', '.join(wrong) or 'none'}")
     return 1 if wrong or not wanted else 0
 

@@ -19,10 +19,10 @@ from pathlib import Path
 from random import Random
 
 from tests.proofs import _fuzz_live as live_part
-from tests.proofs._fuzz_damage import join
-from tests.proofs._fuzz_messages import KEYS_AND_VERSIONS, a_request
 from tests.proofs._fuzz_report import Guided, Proof, report, told_by
 from tests.proofs._report import ROOT, publish
+from tests.support.damage import join
+from tests.support.requests import KEYS_AND_VERSIONS, a_request
 
 PLACE = ROOT / ".cache/fuzz"
 CORPUS = ROOT / ".cache/fuzz-corpus"

@@ -1,7 +1,7 @@
 """``./dev prove kills``: kill the broker and Spark again and again, and count.
 
 Exit status 0: nothing acknowledged was lost, nothing doubled, the output exact after each kill; and
-each break that was planted in a copy of the source was found. A run at full size writes the dated
+each fault that was applied to a copy of the source was found. A run at full size writes the dated
 report in ``docs/internals/proofs``.
 """
 
@@ -11,15 +11,15 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.proofs import _broker_kills as broker_part
 from tests.proofs import _spark_kills as spark_part
-from tests.proofs._breaks import BROKER_BREAKS, SPARK_BREAKS, Break, BrokerBreak, SparkBreak, plant
-from tests.proofs._kills_report import Found, Proof, report
+from tests.proofs._found import Found, Search, look_for_all
+from tests.proofs._kills_report import Proof, report
 from tests.proofs._report import publish
 
 BROKER_KILLS, SPARK_KILLS = 50, 30
@@ -33,7 +33,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("--broker-kills", type=int, default=BROKER_KILLS, help="in each durability mode")
     add("--spark-kills", type=int, default=SPARK_KILLS)
-    add("--no-breaks", action="store_true", help="leave out the planted breaks")
+    add("--no-faults", action="store_true", help="leave out the faults")
     add("--seed", type=int, default=None, help="default: a new one; it is printed")
     add("--report", type=Path, default=None, help="default: by date, for a run at full size")
     return parser.parse_args(argv)
@@ -102,51 +102,38 @@ def _kill_spark(kills: int, seed: int) -> spark_part.Verdict | None:
     return verdict
 
 
-def _find_breaks(seed: int, *, on_spark: bool) -> list[Found]:
-    """Run the same proof, shorter, over each planted break."""
-    breaks: tuple[Break, ...] = (*BROKER_BREAKS, *(SPARK_BREAKS if on_spark else ()))
-    found = []
-    with _progress("planted breaks", len(breaks)) as step:
-        for broken in breaks:
-            with tempfile.TemporaryDirectory(
-                prefix="fencelog-kills-", ignore_cleanup_errors=True
-            ) as folder:
-                found.append(find_break(broken, Path(folder), seed))
-            step()
-            if not found[-1].problems:
-                _say([f"planted and not found: {broken.name}"])
-    return found
-
-
-def find_break(broken: Break, folder: Path, seed: int) -> Found:
-    """Run the part of the proof that must find this break, against a copy that has it."""
-    environment = plant(broken, folder)
-    if isinstance(broken, BrokerBreak):
-        return _find_in_rounds(broken, folder, seed, environment)
-    assert isinstance(broken, SparkBreak), broken
-    on_spark = spark_part.run(folder, kills=broken.kills, seed=seed, environment=environment)
-    return Found(broken, ", ".join(on_spark.kills), tuple(on_spark.problems))
-
-
-def _find_in_rounds(
-    broken: BrokerBreak, folder: Path, seed: int, environment: Mapping[str, str]
-) -> Found:
-    """A break that hurts for a moment only is not met by every row of kills."""
-    kills = 0
+def find_by_broker_kills(search: Search) -> tuple[str, tuple[str, ...]]:
+    """A fault that hurts for a moment only is not met by every row of kills."""
+    durability, kills = search.argument.split()
+    total = 0
     problems: tuple[str, ...] = ()
     for number in range(ROUNDS_MAX):
         verdict = broker_part.run(
-            folder / f"data-{number}",
-            kills=broken.kills,
-            seed=seed + number,
-            durability=broken.durability,
-            environment=environment,
+            search.folder / f"data-{number}",
+            kills=int(kills),
+            seed=search.seed + number,
+            durability=durability,
+            environment=search.environment,
         )
-        kills += verdict.kills
+        total += verdict.kills
         problems = verdict.problems
         if problems:
             break
-    return Found(broken, f"{kills} of the broker", problems)
+    return f"{total} kills of the broker, {durability}", problems
+
+
+def find_by_spark_kills(search: Search) -> tuple[str, list[str]]:
+    """Kill Spark where the fault's head says, as ``target:point``."""
+    kills = tuple(spark_part.Kill(*each.split(":")) for each in search.argument.split())
+    verdict = spark_part.run(
+        search.folder, kills=kills, seed=search.seed, environment=search.environment
+    )
+    return ", ".join(verdict.kills), verdict.problems
+
+
+def _find_faults(seed: int, *, on_spark: bool) -> list[Found]:
+    found = look_for_all("kills", find_by_broker_kills, seed)
+    return found + (look_for_all("spark", find_by_spark_kills, seed) if on_spark else [])
 
 
 def main(argv: list[str]) -> int:
@@ -161,10 +148,10 @@ def main(argv: list[str]) -> int:
         seed=seed,
         brokers=_kill_brokers(wanted.broker_kills, seed),
         spark=_kill_spark(wanted.spark_kills, seed + 2),
-        breaks=[] if wanted.no_breaks else _find_breaks(seed, on_spark=wanted.spark_kills > 0),
+        faults=[] if wanted.no_faults else _find_faults(seed, on_spark=wanted.spark_kills > 0),
     )
     is_full = wanted.broker_kills >= BROKER_KILLS and wanted.spark_kills >= SPARK_KILLS
-    is_full = is_full and not wanted.no_breaks
+    is_full = is_full and not wanted.no_faults
     publish("kills", proof.began, report(proof), wanted.report, is_full=is_full)
     print(f"kills: {proof.summary}")
     return 0 if proof.holds else 1

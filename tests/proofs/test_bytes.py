@@ -4,11 +4,9 @@ import asyncio
 
 import pytest
 
-from tests.proofs._bytes_breaks import BREAKS
 from tests.proofs._bytes_history import all_left
 from tests.proofs._bytes_judge import MOVED, OUTCOMES
 from tests.proofs.bytes import count, try_out
-from tests.simulation._bug import Bug, broken_files
 
 PART = 37
 
@@ -27,9 +25,3 @@ def test_a_start_from_real_files_comes_to_the_same() -> None:  # D3
     counts = asyncio.run(try_out(left, 1009, on_disk=True))
     assert counts.on_disk > 20
     assert counts.problems == []
-
-
-@pytest.mark.parametrize("bug", BREAKS, ids=lambda bug: bug.name)
-def test_a_planted_break_still_fits_the_source(bug: Bug) -> None:
-    for file, text in broken_files(bug).items():
-        compile(text, file, "exec")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.proofs import copier
-from tests.proofs._breaks import ABORT_COMMITS, plant
 from tests.proofs._copier_rig import PARTITIONS, Cell, Result, cells, judge_output, run
+from tests.support.faults import copy_source, load
 
 RECORDS, SIZE = 6_000, 250
 SLICE = Cell(
@@ -39,7 +39,8 @@ def test_what_copiers_write_is_what_they_read_each_record_once(
 @pytest.mark.slow
 @pytest.mark.conformance
 @pytest.mark.timeout(240)
-def test_the_matrix_finds_a_planted_break(tmp_path: Path) -> None:
+def test_the_matrix_finds_a_fault(tmp_path: Path) -> None:
+    source = copy_source(load("abort-marked-as-commit"), tmp_path / "copy")
     wanted = {
         "cell": vars(BROKER_SLICE),
         "folder": str(tmp_path),
@@ -49,7 +50,7 @@ def test_the_matrix_finds_a_planted_break(tmp_path: Path) -> None:
     }
     done = subprocess.run(
         [sys.executable, "-m", "tests.proofs._copier_rig", json.dumps(wanted)],
-        env={**os.environ, **plant(ABORT_COMMITS, tmp_path)},
+        env={**os.environ, "PYTHONPATH": str(source)},
         capture_output=True,
         text=True,
         check=True,

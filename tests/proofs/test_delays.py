@@ -6,12 +6,11 @@ import pytest
 import uvloop
 
 from fencelog.wire.api_versions import ApiKey
-from tests.proofs._delays_breaks import BREAKS, NO_AGE
 from tests.proofs._delays_play import SLOTS, Arena, Outcome
 from tests.proofs._delays_schedule import Kind, Schedule, draw
 from tests.proofs._delays_stock import play_client
-from tests.proofs.delays import SHARES, find_break
-from tests.simulation._bug import broken_files
+from tests.proofs.delays import SHARES, kind_named, play_faulty
+from tests.support.faults import copy_source, load
 
 SLICE = 150
 STOCK_SLICE = 4
@@ -63,10 +62,13 @@ def test_a_request_that_arrives_after_a_restart_of_the_broker_does_no_harm(
 
 
 @pytest.mark.slow
-def test_without_what_keeps_delayed_requests_out_the_proof_turns_red() -> None:
-    found = uvloop.run(find_break(NO_AGE, 1, SLICE))
-    assert found.problems
-    assert found.without_delay == []
+def test_without_what_keeps_delayed_requests_out_the_proof_turns_red(tmp_path: Path) -> None:
+    fault = load("connections-have-no-age")
+    (argument,) = fault.arguments("delays")
+    environment = {"PYTHONPATH": str(copy_source(fault, tmp_path))}
+    told, without = uvloop.run(play_faulty(environment, kind_named(argument), 1, SLICE))
+    assert told
+    assert without == []
 
 
 @pytest.mark.slow
@@ -78,12 +80,6 @@ def test_a_delayed_request_of_a_stock_client_touches_no_later_transaction(
     stock = play_client("aiokafka", STOCK_SLICE, 1, tmp_path / "broker")
     assert stock.problems == []
     assert stock.committed + stock.aborted > 0
-
-
-def test_every_break_can_still_be_planted() -> None:
-    for each in BREAKS:
-        for text in broken_files(each.bug).values():
-            compile(text, each.bug.name, "exec")
 
 
 @pytest.mark.parametrize("kind", [kind for kind, _ in SHARES], ids=lambda kind: kind.name)

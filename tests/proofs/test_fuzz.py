@@ -15,9 +15,7 @@ from fencelog.node import open_node
 from fencelog.wire.api_versions import SUPPORTED
 from fencelog.wire.primitives import Reader
 from tests.proofs import _fuzz_heavy as heavy_part
-from tests.proofs._fuzz_damage import KINDS, Damage, join, mutated, split
 from tests.proofs._fuzz_live import attack
-from tests.proofs._fuzz_messages import KEYS_AND_VERSIONS, a_request
 from tests.proofs._fuzz_target import (
     ALLOCATED_AN_ITEM,
     ALLOCATED_PLAIN,
@@ -25,6 +23,8 @@ from tests.proofs._fuzz_target import (
     allocated,
     decode,
 )
+from tests.support.damage import KINDS, Damage, join, mutated, split
+from tests.support.requests import KEYS_AND_VERSIONS, a_request
 
 ROUNDS = 20
 HEAVY_ITEMS = 2_000
@@ -93,12 +93,12 @@ def test_the_target_finds_a_handler_that_fails(
 ) -> None:
     def broken(*_: object) -> object:
         if fault == "raises":
-            raise KeyError("planted")
+            raise KeyError("broken")
         return [b"\0\0\0\7", b"\xff\xff\xff"]
 
     with Target(tmp_path) as target:
         assert target._node is not None
-        dispatch = target._node._server._dispatch
+        dispatch = target._node.server._dispatch
         key = 3
         _, low, high = dispatch._handlers[key]  # type: ignore[attr-defined]
         monkeypatch.setitem(dispatch._handlers, key, (broken, low, high))  # type: ignore[attr-defined]
@@ -108,7 +108,7 @@ def test_the_target_finds_a_handler_that_fails(
     expected = {"raises": "logged", "lies": "answer"}[fault]
     assert [each.kind for each in target.findings] == [expected]
     if fault == "raises":
-        assert "KeyError: 'planted'" in target.findings[0].text
+        assert "KeyError: 'broken'" in target.findings[0].text
 
 
 def test_the_target_finds_an_allocation_that_no_bytes_stand_for(
@@ -159,9 +159,9 @@ def test_a_request_that_names_much_takes_a_turn_of_the_loop_for_every_few_things
         taken: dict[str, int] = {}
         config = BrokerConfig(data_dir=str(tmp_path), port=0, durability="os")
         async with open_node(config) as node:
-            logs = node.broker.logs
-            await logs.create_topic(heavy_part.WIDE, heavy_part.PARTITIONS, {})
-            await logs.create_topic("compacted", 1, {"cleanup.policy": "compact"})
+            controller = node.broker.controller
+            await controller.create_topic(heavy_part.WIDE, heavy_part.PARTITIONS, {})
+            await controller.create_topic("compacted", 1, {"cleanup.policy": "compact"})
             for heavy in heavy_part.heavies(HEAVY_ITEMS):
                 _, writer = connection = await asyncio.open_connection(*node.address)
                 began = next(turns)

@@ -9,9 +9,10 @@ import pytest
 
 from tests.proofs import _broker_kills as broker_part
 from tests.proofs import _spark_kills as spark_part
-from tests.proofs._breaks import ABORT_COMMITS
+from tests.proofs._found import look_for
 from tests.proofs._judge import Told, judge_plain, judge_transactions
-from tests.proofs.kills import find_break
+from tests.proofs.kills import find_by_broker_kills
+from tests.support.faults import load
 
 
 @pytest.mark.slow
@@ -43,8 +44,10 @@ def test_the_output_of_spark_stays_exact_when_task_broker_and_driver_are_killed(
 
 @pytest.mark.slow
 @pytest.mark.conformance
-def test_the_proof_finds_a_planted_break(tmp_path: Path) -> None:
-    found = find_break(ABORT_COMMITS, tmp_path, seed=1)
+def test_the_proof_finds_a_fault() -> None:
+    fault = load("abort-marked-as-commit")
+    (argument,) = fault.arguments("kills")
+    found = look_for(fault, argument, find_by_broker_kills, seed=1)
     assert any("was aborted and is visible" in each for each in found.problems)
 
 
@@ -63,7 +66,7 @@ ACKNOWLEDGED = {0: (0, 0), 1: (1, 0), 2: (0, 1)}
         ({**SOUND, 2: [(0, b"77")]}, "was never sent"),
     ],
 )
-def test_a_planted_fault_among_plain_records_is_named(found: Records, problem: str) -> None:
+def test_a_fault_among_plain_records_is_named(found: Records, problem: str) -> None:
     told = Told(plain=ACKNOWLEDGED, sent_plain=3)
     assert judge_plain(told, SOUND) == []
     assert any(problem in each for each in judge_plain(told, found))
@@ -84,7 +87,7 @@ def of_transaction(number: int, *indexes: int) -> list[tuple[int, bytes]]:
         ({0: of_transaction(1, 1, 0)}, "out of order"),
     ],
 )
-def test_a_planted_fault_among_transactions_is_named(found: Records, problem: str) -> None:
+def test_a_fault_among_transactions_is_named(found: Records, problem: str) -> None:
     told = Told(committed={1}, aborted={2}, unknown={3})
     sound = {0: of_transaction(1, 0, 1), 1: of_transaction(3, 0, 1)}
     assert judge_transactions(told, sound, 2) == ([], 1)

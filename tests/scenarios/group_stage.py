@@ -4,8 +4,6 @@ Each request gets a number, ``#1`` and so on, and an answer comes with the numbe
 a join may be answered by a later command, or by the passing of time. New members are m1, m2, ...
 """
 
-from collections.abc import Iterable
-
 from fencelog.coordination.group.metadata import read_group, read_group_key
 from fencelog.coordination.group.model import (
     Answer,
@@ -26,21 +24,11 @@ from fencelog.coordination.group.records import CommittedOffset, read_key, read_
 from fencelog.coordination.group.shard import Commit, GroupShard
 from fencelog.coordination.shard import Decision, LogRecord
 from fencelog.types import NO_PRODUCER_ID, Offset, ProducerId
-from fencelog.wire.primitives import pack_int16, pack_int32, write_bytes, write_string
 from tests.scenarios.words import Stage, options, partition
-from tests.unit.coordination.runtime import Runtime
+from tests.support.groups import subscription
+from tests.support.runtime import Runtime
 
 LIMITS = GroupLimits(members_max=3, offsets_retention_ms=600_000, retention_check_s=100)
-
-
-def subscription(topics: Iterable[str], user_data: bytes = b"") -> bytes:
-    """What a consumer sends of itself, version 0."""
-    named = [*topics]
-    out = bytearray(pack_int16(0) + pack_int32(len(named)))
-    for topic in named:
-        write_string(out, topic, flexible=False)
-    write_bytes(out, user_data, flexible=False)
-    return bytes(out)
 
 
 def caller(word: str, instance_id: str | None = None) -> Caller:

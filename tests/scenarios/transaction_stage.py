@@ -8,7 +8,7 @@ from fencelog.coordination.transaction.shard import TransactionShard
 from fencelog.coordination.transaction.state import ClientVersion, ProducerIdAndEpoch
 from fencelog.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch
 from tests.scenarios.words import Stage, identity, listed, options, partition, partitions
-from tests.unit.coordination.runtime import Runtime
+from tests.support.runtime import Runtime
 
 NOBODY = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 

@@ -12,7 +12,7 @@ from fencelog.coordination.versioned.shard import VersionedShard
 from fencelog.coordination.versioned.state import Caller
 from fencelog.types import ProducerId
 from tests.scenarios.words import Stage, identity, listed, options, partition, partitions
-from tests.unit.coordination.runtime import Runtime
+from tests.support.runtime import Runtime
 
 
 def caller(words: list[str]) -> Caller:

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from fencelog.coordination.shard import Decision
 from fencelog.coordination.transaction.state import ProducerIdAndEpoch
 from fencelog.types import ProducerEpoch, ProducerId, TopicPartition
-from tests.unit.coordination.runtime import Runtime
+from tests.support.runtime import Runtime
 
 R = TypeVar("R")
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests.spark.cluster import StandaloneCluster
 from tests.spark.conftest import Log
-from tests.spark.driver_process import PYTHONPATH, DriverProcess
-from tests.spark.faults import Announced, Fault, plan
+from tests.support.spark.driver_process import PYTHONPATH, DriverProcess
+from tests.support.spark.faults import Announced, Fault, plan
 
 RECORDS = [f"{number:04}" for number in range(400)]
 END_S = 240.0

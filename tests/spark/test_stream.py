@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from fencelog.client.blocking import Client
 from fencelog.types import TopicPartition
 from tests.spark.conftest import Log
-from tests.spark.faults import FORMAT, Fault, FaultySource, plan
+from tests.support.spark.faults import FORMAT, Fault, FaultySource, plan
 from tests.support.waiting import wait_until
 
 

@@ -29,6 +29,6 @@ async def hang(
     now_ms = node.broker.clock.now_ms()
     outcome = found.log.append(sent, read_header(sent), now_ms=now_ms, guard=guard)
     assert isinstance(outcome, Appended), outcome
-    node.broker.flusher.dirty(found)
-    await found.purgatory.committed(outcome.end_offset)
+    node.flusher.enqueue(found)
+    await found.committed(outcome.end_offset)
     return outcome.base_offset

@@ -82,26 +82,28 @@ class World:
         config = BrokerConfig(data_dir="memory", port=0, durability=durability, **settings)  # type: ignore[arg-type]
         ports = Ports(disk=self.disk, metadata=metadata, clock=SystemClock(), random=SystemRandom())
         node = Node(config, ports)
-        await node.start()
         try:
-            yield node
-        except BaseException:
-            self.disk.release()  # a failed test must end: a clean stop waits for every sync
-            raise
+            await node.start()
+            try:
+                yield node
+            except BaseException:
+                self.disk.release()  # a failed test must end: a clean stop waits for every sync
+                raise
+            finally:
+                if crash:
+                    await self._drop(node)
+                else:
+                    await node.stop()
         finally:
-            if crash:
-                await self._drop(node)
-                await metadata.close()
-            else:
-                await node.stop()
+            await metadata.close()
 
     @staticmethod
     async def _drop(node: Node) -> None:
         """End a node's tasks without any of its own words of farewell."""
-        await node._server.stop(drain_s=0)
-        for runtime in node._runtimes():
+        await node.server.stop(drain_s=0)
+        for runtime in node.runtimes():
             await runtime.stop()
-        for sender in node._senders:
+        for sender in node.marker_senders:
             await sender.stop()
         for task in node._tasks:
             task.cancel()

@@ -147,13 +147,13 @@ def test_a_directory_that_cannot_be_used_says_so_and_leaves_no_thread(tmp_path: 
 def test_what_is_decided_is_settled_once_its_markers_are_in_the_log(
     fencelog_broker: LocalBroker,
 ) -> None:
-    life = fencelog_broker._life
-    assert life is not None
+    node = fencelog_broker._node
+    assert node is not None
 
     async def decide_and_settle() -> bool:
-        assert await life.expire_transaction("shop")
-        await life.settled()
-        partition = life._node.broker.logs.get("orders", 0)
+        assert await node.expire_transaction("shop")
+        await node.settled()
+        partition = node._node.broker.logs.get("orders", 0)
         assert partition is not None
         return partition.log.last_stable_offset == partition.log.log_end_offset == 2
 
@@ -163,7 +163,7 @@ def test_what_is_decided_is_settled_once_its_markers_are_in_the_log(
         producer.begin()
         producer.send("orders", b"one tea")
         producer.flush()
-        assert life.run(decide_and_settle())
+        assert node.run(decide_and_settle())
         producer.close()
 
 
@@ -275,7 +275,10 @@ def test_what_was_held_at_a_kill_is_lost_and_comes_again(fencelog_broker: LocalB
 @pytest.mark.parametrize(
     ("misuse", "words"),
     [
-        (lambda broker: broker.hold("Prduce").__enter__(), "'Prduce' is not one of Produce, Fetch"),
+        (
+            lambda broker: broker.hold("Prduce").__enter__(),
+            "'Prduce' is not a request; known: Produce, Fetch",
+        ),
         (lambda broker: broker.records("nothing"), "UNKNOWN_TOPIC_OR_PARTITION"),
     ],
     ids=["no such request", "no such topic"],

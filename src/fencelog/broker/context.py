@@ -4,14 +4,16 @@ from dataclasses import dataclass, field
 
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.coordinators.group_requests import GroupRequests
+from fencelog.broker.coordinators.leaders import Leaders
 from fencelog.broker.coordinators.producer_ids import ProducerIds
 from fencelog.broker.coordinators.runtime import CoordinatorRuntime
 from fencelog.broker.metadata.catalog import Catalog
+from fencelog.broker.metadata.controller import Controller
 from fencelog.broker.metadata.settings import Settings
 from fencelog.broker.network.deadlines import Deadlines
 from fencelog.broker.network.stale_connections import StaleConnections
 from fencelog.broker.network.time_slices import TimeSlices
-from fencelog.broker.partitions.log_flusher import LogFlusher
+from fencelog.broker.observer import Observer
 from fencelog.broker.partitions.log_manager import LogManager
 from fencelog.coordination.group.shard import GroupShard
 from fencelog.coordination.transaction.shard import TransactionShard
@@ -24,11 +26,11 @@ class Broker:
     """The parts of one running broker."""
 
     config: BrokerConfig
-    cluster_id: str
     catalog: Catalog
     logs: LogManager
     settings: Settings
-    flusher: LogFlusher
+    controller: Controller
+    leaders: Leaders
     transactions: CoordinatorRuntime[TransactionShard]
     versioned: CoordinatorRuntime[VersionedShard]
     groups: CoordinatorRuntime[GroupShard]
@@ -38,5 +40,8 @@ class Broker:
     deadlines: Deadlines = field(default_factory=Deadlines)
     time_slices: TimeSlices = field(default_factory=TimeSlices)
     stale_connections: StaleConnections = field(default_factory=StaleConnections)
+    observer: Observer | None = None
+    cluster_id: str = ""
+    """The data directory's; known once the node has started."""
     address: tuple[str, int] = ("127.0.0.1", 0)
     """Where the broker listens; the port is the real one once it does."""

@@ -1,5 +1,6 @@
 """Just enough SVG: escaped elements, and a time axis that may leave stretches out."""
 
+import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import floor, log10
@@ -16,9 +17,8 @@ EDGE_PX = 24
 
 def escape(text: str) -> str:
     """Text as it may stand in an element or an attribute."""
-    for raw, safe in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;")):
-        text = text.replace(raw, safe)
-    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+    shown = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+    return html.escape(shown)
 
 
 def element(name: str, content: str = "", **attributes: Attribute) -> str:

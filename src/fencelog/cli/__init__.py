@@ -1,1 +1,1 @@
-"""The user's verbs: ``fencelog NOUN VERB``. Each noun is a module that loads when it is used."""
+"""The command line: ``fencelog NOUN VERB``. A noun's module is imported when it is used."""

@@ -1,4 +1,4 @@
-"""``fencelog check HISTORY…``: judge what clients of any Kafka-compatible cluster saw."""
+"""``fencelog check HISTORY…``: check what clients of any Kafka-compatible cluster saw."""
 
 import gc
 import gzip
@@ -25,19 +25,21 @@ def check(
         list[Path],
         typer.Argument(
             metavar="HISTORY",
-            help="JSON lines, also gzipped; several files are put together by time; - for stdin.",
+            help="JSON lines, may be gzipped; several files are merged by time; - for stdin.",
             show_default=False,
         ),
     ],
     chart: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.svg", help="Draw the operations around the worst finding."),
+        typer.Option(
+            metavar="FILE.svg", help="Write a chart of the operations of the worst finding."
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The verdict as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
 ) -> None:
-    """Judge a history: lost, doubled, torn, aborted, reordered or skipped records.
+    """Check a history for lost, duplicated, torn, aborted, reordered or skipped records.
 
-    Exits with 0 if it is valid, 1 if it is not, 2 if it cannot be judged.
+    The exit status is 0 if it is valid, 1 if it is invalid, 2 if it cannot be checked.
     docs/guide/check.md has the format and the meaning of each finding.
     """
     with reported_errors():
@@ -55,10 +57,10 @@ def check(
 
 
 def _read(paths: list[Path]) -> "History":
-    """The tables of the files; leaves with status 2 if there are none."""
+    """The tables of the files; exits with status 2 if they cannot be read."""
     from fencelog.check import HistoryError, merge, parse
 
-    # Reading makes and drops millions of small objects, none of them in a circle.
+    # Reading creates and drops millions of small objects, none of them in a cycle.
     gc.disable()
     try:
         with ExitStack() as stack:
@@ -68,9 +70,9 @@ def _read(paths: list[Path]) -> "History":
         where = f"{paths[0]} " if len(paths) == 1 else ""
         fail(ExitStatus.USAGE, f"{where}{error}", error.hint)
     except UnicodeDecodeError as error:
-        fail(ExitStatus.USAGE, f"not UTF-8 ({error.reason})", "JSON lines are UTF-8")
+        fail(ExitStatus.USAGE, f"not UTF-8 ({error.reason})", "write the history as UTF-8")
     except (EOFError, OSError) as error:
-        fail(ExitStatus.USAGE, error_text(error), "name files of JSON lines")
+        fail(ExitStatus.USAGE, error_text(error), "name readable files of JSON lines")
     finally:
         gc.enable()
 
@@ -96,12 +98,12 @@ def _draw(tables: "History", verdict: "Verdict", path: Path) -> None:
     try:
         path.write_text(draw(tables, verdict), encoding="utf-8")
     except OSError as error:
-        fail(ExitStatus.USAGE, f"no chart: {error_text(error)}", "name a writable file")
-    say(f"chart in {path}")
+        fail(ExitStatus.USAGE, f"--chart: {error_text(error)}", "name a writable file")
+    say(f"chart written to {path}")
 
 
 def _leave(verdict: "Verdict") -> None:
-    """End with the status that tells the outcome."""
+    """Exit with the status of the outcome."""
     if verdict.outcome == "invalid":
         raise SystemExit(int(ExitStatus.FAILED))
     if verdict.outcome == "nothing-checked":

@@ -1,4 +1,4 @@
-"""``fencelog cluster``: which brokers there are, and what they promise."""
+"""``fencelog cluster``: the brokers and their durability mode."""
 
 import typer
 
@@ -33,7 +33,7 @@ def info(
     properties: PropertyOption = None,
     form: FormatOption = None,
 ) -> None:
-    """Show id, brokers and the durability in force (D1)."""
+    """Show the cluster id, the brokers and their durability mode."""
     with reported_errors():
         with connection(bootstrap, properties).open() as client:
             described = client.cluster()

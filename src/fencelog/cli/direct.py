@@ -1,7 +1,7 @@
-"""Calling a verb without its parser, which takes longer to load than a broker takes to start.
+"""Calls a command without the typer parser, which takes longer to load than a broker to start.
 
-Only arguments that need no explaining go this way: known options, each once and with a value. All
-others (help, a mistake, something missing) are the parser's.
+Only simple arguments are handled here: known options, each once and with a value. All others
+(help, wrong or missing options) go to the parser.
 """
 
 import sys
@@ -16,7 +16,7 @@ Verb = Callable[..., None]
 
 
 def plain_options(verb: Verb, arguments: Sequence[str]) -> dict[str, object] | None:
-    """The verb's keyword arguments, or None where the parser must have its say."""
+    """The command's keyword arguments, or None if the parser is needed."""
     known = {
         f"--{name.replace('_', '-')}": each for name, each in signature(verb).parameters.items()
     }
@@ -36,7 +36,7 @@ def plain_options(verb: Verb, arguments: Sequence[str]) -> dict[str, object] | N
 
 
 def run(verb: Verb, options: dict[str, object]) -> None:
-    """Call the verb and end the process with its status."""
+    """Call the command and exit with its status."""
     try:
         verb(**options)
     except typer.Exit as ending:

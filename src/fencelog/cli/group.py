@@ -1,4 +1,4 @@
-"""``fencelog group``: who reads what, how far behind, and setting it elsewhere."""
+"""``fencelog group``: members, offsets and lag of consumer groups; set offsets."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,11 +29,13 @@ if TYPE_CHECKING:
     from fencelog.client.model import GroupDescription
 
 app = typer.Typer(
-    name="group", help="List, describe, move and delete consumer groups.", no_args_is_help=True
+    name="group", help="List, describe, seek and delete consumer groups.", no_args_is_help=True
 )
 
-GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The group.")]
-GroupsArgument = Annotated[list[str], typer.Argument(metavar="GROUP…", help="One group or more.")]
+GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The group id.")]
+GroupsArgument = Annotated[
+    list[str], typer.Argument(metavar="GROUP…", help="One or more group ids.")
+]
 COLUMNS = ("topic", "partition", "committed", "end", "lag", "member", "client", "host")
 
 
@@ -63,9 +65,9 @@ def describe(
 ) -> None:
     """Show members, offsets and lag.
 
-    The lag is counted to the last stable offset, up to which committed records can be seen: what an
-    open transaction holds back is nobody's backlog. A committed offset shows as - where there is
-    none, and as pending while an open transaction may change it.
+    The lag is computed to the last stable offset, so records behind an open transaction do not
+    count. A missing committed offset shows as -; one that an open transaction may change shows as
+    pending.
     """
     with reported_errors():
         with connection(bootstrap, properties).open() as client:
@@ -97,7 +99,7 @@ def _described(client: "Client", group: "GroupDescription") -> Row:
         committed = None if found is None else found.committed
         lag = None
         if committed is not None and place in ends:
-            # What retention has taken can be read by nobody.
+            # Records that retention has deleted cannot be read, so they are no lag.
             lag = max(ends[place] - max(committed, starts[place]), 0)
             total += lag
         is_pending = found is not None and found.pending
@@ -130,7 +132,9 @@ def seek(
     group: GroupArgument,
     to: Annotated[
         str,
-        typer.Option("-o", "--offset", help="beginning, end, N, -N (from the end) or @TIME."),
+        typer.Option(
+            "-o", "--offset", help="The new offset: beginning, end, N, -N (from the end) or @TIME."
+        ),
     ],
     topics: Annotated[
         list[str] | None,
@@ -138,14 +142,14 @@ def seek(
             "-t",
             "--topic",
             metavar="TOPIC[:PARTITION]",
-            help="Default: all that it has offsets on.",
+            help="Default: all partitions on which the group has offsets.",
         ),
     ] = None,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     properties: PropertyOption = None,
     form: FormatOption = None,
 ) -> None:
-    """Set a group's offsets; it must have no members."""
+    """Set a group's offsets. The group must have no members."""
     with reported_errors():
         from fencelog.adapters.system_clock import SystemClock
         from fencelog.cli.topic_consume import start_positions
@@ -155,7 +159,9 @@ def seek(
             before = client.committed_offsets(group) if topics is None else {}
             places = sorted(before) if topics is None else _places(client, topics)
             if not places:
-                raise UsageError(f"{group} has no offsets yet: name topics with -t")
+                raise UsageError(
+                    f"group {group} has no committed offsets: name topics with -t TOPIC"
+                )
             positions = start_positions(client, places, start, "transactional")
             client.commit_offsets(group, positions)
         rows: list[Row] = [
@@ -166,7 +172,7 @@ def seek(
 
 
 def _places(client: "Client", topics: list[str]) -> list[TopicPartition]:
-    """The partitions that ``-t`` names: ``orders`` all of a topic's, ``orders:3`` one."""
+    """The partitions of ``-t``: ``orders`` is all of a topic, ``orders:3`` one partition."""
     places = []
     for text in topics:
         name, colon, number = text.partition(":")
@@ -176,7 +182,7 @@ def _places(client: "Client", topics: list[str]) -> list[TopicPartition]:
         elif number.isdecimal() and int(number) in numbers:
             places.append(TopicPartition(name, int(number)))
         else:
-            raise UsageError(f"-t {text}: {name} has the partitions {numbers[0]} to {numbers[-1]}")
+            raise UsageError(f"-t {text}: {name} has partitions {numbers[0]} to {numbers[-1]}")
     return places
 
 
@@ -187,7 +193,7 @@ def delete(
     properties: PropertyOption = None,
     form: FormatOption = None,
 ) -> None:
-    """Forget groups that have no members, and their offsets."""
+    """Delete groups and their offsets. A group must have no members."""
     with reported_errors():
         rows: list[Row] = []
         with connection(bootstrap, properties).open() as client:

@@ -1,4 +1,4 @@
-"""The ``fencelog`` command: which verb lives in which module, loaded only when it is asked for."""
+"""The ``fencelog`` command: the module of each command, imported only when it is used."""
 
 import sys
 from importlib import import_module
@@ -20,8 +20,8 @@ VERBS = {
     "check": "fencelog.cli.check",
 }
 DIRECT = ("serve", "dev")
-"""Verbs whose start is waited for."""
-HELP = "An exactly-once event log that speaks the Kafka protocol."
+"""Commands for which start time matters: they skip the parser if they can."""
+HELP = "An exactly-once event log with the Kafka protocol."
 
 
 def show_version(asked: bool) -> None:
@@ -34,7 +34,7 @@ def show_version(asked: bool) -> None:
 
 
 def build(only: str | None = None) -> typer.Typer:
-    """The application; with ``only`` that one command, so that nothing else is imported."""
+    """The application; with ``only``, just that command, so that no other module is imported."""
     app = typer.Typer(
         name="fencelog", help=HELP, no_args_is_help=True, pretty_exceptions_enable=False
     )
@@ -45,7 +45,7 @@ def build(only: str | None = None) -> typer.Typer:
             False, "--version", callback=show_version, is_eager=True, help="Show the version."
         ),
     ) -> None:
-        """Take what stands before the command."""
+        """Handle the options before the command."""
         del version
 
     options.__doc__ = HELP

@@ -1,7 +1,6 @@
-"""Options that several verbs share, and the client that they describe.
+"""Options that several commands share, and the client that they describe.
 
-Flags are the ones that users of kcat and rpk know: ``-b``, ``-X key=value``; the property names
-are librdkafka's where it has one.
+The flags are those of kcat and rpk (``-b``, ``-X key=value``), the property names librdkafka's.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from fencelog.client.blocking import Client
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
-REQUEST_TIMEOUT_MS = 10_000  # a person waits; a program would wait longer
+REQUEST_TIMEOUT_MS = 10_000  # shorter than a program's: a person is waiting
 
 BootstrapOption = Annotated[
     str,
@@ -25,16 +24,18 @@ BootstrapOption = Annotated[
         "--bootstrap-server",
         envvar="FENCELOG_BOOTSTRAP_SERVERS",
         metavar="HOST:PORT",
-        help="A broker to start from.",
+        help="The bootstrap broker.",
     ),
 ]
 PropertyOption = Annotated[
     list[str] | None,
-    typer.Option("-X", metavar="KEY=VALUE", help="A client property, by librdkafka's name."),
+    typer.Option(
+        "-X", metavar="KEY=VALUE", help="A client property, with librdkafka's name; repeatable."
+    ),
 ]
 FormatOption = Annotated[
     Format | None,
-    typer.Option("--format", help="json or table; a table on a terminal, else JSON."),
+    typer.Option("--format", help="Output format. Default: table on a terminal, else json."),
 ]
 
 CLIENT_PROPERTIES = frozenset({"client.id", "request.timeout.ms", "bootstrap.servers"})
@@ -42,7 +43,7 @@ CLIENT_PROPERTIES = frozenset({"client.id", "request.timeout.ms", "bootstrap.ser
 
 @dataclass(frozen=True, kw_only=True)
 class Connection:
-    """Where to connect and how, as the command line says."""
+    """The broker address and client properties of the command line."""
 
     bootstrap: str
     properties: Mapping[str, str]
@@ -53,7 +54,9 @@ class Connection:
 
         timeout_ms = self.properties.get("request.timeout.ms", str(REQUEST_TIMEOUT_MS))
         if not timeout_ms.isdecimal() or int(timeout_ms) == 0:
-            raise UsageError(f"request.timeout.ms={timeout_ms}: expected milliseconds above 0")
+            raise UsageError(
+                f"-X request.timeout.ms={timeout_ms}: expected a whole number of ms above 0"
+            )
         address = self.properties.get("bootstrap.servers", self.bootstrap)
         try:
             return Client(
@@ -68,7 +71,7 @@ class Connection:
 def connection(
     bootstrap: str, properties: Iterable[str] | None, *, also: Iterable[str] = ()
 ) -> Connection:
-    """Read ``-b`` and ``-X``; UsageError names a property that this verb does not know."""
+    """Read ``-b`` and ``-X``. Raises UsageError for a property that the command does not have."""
     known = CLIENT_PROPERTIES | set(also)
     return Connection(bootstrap=bootstrap, properties=key_values(properties or (), "-X", known))
 
@@ -76,13 +79,13 @@ def connection(
 def key_values(
     pairs: Iterable[str], flag: str, known: Iterable[str] | None = None
 ) -> dict[str, str]:
-    """``key=value`` strings as a dict; UsageError names the flag and the pair that is none."""
+    """``key=value`` strings as a dict. Raises UsageError for a malformed pair or unknown key."""
     result: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key:
             raise UsageError(f"{flag} {pair}: expected KEY=VALUE")
         if known is not None and key not in known:
-            raise UsageError(f"{flag} {key}: unknown here; known are {', '.join(sorted(known))}")
+            raise UsageError(f"{flag} {key}: unknown property; known: {', '.join(sorted(known))}")
         result[key] = value
     return result

@@ -1,7 +1,7 @@
-"""How every verb answers: JSON or a table on stdout, words on stderr, stable exit statuses.
+"""Output of every command: JSON or a table on stdout, messages on stderr, stable exit statuses.
 
-A script can rely on three things: stdout holds data only, the exit status says what kind of thing
-went wrong, and the last line on stderr says what to do about it.
+A script can rely on three things: stdout has data only, the exit status says what kind of error
+occurred, and the last line on stderr says what to do about it.
 """
 
 import json
@@ -54,44 +54,44 @@ UNREACHABLE = frozenset(
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
     }
 )
-WHERE_TO = "is the broker running? `-b HOST:PORT` or FENCELOG_BOOTSTRAP_SERVERS names another one"
+WHERE_TO = "check that the broker is running; `-b HOST:PORT` or FENCELOG_BOOTSTRAP_SERVERS sets it"
 
 HINTS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: (
-        "`fencelog topic list` shows what there is, `fencelog topic create NAME` makes one"
+        "`fencelog topic list` shows the topics, `fencelog topic create NAME` creates one"
     ),
     ErrorCode.TOPIC_ALREADY_EXISTS: "`fencelog topic describe NAME` shows it; choose another name",
     ErrorCode.INVALID_TOPIC_EXCEPTION: (
-        "names have 1 to 249 of the characters a-z A-Z 0-9 . _ - and internal ones are read-only"
+        "names have 1 to 249 of the characters a-z A-Z 0-9 . _ - and internal topics are read-only"
     ),
-    ErrorCode.INVALID_PARTITIONS: "ask for at least one partition: `-p 3`",
-    ErrorCode.INVALID_REPLICATION_FACTOR: "one broker can hold one replica only: `-r 1`",
-    ErrorCode.INVALID_CONFIG: "`fencelog topic describe NAME` lists the names and values in force",
-    ErrorCode.OFFSET_OUT_OF_RANGE: "`-o beginning` starts at the first record that is still there",
+    ErrorCode.INVALID_PARTITIONS: "a topic has one partition or more, and can only get more",
+    ErrorCode.INVALID_REPLICATION_FACTOR: "there is one broker, so one replica: `-r 1`",
+    ErrorCode.INVALID_CONFIG: "`fencelog topic describe NAME` lists the configs and their values",
+    ErrorCode.OFFSET_OUT_OF_RANGE: "`fencelog topic describe NAME` shows the valid offsets",
     ErrorCode.MESSAGE_TOO_LARGE: "raise the topic's max.message.bytes, or send smaller records",
-    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "`fencelog txn list` shows the ids that are known",
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "`fencelog txn list` shows the transactional ids",
     ErrorCode.INVALID_TXN_STATE: (
-        "`fencelog txn list` shows the states, `fencelog txn find-hanging` what nobody will end"
+        "`fencelog txn list` shows the states, `fencelog txn find-hanging` hanging transactions"
     ),
-    ErrorCode.GROUP_ID_NOT_FOUND: "`fencelog group list` shows the groups that are known",
-    ErrorCode.NON_EMPTY_GROUP: "`fencelog group describe NAME` shows its members",
+    ErrorCode.GROUP_ID_NOT_FOUND: "`fencelog group list` shows the groups",
+    ErrorCode.NON_EMPTY_GROUP: "`fencelog group describe NAME` shows its members; stop them first",
     ErrorCode.UNKNOWN_MEMBER_ID: (
-        "`fencelog group describe NAME` shows its members; with group.fence=required only they "
-        "move a group that has had any, until it is deleted"
+        "`fencelog group describe NAME` shows the members; with group.fence=required only members "
+        "can commit: delete the group first"
     ),
     ErrorCode.PRODUCER_FENCED: (
-        "another producer uses this transactional id; only the newest may write"
+        "another producer uses this transactional id; only the newest can write"
     ),
     ErrorCode.INVALID_PRODUCER_EPOCH: (
-        "another producer uses this transactional id; only the newest may write"
+        "another producer uses this transactional id; only the newest can write"
     ),
     **dict.fromkeys(UNREACHABLE, WHERE_TO),
-    ErrorCode.KAFKA_STORAGE_ERROR: "the broker's own log names the file; check its disk",
+    ErrorCode.KAFKA_STORAGE_ERROR: "the broker's log names the file; check its disk",
 }
 
 
 class UsageError(FencelogError):
-    """The command line asks for something that does not exist or does not fit together."""
+    """The command line has a wrong option, argument or combination of them."""
 
 
 def default_format() -> Format:
@@ -105,7 +105,7 @@ def say(text: str) -> None:
 
 
 def fail(status: ExitStatus, text: str, hint: str | None = None) -> NoReturn:
-    """Name what was wrong and what to do, and leave with that status."""
+    """Print the error and the hint to stderr, and exit with this status."""
     say(f"error: {text}")
     if hint:
         say(f"hint: {hint}")
@@ -119,7 +119,7 @@ def show_json(value: object) -> None:
 
 
 def show_rows(rows: Sequence[Row], columns: Sequence[str], form: Format | None) -> None:
-    """A list of like things: a JSON array of objects, or a table with these columns."""
+    """Print rows as a JSON array of objects, or as a table with these columns."""
     if (form or default_format()) is Format.JSON:
         show_json(list(rows))
         return
@@ -138,7 +138,7 @@ def show_rows(rows: Sequence[Row], columns: Sequence[str], form: Format | None) 
 
 
 def cell(value: object) -> str:
-    """One value as a table shows it; markup characters stay what they are."""
+    """One value as text for a table; markup characters are escaped."""
     from rich.markup import escape
 
     if value is None:
@@ -151,7 +151,7 @@ def cell(value: object) -> str:
 
 
 def status_of(code: ErrorCode) -> ExitStatus:
-    """What a script sees of this answer."""
+    """The exit status for this error code."""
     if code in NOT_FOUND:
         return ExitStatus.NOT_FOUND
     return ExitStatus.UNREACHABLE if code in UNREACHABLE else ExitStatus.FAILED
@@ -159,16 +159,16 @@ def status_of(code: ErrorCode) -> ExitStatus:
 
 @contextmanager
 def reported_errors() -> Iterator[None]:
-    """Turn what a verb may meet into one sentence, one hint and an exit status."""
+    """Report each expected exception with an error line, a hint and an exit status."""
     try:
         yield
         sys.stdout.flush()
     except UsageError as error:
-        fail(ExitStatus.USAGE, str(error), "`--help` after the verb lists what it takes")
+        fail(ExitStatus.USAGE, str(error), "add `--help` to the command for its options")
     except RequestError as error:
         fail(status_of(error.code), str(error), HINTS.get(error.code))
     except BrokenPipeError:
-        # The reader of our output has seen enough (`| head`). Nothing is left to say to it.
+        # The reader of our output has closed the pipe (`| head`). That is no error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(int(ExitStatus.OK)) from None
     except (ConnectionError, TimeoutError) as error:

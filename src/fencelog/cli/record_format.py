@@ -1,4 +1,4 @@
-"""Records as text: kcat's and rpk's format strings, and one JSON object a line.
+"""Records as text: format strings of kcat and rpk, or one JSON object per line.
 
 The JSON form is the one that ``topic produce --json`` reads back, byte for byte.
 """
@@ -46,7 +46,7 @@ ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
 def formatter(text: str) -> Callable[[Record], bytes]:
     """Compile a format string such as ``%k %v %o %p %t %T %h\\n``.
 
-    UsageError names the directive or escape that is unknown and where it stands.
+    Raises UsageError for an unknown directive or escape, with its position.
     """
     parts: list[Part] = []
     position = 0
@@ -66,7 +66,7 @@ def formatter(text: str) -> Callable[[Record], bytes]:
 
 
 def unescape(text: str, flag: str) -> bytes:
-    """Text with escapes as bytes. UsageError names the flag and an escape that is unknown."""
+    """Text with escapes as bytes. Raises UsageError for an unknown escape."""
     data, position = b"", 0
     while position < len(text):
         if text[position] == "\\":
@@ -86,7 +86,7 @@ def _directive(text: str, position: int) -> Part:
     name = text[position + 1 : position + 2]
     if name not in DIRECTIVES:
         known = " ".join(f"%{each}" for each in DIRECTIVES)
-        raise UsageError(f"-f: %{name} at character {position + 1} is unknown; known are {known}")
+        raise UsageError(f"-f: %{name} at character {position + 1} is unknown; known: {known}")
     return DIRECTIVES[name]
 
 
@@ -101,12 +101,12 @@ def _escape(text: str, position: int, flag: str) -> tuple[bytes, int]:
         except ValueError:
             pass
     raise UsageError(
-        rf"{flag}: \{name} at character {position + 1} is unknown; known are \n \r \t \0 \\ \xHH"
+        rf"{flag}: \{name} at character {position + 1} is unknown; known: \n \r \t \0 \\ \xHH"
     )
 
 
 def to_json(record: Record) -> bytes:
-    """One line of JSON. Bytes that are no UTF-8 text stand under ``…_base64``."""
+    """One line of JSON. Bytes that are not UTF-8 text go in a field ``…_base64``."""
     shown: dict[str, object] = {
         "topic": record.topic,
         "partition": record.partition,

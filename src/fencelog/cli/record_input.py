@@ -1,4 +1,4 @@
-"""Records from files and stdin: delimited text as kcat reads it, or one JSON object a line."""
+"""Records from files and stdin: delimited text as in kcat, or one JSON object per line."""
 
 import base64
 import binascii
@@ -15,7 +15,7 @@ RECORD_BYTES_MAX = 64 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class InputRecord:
-    """A record about to be sent. ``partition`` None lets the key decide."""
+    """A record to send. With ``partition`` None the key chooses the partition."""
 
     key: bytes | None
     value: bytes | None
@@ -26,7 +26,7 @@ class InputRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class InputForm:
-    """How bytes become records, as the command line says."""
+    """How to parse the input, from the command line's options."""
 
     as_json: bool = False
     delimiter: bytes = b"\n"
@@ -37,9 +37,9 @@ class InputForm:
 
 
 def read_input(source: BinaryIO, form: InputForm) -> Iterator[InputRecord]:
-    """Records of one file, as they come; a last one without a delimiter counts too.
+    """The records of one file; the last one needs no delimiter.
 
-    UsageError names the record that is no JSON object of the expected form.
+    Raises UsageError for a record that is not a JSON object of the expected form, with its number.
     """
     delimiter = b"\n" if form.as_json else form.delimiter
     for number, chunk in enumerate(split(source, delimiter), start=1):
@@ -51,16 +51,16 @@ def read_input(source: BinaryIO, form: InputForm) -> Iterator[InputRecord]:
 
 
 def split(source: BinaryIO, delimiter: bytes) -> Iterator[bytes]:
-    """Pieces between delimiters. UsageError where one piece outgrows the limit."""
+    """The pieces between delimiters. Raises UsageError if a piece exceeds RECORD_BYTES_MAX."""
     pending = b""
-    # read1 hands over what a pipe holds already, so that a slow writer's lines leave at once.
+    # read1 returns what a pipe has already, so lines of a slow writer are sent at once.
     read = getattr(source, "read1", source.read)
     while data := read(CHUNK_BYTES):
         *whole, pending = (pending + data).split(delimiter)
         yield from whole
         if len(pending) > RECORD_BYTES_MAX:
             raise UsageError(
-                f"a record of more than {RECORD_BYTES_MAX >> 20} MiB: is the delimiter right?"
+                f"a record is larger than {RECORD_BYTES_MAX >> 20} MiB; check the delimiter (-D)"
             )
     if pending:
         yield pending
@@ -79,7 +79,7 @@ def _from_json(line: bytes, number: int, form: InputForm) -> InputRecord:
     try:
         fields = json.loads(line)
         if not isinstance(fields, dict):
-            raise UsageError("expected an object")  # noqa: TRY301 - reported with the line's number
+            raise UsageError("expected a JSON object")  # noqa: TRY301 - reported with the line's number
         headers = tuple(
             (str(header["key"]), _bytes_of(header, "value")) for header in fields.get("headers", ())
         )
@@ -91,7 +91,7 @@ def _from_json(line: bytes, number: int, form: InputForm) -> InputRecord:
             headers=headers or form.headers,
         )
     except (UsageError, KeyError, TypeError, ValueError, binascii.Error) as error:
-        raise UsageError(f"record {number} is not of the --json form: {error}") from None
+        raise UsageError(f"--json: record {number} is not valid: {error}") from None
 
 
 def _bytes_of(fields: dict[str, object], name: str, default: bytes | None = None) -> bytes | None:
@@ -101,7 +101,7 @@ def _bytes_of(fields: dict[str, object], name: str, default: bytes | None = None
     if value is None:
         return default
     if not isinstance(value, str):
-        # A structure is what many want as the value: it is sent as JSON again.
+        # Any other JSON value is sent as JSON.
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
     return value.encode()
 

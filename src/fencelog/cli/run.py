@@ -1,7 +1,7 @@
-"""``fencelog run PIPELINE.py``: run a Spark pipeline and watch it.
+"""``fencelog run PIPELINE.py``: run a Spark pipeline and show its progress.
 
-Ctrl-C ends each query after its running batch; a second one ends them at once. Either way nothing
-is lost or doubled: the next run goes on from the checkpoint.
+Ctrl-C ends each query after its running batch; a second one ends them at once. In both cases
+nothing is lost or duplicated: the next run continues from the checkpoint.
 """
 
 import os
@@ -39,7 +39,7 @@ def run(
     checkpoint: Annotated[
         str | None,
         typer.Option(
-            metavar="DIR", help="Where progress is kept.", show_default="checkpoints/NAME"
+            metavar="DIR", help="The checkpoint directory.", show_default="checkpoints/NAME"
         ),
     ] = None,
     bootstrap: Annotated[
@@ -49,20 +49,22 @@ def run(
             "--bootstrap-server",
             envvar="FENCELOG_BOOTSTRAP_SERVERS",
             metavar="HOST:PORT",
-            help="The broker of sources and sinks that name none.",
+            help="The default broker of sources and sinks.",
         ),
     ] = None,
     available_now: Annotated[
-        bool, typer.Option("--available-now", help="Process what is there, then end.")
+        bool, typer.Option("--available-now", help="Process the records that exist now, then end.")
     ] = False,
     properties: Annotated[
         list[str] | None,
         typer.Option(
-            "-X", metavar="KEY=VALUE", help="A Spark property: spark.sql.shuffle.partitions=8"
+            "-X",
+            metavar="KEY=VALUE",
+            help="A Spark property, as spark.sql.shuffle.partitions=8; repeatable.",
         ),
     ] = None,
 ) -> None:
-    """Run a Spark pipeline: exactly once, with progress, until it ends or Ctrl-C."""
+    """Run a Spark pipeline exactly once and show progress, until it ends or Ctrl-C."""
     with reported_errors():
         from fencelog.spark.pipeline import RunSettings, load
 
@@ -84,12 +86,12 @@ def run(
 
 
 def _run(function: "Pipeline", settings: "RunSettings") -> None:
-    """Start, watch, stop, sum up; leaves with the status that tells how it ended."""
+    """Run the queries until they end or Ctrl-C, and exit with the status."""
     from fencelog.spark.pipeline import finish, start, watch
 
     say(
         f"starting {settings.file} on {settings.master}, checkpoints in {settings.checkpoint_root},"
-        f" Spark's own log in {settings.log_file}"
+        f" Spark's log in {settings.log_file}"
     )
     stop, hurry = Event(), Event()
     running = start(function, settings)
@@ -114,7 +116,7 @@ def _run(function: "Pipeline", settings: "RunSettings") -> None:
 
 @contextmanager
 def _interrupts(stop: Event, hurry: Event) -> Iterator[None]:
-    """The first SIGINT or SIGTERM asks for a stop, the second for a quick one."""
+    """The first SIGINT or SIGTERM sets ``stop``, the second sets ``hurry``."""
 
     def handle(_number: int, _frame: "FrameType | None") -> None:
         (hurry if stop.is_set() else stop).set()
@@ -129,7 +131,7 @@ def _interrupts(stop: Event, hurry: Event) -> Iterator[None]:
 
 @contextmanager
 def _display() -> "Iterator[Callable[[Mapping[str, QueryTotals]], None]]":
-    """A table that is redrawn on a terminal; elsewhere one line for each finished batch."""
+    """A live table on a terminal; else one line for each finished batch."""
     if not sys.stderr.isatty():
         shown: dict[str, int] = {}
 

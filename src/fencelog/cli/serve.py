@@ -20,25 +20,25 @@ from fencelog.broker.config import BrokerConfig, ConfigError, Flags
 from fencelog.errors import FencelogError, error_text
 
 GC_THRESHOLDS = (20_000, 20, 20)
-"""A request that names thousands of things makes as many objects, and is no reason to look through
-all that a broker of thousands of connections and partitions holds: that takes tens of milliseconds.
+"""Higher than Python's: a request with thousands of items creates as many objects, and must not
+trigger a collection of all objects of the broker, which takes tens of milliseconds.
 """
-DURABILITY_HELP = "What an acknowledged record survives: fsync a power cut, os a kill -9."
+DURABILITY_HELP = "What an acknowledged record survives. fsync: a power cut; os: kill -9."
 ConfigOption = Annotated[
     str | None,
-    typer.Option(metavar="FILE", help="Settings: TOML, or Kafka's server.properties."),
+    typer.Option(metavar="FILE", help="Settings file: TOML, or Kafka's server.properties."),
 ]
 
 
 def serve(
     data_dir: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where everything is kept; made if missing.")
+        Path, typer.Option(metavar="DIR", help="The data directory; created if missing.")
     ],
     listen: Annotated[
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Address to listen on; port 0 takes a free one.",
+            help="Address to listen on; port 0 is a free port.",
             show_default="127.0.0.1:9092",
         ),
     ] = None,
@@ -49,7 +49,7 @@ def serve(
 ) -> None:
     """Run a broker on a data directory.
 
-    SIGTERM or Ctrl-C stops it cleanly; a kill -9 at any moment loses nothing acknowledged.
+    SIGTERM or Ctrl-C stops it cleanly. kill -9 at any moment loses no acknowledged record.
     """
     flags = Flags(
         data_dir=str(data_dir.resolve()),
@@ -67,7 +67,7 @@ def dev(
     durability: Annotated[str, typer.Option(metavar="fsync|os", help=DURABILITY_HELP)] = "os",
     config: ConfigOption = None,
 ) -> None:
-    """Run a broker in a temporary directory on a free port; all is gone when it stops.
+    """Run a broker in a temporary directory on a free port. The directory is deleted at the end.
 
     The address is printed on stdout, for scripts.
     """
@@ -104,20 +104,20 @@ def _run(
 
 
 def _within_file_limit(config: BrokerConfig) -> BrokerConfig:
-    """Open as many files as the system lets us, and keep a quarter of them from the connections.
+    """Raise the limit of open files, and reserve a quarter of them for partitions.
 
-    Every partition has a file: one that could not open its next would be out of service.
+    Every partition has an open file: if it cannot open the next, it goes out of service.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):  # some systems have a lower limit than they say
+    with suppress(ValueError, OSError):  # some systems have a lower limit than they report
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         soft = hard
     room = 3 * soft // 4
     if soft == resource.RLIM_INFINITY or config.connections_max <= room:
         return config
     logging.getLogger(__name__).warning(
-        "%d connections at most, not max.connections=%d: a process may open %d files here "
-        "(ulimit -n), and a quarter of them is kept for partitions",
+        "max.connections is %d instead of %d: the process may open %d files (ulimit -n), and a "
+        "quarter of them is reserved for partitions",
         room,
         config.connections_max,
         soft,
@@ -135,7 +135,7 @@ def _run_loop(main: Coroutine[None, None, int]) -> int:
 
 
 async def _serve(config: BrokerConfig, announce: Callable[[str, int], None] | None) -> int:
-    """Serve until told to stop; returns the exit status."""
+    """Serve until a signal or a failure; returns the exit status."""
     from fencelog.node import open_node
 
     stop = asyncio.Event()
@@ -143,7 +143,7 @@ async def _serve(config: BrokerConfig, announce: Callable[[str, int], None] | No
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with open_node(config) as node:
-        # What is alive now lives as long as the broker: keep the collector from looking at it.
+        # These objects live as long as the broker: exempt them from garbage collection.
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
@@ -162,6 +162,8 @@ async def _serve(config: BrokerConfig, announce: Callable[[str, int], None] | No
         failed.cancel()
         failure = node.failure()
         if failure is not None:
-            logging.getLogger(__name__).error("the broker cannot go on", exc_info=failure)
+            logging.getLogger(__name__).error(
+                "the broker stops: a background task has failed", exc_info=failure
+            )
             return 1
     return 0

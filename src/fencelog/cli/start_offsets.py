@@ -1,4 +1,4 @@
-"""Where reading begins: kcat's and rpk's ``-o`` argument."""
+"""The start offset: the ``-o`` option, as in kcat and rpk."""
 
 import re
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ AGE = re.compile(r"-(\d+)(ms|s|m|h|d)")
 
 @dataclass(frozen=True)
 class Beginning:
-    """The first record that is still there."""
+    """The first record that is not deleted."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Exactly:
 
 @dataclass(frozen=True)
 class At:
-    """The first record of this time or later."""
+    """The first record with this timestamp or a later one."""
 
     timestamp_ms: int
 
@@ -43,7 +43,7 @@ def parse_start(text: str, *, now_ms: int) -> Start:
     """Read ``beginning``, ``end``, ``-N``, ``N`` or ``@TIME``.
 
     A time is milliseconds (13 digits), seconds (10), an ISO date or time, or an age such as
-    ``-15m``. UsageError shows these forms.
+    ``-15m``. Raises UsageError for any other text.
     """
     if text in {"beginning", "start", "earliest"}:
         return Beginning()
@@ -67,7 +67,7 @@ def _timestamp_ms(text: str, now_ms: int) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise UsageError(
-            f"-o @{text}: expected milliseconds, seconds, an ISO date or time, or an age as @-15m"
+            f"-o @{text}: expected milliseconds, seconds, ISO date or time, or an age (@-15m)"
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""``fencelog topic``: create, list, describe, change and delete topics, write and read records."""
+"""``fencelog topic``: create, list, describe, alter and delete topics; write and read records."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -30,13 +30,15 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="topic",
-    help="Create, list, describe, change and delete topics; produce and consume records.",
+    help="Create, list, describe, alter and delete topics; produce and consume records.",
     no_args_is_help=True,
 )
 
-NameArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
-NamesArgument = Annotated[list[str], typer.Argument(metavar="TOPIC…", help="One topic or more.")]
-# Titles short enough for a terminal of 80 columns; the field's own abbreviations.
+NameArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic name.")]
+NamesArgument = Annotated[
+    list[str], typer.Argument(metavar="TOPIC…", help="One or more topic names.")
+]
+# Titles that fit on a terminal of 80 columns, with Kafka's abbreviations.
 PARTITION_TITLES = {
     "partition": "partition",
     "leader": "leader",
@@ -60,7 +62,12 @@ def create(
     ] = 1,
     configs: Annotated[
         list[str] | None,
-        typer.Option("-c", "--topic-config", metavar="KEY=VALUE", help="retention.ms=60000, …"),
+        typer.Option(
+            "-c",
+            "--topic-config",
+            metavar="KEY=VALUE",
+            help="A topic config, as retention.ms=60000; repeatable.",
+        ),
     ] = None,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     properties: PropertyOption = None,
@@ -80,7 +87,7 @@ def create(
 @app.command("list")
 def list_topics(
     internal: Annotated[
-        bool, typer.Option("-i", "--internal", help="Show fencelog's own topics too.")
+        bool, typer.Option("-i", "--internal", help="Show internal topics too.")
     ] = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     properties: PropertyOption = None,
@@ -109,7 +116,7 @@ def describe(
     properties: PropertyOption = None,
     form: FormatOption = None,
 ) -> None:
-    """Show partitions with their offsets, and configs."""
+    """Show partitions, their offsets and the topic configs."""
     with reported_errors():
         with connection(bootstrap, properties).open() as client:
             described = [_describe(client, client.describe_topic(name)) for name in names]
@@ -164,20 +171,28 @@ def alter(
     names: NamesArgument,
     configs: Annotated[
         list[str] | None,
-        typer.Option("-c", "--topic-config", metavar="KEY=VALUE", help="Set: retention.ms=60000"),
+        typer.Option(
+            "-c",
+            "--topic-config",
+            metavar="KEY=VALUE",
+            help="Set a topic config, as retention.ms=60000.",
+        ),
     ] = None,
     unset: Annotated[
         list[str] | None,
-        typer.Option("--unset", metavar="KEY", help="Let the broker's default hold again."),
+        typer.Option(
+            "--unset", metavar="KEY", help="Reset a topic config to the broker's default."
+        ),
     ] = None,
     partitions: Annotated[
-        int | None, typer.Option("-p", "--partitions", min=1, help="The new, higher number.")
+        int | None,
+        typer.Option("-p", "--partitions", min=1, help="The new, higher number of partitions."),
     ] = None,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     properties: PropertyOption = None,
     form: FormatOption = None,
 ) -> None:
-    """Change settings of topics, or give them more partitions."""
+    """Change topic configs, or raise the number of partitions."""
     from fencelog.cli import topic_change
 
     with reported_errors():
@@ -194,16 +209,19 @@ def delete_records(
     name: NameArgument,
     before: Annotated[
         str,
-        typer.Option("-o", "--before", help="end, N, -N (from the end), @TIME: what stays first."),
+        typer.Option(
+            "-o", "--before", help="The first offset to keep: end, N, -N (from the end) or @TIME."
+        ),
     ],
     partitions: Annotated[
-        list[int] | None, typer.Option("-p", "--partition", min=0, help="Default: all of them.")
+        list[int] | None,
+        typer.Option("-p", "--partition", min=0, help="A partition; repeatable. Default: all."),
     ] = None,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     properties: PropertyOption = None,
     form: FormatOption = None,
 ) -> None:
-    """Delete the oldest records of a topic, for good."""
+    """Delete the records of a topic before an offset."""
     from fencelog.cli import topic_change
 
     with reported_errors():
@@ -219,7 +237,7 @@ def delete(
     properties: PropertyOption = None,
     form: FormatOption = None,
 ) -> None:
-    """Delete topics and all that is in them."""
+    """Delete topics with all their records."""
     with reported_errors():
         rows: list[Row] = []
         with connection(bootstrap, properties).open() as client:
@@ -233,23 +251,29 @@ def delete(
 def produce(
     name: NameArgument,
     files: Annotated[
-        list[str] | None, typer.Argument(metavar="FILE…", help="What to send; - is stdin.")
+        list[str] | None,
+        typer.Argument(metavar="FILE…", help="Files to send; - is stdin, the default."),
     ] = None,
     partition: Annotated[
-        int | None, typer.Option("-p", "--partition", min=0, help="Default: by the key.")
+        int | None,
+        typer.Option("-p", "--partition", min=0, help="The partition. Default: chosen by the key."),
     ] = None,
     key: Annotated[str | None, typer.Option("-k", "--key", help="The key of every record.")] = None,
     key_delimiter: Annotated[
-        str | None, typer.Option("-K", "--key-delimiter", help="What parts key from value.")
+        str | None,
+        typer.Option("-K", "--key-delimiter", help="The delimiter between key and value."),
     ] = None,
     delimiter: Annotated[
-        str, typer.Option("-D", "--delimiter", help="What parts records.")
+        str, typer.Option("-D", "--delimiter", help="The delimiter between records.")
     ] = "\\n",
     headers: Annotated[
-        list[str] | None, typer.Option("-H", "--header", metavar="KEY=VALUE", help="A header.")
+        list[str] | None,
+        typer.Option(
+            "-H", "--header", metavar="KEY=VALUE", help="A header of every record; repeatable."
+        ),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Each line is an object, as consume writes it.")
+        bool, typer.Option("--json", help="Each line is a JSON object, as consume writes it.")
     ] = False,
     compression: Annotated[
         str, typer.Option("-z", "--compression", help="none, gzip, snappy, lz4 or zstd.")
@@ -257,7 +281,8 @@ def produce(
     isolation: Annotated[
         str,
         typer.Option(
-            help="read_committed: acknowledged when it cannot be lost; read_uncommitted: at once."
+            help="read_committed: wait until the records are durable (acks=all); "
+            "read_uncommitted: acks=1."
         ),
     ] = "read_uncommitted",
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
@@ -266,7 +291,7 @@ def produce(
 ) -> None:
     """Send records from files or stdin.
 
-    With -X transactional.id=NAME the whole input is one transaction: all of it or nothing.
+    With -X transactional.id=NAME the whole input is one transaction.
     """
     from fencelog.cli.record_input import InputForm
     from fencelog.cli.topic_produce import ProduceRequest, run
@@ -291,29 +316,33 @@ def produce(
 def consume(
     names: NamesArgument,
     partitions: Annotated[
-        list[int] | None, typer.Option("-p", "--partition", min=0, help="Default: all of them.")
+        list[int] | None,
+        typer.Option("-p", "--partition", min=0, help="A partition; repeatable. Default: all."),
     ] = None,
     offset: Annotated[
         str,
-        typer.Option("-o", "--offset", help="beginning, end, N, -N (from the end), @TIME."),
+        typer.Option(
+            "-o", "--offset", help="Where to start: beginning, end, N, -N (from the end) or @TIME."
+        ),
     ] = "beginning",
     count: Annotated[
-        int | None, typer.Option("-c", "-n", "--num", min=1, help="Stop after so many records.")
+        int | None, typer.Option("-c", "-n", "--num", min=1, help="Stop after this many records.")
     ] = None,
     exit_at_end: Annotated[
-        bool, typer.Option("-e", "--exit", help="Stop at what is the end when it starts.")
+        bool, typer.Option("-e", "--exit", help="Stop at the present end of the topic.")
     ] = False,
     record_format: Annotated[
         str,
         typer.Option("-f", "--format", help="json, or a format string: '%k %v %o %p %t %T %h\\n'."),
     ] = "json",
     isolation: Annotated[
-        str, typer.Option(help="transactional (no aborted records), replicated or tail.")
+        str,
+        typer.Option(help="transactional (read_committed), replicated (read_uncommitted) or tail."),
     ] = "replicated",
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     properties: PropertyOption = None,
 ) -> None:
-    """Write records to stdout as they come, until Ctrl-C, -c or -e."""
+    """Write records to stdout until Ctrl-C, or until the end that -c or -e sets."""
     from fencelog.cli.topic_consume import ConsumeRequest, run
 
     with reported_errors():
@@ -330,7 +359,7 @@ def consume(
 
 
 def _unescaped(text: str, flag: str) -> bytes:
-    """``\\n``, ``\\t``, ``\\0`` and ``\\xHH`` as shells cannot type them."""
+    """The bytes of an option with the escapes ``\\n``, ``\\t``, ``\\0`` and ``\\xHH``."""
     from fencelog.cli.record_format import unescape
 
     data = unescape(text, flag)

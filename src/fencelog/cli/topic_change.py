@@ -1,4 +1,4 @@
-"""What ``fencelog topic alter`` and ``topic delete-records`` do."""
+"""``fencelog topic alter`` and ``fencelog topic delete-records``."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def changes(settings: Mapping[str, str], unset: Sequence[str]) -> dict[str, str | None]:
-    """Join what is set and what is taken away; UsageError where a key is in both."""
+    """Merge the configs to set and to reset. Raises UsageError if a key is in both."""
     both = sorted(settings.keys() & set(unset))
     if both:
-        raise UsageError(f"--unset {both[0]}: it is set by -c as well")
+        raise UsageError(f"--unset {both[0]}: -c sets the same config; give one of them")
     return {**settings, **dict.fromkeys(unset)}
 
 
@@ -37,9 +37,9 @@ def alter(
 def delete_records(
     client: "Client", name: str, partitions: Sequence[int] | None, before: str
 ) -> list[Row]:
-    """Delete the records before an offset, ``end`` or a time; return where each partition begins.
+    """Delete the records before an offset, ``end`` or a time; return each partition's log start.
 
-    A partition without a record of that time or later keeps nothing.
+    In a partition without a record at or after the time, all records are deleted.
     """
     wanted = parse_start(before, now_ms=SystemClock().now_ms())
     numbers = client.partitions([name])[name]
@@ -67,4 +67,6 @@ def _offsets(
             found = client.offsets(places, timestamp_ms, "replicated")
             return {p: found[p] if found[p] >= 0 else ends[p] for p in places}
         case Beginning():
-            raise UsageError("-o beginning: before it there is nothing to delete")
+            raise UsageError(
+                "-o beginning: there is nothing to delete before it; give end, N or @TIME"
+            )

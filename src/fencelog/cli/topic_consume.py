@@ -1,4 +1,4 @@
-"""``fencelog topic consume``: records to stdout, from any offset, with the isolation asked for."""
+"""``fencelog topic consume``: records to stdout, from any offset, at an isolation level."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fencelog.client.blocking import Client
     from fencelog.client.model import Isolation, Record
 
-# Kafka's names are taken for what they mean on the wire; rule F6 has the three levels.
+# Kafka's names are accepted too; rule F6 has the three levels.
 ISOLATIONS: Mapping[str, "Isolation"] = {
     "transactional": "transactional",
     "replicated": "replicated",
@@ -28,7 +28,7 @@ POLL_S = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumeRequest:
-    """What the command line asked for."""
+    """The options of the command line."""
 
     topics: tuple[str, ...]
     partitions: frozenset[int] | None
@@ -40,13 +40,13 @@ class ConsumeRequest:
 
 
 def run(request: ConsumeRequest, bootstrap: str, properties: Iterable[str], out: BinaryIO) -> None:
-    """Write records to ``out`` until the count, the end (if asked for) or an interrupt."""
+    """Write records to ``out`` until the count, the end (with ``-e``) or an interrupt."""
     from fencelog.adapters.system_clock import SystemClock
 
     connected = connection(bootstrap, properties, also=("isolation.level",))
     level = connected.properties.get("isolation.level", request.isolation)
     if level not in ISOLATIONS:
-        raise UsageError(f"--isolation {level}: expected transactional, replicated or tail")
+        raise UsageError(f"--isolation {level}: expected one of {', '.join(ISOLATIONS)}")
     isolation = ISOLATIONS[level]
     start = parse_start(request.offset, now_ms=SystemClock().now_ms())
     shown = to_json if request.record_format == "json" else formatter(request.record_format)
@@ -66,7 +66,7 @@ def _places(client: "Client", request: ConsumeRequest) -> list[TopicPartition]:
         missing = (request.partitions or frozenset()) - set(numbers)
         if missing:
             raise UsageError(
-                f"-p {min(missing)}: {topic} has the partitions {numbers[0]} to {numbers[-1]}"
+                f"-p {min(missing)}: {topic} has partitions {numbers[0]} to {numbers[-1]}"
             )
         places += [
             TopicPartition(topic, number)

@@ -1,4 +1,4 @@
-"""``fencelog topic produce``: files and stdin in, what was acknowledged out."""
+"""``fencelog topic produce``: send records of files or stdin, and print their offsets."""
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +20,7 @@ PROPERTIES = ("compression.type", "enable.idempotence", "transactional.id", "ack
 
 @dataclass(frozen=True, kw_only=True)
 class ProduceRequest:
-    """What the command line asked for."""
+    """The options of the command line."""
 
     topic: str
     form: InputForm
@@ -35,10 +35,10 @@ def run(
     properties: Iterable[str],
     form: Format | None,
 ) -> None:
-    """Send every record of every file; returns when all are acknowledged, and shows where they are.
+    """Send every record of every file, wait for the acknowledgements and print the offsets.
 
-    With a transactional id everything is one transaction, committed at the end; an error before
-    that aborts it.
+    With a transactional id all records are one transaction, committed at the end; an error aborts
+    it.
     """
     from fencelog.client.model import Compression, ProduceIsolation
 
@@ -59,25 +59,32 @@ def run(
             isolation=cast("ProduceIsolation", one_of("--isolation", isolation, ProduceIsolation)),
         ) as producer,
     ):
-        # A topic that does not exist is named before the input is read.
+        # Fail for an unknown topic before the input is read.
         client.partitions([request.topic])
         if transactional_id is not None:
             producer.begin()
         for record in _records(files, request.form):
-            producer.send(
-                request.topic,
-                record.value,
-                key=record.key,
-                partition=record.partition,
-                headers=record.headers,
-                timestamp_ms=record.timestamp_ms,
-            )
+            _send(producer, request.topic, record)
         deliveries = _finish(producer, transactional_id)
     _show(request.topic, deliveries, form)
 
 
+def _send(producer: "Producer", topic: str, record: InputRecord) -> None:
+    try:
+        producer.send(
+            topic,
+            record.value,
+            key=record.key,
+            partition=record.partition,
+            headers=record.headers,
+            timestamp_ms=record.timestamp_ms,
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
 def one_of(flag: str, value: str, literal: object) -> str:
-    """The value, where the literal type has it; else UsageError names those that it has."""
+    """The value, if the literal type has it. Raises UsageError with the allowed values."""
     allowed = get_args(literal)
     if value not in allowed:
         raise UsageError(f"{flag} {value}: expected one of {', '.join(allowed)}")
@@ -108,7 +115,7 @@ def _records(files: Sequence[str], form: InputForm) -> Iterator[InputRecord]:
 
 @contextmanager
 def _opened(name: str) -> Iterator[BinaryIO]:
-    """A file, with a bar on stderr where somebody watches; stdin as it is."""
+    """Open a file, with a progress bar if stderr is a terminal; ``-`` is stdin."""
     if name == "-":
         yield sys.stdin.buffer
     elif sys.stderr.isatty():
@@ -128,7 +135,7 @@ def _finish(producer: "Producer", transactional_id: str | None) -> "list[Deliver
 
 
 def _show(topic: str, deliveries: "list[Delivery]", form: Format | None) -> None:
-    """Records per partition and the offsets they took (-1 where nobody waited for them)."""
+    """Print records per partition and their offsets (-1 if no acknowledgement was awaited)."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     counts: dict[int, int] = {}

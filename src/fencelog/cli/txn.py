@@ -1,4 +1,4 @@
-"""``fencelog txn``: what the transaction coordinators know, and what they have lost sight of."""
+"""``fencelog txn``: transactions of the coordinators, and hanging transactions."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="txn",
-    help="List and describe transactions; find and abort what hangs.",
+    help="List, describe and abort transactions; find hanging ones.",
     no_args_is_help=True,
 )
 
@@ -52,9 +52,10 @@ HANGING_COLUMNS = (
     "minutes",
 )
 
-TopicOption = Annotated[str | None, typer.Option("-t", "--topic", help="Of this topic only.")]
+TopicOption = Annotated[str | None, typer.Option("-t", "--topic", help="Search this topic only.")]
 PartitionOption = Annotated[
-    int | None, typer.Option("-p", "--partition", min=0, help="Of this partition only; needs -t.")
+    int | None,
+    typer.Option("-p", "--partition", min=0, help="Search this partition only; needs -t."),
 ]
 
 
@@ -63,27 +64,30 @@ def list_transactions(
     states: Annotated[
         list[str] | None,
         typer.Option(
-            "--state", help="In this state only, as Ongoing or PrepareCommit; repeatable."
+            "--state", help="Only this state, such as Ongoing or PrepareCommit; repeatable."
         ),
     ] = None,
     longer_than_ms: Annotated[
         int | None,
         typer.Option(
-            "--duration-filter", min=0, metavar="MS", help="Begun longer ago than this only."
+            "--duration-filter",
+            min=0,
+            metavar="MS",
+            help="Only transactions that began longer ago than this.",
         ),
     ] = None,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     properties: PropertyOption = None,
     form: FormatOption = None,
 ) -> None:
-    """List the transactional ids that are known, with their states.
+    """List transactional ids with their states.
 
-    A versioned transaction (of Spark, say) is listed once for each of its producers.
+    A versioned transaction (as of Spark) is listed once for each of its producers.
     """
     with reported_errors():
         for state in states or ():
             if state not in STATES:
-                raise UsageError(f"--state {state}: states are {', '.join(STATES)}")
+                raise UsageError(f"--state {state}: expected one of {', '.join(STATES)}")
         with connection(bootstrap, properties).open() as client:
             listed = client.list_transactions(states=states or (), longer_than_ms=longer_than_ms)
         rows: list[Row] = [
@@ -99,7 +103,10 @@ def list_transactions(
 
 @app.command()
 def describe(
-    ids: Annotated[list[str], typer.Argument(metavar="TRANSACTIONAL_ID…", help="One id or more.")],
+    ids: Annotated[
+        list[str],
+        typer.Argument(metavar="TRANSACTIONAL_ID…", help="One or more transactional ids."),
+    ],
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     properties: PropertyOption = None,
     form: FormatOption = None,
@@ -133,28 +140,31 @@ def describe(
 @app.command()
 def abort(
     transactional_id: Annotated[
-        str | None, typer.Argument(metavar="TRANSACTIONAL_ID", help="Whose open transaction.")
+        str | None,
+        typer.Argument(metavar="TRANSACTIONAL_ID", help="The id whose transaction is aborted."),
     ] = None,
     topic: Annotated[
-        str | None, typer.Option("-t", "--topic", help="Where a hanging transaction is.")
+        str | None, typer.Option("-t", "--topic", help="The topic of a hanging transaction.")
     ] = None,
     partition: Annotated[
-        int | None, typer.Option("-p", "--partition", min=0, help="Its partition.")
+        int | None,
+        typer.Option("-p", "--partition", min=0, help="The partition of a hanging transaction."),
     ] = None,
     start_offset: Annotated[
-        int | None, typer.Option("--start-offset", min=0, help="The offset where it begins there.")
+        int | None,
+        typer.Option("--start-offset", min=0, help="Its first offset on that partition."),
     ] = None,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     properties: PropertyOption = None,
 ) -> None:
-    """Abort an open transaction, or one that hangs.
+    """Abort an open or a hanging transaction.
 
-    By its transactional id: the coordinator aborts it on all partitions and
-    fences its producer, which learns it with its next request. What is decided
-    already is left to complete.
+    With a TRANSACTIONAL_ID the coordinator aborts its open transaction on all
+    partitions and fences its producer, which gets an error at its next request.
+    A transaction that is already decided completes.
 
-    By topic, partition and start offset, as find-hanging shows them: for one
-    that no coordinator knows of any more. What a coordinator has is refused.
+    With -t, -p and --start-offset, as find-hanging shows them, a hanging
+    transaction is aborted. This is refused if a coordinator lists the transaction.
     """
     with reported_errors():
         place = (topic, partition, start_offset)
@@ -167,7 +177,7 @@ def abort(
                     row = {**_hanging_row(found, SystemClock().now_ms()), "aborted": True}
                 case _:
                     raise UsageError(
-                        "name one TRANSACTIONAL_ID, or all of -t, -p and --start-offset"
+                        "give either a TRANSACTIONAL_ID or all of -t, -p and --start-offset"
                     )
         show_json([row])
 
@@ -188,7 +198,8 @@ def find_hanging(
     topic: TopicOption = None,
     partition: PartitionOption = None,
     broker: Annotated[
-        int | None, typer.Option("--broker", metavar="ID", help="Led by this broker only.")
+        int | None,
+        typer.Option("--broker", metavar="ID", help="Search partitions with this leader only."),
     ] = None,
     max_timeout_min: Annotated[
         int,
@@ -196,22 +207,22 @@ def find_hanging(
             "--max-transaction-timeout",
             min=0,
             metavar="MINUTES",
-            help="Only where nothing was written for longer.",
+            help="Only transactions whose last write is older.",
         ),
     ] = MAX_TIMEOUT_MIN,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     properties: PropertyOption = None,
     form: FormatOption = None,
 ) -> None:
-    """Find open transactions that no coordinator will end; they hold readers back for ever.
+    """Find hanging transactions: open ones that no coordinator will end.
 
-    Every partition, or those named, is compared with what the coordinators list.
-    What is shown can be ended by abort. Nothing found is no failure: the list is
-    empty.
+    They block read_committed readers. The open transactions of every partition, or
+    of those named, are compared with the lists of the coordinators. `fencelog txn
+    abort` ends one. If none is found the list is empty and the exit status is 0.
     """
     with reported_errors():
         if partition is not None and topic is None:
-            raise UsageError("-p: name its topic with -t")
+            raise UsageError("-p: name the topic with -t")
         now_ms = SystemClock().now_ms()
         with connection(bootstrap, properties).open() as client:
             places = _places(client, topic, partition, broker)
@@ -219,7 +230,7 @@ def find_hanging(
                 places, before_ms=now_ms - max_timeout_min * MINUTE_MS
             )
         show_rows([_hanging_row(each, now_ms) for each in found], HANGING_COLUMNS, form)
-        say(f"{len(found)} hanging, on {len(places)} partitions looked at")
+        say(f"{len(found)} hanging, {len(places)} partitions searched")
         if found:
             at = found[0]
             say(
@@ -236,12 +247,12 @@ def _places(
     if topic is not None:
         known = [each for each in known if each.name == topic]
     if topic is not None and not known:
-        raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic}")
+        raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic} does not exist")
     if broker is not None and broker not in {one.node_id for one in client.cluster().brokers}:
         fail(
             ExitStatus.NOT_FOUND,
             f"--broker {broker}: no such broker",
-            "see `fencelog cluster info`",
+            "`fencelog cluster info` shows the brokers",
         )
     if partition is not None and partition >= len(known[0].partitions):
         raise UsageError(

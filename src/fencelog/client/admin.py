@@ -1,9 +1,8 @@
-"""Questions and orders about topics, offsets, groups and the cluster."""
+"""Requests about topics, offsets, groups and the cluster."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from fencelog.client.cluster import GROUP, Cluster, ClusterView
-from fencelog.client.connection import Connection
 from fencelog.client.model import (
     WIRE_ISOLATION,
     ClusterDescription,
@@ -11,8 +10,11 @@ from fencelog.client.model import (
     OffsetSpec,
     TopicDescription,
 )
-from fencelog.client.retry import Deadline, failure, retrying
+from fencelog.client.retry import retrying
 from fencelog.errors import ErrorCode, RequestError
+from fencelog.rpc.connection import Connection
+from fencelog.rpc.deadline import Deadline
+from fencelog.rpc.failures import failure
 from fencelog.types import TopicPartition
 from fencelog.wire.messages.create_topics import (
     CreatableTopic,
@@ -60,7 +62,7 @@ _Result = CreatableTopicResult | DeletableTopicResult
 
 
 class Admin:
-    """What a client asks besides reading and writing records."""
+    """The requests of a client other than Produce and Fetch."""
 
     def __init__(self, cluster: Cluster) -> None:
         """Use the cluster's connections."""
@@ -74,11 +76,11 @@ class Admin:
         found = {topic.name: topic for topic in view.topics}
         for name in topics:
             if name not in found:
-                raise failure(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+                raise failure(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist")
         return {name: [p.partition for p in found[name].partitions] for name in topics}
 
     async def topics(self) -> list[TopicDescription]:
-        """Return every topic by name."""
+        """Return all topics, sorted by name."""
         view = await self._view(None)
         return sorted(view.topics, key=lambda topic: topic.name)
 
@@ -128,7 +130,7 @@ class Admin:
         *,
         done: ErrorCode,
     ) -> None:
-        """Send an order to the controller until it is carried out.
+        """Send a request to the controller and retry until it succeeds.
 
         Where the answer to a try was lost, ``done`` says that this very order was the cause.
         """
@@ -154,7 +156,7 @@ class Admin:
         """Return a topic with its configs."""
         view = await self._view([name])
         if not view.topics:
-            raise failure(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+            raise failure(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist")
         topic = view.topics[0]
         configs = await self._configs(TOPIC_RESOURCE, name, None)
         return TopicDescription(
@@ -168,7 +170,7 @@ class Admin:
     # --- cluster
 
     async def cluster(self) -> ClusterDescription:
-        """Return brokers, controller and id."""
+        """Return brokers, controller and cluster id."""
         view = await self._view([])
         return ClusterDescription(
             cluster_id=view.cluster_id, controller_id=view.controller_id, brokers=view.brokers
@@ -208,7 +210,7 @@ class Admin:
     async def offsets(
         self, partitions: Sequence[TopicPartition], spec: OffsetSpec, isolation: Isolation
     ) -> dict[TopicPartition, int]:
-        """Return an offset of each partition, asking each leader once."""
+        """Return an offset of each partition, with one request per leader."""
         match spec:
             case "earliest":
                 timestamp = EARLIEST
@@ -220,7 +222,7 @@ class Admin:
         deadline = self._cluster.deadline()
 
         async def attempt() -> None:
-            # What an earlier try found stays found.
+            # Offsets that an earlier attempt found are kept.
             left = [partition for partition in partitions if partition not in found]
             by_leader: dict[Connection, list[TopicPartition]] = {}
             for partition in left:
@@ -272,14 +274,14 @@ class Admin:
         if missing := set(partitions) - set(found):
             raise failure(
                 ErrorCode.UNKNOWN_SERVER_ERROR,
-                f"broker {connection.address} gave no offset of {min(missing)}",
+                f"broker {connection.address} returned no offset for {min(missing)}",
             )
         return found
 
     # --- groups
 
     async def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit as a group without members does: generation -1 and no member id."""
+        """Commit offsets of a group without members: generation -1 and no member id."""
         if not offsets:
             return
         topics: dict[str, list[OffsetCommitRequestPartition]] = {}
@@ -345,7 +347,7 @@ class Admin:
         return await self._broker(view.controller_id, deadline)
 
     async def _broker(self, node_id: int | None, deadline: Deadline) -> Connection:
-        """Return a connection to a broker; to any where it is not named or not known."""
+        """Return a connection to this broker, or to any broker if it is None or unknown."""
         address = None if node_id is None else self._cluster.address_of(node_id)
         if address is None:
             return await self._cluster.any_broker(deadline)

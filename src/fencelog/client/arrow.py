@@ -50,10 +50,10 @@ _COMPLAINTS = {
 
 
 def schema_of(columns: frozenset[str]) -> pa.Schema:
-    """Return the Arrow schema of these columns; ValueError names one that does not exist."""
+    """Return the Arrow schema of these columns; ValueError for an unknown column."""
     unknown = columns - {field.name for field in FIELDS}
     if unknown:
-        raise ValueError(f"no such column: {', '.join(sorted(unknown))}")
+        raise ValueError(f"unknown columns: {', '.join(sorted(unknown))}")
     return pa.schema([field for field in FIELDS if field.name in columns])
 
 
@@ -123,7 +123,7 @@ def _malformed(partition: TopicPartition, offset: int, what: str) -> WireError:
 
 
 class _Column:
-    """Room for a binary column: offsets, data and a byte per row that says null."""
+    """Buffers for a binary column: offsets, data and a null flag per row."""
 
     def __init__(self, rows: int, size: int) -> None:
         self.offsets = np.zeros(rows + 1, np.int32)
@@ -141,7 +141,7 @@ class _Column:
 
 
 class _Room:
-    """Room for every column that is wanted; what is not wanted gets none."""
+    """Buffers for the requested columns."""
 
     def __init__(self, schema: pa.Schema, rows: int, size: int, headers: int) -> None:
         names = frozenset(schema.names)
@@ -180,11 +180,11 @@ class _Room:
 
     @property
     def error_at(self) -> int:
-        """Where in the data the kernel stopped."""
+        """The position in the data at which the kernel stopped."""
         return self._cursor(kernel.ERROR_AT)
 
     def batch(self, partition: TopicPartition) -> pa.RecordBatch:
-        """Wrap what was filled. Raises WireError where a header's key is not UTF-8."""
+        """Wrap what was filled. Raises WireError if a header key is not UTF-8."""
         rows, nulls = self.rows, self._cursor(kernel.NULLS)
         makers: dict[str, Callable[[], pa.Array]] = {
             "key": lambda: self._key.array(
@@ -208,7 +208,7 @@ class _Room:
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _headers(self, rows: int, partition: TopicPartition) -> pa.Array:
-        """Wrap the headers; none are null, as Spark's Kafka connector has it."""
+        """Wrap the headers; never null, as in Spark's Kafka connector."""
         count = self._cursor(kernel.HEADERS)
         keys = self._header_key.array(count, self._cursor(kernel.HEADER_KEY_BYTES), nulls=False)
         size = self._cursor(kernel.HEADER_VALUE_BYTES)
@@ -236,7 +236,7 @@ def _arrow(
     first: int,
     last: int,
 ) -> Iterator[pa.RecordBatch]:
-    """Run the kernel over the parts and wrap what it filled; nothing where no row was in range."""
+    """Run the kernel over the parts; yield nothing if no row is in range."""
     tables = [(data, np.array(segments, np.int64)) for data, segments in parts]
     rows = sum(int(table[:, kernel.SEG_COUNT].sum()) for _, table in tables)
     headers = 0

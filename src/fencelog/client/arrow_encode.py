@@ -23,7 +23,7 @@ from fencelog.wire.batch import Compression as Codec
 from fencelog.wire.compression import compress
 
 ENCODE_BYTES_MAX = 512 << 20
-"""Above this an Arrow batch is halved, so that every column fits 32-bit offsets."""
+"""A larger Arrow batch is halved, so that every column fits 32-bit offsets."""
 
 COLUMNS = frozenset(("key", "value", "topic", "partition", "headers", "timestamp"))
 _NO_BYTES = np.empty(0, np.uint8)
@@ -35,7 +35,7 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class _Binary:
-    """An Arrow binary column as the kernel takes it; ``valid`` empty: no nulls."""
+    """An Arrow binary column for the kernel; an empty ``valid`` means no nulls."""
 
     present: bool
     offsets: Int32
@@ -56,26 +56,26 @@ class Encoder:
     def __init__(
         self, *, topic: str | None, batch_bytes: int, compression: Compression = "none"
     ) -> None:
-        """``topic`` wins over a topic column, as in Spark's Kafka connector."""
+        """``topic`` overrides a topic column, as in Spark's Kafka connector."""
         if batch_bytes < 1:
-            raise ValueError(f"batch_bytes is {batch_bytes}, at least 1 is needed")
+            raise ValueError(f"batch_bytes is {batch_bytes}: expected at least 1")
         self._topic = topic
         self._batch_bytes = batch_bytes
         self._codec = Codec[compression.upper()]
-        # Tasks that start at different places do not all write keyless rows to one partition.
+        # Different starts, so that not all tasks write keyless rows to the same partition.
         self._turn = os.getpid()
 
     def check(self, schema: pa.Schema) -> None:
-        """Raise ValueError where the columns cannot be written, saying what would do."""
+        """Raise ValueError if the columns cannot be written."""
         names = set(schema.names)
         if "value" not in names:
-            raise ValueError("a column named value (binary or string) is needed")
+            raise ValueError("a column named value (binary or string) is required")
         if self._topic is None and "topic" not in names:
-            raise ValueError("name the topic by the option topic or in a column named topic")
+            raise ValueError("set the option topic, or add a column named topic")
         if unknown := names - COLUMNS:
             raise ValueError(
-                f"no such column: {', '.join(sorted(unknown))}; "
-                f"known are {', '.join(sorted(COLUMNS))}"
+                f"unknown columns: {', '.join(sorted(unknown))}; "
+                f"known: {', '.join(sorted(COLUMNS))}"
             )
         for name in ("key", "value"):
             if name in names and not _is_bytes(schema.field(name).type):
@@ -83,14 +83,14 @@ class Encoder:
                 raise ValueError(f"column {name} is {kind}; cast it to binary or string")
 
     def topics(self, batches: Sequence[pa.RecordBatch]) -> list[str]:
-        """Return the topics that these rows go to. Raises ValueError where one is null."""
+        """Return the topics that these rows go to. Raises ValueError if one is null."""
         if self._topic is not None:
             return [self._topic]
         found: set[str] = set()
         for batch in batches:
             column = batch.column("topic")
             if column.null_count:
-                raise ValueError("a row has a null topic; name the topic by the option topic")
+                raise ValueError("a row has a null topic; fill the column, or set the option topic")
             found.update(pc.unique(column.cast(pa.string())).to_pylist())
         return sorted(found)
 
@@ -156,8 +156,8 @@ class Encoder:
             topic = topics[topic_of[row] if topic_of.size else 0]
             asked = explicit[row] if explicit.size else "by its key"
             raise ValueError(
-                f"a row goes to partition {asked} of topic {topic}, "
-                f"which has {len(sizes) and int(sizes[topics.index(topic)])}, counted from 0"
+                f"a row has partition {asked}, but topic {topic} has "
+                f"{len(sizes) and int(sizes[topics.index(topic)])} partitions, counted from 0"
             )
         return groups
 
@@ -193,7 +193,7 @@ class Encoder:
             used.value.valid, self._batch_bytes, out, table,
         )  # fmt: skip
         if made == kernel_encode.BAD_ROW:
-            raise ValueError("an Arrow column's offsets lie outside its data")
+            raise ValueError("an Arrow column has offsets outside its data")
         assert made >= 0, (made, room, most)
         return out, table, made
 
@@ -215,7 +215,7 @@ class Encoder:
 
 @dataclass(frozen=True, slots=True)
 class _Headers:
-    """A headers column: rows' ranges, and the keys and values that they range over."""
+    """A headers column: the range of each row, and all keys and values."""
 
     rows: Int32
     key: _Binary
@@ -259,9 +259,9 @@ def _binary(column: pa.Array) -> _Binary:
 
 
 def _headers(column: pa.Array) -> _Headers:
-    """Take list<struct<key, value>> apart; a null list counts as empty."""
+    """Split list<struct<key, value>> into columns; a null list counts as empty."""
     if not pa.types.is_list(column.type) or not pa.types.is_struct(column.type.value_type):
-        raise ValueError(f"column headers is {column.type}; list<struct<key, value>> is needed")
+        raise ValueError(f"column headers is {column.type}; cast it to list<struct<key, value>>")
     # A concatenation has no offset, and a filled null is a list of its own that is empty.
     column = pc.fill_null(column, pa.scalar([], column.type)) if column.null_count else column
     column = pa.concat_arrays([column.slice(0, 0), column])

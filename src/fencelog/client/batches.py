@@ -1,4 +1,4 @@
-"""Record batches as the client handles them: which ones a reader may see, and how one is finished.
+"""Record batches in the client: which ones a reader sees, and how one is completed.
 
 The records inside stay bytes here; ``arrow`` or ``reader`` unpack them.
 """
@@ -31,7 +31,7 @@ from fencelog.wire.control import read_marker
 
 @dataclass(frozen=True, slots=True)
 class VisibleBatch:
-    """One data batch that the reader may see; ``start`` is where its records begin in the chunk."""
+    """A visible data batch; ``start`` is the position of its records in the chunk."""
 
     header: BatchHeader
     start: int
@@ -40,7 +40,7 @@ class VisibleBatch:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What is visible in fetched bytes, and where to read on (None: not one whole batch)."""
+    """The visible batches of fetched bytes, and the next offset (None: no whole batch)."""
 
     batches: list[VisibleBatch]
     next_offset: int | None
@@ -77,16 +77,16 @@ def scan(records: memoryview, aborted: Sequence[tuple[int, int]], *, transaction
 
 def _check(header: BatchHeader, batch: memoryview) -> None:
     if not check_crc(batch):
-        raise WireError(f"the record batch at offset {header.base_offset} has a wrong checksum")
+        raise WireError(f"the record batch at offset {header.base_offset} has a wrong CRC")
     if header.record_count < 0 or header.last_offset_delta < 0 or header.base_offset < 0:
         raise WireError(
-            f"impossible record batch at offset {header.base_offset}: "
+            f"invalid record batch at offset {header.base_offset}: "
             f"{header.record_count} records, last offset delta {header.last_offset_delta}"
         )
 
 
 def payload(records: memoryview, batch: VisibleBatch) -> memoryview:
-    """Return a batch's records, decompressed. Raises WireError where they cannot be."""
+    """Return a batch's records, decompressed. Raises WireError if it cannot."""
     raw = records[batch.start : batch.end]
     if not batch.header.compression:
         return raw
@@ -95,7 +95,7 @@ def payload(records: memoryview, batch: VisibleBatch) -> memoryview:
 
 @dataclass(slots=True, kw_only=True)
 class EncodedBatch:
-    """A batch whose records are encoded and compressed, and whose header waits for a sequence.
+    """A batch with encoded, compressed records, whose header has no sequence yet.
 
     ``buffer`` is the whole batch; its first 61 bytes are room for the header.
     """
@@ -125,5 +125,5 @@ class EncodedBatch:
 
 
 def with_room(records: Buffer) -> memoryview:
-    """Return the records behind 61 bytes of room for a header."""
+    """Return the records after 61 bytes that are reserved for the header."""
     return memoryview(bytearray(HEADER_BYTES) + records)

@@ -1,8 +1,8 @@
-"""The blocking facade: what Spark, the CLI and scripts use.
+"""The blocking client that Spark, the CLI and scripts use.
 
-One event loop in one thread does the talking; every method here hands it a coroutine and waits.
-A client is safe to use from several threads, and in a forked child (which gets connections of its
-own at the first call).
+One event loop in one thread does all I/O; every method runs a coroutine in it and waits.
+A client may be used from several threads, and in a forked child, which opens its own connections
+at the first call.
 """
 
 import os
@@ -127,7 +127,7 @@ class Client:
         return self._loop().run(self._admin().partitions(topics))
 
     def topics(self) -> list[TopicDescription]:
-        """Every topic, internal ones included, by name."""
+        """All topics, including internal ones, sorted by name."""
         return self._loop().run(self._admin().topics())
 
     def create_topic(
@@ -145,7 +145,7 @@ class Client:
         self._loop().run(self._admin().delete_topic(name))
 
     def configure_topic(self, name: str, changes: Mapping[str, str | None]) -> None:
-        """Set configs of a topic, None: take its own value away. Raises RequestError."""
+        """Set topic configs; None resets one to the broker's default. Raises RequestError."""
         self._loop().run(TopicChanges(self._cluster).configure(name, changes))
 
     def add_partitions(self, name: str, count: int) -> None:
@@ -153,14 +153,14 @@ class Client:
         self._loop().run(TopicChanges(self._cluster).add_partitions(name, count))
 
     def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Delete the records before these offsets; return where each partition begins now (D4).
+        """Delete the records before these offsets; return each partition's log start (D4).
 
         -1 stands for the high watermark. Raises RequestError (OFFSET_OUT_OF_RANGE …).
         """
         return self._loop().run(TopicChanges(self._cluster).delete_records(offsets))
 
     def describe_topic(self, name: str) -> TopicDescription:
-        """One topic with its configs. Raises RequestError where there is none."""
+        """One topic with its configs. Raises RequestError (UNKNOWN_TOPIC_OR_PARTITION)."""
         return self._loop().run(self._admin().describe_topic(name))
 
     def cluster(self) -> ClusterDescription:
@@ -196,7 +196,7 @@ class Client:
         columns: frozenset[str] | None = None,
         max_bytes: int = FETCH_BYTES_MAX,
     ) -> Iterator["pa.RecordBatch"]:
-        """Records with start ≤ offset < end, as Arrow batches; the next fetch is already under way.
+        """Records with start ≤ offset < end, as Arrow batches; the next fetch is sent ahead.
 
         Columns: key, value (binary), topic (string), partition (int32), offset (int64), timestamp
         (us, UTC), timestampType (int32) and, when asked for, headers
@@ -222,16 +222,16 @@ class Client:
         isolation: Isolation = "transactional",
         max_bytes: int = FETCH_BYTES_MAX,
     ) -> Iterator[Record]:
-        """Records from ``start`` as Python values; without ``end`` it waits for more for ever."""
+        """Records from ``start`` as Python values; without ``end`` it waits for more."""
         for chunk in self._chunks(partition, start, end, isolation, max_bytes):
             yield from records_of(chunk, partition, start, end)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Record a group's progress, as a consumer without membership does (S6)."""
+        """Commit offsets of a group, as a consumer without membership does (S6)."""
         self._loop().run(self._admin().commit_offsets(group, offsets))
 
     def committed_offsets(self, group: str) -> dict[TopicPartition, int]:
-        """Every committed offset of a group."""
+        """All committed offsets of a group."""
         return self._loop().run(self._admin().committed_offsets(group))
 
     # --- writing
@@ -303,7 +303,7 @@ class Client:
         timeout_ms: int = 60_000,
         takeover: bool = False,
     ) -> Joined | AlreadyCommitted:
-        """Open transaction (app, version) or join it; a fresh producer for this attempt.
+        """Open transaction (app, version) or join it; a new producer for this attempt.
 
         Raises RequestError: RUN_FENCED (V2), STALE_VERSION, VERSION_GAP (V3), APP_IN_USE (V4).
         """
@@ -326,7 +326,7 @@ class Client:
         producer_ids: Sequence[int],
         takeover: bool = False,
     ) -> None:
-        """Decide (app, version): the named producers' writes commit, all others abort.
+        """Commit (app, version): the named producers commit, all others abort.
 
         Repeating it does nothing (V3). Raises RequestError: TRANSACTION_ABORTED (V1), RUN_FENCED,
         VERSION_CONFLICT, STALE_VERSION.
@@ -341,10 +341,10 @@ class Client:
         self._loop().run(Transactions(self._cluster).abort(app, query_id, run_id, version))
 
     def describe_app(self, app: str) -> AppDescription:
-        """What the server remembers of an app."""
+        """The state of an app: its last version and open transaction."""
         return self._loop().run(Transactions(self._cluster).describe(app))
 
-    # --- transactions, as operators see them
+    # --- transactions, for operators
 
     def list_transactions(
         self,
@@ -353,7 +353,7 @@ class Client:
         producer_ids: Collection[int] = (),
         longer_than_ms: int | None = None,
     ) -> list[TransactionListing]:
-        """Every transactional id that the cluster knows, by name, or those that fit.
+        """All transactional ids, sorted, or those that match the filters.
 
         ``states`` are Kafka's names; ``longer_than_ms``: whose transaction began longer ago.
         """
@@ -365,7 +365,7 @@ class Client:
         return self._loop().run(TransactionAdmin(self._cluster).describe(transactional_id))
 
     def abort_open_transaction(self, transactional_id: str) -> TransactionDescription:
-        """Let its coordinator abort what is open under an id; its producer is fenced (E7).
+        """Let the coordinator abort the id's open transaction and fence its producer (E7).
 
         Returns what was aborted. Raises RequestError: TRANSACTIONAL_ID_NOT_FOUND, or
         INVALID_TXN_STATE where nothing is open, or it is decided already.
@@ -375,14 +375,14 @@ class Client:
     def describe_producers(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, list[ProducerDescription]]:
-        """The producers that each partition knows, and their open transactions there."""
+        """The active producers of each partition, and their open transactions there."""
         admin = TransactionAdmin(self._cluster)
         return self._loop().run(admin.producers(list(partitions)))
 
     def find_hanging_transactions(
         self, partitions: Iterable[TopicPartition] | None = None, *, before_ms: int | None = None
     ) -> list[ProducerDescription]:
-        """Open transactions that no coordinator will end, by partition and offset.
+        """Hanging transactions, sorted by partition and offset.
 
         ``partitions``: where to look; None: everywhere. ``before_ms``: only those whose newest
         record is older than this time.
@@ -394,7 +394,7 @@ class Client:
     def abort_hanging_transaction(
         self, partition: TopicPartition, start_offset: int
     ) -> ProducerDescription:
-        """End the transaction that begins at this offset and that no coordinator will end.
+        """Abort the hanging transaction that begins at this offset.
 
         Returns what was aborted. Raises RequestError (INVALID_TXN_STATE) where none begins there,
         or a coordinator has it.
@@ -405,7 +405,7 @@ class Client:
     # --- groups
 
     def list_groups(self) -> list[GroupListing]:
-        """Every group, by name."""
+        """All groups, sorted by name."""
         return self._loop().run(Groups(self._cluster).list())
 
     def describe_group(self, group: str) -> GroupDescription:
@@ -413,7 +413,7 @@ class Client:
         return self._loop().run(Groups(self._cluster).describe(group))
 
     def delete_group(self, group: str) -> None:
-        """Forget a group that has no members. Raises RequestError (NON_EMPTY_GROUP)."""
+        """Delete a group without members. Raises RequestError (NON_EMPTY_GROUP)."""
         self._loop().run(Groups(self._cluster).delete(group))
 
     # --- inside
@@ -424,12 +424,12 @@ class Client:
     def _loop(self) -> LoopThread:
         """Return the loop's thread, started at the first call and again after a fork."""
         if self._closed:
-            raise FencelogError("this client is closed; make a new one")
+            raise FencelogError("this client is closed; create a new one")
         thread = self._thread
         if thread is not None and thread.owned:
             return thread
         if thread is not None:
-            # The lock may have been held by a thread that the fork did not bring along.
+            # A thread that does not exist after the fork may have held the lock.
             self._lock = threading.Lock()
         with self._lock:
             if self._thread is thread:
@@ -461,11 +461,11 @@ class Client:
             pending.cancel()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle the address only: the copy connects by itself."""
+        """Pickle the options only: the copy opens its own connections."""
         return {"options": self._options}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Connect anew, lazily."""
+        """Connect again, lazily."""
         options: ClusterOptions = state["options"]
         self.__init__(  # type: ignore[misc]
             options.bootstrap_servers,

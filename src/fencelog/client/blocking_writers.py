@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ENCODE_BYTES = 4 << 20
-"""Arrow bytes gathered before they are encoded, so that many small batches make full ones."""
+"""Arrow bytes that are buffered before encoding, so that small batches are combined."""
 
 
 class _Writer:
-    """What both writers share: the thread, the sender, and the process that they belong to."""
+    """The common part of both writers: the thread, the sender, and the owning process."""
 
     def __init__(self, loop: LoopThread, cluster: Cluster, sender: Sender) -> None:
         self._loop = loop
@@ -34,7 +34,9 @@ class _Writer:
 
     def _check(self) -> None:
         if self._pid != os.getpid():
-            raise FencelogError("this writer was made in the parent process; make one here")
+            raise FencelogError(
+                "this writer was created in the parent process; create one in this process"
+            )
         if self._closed:
             raise FencelogError("this writer is closed")
 
@@ -43,14 +45,14 @@ class _Writer:
         return self
 
     def close(self) -> None:
-        """Drop what is not sent; harmless twice. Call ``flush`` first to keep it."""
+        """Close and drop unsent records; call ``flush`` first to send them. May be called twice."""
         if not self._closed and self._pid == os.getpid():
             self._closed = True
             self._loop.run(self._sender.close())
 
 
 class ArrowWriter(_Writer):
-    """Writes Arrow batches: value and, if there, key, topic, partition, headers, timestamp.
+    """Writes Arrow batches: value, and optionally key, topic, partition, headers, timestamp.
 
     A row's partition is its ``partition`` where that is not null, else Kafka's default for its key
     (murmur2), else one that changes with every batch.
@@ -78,11 +80,11 @@ class ArrowWriter(_Writer):
 
     @property
     def records(self) -> int:
-        """Rows taken so far."""
+        """Rows written so far."""
         return self._records
 
     def write(self, batch: "pa.RecordBatch") -> None:
-        """Take a batch; returns before it is acknowledged, and may wait while too much is not.
+        """Queue a batch; returns before it is acknowledged, and waits while too much is queued.
 
         Raises RequestError of an earlier batch, and ValueError on columns that do not fit.
         """
@@ -95,7 +97,7 @@ class ArrowWriter(_Writer):
             self._encode()
 
     def flush(self) -> int:
-        """Return the number of rows once all are acknowledged; raises if any was refused."""
+        """Wait until all rows are acknowledged; return their number. Raises if one failed."""
         self._check()
         self._encode()
         self._loop.run(self._sender.flush())
@@ -125,7 +127,7 @@ class ArrowWriter(_Writer):
 
 
 class Producer(_Writer):
-    """Writes Python records; gathers them per partition into batches."""
+    """Writes Python records; collects them into batches per partition."""
 
     def __init__(
         self, loop: LoopThread, cluster: Cluster, sender: Sender, *, batch_bytes: int
@@ -144,7 +146,10 @@ class Producer(_Writer):
         headers: tuple[tuple[str, bytes | None], ...] = (),
         timestamp_ms: int | None = None,
     ) -> None:
-        """Take one record; it is sent when a batch is full, at ``flush`` and at ``commit``."""
+        """Add one record; it is sent when a batch is full, at ``flush`` and at ``commit``.
+
+        Raises ValueError if the topic has no such partition.
+        """
         self._check()
         count = self._partition_count(topic)
         self._buffer.add(topic, count, key, value, partition, headers, timestamp_ms)
@@ -152,9 +157,9 @@ class Producer(_Writer):
             self._loop.run(self._sender.enqueue(self._buffer.take()))
 
     def flush(self) -> list[Delivery]:
-        """Send what is gathered; returns what was acknowledged since the last flush."""
+        """Send the buffered records; return what was acknowledged since the last flush."""
         self._check()
-        # Between transactions there is nothing to send, and leaving the writer is no mistake.
+        # Between transactions there is nothing to send, and closing the writer is no error.
         if batches := self._buffer.take():
             self._loop.run(self._sender.enqueue(batches))
         return self._loop.run(self._sender.flush())
@@ -171,7 +176,7 @@ class Producer(_Writer):
         return deliveries
 
     def abort(self) -> None:
-        """Drop what is gathered, abort the transaction."""
+        """Drop the buffered records and abort the transaction."""
         self._check()
         self._buffer.take()
         self._loop.run(self._sender.end(commit=False))

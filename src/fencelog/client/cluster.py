@@ -1,7 +1,7 @@
-"""The cluster as a client sees it: connections, metadata, and the way to a leader or coordinator.
+"""The client's connections, metadata cache, and routes to leaders and coordinators.
 
-What is cached here is a guess that a broker corrects: an answer that says "not here" makes the
-caller forget the route, look it up again and repeat the request.
+The cache may be stale: after an error such as NOT_LEADER_OR_FOLLOWER the caller drops the route,
+looks it up again and repeats the request.
 """
 
 import asyncio
@@ -9,10 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
-from fencelog.client.connection import Connection, connect
 from fencelog.client.model import BrokerDescription, PartitionDescription, TopicDescription
-from fencelog.client.retry import Deadline, failure, retrying
+from fencelog.client.retry import retrying
 from fencelog.errors import ErrorCode, RequestError, WireError
+from fencelog.rpc.connection import Connection, connect
+from fencelog.rpc.deadline import Deadline
+from fencelog.rpc.failures import failure
 from fencelog.types import TopicPartition
 from fencelog.wire.message import Message
 from fencelog.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -31,7 +33,7 @@ GROUP = 0
 TRANSACTION = 1
 Address = tuple[str, int]
 Lane = Literal["requests", "fetches"]
-"""A broker answers a connection in order: a fetch that waits for records must hold up nothing."""
+"""A broker answers a connection in order, so a waiting fetch gets a connection of its own."""
 CONNECT_TIMEOUT_S = 5.0
 FIND_COORDINATOR_VERSION_MAX = 3  # above it a request has a list of keys (KIP-699)
 METADATA_VERSION_MAX = 12
@@ -39,7 +41,7 @@ METADATA_VERSION_MAX = 12
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterOptions:
-    """What a client is told about a cluster."""
+    """How a client connects to a cluster."""
 
     bootstrap_servers: str
     client_id: str = "fencelog"
@@ -47,29 +49,29 @@ class ClusterOptions:
     bootstrap: tuple[tuple[str, int], ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Split the addresses. Raises ValueError naming one that is none."""
+        """Parse the addresses. Raises ValueError for a malformed one."""
         addresses = tuple(
             parse_address(part) for part in self.bootstrap_servers.split(",") if part.strip()
         )
         if not addresses:
-            raise ValueError("bootstrap servers are needed, for example 127.0.0.1:9092")
+            raise ValueError("bootstrap servers are required, for example 127.0.0.1:9092")
         object.__setattr__(self, "bootstrap", addresses)
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Split ``host``, ``host:port`` or ``[ipv6]:port``. Raises ValueError naming what is wrong."""
+    """Parse ``host``, ``host:port`` or ``[ipv6]:port``. Raises ValueError if malformed."""
     host, colon, port = text.strip().rpartition(":")
     if not colon or (":" in host and not host.startswith("[")) or host.endswith(":"):
         host, port = text.strip(), str(DEFAULT_PORT)
     host = host.strip("[]")
     if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
-        raise ValueError(f"{text.strip()!r} is no address; write host:port")
+        raise ValueError(f"{text.strip()!r} is not an address; write HOST:PORT")
     return host, int(port)
 
 
 @dataclass(frozen=True)
 class ClusterView:
-    """What one metadata answer said of the cluster."""
+    """The cluster as one Metadata response describes it."""
 
     cluster_id: str | None
     controller_id: int
@@ -94,7 +96,7 @@ class Cluster:
         connections, self._connections = self._connections, {}
         for connection in connections.values():
             connection.close()
-        # One turn of the loop lets the transports close their sockets.
+        # One iteration of the loop lets the transports close their sockets.
         await asyncio.sleep(0)
 
     def deadline(self) -> Deadline:
@@ -111,7 +113,7 @@ class Cluster:
         deadline: Deadline,
         version_max: int = 1 << 15,
     ) -> R:
-        """Send a request in the newest version that both sides know, and read the answer.
+        """Send a request in the newest version that both sides support, and read the response.
 
         Raises RequestError: UNSUPPORTED_VERSION where there is no common version,
         NETWORK_EXCEPTION where the connection is lost or the answer is nonsense.
@@ -125,7 +127,7 @@ class Cluster:
         try:
             return response.read(body, version)
         except WireError as error:
-            connection.close(f"malformed answer to {name}: {error}")
+            connection.close(f"malformed response to {name}: {error}")
             raise failure(
                 ErrorCode.NETWORK_EXCEPTION, f"{name} to {connection.address}", str(error)
             ) from error
@@ -133,7 +135,7 @@ class Cluster:
     async def connection(
         self, address: Address, deadline: Deadline, lane: Lane = "requests"
     ) -> Connection:
-        """Return the connection to this address, opened if need be."""
+        """Return the connection to this address; opens it if necessary."""
         key = (address, lane)
         async with self._opening.setdefault(key, asyncio.Lock()):
             found = self._connections.get(key)
@@ -144,7 +146,7 @@ class Cluster:
             return found
 
     async def any_broker(self, deadline: Deadline) -> Connection:
-        """Return a connection to some broker: an open one, else the first that answers.
+        """Return a connection to any broker: an open one, else the first that responds.
 
         Raises RequestError (NETWORK_EXCEPTION) naming every address that was tried.
         """
@@ -162,7 +164,7 @@ class Cluster:
     # --- metadata
 
     async def metadata(self, topics: Sequence[str] | None, deadline: Deadline) -> ClusterView:
-        """Ask for these topics (None: all), and remember where they are led.
+        """Request metadata of these topics (None: all), and cache their leaders.
 
         A topic that does not exist is left out; nothing is created.
         """
@@ -190,16 +192,16 @@ class Cluster:
         return ClusterView(answer.cluster_id, answer.controller_id, brokers, found)
 
     def address_of(self, node_id: int) -> Address | None:
-        """Return where the last metadata answer said that a broker is."""
+        """Return a broker's address from the last Metadata response."""
         return self._brokers.get(node_id)
 
     def known_partition_count(self, topic: str) -> int | None:
-        """Return how many partitions a topic is known to have, without asking."""
+        """Return the cached partition count of a topic."""
         found = self._topics.get(topic)
         return None if found is None else len(found.partitions)
 
     async def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
-        """Return how many partitions each topic has, asking for those that are not known.
+        """Return the partition count of each topic; requests those that are not cached.
 
         Raises RequestError (UNKNOWN_TOPIC_OR_PARTITION) naming one that does not exist.
         """
@@ -229,8 +231,8 @@ class Cluster:
                 return await self.connection(address, deadline, lane)
         raise failure(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"topic {partition.topic} has {len(topic.partitions)} partitions, counted from 0",
-            f"partition {partition.partition} was asked for",
+            f"topic {partition.topic} has no partition {partition.partition}",
+            f"it has {len(topic.partitions)} partitions, counted from 0",
         )
 
     def forget(self, topic: str) -> None:
@@ -240,7 +242,7 @@ class Cluster:
     def _known(self, topic: str) -> TopicDescription:
         found = self._topics.get(topic)
         if found is None:
-            raise failure(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic}")
+            raise failure(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic} does not exist")
         return found
 
     # --- coordinators
@@ -274,7 +276,7 @@ class Cluster:
         deadline: Deadline,
         version_max: int = 1 << 15,
     ) -> R:
-        """Send a request to a coordinator; the answer's errors are the caller's to judge."""
+        """Send a request to a coordinator; the caller handles error codes in the response."""
         connection = await self.coordinator(kind, key, deadline)
         return await self.ask(connection, request, response, deadline, version_max)
 

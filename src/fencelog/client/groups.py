@@ -1,4 +1,4 @@
-"""What an operator asks of consumer groups."""
+"""Requests about consumer groups, for operators."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -6,8 +6,10 @@ from typing import TypeVar
 
 from fencelog.client.cluster import GROUP, Cluster
 from fencelog.client.model import GroupDescription, GroupListing, GroupMember, GroupOffset
-from fencelog.client.retry import Deadline, failure, retrying
+from fencelog.client.retry import retrying
 from fencelog.errors import ErrorCode, WireError
+from fencelog.rpc.deadline import Deadline
+from fencelog.rpc.failures import failure
 from fencelog.types import TopicPartition
 from fencelog.wire.message import Message
 from fencelog.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
@@ -23,7 +25,7 @@ DEAD = "Dead"
 
 
 class Groups:
-    """Questions and orders about groups, each put to the group's coordinator."""
+    """Requests about groups, sent to the coordinator of each group."""
 
     def __init__(self, cluster: Cluster) -> None:
         """Use the cluster's connections."""
@@ -109,7 +111,7 @@ class Groups:
         return found
 
     async def delete(self, group: str) -> None:
-        """Forget a group without members, and its offsets."""
+        """Delete a group without members, and its offsets."""
         request = DeleteGroupsRequest(groups_names=[group])
 
         async def attempt(deadline: Deadline) -> None:
@@ -144,7 +146,7 @@ class Groups:
 
 
 def assigned(assignment: bytes) -> tuple[TopicPartition, ...]:
-    """The partitions of a consumer's assignment; none where the bytes are no such thing.
+    """The partitions of a consumer's assignment; empty if the bytes cannot be parsed.
 
     Kafka's ConsumerProtocolAssignment: a version, topics with their partitions, user data.
     """

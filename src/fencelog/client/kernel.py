@@ -6,7 +6,7 @@ buffer. Machine code is cached on disk, or where that is impossible made anew in
 """
 
 # ruff: noqa: ANN401, C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - numba types the arguments
-# by signature, and a call per record would cost more than its loop is long.
+# by signature, and a call per record would cost more than the loop body.
 
 import os
 import stat
@@ -29,7 +29,7 @@ INT64 = types.int64[::1]
 TABLE = types.int64[:, ::1]
 I64 = types.int64
 
-# What went wrong, for the one who words it (fencelog.client.arrow).
+# Error codes; fencelog.client.arrow has their texts.
 OK = 0
 TRUNCATED = 1
 BAD_LENGTH = 2
@@ -58,7 +58,7 @@ RECORD_OVERHEAD_MAX = 36
 """Length 5, attributes 1, timestamp 10, offset 5, key length 5, value length 5, header count 5."""
 HEADER_OVERHEAD_MAX = 10
 TIMESTAMP_MS_MAX = 9_223_372_036_854_775
-"""The last millisecond that still fits when it is counted in microseconds."""
+"""The last millisecond that fits into 64 bits in microseconds."""
 
 
 def _private_cache() -> str | None:
@@ -101,7 +101,7 @@ def compiled(signature: Any) -> Callable[[Callable[..., Any]], Callable[..., Any
 
 @intrinsic  # type: ignore[untyped-decorator]
 def address(typing_context: Any, array: Any) -> Any:
-    """Return where an array's data begins; helpers that take it touch no reference count."""
+    """Return the address of an array's data; helpers that use it change no reference count."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         made = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -174,7 +174,7 @@ def _varint_slow(data: Any, at: int, end: int) -> Any:
 
 @numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
 def _varint(data: Any, at: int, end: int) -> Any:
-    """Zigzag varint and where it ends; -1 where it runs past ``end`` or ten bytes."""
+    """Zigzag varint and its end position; -1 if it exceeds ``end`` or ten bytes."""
     if at >= end:
         return 0, -1
     byte = numba.int64(data[at])
@@ -196,7 +196,7 @@ def _headers(
     value_null: Any,
     cursors: Any,
 ) -> Any:
-    """Walk a record's headers, and store them if asked; the error code and where they end."""
+    """Parse a record's headers and optionally store them; return error code and end position."""
     count, at = _varint(data, at, end)
     if at < 0:
         return TRUNCATED, at
@@ -245,7 +245,7 @@ def _headers(
 
 @compiled(I64(BYTES_IN, TABLE))
 def count_headers(data: Any, segments: Any) -> Any:
-    """Return an upper bound of the headers in these batches, walked as `decode` walks them."""
+    """Return an upper bound of the number of headers in these batches."""
     total = 0
     for s in range(segments.shape[0]):
         at = segments[s, SEG_START]

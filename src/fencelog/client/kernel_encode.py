@@ -39,12 +39,12 @@ from fencelog.client.kernel import (
 
 BAD_ROW = -1
 NO_ROOM = -2
-"""Negative results of `encode` and `partition`; BAD_ROW: an Arrow offset lies outside its data."""
+"""Negative results of `encode` and `partition`; BAD_ROW: an Arrow offset is outside its data."""
 
 
 @numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
 def _field(offsets: int, limit: int, valid: int, row: int) -> tuple[int, int]:
-    """Where a row's bytes begin and how many; -1 for null, -2 where the offsets are impossible.
+    """Start and length of a row's bytes; -1 for null, -2 for invalid offsets.
 
     Takes addresses: ``offsets`` 0 stands for an absent column, ``valid`` 0 for one without nulls.
     """
@@ -160,7 +160,7 @@ def _varint_size(value: int) -> int:
 
 @numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
 def _put_varint(to: int, value: int) -> int:
-    """Write a zigzag varint to an address; returns the address behind it."""
+    """Write a zigzag varint to an address; returns the address after it."""
     raw = numba.uint64((value << 1) ^ (value >> 63))
     while raw >= numba.uint64(0x80):
         store_byte(to, numba.int64((raw & numba.uint64(0x7F)) | numba.uint64(0x80)))
@@ -180,7 +180,7 @@ def _headers_size(
     value_limit: int,
     value_valid: int,
 ) -> int:
-    """Bytes that headers take behind their count; -2 where the offsets are impossible."""
+    """Bytes of headers after their count; -2 for invalid offsets."""
     total = 0
     for h in range(first, last):
         _, key_size = _field(key_offsets, key_limit, 0, h)
@@ -230,7 +230,7 @@ def encode(
     out: Any,
     table: Any,
 ) -> int:
-    """Write batches group by group; each begins with 61 bytes that are left for its header.
+    """Write batches group by group; each begins with 61 bytes reserved for its header.
 
     A batch is closed when the next record could take it past ``batch_bytes``. ``order`` empty
     stands for rows as they are. Returns the number of batches in ``table``, or a negative code.

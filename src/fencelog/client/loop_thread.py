@@ -1,4 +1,4 @@
-"""The one thread outside the adapters: an event loop for callers that have none.
+"""A thread with an event loop, for blocking callers.
 
 Daemonic, so that a forgotten client never keeps a process alive; stopped and joined at interpreter
 exit, so that it never runs into a dying interpreter. After a fork the thread is gone while its loop
@@ -56,7 +56,7 @@ class LoopThread:
             if not self._closed and self._thread.is_alive():
                 return asyncio.run_coroutine_threadsafe(work, self._loop)
         work.close()
-        raise FencelogError("this client is closed; make a new one")
+        raise FencelogError("this client is closed; create a new one")
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the loop and wait; an interrupt of the waiter cancels it."""
@@ -68,13 +68,13 @@ class LoopThread:
             raise
 
     def close(self) -> None:
-        """Stop the loop, cancel what still runs in it, join the thread. Harmless twice."""
+        """Stop the loop, cancel what still runs in it, join the thread. May be called twice."""
         _running.discard(self)
         if not self.owned or not self._thread.is_alive():
             return
         with self._lock:
             if not self._closed:
-                # Behind all that was submitted, which is therefore cancelled and not forgotten.
+                # After everything that was submitted, so that all of it is cancelled.
                 self._closed = True
                 self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(JOIN_TIMEOUT_S)

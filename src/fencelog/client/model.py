@@ -1,4 +1,4 @@
-"""What the client takes and answers: plain frozen values, no wire messages.
+"""The client's parameters and results: plain frozen values, no wire messages.
 
 A caller (Spark, CLI, demo) sees these and nothing below them.
 """
@@ -14,23 +14,23 @@ Isolation = Literal["transactional", "replicated", "tail"]
 """Rule F6: up to the LSO without aborted data, up to HW, or up to the log end."""
 
 ProduceIsolation = Literal["read_committed", "read_uncommitted"]
-"""Rule F5: answered when HW covers the write (acks=all), or at once (acks=1)."""
+"""Rule F5: acknowledged when HW covers the write (acks=all), or at once (acks=1)."""
 
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
 OffsetSpec = Literal["earliest", "latest"] | int
-"""Which offset is asked for; a number is a timestamp in milliseconds."""
+"""Which offset to look up; a number is a timestamp in milliseconds."""
 
 WIRE_ISOLATION: Mapping[Isolation, int] = {"replicated": 0, "transactional": 1, "tail": 2}
 
 
 class DataLossError(FencelogError):
-    """Records that were asked for are gone: retention passed them, or the log ends before them."""
+    """Requested records do not exist: retention deleted them, or the log ends before them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """One record as the CLI shows it. ``timestamp_type``: 0 create time, 1 log append time."""
+    """One record. ``timestamp_type``: 0 create time, 1 log append time."""
 
     topic: str
     partition: int
@@ -63,7 +63,7 @@ class BrokerDescription:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterDescription:
-    """The cluster as its metadata shows it."""
+    """The cluster's brokers, controller and id."""
 
     cluster_id: str | None
     controller_id: int
@@ -94,7 +94,7 @@ class TopicDescription:
 
 @dataclass(frozen=True, kw_only=True)
 class Joined:
-    """One attempt's place in a versioned transaction: what it must write with."""
+    """The producer of one attempt in a versioned transaction."""
 
     app: str
     query_id: str
@@ -117,7 +117,7 @@ class AlreadyCommitted:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenProducer:
-    """One attempt that joined the open incarnation, and where it wrote."""
+    """One attempt that joined the open incarnation, and its partitions."""
 
     producer_id: int
     producer_epoch: int
@@ -126,7 +126,7 @@ class OpenProducer:
 
 @dataclass(frozen=True, kw_only=True)
 class AppDescription:
-    """What the server remembers of an app; -1 where there is no such version."""
+    """The state of an app; -1 if there is no such version."""
 
     app: str
     last_version: int
@@ -139,7 +139,7 @@ class AppDescription:
 
 @dataclass(frozen=True, kw_only=True)
 class TransactionListing:
-    """One transactional id that some coordinator knows."""
+    """One transactional id as its coordinator lists it."""
 
     transactional_id: str
     producer_id: int
@@ -148,7 +148,7 @@ class TransactionListing:
 
 @dataclass(frozen=True, kw_only=True)
 class TransactionDescription:
-    """One transactional id in full; ``start_time_ms`` is -1 where none is open."""
+    """One transactional id in full; ``start_time_ms`` is -1 without an open transaction."""
 
     transactional_id: str
     producer_id: int
@@ -161,7 +161,7 @@ class TransactionDescription:
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerDescription:
-    """What one partition knows of one producer; -1 where it knows nothing.
+    """The state of one producer on one partition; -1 for unknown values.
 
     ``last_timestamp_ms`` is that of its newest record here, as the producer set it.
     """
@@ -173,12 +173,12 @@ class ProducerDescription:
     last_sequence: int
     last_timestamp_ms: int
     start_offset: int | None
-    """Where its open transaction begins; None: none is open here."""
+    """The first offset of its open transaction here; None without one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupListing:
-    """One group that some coordinator knows."""
+    """One group as its coordinator lists it."""
 
     group: str
     state: str
@@ -187,7 +187,7 @@ class GroupListing:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupMember:
-    """One member of a group, and the partitions that it reads where that can be told."""
+    """One member of a group, and its partitions if they can be parsed."""
 
     member_id: str
     instance_id: str | None
@@ -198,7 +198,7 @@ class GroupMember:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupOffset:
-    """How far a group has come on a partition; None where nothing is committed.
+    """A group's committed offset on a partition; None if there is none.
 
     ``pending``: an open transaction may yet change it, and until then nobody is told what it is.
     """

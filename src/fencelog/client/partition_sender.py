@@ -7,24 +7,26 @@ from typing import Protocol
 
 from fencelog.client.batches import EncodedBatch
 from fencelog.client.cluster import Cluster
-from fencelog.client.connection import Connection
 from fencelog.client.model import Delivery
-from fencelog.client.retry import RETRIABLE, STALE_ROUTE, Backoff, Deadline, again, failure
+from fencelog.client.retry import RETRIABLE, STALE_ROUTE, Backoff, again
 from fencelog.errors import ErrorCode, RequestError, WireError
+from fencelog.rpc.connection import Connection
+from fencelog.rpc.deadline import Deadline
+from fencelog.rpc.failures import failure
 from fencelog.types import NO_SEQUENCE, TopicPartition
 from fencelog.wire.api_versions import PRODUCE_ADDS_PARTITIONS_FROM, ApiKey
 from fencelog.wire.batch import SEQUENCE_MODULUS
 from fencelog.wire.hot import PartitionResult, read_produce_response, write_produce_request
 
 IN_FLIGHT_MAX = 5
-"""A broker remembers the last five batches of a producer: no more can be told from new ones."""
+"""A broker recognises duplicates among the last five batches of a producer only."""
 PRODUCE_VERSION_MAX = 12
 PRODUCE_VERSION_MIN = 3
 
 
 @dataclass(frozen=True)
 class ProducerIdentity:
-    """Who writes: -1 and -1 for a producer without sequences."""
+    """Producer id and epoch: -1 and -1 for a producer that is not idempotent."""
 
     producer_id: int
     producer_epoch: int
@@ -32,10 +34,10 @@ class ProducerIdentity:
 
 
 class Owner(Protocol):
-    """Who is told what became of the batches."""
+    """The owner, which is told the result of each batch."""
 
     def acknowledged(self, delivery: Delivery, size: int) -> None:
-        """A batch of so many bytes is stored."""
+        """A batch of this many bytes is stored."""
         ...
 
     def failed(self, error: RequestError) -> None:
@@ -45,7 +47,7 @@ class Owner(Protocol):
 
 @dataclass(slots=True)
 class _Queued:
-    """A batch on its way. ``first``: it was sent with nothing unacknowledged before it."""
+    """A batch in flight. ``first``: no unacknowledged batch was sent before it."""
 
     batch: EncodedBatch
     answer: "asyncio.Future[memoryview] | None" = None
@@ -72,7 +74,7 @@ class PartitionSender:
         self._acks = acks
         self._queue: deque[_Queued] = deque()
         self._sequence = 0
-        # The first batch of a transaction goes alone: the leader asks the coordinator about it.
+        # The first batch of a transaction is sent alone: the leader verifies it.
         self._window = 1
         self._wake = asyncio.Event()
         self._task = asyncio.create_task(self._run())
@@ -98,7 +100,7 @@ class PartitionSender:
         await asyncio.wait([self._task])
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        """Tell the owner of a mistake of ours, who would wait for ever otherwise."""
+        """Report an internal error to the owner, which would wait forever otherwise."""
         if not task.cancelled() and (error := task.exception()) is not None:
             what = f"the sender of {self._partition} failed"
             self._owner.failed(failure(ErrorCode.UNKNOWN_SERVER_ERROR, what, repr(error)))
@@ -142,7 +144,7 @@ class PartitionSender:
                         queued.answer = self._start(connection, version, queued.batch)
                 head = self._queue[0]
                 assert head.answer is not None
-                # What made progress has a deadline of its own.
+                # After progress the deadline starts again.
                 body = await connection.answer(head.answer, self._cluster.deadline())
                 offset = self._judge(head, self._result(connection, body, version), connection)
                 self._queue.popleft()
@@ -157,7 +159,7 @@ class PartitionSender:
             raise
 
     async def _settle(self, connection: Connection) -> None:
-        """Wait until nothing is in flight: what is sent again must not meet itself."""
+        """Wait until nothing is in flight, so that a retry cannot arrive beside the original."""
         sent = [queued.answer for queued in self._queue if queued.answer is not None]
         for queued in self._queue:
             queued.answer = None
@@ -173,7 +175,7 @@ class PartitionSender:
     def _version(self, connection: Connection) -> int:
         low, high = connection.versions.get(ApiKey.PRODUCE, (1, 0))
         version = min(high, PRODUCE_VERSION_MAX)
-        # In a transaction the write itself enlists the partition.
+        # In a transaction the write itself adds the partition.
         is_plain = self._identity.transactional_id is None
         if version < max(low, PRODUCE_VERSION_MIN if is_plain else PRODUCE_ADDS_PARTITIONS_FROM):
             raise failure(ErrorCode.UNSUPPORTED_VERSION, f"Produce to broker {connection.address}")
@@ -195,7 +197,7 @@ class PartitionSender:
         try:
             topics, _ = read_produce_response(body, version)
         except WireError as error:
-            connection.close(f"malformed answer to Produce: {error}")
+            connection.close(f"malformed response to Produce: {error}")
             raise failure(
                 ErrorCode.NETWORK_EXCEPTION, f"Produce to {connection.address}", str(error)
             ) from error
@@ -206,13 +208,13 @@ class PartitionSender:
         connection.close("an answer to Produce lacks the partition")
         raise failure(
             ErrorCode.NETWORK_EXCEPTION,
-            f"broker {connection.address} did not answer for {self._partition}",
+            f"the response of broker {connection.address} lacks {self._partition}",
         )
 
     def _judge(self, head: _Queued, result: PartitionResult, connection: Connection) -> int:
-        """Return the offset of a stored batch; raises RequestError for any other answer."""
+        """Return the offset of a stored batch; raises RequestError for any error."""
         code = result.error
-        # Old brokers say so instead of naming the first offset; the batch is stored all the same.
+        # Old brokers return this error instead of the first offset; the batch is stored.
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             return result.base_offset
         text = (
@@ -220,9 +222,9 @@ class PartitionSender:
             f"at broker {connection.address}"
         )
         if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not head.first:
-            # It overtook one that failed: alone it will tell the truth.
+            # It overtook a batch that failed; sent alone, its error code is conclusive.
             code = ErrorCode.REQUEST_TIMED_OUT
         if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            # A leader that has just started may not know it yet; the metadata will tell.
+            # A leader that has just started may not know it yet; metadata is authoritative.
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         raise failure(code, text, result.error_message)

@@ -1,4 +1,4 @@
-"""Reads one partition: fetch after fetch, bytes as they come, what is invisible left out.
+"""Reads one partition: fetched bytes without the batches that are not visible.
 
 The caller asks for the next chunk while it decodes the last one, so the fetch is under way
 meanwhile.
@@ -9,10 +9,12 @@ from dataclasses import dataclass
 
 from fencelog.client.batches import VisibleBatch, scan
 from fencelog.client.cluster import Cluster
-from fencelog.client.connection import Connection
 from fencelog.client.model import WIRE_ISOLATION, DataLossError, Isolation, Record
-from fencelog.client.retry import Deadline, failure, retrying
+from fencelog.client.retry import retrying
 from fencelog.errors import ErrorCode, RequestError, WireError
+from fencelog.rpc.connection import Connection
+from fencelog.rpc.deadline import Deadline
+from fencelog.rpc.failures import failure
 from fencelog.types import TopicPartition
 from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.batch import HEADER_BYTES
@@ -29,7 +31,7 @@ from fencelog.wire.records import read_records
 FETCH_BYTES_MAX = 8 << 20
 BATCH_BYTES_MAX = 256 << 20
 WAIT_MS = 500
-# From version 13 on topics are named by id, which a client that knows names has no use for.
+# From version 13 on topics are named by id, which this client does not need.
 FETCH_VERSION_MAX = 12
 FETCH_VERSION_MIN = 4
 CONSUMER = -1
@@ -37,7 +39,7 @@ CONSUMER = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Fetched bytes and the batches in them that the reader may see."""
+    """Fetched bytes and the visible batches in them."""
 
     records: memoryview
     batches: list[VisibleBatch]
@@ -47,7 +49,7 @@ class Chunk:
 def records_of(
     chunk: Chunk, partition: TopicPartition, start: int, end: int | None
 ) -> Iterator[Record]:
-    """Unpack a chunk into Python records. Raises WireError naming partition and offset."""
+    """Unpack a chunk into Python records. Raises WireError with partition and offset."""
     for batch in chunk.batches:
         try:
             found = read_records(chunk.records[batch.start - HEADER_BYTES : batch.end])
@@ -71,7 +73,7 @@ def records_of(
 
 
 class PartitionReader:
-    """Reads ``start`` ≤ offset < ``end`` (None: for ever), one chunk a call, one call at a time."""
+    """Reads ``start`` ≤ offset < ``end`` (None: no end), one chunk per call, one call at a time."""
 
     def __init__(
         self,
@@ -83,7 +85,7 @@ class PartitionReader:
         isolation: Isolation,
         max_bytes: int,
     ) -> None:
-        """Nothing is sent before the first chunk is asked for."""
+        """Nothing is sent before the first chunk is requested."""
         self._cluster = cluster
         self._partition = partition
         self._position = start
@@ -105,13 +107,13 @@ class PartitionReader:
                 return chunk
             if self._end is not None and deadline.passed:
                 raise DataLossError(
-                    f"{self._partition} has nothing visible at offset {self._position} and later, "
-                    f"up to {self._end} was asked for (waited {deadline})"
+                    f"{self._partition} has no visible record from offset {self._position} on, "
+                    f"but records up to {self._end} were requested (waited {deadline})"
                 )
         return None
 
     async def _poll(self, deadline: Deadline) -> Chunk | None:
-        """Return fetched bytes, or None where nothing came within the wait."""
+        """Return fetched bytes, or None if nothing arrived within the wait."""
         partition = self._partition
 
         async def attempt() -> FetchedPartition:
@@ -128,18 +130,18 @@ class PartitionReader:
         except WireError as error:
             raise WireError(f"{partition} after offset {self._position}: {error}") from error
         if found.next_offset is None:
-            # Not one whole batch: a larger fetch brings it.
+            # No whole batch: retry with a larger fetch.
             if self._max_bytes >= BATCH_BYTES_MAX:
                 raise WireError(
-                    f"{partition}: not one whole batch in {len(records)} bytes "
+                    f"{partition}: no whole record batch in {len(records)} bytes "
                     f"at offset {self._position}"
                 )
             self._max_bytes = max(min(2 * self._max_bytes, BATCH_BYTES_MAX), 1)
             return None
         if found.next_offset <= self._position:
             raise WireError(
-                f"{partition}: the broker answered a fetch at offset {self._position} "
-                f"with records that end before it, at {found.next_offset}"
+                f"{partition}: the response to a fetch at offset {self._position} "
+                f"has only records below it, up to {found.next_offset}"
             )
         self._position = found.next_offset
         return Chunk(records=records, batches=found.batches, next_offset=found.next_offset)
@@ -170,7 +172,7 @@ class PartitionReader:
         try:
             answer = read_fetch_response(body, version)
         except WireError as error:
-            connection.close(f"malformed answer to Fetch: {error}")
+            connection.close(f"malformed response to Fetch: {error}")
             raise failure(
                 ErrorCode.NETWORK_EXCEPTION, f"Fetch from {connection.address}", str(error)
             ) from error
@@ -183,19 +185,19 @@ class PartitionReader:
         connection.close("an answer to Fetch lacks the partition")
         raise failure(
             ErrorCode.NETWORK_EXCEPTION,
-            f"broker {connection.address} did not answer for {self._partition}",
+            f"the response of broker {connection.address} lacks {self._partition}",
         )
 
     async def _judge(
         self, fetched: FetchedPartition, connection: Connection, deadline: Deadline
     ) -> FetchedPartition:
-        """Return what was fetched; raises for an error, and names a loss as one."""
+        """Return the fetched bytes. Raises RequestError, or DataLossError if records are gone."""
         what = (
             f"fetch of {self._partition} at offset {self._position} "
             f"from broker {connection.address}"
         )
         if fetched.error is ErrorCode.OFFSET_OUT_OF_RANGE:
-            # The answer need not say where the log starts (its fields are -1 on an error).
+            # The response may lack the log start (its fields are -1 on an error).
             from fencelog.client.admin import Admin
 
             bounds = Admin(self._cluster)
@@ -203,13 +205,13 @@ class PartitionReader:
             start = starts[self._partition]
             if self._position < start:
                 raise DataLossError(
-                    f"{self._partition} begins at offset {start} now; offset {self._position} was "
+                    f"{self._partition} now begins at offset {start}; offset {self._position} was "
                     "asked for and is deleted by retention"
                 )
             ends = await bounds.offsets([self._partition], "latest", "replicated")
             raise DataLossError(
                 f"{self._partition} ends at offset {ends[self._partition]}; "
-                f"offset {self._position} was asked for"
+                f"offset {self._position} was requested"
             )
         if fetched.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             await self._cluster.metadata([self._partition.topic], deadline)

@@ -1,4 +1,4 @@
-"""Python records on their way into batches: for the CLI and scripts, not for volume."""
+"""Collects Python records into batches: for the CLI and scripts, not for high volume."""
 
 from datetime import UTC, datetime
 
@@ -34,7 +34,7 @@ def partition_of(key: bytes, count: int) -> int:
 
 
 class RecordsBuffer:
-    """Gathers records per partition until a batch is full."""
+    """Collects records per partition until a batch is full."""
 
     def __init__(self, *, batch_bytes: int, compression: Compression) -> None:
         """``batch_bytes`` is counted before compression."""
@@ -46,7 +46,7 @@ class RecordsBuffer:
 
     @property
     def full(self) -> bool:
-        """Whether a batch's worth is gathered."""
+        """Whether a full batch is collected."""
         return self._bytes >= self._batch_bytes
 
     def add(
@@ -59,17 +59,16 @@ class RecordsBuffer:
         headers: Headers,
         timestamp_ms: int | None,
     ) -> None:
-        """Gather a record. Raises ValueError where the topic has no such partition."""
+        """Add a record. Raises ValueError if the topic has no such partition."""
         if partition is None:
-            # Without a key one partition gets a whole batch, the next one the next.
+            # Records without a key go to one partition per batch, in rotation.
             without_key = self._turn % partition_count
             chosen = without_key if key is None else partition_of(key, partition_count)
         elif 0 <= partition < partition_count:
             chosen = partition
         else:
             raise ValueError(
-                f"topic {topic} has {partition_count} partitions, counted from 0; "
-                f"{partition} is none of them"
+                f"topic {topic} has no partition {partition}, only 0 to {partition_count - 1}"
             )
         if timestamp_ms is None:
             timestamp_ms = int(datetime.now(UTC).timestamp() * 1000)
@@ -78,7 +77,7 @@ class RecordsBuffer:
         self._bytes += len(key or b"") + len(value or b"") + RECORD_OVERHEAD
 
     def take(self) -> list[EncodedBatch]:
-        """Return what is gathered, a batch for each partition."""
+        """Return the collected records, one batch per partition."""
         records, self._records, self._bytes = self._records, {}, 0
         self._turn += 1
         return [self._batch(partition, rows) for partition, rows in records.items()]

@@ -1,10 +1,11 @@
-"""Which answers are worth another try, how long to wait before it, and how a failure is worded."""
+"""Which error codes are retried, and how long a retry waits."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from fencelog.errors import ErrorCode, RequestError
+from fencelog.rpc.deadline import Deadline
 
 T = TypeVar("T")
 
@@ -36,7 +37,7 @@ RETRIABLE = frozenset(
         ErrorCode.UNKNOWN_TOPIC_ID,
     }
 )
-"""Answers that another try may turn into success."""
+"""Error codes after which a retry may succeed."""
 
 STALE_ROUTE = frozenset(
     {
@@ -50,81 +51,23 @@ STALE_ROUTE = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-"""Answers after which leader or coordinator must be looked up again."""
-
-ADVICE = {
-    ErrorCode.NETWORK_EXCEPTION: "is the broker running, and is this its address?",
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "create it first, or check the name",
-    ErrorCode.MESSAGE_TOO_LARGE: "raise the topic's max.message.bytes, or write smaller records",
-    ErrorCode.INVALID_PRODUCER_EPOCH: "a newer producer took over; this one must stop",
-    ErrorCode.PRODUCER_FENCED: "a newer producer took over; this one must stop",
-    ErrorCode.INVALID_TXN_STATE: "the transaction is not open any more; begin it again",
-    ErrorCode.TRANSACTION_ABORTABLE: "abort the transaction and begin it again",
-    ErrorCode.RUN_FENCED: "a newer run drives this app; this one must stop",
-    ErrorCode.VERSION_CONFLICT: (
-        "this version was committed from other input; the checkpoint was restored or replaced"
-    ),
-    ErrorCode.STALE_VERSION: "a later version is committed; the checkpoint is an old one",
-    ErrorCode.VERSION_GAP: "versions before it are missing; is this the app's checkpoint?",
-    ErrorCode.APP_IN_USE: "another query owns this app; choose another app, or ask for takeover",
-    ErrorCode.TRANSACTION_ABORTED: "it timed out or was aborted; the batch must be written again",
-    ErrorCode.KAFKA_STORAGE_ERROR: "the broker's disk failed or is full; see the broker's log",
-    ErrorCode.TOPIC_ALREADY_EXISTS: "choose another name, or delete it first",
-    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: "records may be missing; write them again",
-    ErrorCode.UNKNOWN_MEMBER_ID: "only the group's members may; stop them first, or be one",
-    ErrorCode.NON_EMPTY_GROUP: "it has members; stop them first",
-    ErrorCode.UNSUPPORTED_VERSION: "it does not know this request; is it a fencelog broker?",
-}
-
-
-def failure(code: ErrorCode, what: str, detail: str | None = None) -> RequestError:
-    """Word a refusal: what was asked of whom, what the broker said, what to do."""
-    parts = [what]
-    if detail:
-        parts.append(detail)
-    if advice := ADVICE.get(code):
-        parts.append(advice)
-    return RequestError(code, ": ".join(parts[:2]) + "".join(f"; {part}" for part in parts[2:]))
+"""Error codes after which the leader or coordinator must be looked up again."""
 
 
 def again(error: RequestError, more: str = "") -> RequestError:
-    """Return an error that says the same, and more."""
+    """Return the same error with more text."""
     return RequestError(error.code, error.text + more)
 
 
-class Deadline:
-    """A point in the loop's time by which a call must have succeeded."""
-
-    def __init__(self, seconds: float) -> None:
-        """Count from now."""
-        self._loop = asyncio.get_running_loop()
-        self._at = self._loop.time() + seconds
-        self._seconds = seconds
-
-    @property
-    def left_s(self) -> float:
-        """Seconds that remain; never negative."""
-        return max(self._at - self._loop.time(), 0.0)
-
-    @property
-    def passed(self) -> bool:
-        """Whether nothing remains."""
-        return self._loop.time() >= self._at
-
-    def __str__(self) -> str:
-        """Say how long was allowed."""
-        return f"{self._seconds:g} s"
-
-
 class Backoff:
-    """Waits that double, up to a second, and never pass the deadline."""
+    """Waits that double, up to a second, but end at the deadline."""
 
     def __init__(self) -> None:
         """Begin with the shortest wait."""
         self._next_s = BACKOFF_MIN_S
 
     async def wait(self, deadline: Deadline) -> None:
-        """Sleep before the next try."""
+        """Sleep before the next attempt."""
         await asyncio.sleep(min(self._next_s, deadline.left_s))
         self._next_s = min(2 * self._next_s, BACKOFF_MAX_S)
 
@@ -134,10 +77,10 @@ async def retrying(
     deadline: Deadline,
     stale: Callable[[], None] | None = None,
 ) -> T:
-    """Try until it succeeds, fails for good, or the deadline passes.
+    """Retry until success, an error that is not retriable, or the deadline.
 
-    ``stale`` is called after an answer that says that the request went to the wrong broker. Raises
-    the last RequestError, saying that it was given up.
+    ``stale`` is called after an error that says that the request went to the wrong broker. Raises
+    the last RequestError.
     """
     backoff = Backoff()
     while True:

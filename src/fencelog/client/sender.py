@@ -1,12 +1,12 @@
 """Sends finished batches: in order per partition, several in flight, each stored once.
 
-A sequence number is given to a batch when it is queued and never changed; after a lost connection
-or a retriable answer everything unacknowledged is sent again under the same numbers, and the broker
-tells what it already has (E4, E13).
+A batch gets its sequence number when it is queued, and keeps it. After a lost connection or a
+retriable error everything unacknowledged is sent again with the same sequences, and the broker
+recognises duplicates (E4, E13).
 
-Transactions are of version 2 (KIP-890): the first write on a partition enlists it, and each end
-brings the epoch of the next transaction, under which sequences begin at 0 again. So a request that
-is still under way when a transaction ends, a write or the end itself, is fenced by its epoch and
+Transactions are of version 2 (KIP-890): the first write on a partition adds it, and each end
+returns the epoch of the next transaction, in which sequences begin at 0 again. So a request that
+is still in flight when a transaction ends, a write or the end itself, is fenced by its epoch and
 need not be waited for (E14).
 """
 
@@ -16,12 +16,13 @@ from dataclasses import dataclass
 
 from fencelog.client.batches import EncodedBatch
 from fencelog.client.cluster import TRANSACTION, Cluster
-from fencelog.client.connection import Connection
 from fencelog.client.model import Compression, Delivery, Joined
 from fencelog.client.partition_sender import PartitionSender, ProducerIdentity
-from fencelog.client.retry import RETRIABLE, again, failure, retrying
+from fencelog.client.retry import RETRIABLE, again, retrying
 from fencelog.client.versioned_transactions import Transactions
 from fencelog.errors import ErrorCode, FencelogError, RequestError
+from fencelog.rpc.connection import Connection
+from fencelog.rpc.failures import failure
 from fencelog.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
 from fencelog.wire.api_versions import END_BUMPS_FROM, ApiKey
 from fencelog.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
@@ -57,7 +58,7 @@ class ProducerOptions:
 
 
 async def open_sender(cluster: Cluster, options: ProducerOptions) -> "Sender":
-    """Return a sender with an identity of its own.
+    """Return a sender with its own producer id and epoch.
 
     With a transactional id the older incarnation is fenced, and its open transaction ended, before
     this returns (E7).
@@ -71,7 +72,7 @@ class Sender:
     """Queues batches per partition and sends them. Belongs to one event loop."""
 
     def __init__(self, cluster: Cluster, options: ProducerOptions) -> None:
-        """Make it with ``open_sender``."""
+        """Use ``open_sender``."""
         self._cluster = cluster
         self._options = options
         self._identity = ProducerIdentity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH, None)
@@ -87,12 +88,12 @@ class Sender:
 
     @property
     def compression(self) -> Compression:
-        """The codec that batches are to have."""
+        """The compression codec of batches."""
         return self._options.compression
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction was begun here and not ended."""
+        """Whether a transaction has begun and not ended."""
         return self._in_transaction and self._options.joined is None
 
     async def open(self) -> None:
@@ -113,7 +114,9 @@ class Sender:
         """
         batches = list(batches)
         if batches and self._options.transactional_id is not None and not self._in_transaction:
-            raise FencelogError("a transactional producer writes inside a transaction; call begin")
+            raise FencelogError(
+                "a transactional producer writes only inside a transaction; call begin first"
+            )
         for batch in batches:
             while self._waiting_bytes > WAITING_BYTES_MAX and not self._failure:
                 await self._changed.wait()
@@ -122,7 +125,7 @@ class Sender:
             self._partition(batch.partition).put(batch)
 
     async def flush(self) -> list[Delivery]:
-        """Return what was acknowledged since the last flush, once nothing is unacknowledged.
+        """Wait until everything is acknowledged; return what was since the last flush.
 
         Raises RequestError where a batch was refused or could not be delivered in time.
         """
@@ -136,13 +139,13 @@ class Sender:
         """Begin a transaction. Raises FencelogError without a transactional id, or inside one."""
         self._check()
         if self._options.transactional_id is None:
-            raise FencelogError("transactions need a transactional id")
+            raise FencelogError("transactions require a transactional id")
         if self._in_transaction:
             raise FencelogError("a transaction is open already; commit or abort it first")
         self._in_transaction = True
 
     async def end(self, *, commit: bool) -> None:
-        """Commit after everything is acknowledged, or abort; returns once it is decided.
+        """Commit after everything is acknowledged, or abort; returns once the outcome is durable.
 
         Raises RequestError: fenced, or the transaction timed out, or nobody has answered; then it
         may be decided, and ``abort`` finds that out.
@@ -155,8 +158,8 @@ class Sender:
             self._check()  # A zombie must not get an epoch.
         await self._drop()
         if self._end_is_unknown and not commit:
-            # Who does not know how its end came out cannot name its epoch, and asks for a new one;
-            # obtaining it aborts what is still open (E7).
+            # Without the response to EndTxn the next epoch is unknown, so a new one is requested;
+            # InitProducerId aborts a transaction that is still open (E7).
             identity = await self._initialise(self._identity)
         elif self._wrote or self._failure is not None:
             identity = await self._end_transaction(commit=commit)
@@ -167,7 +170,7 @@ class Sender:
         self._wrote = self._end_is_unknown = self._in_transaction = False
 
     async def close(self) -> None:
-        """Stop sending. What is unacknowledged may or may not be stored."""
+        """Stop sending. Unacknowledged batches may or may not be stored."""
         if self._renewal is not None:
             self._renewal.cancel()
         await self._drop()
@@ -181,7 +184,7 @@ class Sender:
         self._signal()
 
     def failed(self, error: RequestError) -> None:
-        """Accept nothing more."""
+        """Accept no more batches."""
         if self._failure is None:
             self._failure = error
         self._signal()
@@ -197,8 +200,8 @@ class Sender:
         changed.set()
 
     def _partition(self, partition: TopicPartition) -> PartitionSender:
-        """Make the partition's sender."""
-        # Before the request: where its answer is lost, the end must be told too.
+        """Create the partition's sender."""
+        # Before the request: if its response is lost, EndTxn must be sent all the same.
         self._wrote = True
         if partition not in self._partitions:
             self._partitions[partition] = PartitionSender(
@@ -218,7 +221,7 @@ class Sender:
         self._deliveries.clear()
 
     async def _initialise(self, last: ProducerIdentity | None = None) -> ProducerIdentity:
-        """Return a fresh identity; given the last one, only as long as no successor has come."""
+        """Return a new producer id and epoch; fails if the last one given has been fenced."""
         identifier = self._options.transactional_id
         request = InitProducerIdRequest(
             transactional_id=identifier,
@@ -249,7 +252,7 @@ class Sender:
         return ProducerIdentity(answer.producer_id, answer.producer_epoch, identifier)
 
     async def _end_transaction(self, *, commit: bool) -> ProducerIdentity:
-        """Return the identity of the next transaction."""
+        """Return the producer id and epoch of the next transaction."""
         identity = self._identity
         request = EndTxnRequest(
             transactional_id=identity.transactional_id or "",
@@ -303,7 +306,7 @@ class Sender:
 
 
 def _expect_version_2(connection: Connection) -> None:
-    """Raise RequestError (UNSUPPORTED_VERSION) where a broker has none but version 1."""
+    """Raise RequestError (UNSUPPORTED_VERSION) if a broker supports version 1 only."""
     _, highest = connection.versions.get(ApiKey.END_TXN, (0, 0))
     if highest < END_BUMPS_FROM:
         what = f"transactions of broker {connection.address}"

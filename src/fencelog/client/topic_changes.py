@@ -1,11 +1,13 @@
-"""Changes to a topic that is there: its settings, its partition count, where its records begin."""
+"""Changes to an existing topic: its configs, its partition count, its log starts."""
 
 from collections.abc import Collection, Mapping
 
 from fencelog.client.cluster import Cluster
-from fencelog.client.connection import Connection
-from fencelog.client.retry import Deadline, failure, retrying
+from fencelog.client.retry import retrying
 from fencelog.errors import ErrorCode, RequestError
+from fencelog.rpc.connection import Connection
+from fencelog.rpc.deadline import Deadline
+from fencelog.rpc.failures import failure
 from fencelog.types import TopicPartition
 from fencelog.wire.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -30,18 +32,18 @@ TOPIC_RESOURCE = 2
 SET = 0
 UNSET = 1
 TO_HIGH_WATERMARK = -1
-"""As an offset: everything that is committed now."""
+"""As an offset: the high watermark."""
 
 
 class TopicChanges:
-    """What an operator does to topics after their creation."""
+    """Requests that change existing topics."""
 
     def __init__(self, cluster: Cluster) -> None:
         """Use the cluster's connections."""
         self._cluster = cluster
 
     async def configure(self, name: str, changes: Mapping[str, str | None]) -> None:
-        """Set these configs of a topic; None takes its own value away. The others stay."""
+        """Set these configs of a topic; None resets one to the broker's default. Others stay."""
         configs = [
             AlterableConfig(name=key, config_operation=UNSET if value is None else SET, value=value)
             for key, value in changes.items()
@@ -86,7 +88,7 @@ class TopicChanges:
                 raise
             for result in answer.results:
                 code = error_code(result.error_code)
-                # After a lost answer that many partitions may be this very order's work.
+                # After a lost response the topic may have this many partitions already.
                 if code and not (lost and await self._count(name, deadline) == count):
                     raise failure(code, f"partitions of {name}", result.error_message)
 
@@ -100,7 +102,7 @@ class TopicChanges:
     async def delete_records(
         self, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """Let each partition begin at this offset (-1: HW); return where it begins now."""
+        """Raise each partition's log start to this offset (-1: HW); return the log starts."""
         found: dict[TopicPartition, int] = {}
         deadline = self._cluster.deadline()
 
@@ -150,7 +152,7 @@ class TopicChanges:
                     )
                 found[partition] = result.low_watermark
         if missing := set(partitions) - set(found):
-            raise failure(ErrorCode.UNKNOWN_SERVER_ERROR, f"no answer for {min(missing)}")
+            raise failure(ErrorCode.UNKNOWN_SERVER_ERROR, f"the response lacks {min(missing)}")
         return found
 
     async def _controller(self, deadline: Deadline) -> Connection:

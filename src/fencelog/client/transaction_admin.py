@@ -1,19 +1,21 @@
-"""What an operator asks of transactions: lists, what hangs, and to end it."""
+"""Requests about transactions, for operators: list, describe, abort, find hanging ones."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import TypeVar
 
 from fencelog.client.cluster import TRANSACTION, Cluster
-from fencelog.client.connection import Connection
 from fencelog.client.model import (
     ProducerDescription,
     TransactionDescription,
     TransactionListing,
 )
-from fencelog.client.retry import Deadline, failure, retrying
+from fencelog.client.retry import retrying
 from fencelog.client.versioned_transactions import Transactions
 from fencelog.errors import ErrorCode, RequestError
+from fencelog.rpc.connection import Connection
+from fencelog.rpc.deadline import Deadline
+from fencelog.rpc.failures import failure
 from fencelog.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
 from fencelog.wire.message import Message
 from fencelog.wire.messages.describe_producers import (
@@ -49,7 +51,7 @@ PARTITIONS_PER_REQUEST = 500
 
 
 class TransactionAdmin:
-    """Questions and orders about transactions, each put to who knows."""
+    """Requests about transactions, sent to coordinators and partition leaders."""
 
     def __init__(self, cluster: Cluster) -> None:
         """Use the cluster's connections."""
@@ -93,7 +95,7 @@ class TransactionAdmin:
             raise failure(error_code(answer.error_code), what)
         if answer.unknown_state_filters:
             unknown = ", ".join(answer.unknown_state_filters)
-            raise failure(ErrorCode.INVALID_REQUEST, what, f"no state is called {unknown}")
+            raise failure(ErrorCode.INVALID_REQUEST, what, f"unknown state {unknown}")
         return [
             TransactionListing(
                 transactional_id=each.transactional_id,
@@ -133,10 +135,14 @@ class TransactionAdmin:
         return await self._of_coordinator(transactional_id, attempt)
 
     async def abort(self, transactional_id: str) -> TransactionDescription:
-        """Abort what is open, as a new producer of the id would, or as its app's driver."""
+        """Abort the open transaction, as a new producer of the id or the app's driver would."""
         found = await self.describe(transactional_id)
         if found.state != OPEN:
-            what = "has no open transaction" if found.state in NONE_OPEN else "is decided already"
+            what = (
+                "has no open transaction"
+                if found.state in NONE_OPEN
+                else "has a decided transaction"
+            )
             raise RequestError(
                 ErrorCode.INVALID_TXN_STATE, f"{transactional_id} {what} ({found.state})"
             )
@@ -186,7 +192,7 @@ class TransactionAdmin:
     async def producers(
         self, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, list[ProducerDescription]]:
-        """Ask each partition's leader; a partition that was deleted meanwhile has none."""
+        """Ask each partition's leader; a partition that was deleted meanwhile has no producers."""
         found: dict[TopicPartition, list[ProducerDescription]] = {}
         for start in range(0, len(partitions), PARTITIONS_PER_REQUEST):
             await self._producers(partitions[start : start + PARTITIONS_PER_REQUEST], found)
@@ -233,7 +239,7 @@ class TransactionAdmin:
     async def find_hanging(
         self, partitions: Sequence[TopicPartition] | None, before_ms: int | None
     ) -> list[ProducerDescription]:
-        """Hold what is open on the partitions (None: on all) against what the coordinators list.
+        """Compare open transactions of the partitions (None: all) with the coordinators' lists.
 
         What was open in the first look and is listed nowhere may have ended meanwhile, its marker
         first: so the partitions have the last word.
@@ -289,7 +295,7 @@ class TransactionAdmin:
         ]
 
     async def abort_hanging(self, at: TopicPartition, start_offset: int) -> ProducerDescription:
-        """Write an abort marker where one transaction begins; a coordinator's is left to it."""
+        """Write an abort marker for the hanging transaction that begins at this offset."""
         found = next(
             (each for each in await self._open([at]) if each.start_offset == start_offset), None
         )
@@ -305,7 +311,7 @@ class TransactionAdmin:
             owners = await self.listed((), [found.producer_id], None)
             whose = owners[0].transactional_id if owners else f"producer {found.producer_id}"
             raise RequestError(
-                error.code, f"the transaction of {at} does not hang: {whose} has it"
+                error.code, f"the transaction of {at} is not hanging: {whose} has it"
             ) from error
         return found
 

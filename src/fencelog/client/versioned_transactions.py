@@ -1,4 +1,4 @@
-"""Versioned transactions: one server-side transaction of many writers.
+"""Versioned transactions: one server-side transaction of many producers.
 
 All requests go to the coordinator of the app. Each may be repeated after a lost answer: a second
 join is one more attempt that no commit names, a second commit or abort does nothing (V3).
@@ -9,8 +9,9 @@ from typing import TypeVar
 
 from fencelog.client.cluster import TRANSACTION, Cluster
 from fencelog.client.model import AlreadyCommitted, AppDescription, Joined, OpenProducer
-from fencelog.client.retry import failure, retrying
+from fencelog.client.retry import retrying
 from fencelog.errors import ErrorCode
+from fencelog.rpc.failures import failure
 from fencelog.types import TopicPartition
 from fencelog.wire.message import Message
 from fencelog.wire.messages.abort_transaction import (
@@ -44,7 +45,7 @@ R = TypeVar(
 
 
 class Transactions:
-    """The requests of one client for its apps."""
+    """The requests of versioned transactions."""
 
     def __init__(self, cluster: Cluster) -> None:
         """Use the cluster's connections."""
@@ -104,7 +105,7 @@ class Transactions:
         producer_ids: Sequence[int],
         takeover: bool,
     ) -> None:
-        """Decide (app, version) for the named producers."""
+        """Commit (app, version) for the named producers."""
         request = CommitTransactionRequest(
             app=app,
             query_id=query_id,
@@ -126,7 +127,7 @@ class Transactions:
         await self._ask(app, what, request, AbortTransactionResponse, ErrorCode.ALREADY_COMMITTED)
 
     async def describe(self, app: str) -> AppDescription:
-        """Ask what is remembered of an app."""
+        """Request the state of an app."""
         answer = await self._ask(
             app, f"description of app {app}", DescribeAppRequest(app=app), DescribeAppResponse
         )

@@ -10,6 +10,7 @@ How the broker and the storage use it:
 3. ``append_markers([...], now_ms=...)`` ends transactions: one append, one move of the LSO (V6).
 4. The flusher: ``take_unflushed()`` -> writes, in order; ``written(end)`` when the files have them,
    ``flushed(end)`` when they are durable in the mode in force, ``failed()`` when they never will.
+   ``advance_high_watermark(end)`` when all replicas that count have them.
 5. Readers: ``read(offset, max_bytes, isolation)`` -> ``ReadPlan | ErrorCode``, then
    ``aborted_transactions(offset, end)`` for what was really read; ``offset_for_timestamp``.
 6. Upkeep: ``expire_producers``, ``roll_if_due``, ``retained_from``, ``advance_start``; at a clean
@@ -60,7 +61,7 @@ from fencelog.types import (
     Sequence,
     TimestampMs,
 )
-from fencelog.wire.batch import LENGTH_END, TRANSACTIONAL, BatchHeader, assign, read_header
+from fencelog.wire.batch import LENGTH_END, BatchHeader, assign, read_header
 from fencelog.wire.control import Marker, marker_batch
 
 _FIRST_OFFSET = Offset(0)
@@ -152,24 +153,24 @@ class PartitionLog:
         state = self._state
         if self._failed:
             return self._out_of_service()
-        _, length, _, _, _, attributes, delta, _, timestamp, producer_id, _, _, _ = header
         if not internal:
             rejected = validate_batch(self.config, header, now_ms)
             if rejected is not None:
                 self.refused(header)
                 return rejected
+        producer_id = header.producer_id
         if producer_id >= 0:
             producer = state.producers.get(producer_id)
             verdict = validate_producer(producer, header, self._guards, guard)
             if verdict is not None:
                 return verdict
         base_offset = state.log_end
-        append_time: TimestampMs | None = None
+        timestamp, append_time = header.max_timestamp, None
         if self._log_append_time and not internal:
             timestamp = append_time = TimestampMs(now_ms)
-        size = LENGTH_END + length
+        size, last_offset = LENGTH_END + header.length, base_offset + header.last_offset_delta
         active = state.active
-        if active.is_full_for(self.config, size, base_offset + delta, timestamp, now_ms):
+        if active.is_full_for(self.config, size, last_offset, timestamp, now_ms):
             active = self._roll(now_ms)
         assign(batch, base_offset, self.leader_epoch, append_time)
         position = active.size
@@ -178,7 +179,7 @@ class PartitionLog:
         if producer_id >= 0:
             state.producers[producer_id].seen_ms = TimestampMs(now_ms)
             if self._guards:
-                self._guards.stored(producer_id, opens=bool(attributes & TRANSACTIONAL))
+                self._guards.stored(producer_id, opens=header.is_transactional)
         return Appended(base_offset, state.log_end)
 
     def refused(self, header: BatchHeader) -> None:
@@ -187,11 +188,11 @@ class PartitionLog:
         Where no sequence of its producer is known (it is new, or only a marker tells of it), no
         later batch of it is stored before this one (E13).
         """
-        producer_id, epoch, sequence = header[9:12]
+        producer_id, sequence = header.producer_id, header.base_sequence
         producer = self._state.producers.get(producer_id)
         is_unknown = producer is None or producer.next_sequence == UNKNOWN_SEQUENCE
         if producer_id >= 0 and sequence >= 0 and is_unknown:
-            self._guards.refused(producer_id, epoch, sequence)
+            self._guards.refused(producer_id, header.producer_epoch, sequence)
 
     def _roll(self, now_ms: int) -> Segment:
         state = self._state
@@ -333,15 +334,18 @@ class PartitionLog:
         self._unflushed.written(end_offset)
 
     def flushed(self, end_offset: Offset) -> None:
-        """All below is durable in the mode in force: the high watermark moves there.
-
-        On a single node nobody else has to acknowledge (F2). Nothing happens after a failure (D2).
-        """
-        if self._failed or end_offset < self.high_watermark:
+        """All below is durable in the mode in force. Nothing happens after a failure (D2)."""
+        if self._failed or end_offset < self._unflushed.durable.end_offset:
             return
         assert end_offset <= self._state.log_end, (end_offset, self._state.log_end)
-        self.high_watermark = end_offset
         self._unflushed.flushed(end_offset)
+
+    def advance_high_watermark(self, offset: Offset) -> None:
+        """All below is committed (F2); it never goes back. Nothing happens after a failure (D2)."""
+        if self._failed or offset <= self.high_watermark:
+            return
+        assert offset <= self._state.log_end, (offset, self._state.log_end)
+        self.high_watermark = offset
         self._move_last_stable_offset()
 
     def seal(self) -> None:

@@ -110,22 +110,22 @@ class LogState:
         assigned them after reading it. ``marker`` is given for transaction markers; other control
         batches only take offsets.
         """
-        _, length, _, _, _, attributes, delta, _, _, producer_id, epoch, sequence, count = header
-        last_offset = Offset(base_offset + delta)
+        last_offset = Offset(base_offset + header.last_offset_delta)
         if leader_epoch > self.epochs.latest:
             self.epochs.begin(leader_epoch, base_offset)
         self.active.append(
-            LENGTH_END + length,
+            LENGTH_END + header.length,
             last_offset,
             max_timestamp,
             self.config.index_interval_bytes,
-            has_records=count > 0,
+            has_records=header.record_count > 0,
         )
         self.log_end = Offset(last_offset + 1)
+        producer_id, epoch = header.producer_id, header.producer_epoch
         if producer_id < 0:
             return
         self.highest_producer_id = max(self.highest_producer_id, producer_id)
-        if attributes & CONTROL:
+        if header.attributes & CONTROL:
             if marker is not None:
                 self._end_transaction(producer_id, epoch, base_offset, marker)
             return
@@ -134,17 +134,18 @@ class LogState:
             state = self.producers[producer_id] = ProducerState(epoch)
         elif state.epoch != epoch:
             state.adopt(epoch)
+        sequence = header.base_sequence
         if sequence >= 0:
             state.store(
                 StoredBatch(
                     sequence,
-                    last_sequence(sequence, delta),
+                    last_sequence(sequence, header.last_offset_delta),
                     base_offset,
                     last_offset,
                     max_timestamp,
                 )
             )
-        if attributes & TRANSACTIONAL and state.open_offset < 0:
+        if header.attributes & TRANSACTIONAL and state.open_offset < 0:
             state.open_offset = base_offset
             self.transactions.begin(producer_id, base_offset)
 

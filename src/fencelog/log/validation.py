@@ -31,8 +31,7 @@ _WHAT_IS_WRONG = {
 
 def validate_batch(config: LogConfig, header: BatchHeader, now_ms: int) -> Rejected | None:
     """Hold a client's batch against the topic's limits: size, kind, timestamps."""
-    size = LENGTH_END + header[1]
-    attributes = header[5]
+    size, attributes = LENGTH_END + header.length, header.attributes
     if size > config.max_message_bytes:
         limit = f"max.message.bytes is {config.max_message_bytes}"
         return Rejected(ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {size} bytes; {limit}")
@@ -50,7 +49,7 @@ def validate_batch(config: LogConfig, header: BatchHeader, now_ms: int) -> Rejec
 
 def _refuse_timestamps(config: LogConfig, header: BatchHeader, now_ms: int) -> Rejected | None:
     # Records are not opened: the base timestamp (of the first record) stands for the oldest.
-    base_timestamp, max_timestamp = header[7:9]
+    base_timestamp, max_timestamp = header.base_timestamp, header.max_timestamp
     if max_timestamp - now_ms > config.message_timestamp_after_max_ms:
         problem = f"timestamp {max_timestamp} is too far after the broker's clock, {now_ms}"
         return Rejected(ErrorCode.INVALID_TIMESTAMP, problem)
@@ -67,26 +66,26 @@ def validate_producer(
     guard: VerificationGuard | None,
 ) -> Duplicate | Rejected | None:
     """Hold a client's batch against what is known of its producer; None: append it."""
-    _, _, _, _, _, attributes, delta, _, _, producer_id, epoch, sequence, _ = header
-    verdict = judge(state, epoch, sequence, last_sequence(sequence, delta))
+    producer_id, epoch, sequence = header.producer_id, header.producer_epoch, header.base_sequence
+    verdict = judge(state, epoch, sequence, last_sequence(sequence, header.last_offset_delta))
     if verdict is not None:
         if isinstance(verdict, StoredBatch):
             return Duplicate(verdict.base_offset, Offset(verdict.last_offset + 1))
         return _rejected(verdict, header, state)
-    is_open = False
+    is_open, is_transactional = False, header.attributes & TRANSACTIONAL
     is_unknown = state is None or state.next_sequence == UNKNOWN_SEQUENCE
     if is_unknown and guards and not guards.may_begin(producer_id, epoch, sequence):  # E5, E13
         return _rejected(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, header, state)
     if state is not None and state.open_offset >= 0:
         is_open = True
-        if epoch != state.epoch or not attributes & TRANSACTIONAL:
+        if epoch != state.epoch or not is_transactional:
             # A plain write would be seen though the transaction is aborted, and a newer incarnation
             # must not end up inside the older one's transaction (E7, E14).
             return Rejected(
                 ErrorCode.INVALID_TXN_STATE,
                 f"producer {producer_id}: its transaction of epoch {state.epoch} is open here",
             )
-    if attributes & TRANSACTIONAL and not (is_open or guards.permits(guard, producer_id, epoch)):
+    if is_transactional and not is_open and not guards.permits(guard, producer_id, epoch):
         return Rejected(  # E14, V5
             ErrorCode.INVALID_TXN_STATE,
             f"producer {producer_id}: no transaction of epoch {epoch} is known to be open",
@@ -95,10 +94,9 @@ def validate_producer(
 
 
 def _rejected(error: ErrorCode, header: BatchHeader, state: ProducerState | None) -> Rejected:
-    producer_id, epoch, sequence = header[9:12]
     known = "" if state is None else f"; here: {state.epoch}, {state.next_sequence}"
-    what = f"{_WHAT_IS_WRONG[error]} (epoch {epoch}, sequence {sequence}{known})"
-    return Rejected(error, f"producer {producer_id} {what}")
+    at = f"epoch {header.producer_epoch}, sequence {header.base_sequence}{known}"
+    return Rejected(error, f"producer {header.producer_id} {_WHAT_IS_WRONG[error]} ({at})")
 
 
 def validate_marker(state: ProducerState | None, marker: MarkerToWrite) -> Rejected | None:

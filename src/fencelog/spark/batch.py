@@ -1,4 +1,4 @@
-"""Batch ``read`` and ``write``: a range of the log as a table, a table as one transaction."""
+"""Batch ``read`` and ``write``: a range of offsets as a table, a table as one transaction."""
 
 import os
 import uuid
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 
 class BatchReader(DataSourceReader):
-    """Reads from ``startingOffsets`` to ``endingOffsets`` as they are when the query is planned."""
+    """Reads from ``startingOffsets`` to ``endingOffsets`` as resolved when the query is planned."""
 
     def __init__(self, options: SourceOptions, schema: "StructType") -> None:
-        """Check the schema that Spark asks for."""
+        """Check the schema that Spark requests."""
         check_read(schema)
         self._options = options
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        """One task for each partition's range, or more where ``minPartitions`` asks for them."""
+        """One task for each partition's range, or more with ``minPartitions``."""
         options = self._options
         client = connect(options.connection)
         partitions = subscribed(client, options.subscription)
@@ -47,7 +47,7 @@ class BatchReader(DataSourceReader):
         for each in partitions:
             if end[each] > latest[each] and options.fail_on_data_loss:
                 raise OptionError(
-                    f"option 'endingOffsets' has {end[each]} for {each}, which ends at"
+                    f"option 'endingOffsets' has {end[each]} for {each}, but its latest offset is"
                     f" {latest[each]}"
                 )
             start[each] = max(start[each], earliest[each])
@@ -69,11 +69,13 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions, schema: "StructType", *, overwrite: bool) -> None:
         """Check the rows' schema and name the transaction."""
         if overwrite:
-            raise OptionError("a log is appended to, not overwritten: write with mode('append')")
+            raise OptionError(
+                "a topic can only be appended to, not overwritten: use mode('append')"
+            )
         self._options = options
         self._roles = check_write(schema, topic_option=options.topic is not None)
         name = str(uuid.UUID(bytes=os.urandom(16), version=4))
-        # No query stands behind it: the server forgets such an app after a week.
+        # There is no query: the broker deletes such an app after a week.
         self._identity = writing.BatchIdentity(app=name, query_id="", run_id=name, version=0)
 
     def write(self, iterator: Iterator["pyarrow.RecordBatch"]) -> WriterCommitMessage:
@@ -81,10 +83,10 @@ class BatchWriter(DataSourceArrowWriter):
         return writing.write(self._options, self._identity, self._roles, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Make what the winning attempts wrote visible."""
+        """Commit the rows of the successful attempts."""
         writing.commit(self._options, messages, fingerprint=b"")
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Give the transaction up."""
+        """Abort the transaction."""
         del messages
         writing.abort(self._options, self._identity)

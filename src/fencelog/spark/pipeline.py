@@ -32,12 +32,12 @@ STOP_S: Final = 60.0
 
 
 class PipelineError(FencelogError):
-    """The file is no pipeline, or a query of it failed; the message says where and why."""
+    """The file is not a pipeline, or one of its queries failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """What the command line asks for."""
+    """The options of the command line."""
 
     file: Path
     master: str = DEFAULT_MASTER
@@ -49,7 +49,7 @@ class RunSettings:
 
     @property
     def checkpoint_root(self) -> str:
-        """Where the queries' checkpoints go: beside the user's work unless told otherwise."""
+        """The folder of the queries' checkpoints; default: ``checkpoints/NAME``."""
         return self.checkpoint or str(Path("checkpoints", self.file.stem).absolute())
 
 
@@ -62,12 +62,12 @@ class Running:
 
     @property
     def active(self) -> bool:
-        """Whether any query still runs."""
+        """Whether any query is running."""
         return any(query.isActive for query in self.queries.values())
 
     @property
     def failed(self) -> str | None:
-        """What ended the first failed query, in one line."""
+        """The error of the first failed query, in one line; None without one."""
         for name, query in self.queries.items():
             if not query.isActive and (error := query.exception()) is not None:
                 return f"query '{name}' failed: {one_line(str(error))}"
@@ -79,17 +79,17 @@ Pipeline: TypeAlias = "Callable[[SparkSession], object]"
 
 
 def load(file: Path) -> "Pipeline":
-    """The file's ``pipeline`` function. Raises PipelineError, which names what is wrong."""
+    """The file's ``pipeline`` function. Raises PipelineError."""
     if not file.is_file():
-        raise PipelineError(f"there is no file {file}")
+        raise PipelineError(f"file {file} does not exist")
     if importlib.util.find_spec("pyspark") is None:
-        raise PipelineError("Spark is not installed here; run: pip install 'fencelog[spark]'")
+        raise PipelineError("Spark is not installed; run: pip install 'fencelog[spark]'")
     spec = importlib.util.spec_from_file_location(f"pipeline_{file.stem}", file)
     if spec is None or spec.loader is None:
-        raise PipelineError(f"{file} is no Python file: its name must end in .py")
+        raise PipelineError(f"{file} is not a Python file: its name must end in .py")
     module = importlib.util.module_from_spec(spec)
-    # What the file imports from beside itself is found, and its functions travel to the workers
-    # whole, for no worker can import a file by this path.
+    # The file may import modules of its folder. Its functions are pickled by value, because no
+    # worker can import a file by this path.
     sys.path.insert(0, str(file.parent.absolute()))
     sys.modules[spec.name] = module
     from pyspark import cloudpickle
@@ -106,7 +106,7 @@ def load(file: Path) -> "Pipeline":
 
 
 def start(function: "Pipeline", settings: RunSettings) -> Running:
-    """Build the session and start the queries of the file's function; all of them, or none."""
+    """Build the session and start all queries of the file's function, or none."""
     if settings.bootstrap_servers is not None:
         os.environ[BOOTSTRAP_VARIABLE] = settings.bootstrap_servers
     spark = build_session(
@@ -133,7 +133,7 @@ def watch(running: Running, stop: Event, show: Watcher) -> Mapping[str, QueryTot
     """Show progress until every query ended, one failed, or ``stop`` is set; return the totals."""
     totals = {name: QueryTotals(name=name) for name in running.queries}
     while True:
-        # Asked before the reports are read, so that the last report of an ended query counts.
+        # Checked before the reports are read, so that an ended query's last report counts.
         active, failed = running.active, running.failed
         totals = {name: _updated(totals[name], query) for name, query in running.queries.items()}
         show(totals)
@@ -186,7 +186,7 @@ def _named(returned: object, file: Path) -> "Mapping[str, DataStreamWriter | Str
             )
         if not re.fullmatch(r"[\w.-]+", str(name)):
             raise PipelineError(
-                f"{file}: '{name}' is no name for a query: use letters, digits, -_."
+                f"{file}: '{name}' is not a valid query name: use letters, digits, -_."
             )
     if not named:
         raise PipelineError(f"{file}: {FUNCTION}(spark) returned no query")
@@ -216,7 +216,7 @@ def _progress_mark(query: "StreamingQuery") -> str | None:
 
 
 def _abort_open_batch(query: "StreamingQuery") -> None:
-    """Roll back what a stopped run left open. Spark tells its sink nothing about a stop."""
+    """Abort open batches of a stopped run. Spark does not tell its sink about a stop."""
     servers = os.environ.get(BOOTSTRAP_VARIABLE)
     if servers is None:
         return
@@ -229,5 +229,5 @@ def _abort_open_batch(query: "StreamingQuery") -> None:
         if app.open_version >= 0 and app.run_id == run_id:
             client.abort_transaction(query_id, query_id, run_id, app.open_version)
     except (FencelogError, OSError):
-        # The timeout does the same later; a stop must not fail over it.
+        # The timeout aborts it later; a stop must not fail because of it.
         return

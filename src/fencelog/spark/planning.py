@@ -1,4 +1,4 @@
-"""What a read's options come to on the cluster at hand: partitions, offsets, and lost records."""
+"""Resolves a read's options on the cluster: partitions, offsets, and lost records."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def connect(options: ConnectionOptions) -> "Client":
-    """This process's client for these options; Python workers live on from batch to batch."""
+    """This process's client for these options; Python workers are reused between batches."""
     from fencelog.client.blocking import Client
 
     return Client.shared(
@@ -26,7 +26,7 @@ def connect(options: ConnectionOptions) -> "Client":
 
 
 def subscribed(client: "Client", subscription: Subscription) -> list[TopicPartition]:
-    """The partitions that are read now, in order. A topic that is named must exist."""
+    """The partitions to read now, sorted. Named topics must exist."""
     if subscription.partitions:
         existing = client.partitions(sorted({each.topic for each in subscription.partitions}))
         for each in subscription.partitions:
@@ -54,7 +54,7 @@ def resolve(
     partitions: Sequence[TopicPartition],
     isolation: Isolation,
 ) -> dict[TopicPartition, int]:
-    """The offset of each partition at these positions; OptionError where one is not named."""
+    """The offset of each partition at these positions; OptionError if one is missing."""
     if positions.by_time:
         return _resolve_times(client, positions, partitions, isolation)
     wanted: Mapping[TopicPartition, Position] = dict(positions.named)
@@ -78,20 +78,20 @@ def ends(
     spec: OffsetSpec,
     isolation: Isolation,
 ) -> dict[TopicPartition, int]:
-    """Earliest or latest offsets; the latest is the LSO or the HW, as the isolation has it."""
+    """Earliest or latest offsets; the latest is the LSO or the HW, by isolation level."""
     return client.offsets(partitions, spec, isolation) if partitions else {}
 
 
 def lost(start: Offsets, earliest: Offsets, latest: Offsets) -> list[str]:
     """One sentence for each partition whose records at ``start`` are gone.
 
-    Only the log start tells loss: inside a log, offsets that hold no record (markers, aborted or
-    compacted records) are normal. An end before the start means another topic of the same name.
+    Only the log start shows a loss: inside a log, offsets without a record (markers, aborted or
+    compacted records) are normal. An end before the start means a new topic with the same name.
     """
     sentences = []
     for partition, offset in sorted(start.items()):
         if partition not in latest:
-            sentences.append(f"{partition} does not exist any more (next offset was {offset})")
+            sentences.append(f"{partition} no longer exists (next offset was {offset})")
         elif offset < earliest[partition]:
             sentences.append(
                 f"{partition}: offsets {offset} to {earliest[partition] - 1} were deleted"
@@ -99,16 +99,16 @@ def lost(start: Offsets, earliest: Offsets, latest: Offsets) -> list[str]:
         elif offset > latest[partition]:
             sentences.append(
                 f"{partition}: the log ends at {latest[partition]}, before offset {offset};"
-                " the topic was made anew"
+                " the topic was deleted and created again"
             )
     return sentences
 
 
 def data_loss(sentences: Sequence[str]) -> DataLossError:
-    """The error that stops a read which must not lose anything."""
+    """The error for lost records with ``failOnDataLoss``."""
     return DataLossError(
         f"records are lost: {'; '.join(sentences)}."
-        " To go on without them set option 'failOnDataLoss' to false"
+        " To continue without them set option 'failOnDataLoss' to false"
     )
 
 
@@ -130,7 +130,7 @@ def _resolve_times(
     if beyond and positions.beyond_the_end is None:
         raise OptionError(
             f"{beyond[0]} has no record at or after timestamp {times[beyond[0]]}:"
-            " choose an earlier one, or set option 'startingOffsetsByTimestampStrategy' to latest"
+            " use an earlier one, or set option 'startingOffsetsByTimestampStrategy' to latest"
         )
     return resolved | ends(client, beyond, "latest", isolation)
 
@@ -141,6 +141,6 @@ def _refuse_missing(
     missing = [str(each) for each in partitions if each not in wanted]
     if missing:
         raise OptionError(
-            f"offsets or timestamps are given, but not for {', '.join(missing)}: name every"
-            " partition that is read (-2 is the earliest, -1 the latest offset)"
+            f"offsets or timestamps are missing for {', '.join(missing)}: give one for every"
+            " partition (-2 is the earliest, -1 the latest offset)"
         )

@@ -1,4 +1,4 @@
-"""Where a read starts and ends: offsets, ends, timestamps, and the JSON that spells them.
+"""Where a read starts and ends: offsets or timestamps, and their JSON.
 
 Pure values and parsers; ``planning`` asks the cluster what they come to.
 """
@@ -14,7 +14,7 @@ Position = Literal["earliest", "latest"] | int
 """An end of a partition, or an offset in it."""
 
 LATEST, EARLIEST = -1, -2
-"""How the connector's JSON spells the ends."""
+"""The values for latest and earliest in the connector's JSON."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Positions:
 
     @property
     def fixed(self) -> bool:
-        """Whether another look at the cluster gives the same offsets.
+        """Whether resolving again gives the same offsets.
 
         Retention may move the earliest offset, and what it deletes is lost either way.
         """
@@ -45,7 +45,7 @@ class Positions:
 
     @property
     def by_time(self) -> bool:
-        """Whether timestamps say where."""
+        """Whether positions are timestamps."""
         return self.everywhere_at_ms is not None or bool(self.named_at_ms)
 
 
@@ -71,7 +71,7 @@ def parse_assignment(text: str) -> tuple[TopicPartition, ...]:
             raise ValueError(f"'{topic}' needs a list of partitions, as in {{\"{topic}\": [0, 1]}}")
         for number in numbers:
             if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-                raise ValueError(f"'{topic}' has {number!r} where a partition's number belongs")
+                raise ValueError(f"'{topic}' has {number!r}; expected a partition number")
             partitions.append(TopicPartition(topic, number))
     return tuple(dict.fromkeys(partitions))
 
@@ -85,10 +85,10 @@ def _numbers(text: str, *, minimum: int) -> Mapping[TopicPartition, int]:
             )
         for partition, number in by_partition.items():
             if not partition.isdecimal():
-                raise ValueError(f"'{topic}' has {partition!r} where a partition's number belongs")
+                raise ValueError(f"'{topic}' has {partition!r}; expected a partition number")
             if not isinstance(number, int) or isinstance(number, bool) or number < minimum:
                 raise ValueError(
-                    f"'{topic}' has {number!r} where a number of {minimum} or more belongs"
+                    f"'{topic}' has {number!r}; expected a number of {minimum} or more"
                 )
             numbers[TopicPartition(topic, int(partition))] = number
     return numbers
@@ -100,5 +100,5 @@ def _object(text: str) -> dict[str, object]:
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON ({error})") from error
     if not isinstance(value, dict) or not value:
-        raise ValueError("a JSON object by topic belongs here")
+        raise ValueError("expected a JSON object with topics as keys")
     return value

@@ -1,4 +1,4 @@
-"""What a running query has done so far, added up from Spark's progress reports. Plain values."""
+"""Totals of a running query, summed from Spark's progress reports. Plain values."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class QueryTotals:
-    """One query's sums and its newest figures; each report makes a new value.
+    """One query's totals and newest figures; each report makes a new value.
 
     Attributes:
         batches: finished batches of this run.
@@ -30,7 +30,7 @@ class QueryTotals:
     lag: int | None = None
 
     def absorb(self, reports: Iterable[Mapping[str, Any]]) -> "QueryTotals":
-        """The totals with these reports; one that was counted before changes nothing."""
+        """The totals with these reports; a report that is counted already changes nothing."""
         totals = self
         for report in reports:
             totals = totals._with(report)
@@ -39,7 +39,7 @@ class QueryTotals:
     def _with(self, report: Mapping[str, Any]) -> "QueryTotals":
         batch = int(report["batchId"])
         lag = _lag(report.get("sources", ()))
-        # An idle query reports its next batch again and again, without rows and without running.
+        # An idle query reports its next batch repeatedly, without rows and without running it.
         if batch <= self.last_batch or "addBatch" not in report.get("durationMs", {}):
             return replace(self, lag=lag if lag is not None else self.lag)
         return replace(
@@ -59,12 +59,12 @@ class QueryTotals:
         return (
             f"{self.name}: batch {self.last_batch}, {self.rows_in:,} rows in,"
             f" {self.rows_out:,} out, {self.rows_per_s:,.0f} rows/s, lag {lag},"
-            f" {self.batch_s:.1f} s a batch"
+            f" {self.batch_s:.1f} s per batch"
         )
 
 
 def _lag(sources: Iterable[Mapping[str, Any]]) -> int | None:
-    """Offsets between what the sources have and what was read, over all sources that tell."""
+    """Offsets not read yet, over all sources that report them."""
     total, known = 0, False
     for source in sources:
         latest, end = _offsets(source.get("latestOffset")), _offsets(source.get("endOffset"))

@@ -1,4 +1,4 @@
-"""Reading one range of a partition in a task: what batch and stream reads share."""
+"""Reads one range of a partition in a task, for batch and stream reads."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ class RangePartition(InputPartition):
     """The work of one task: one range of one partition."""
 
     def __init__(self, offsets: OffsetRange) -> None:
-        """Keep the range; Spark pickles this to the task."""
+        """Store the range; Spark pickles this to the task."""
         super().__init__(offsets)
         self.offsets = offsets
 
@@ -51,7 +51,7 @@ def read_range(
         except DataLossError as error:
             if options.fail_on_data_loss:
                 raise data_loss([f"{wanted.partition}: {error}"]) from error
-            # Retention overtook this task: what is left of the range starts where the log does.
+            # Retention deleted the beginning of the range: continue at the log start.
             earliest = client.offsets([wanted.partition], "earliest", "replicated")
             moved = earliest[wanted.partition]
             if moved <= start or moved >= wanted.end:

@@ -1,4 +1,4 @@
-"""The columns of a read and what a write accepts, as Spark's Kafka connector has them.
+"""The columns of reads and writes, as in Spark's Kafka connector.
 
 Spark checks a yielded Arrow batch for exact equality with its own schema: ``binary`` and never
 ``large_binary``, timestamps in microseconds UTC. A write takes whatever Spark sends and casts it.
@@ -26,12 +26,12 @@ COLUMN_TYPES: Final = {
 COLUMNS: Final = tuple(name for name in COLUMN_TYPES if name != HEADERS)
 """The columns of a read without ``includeHeaders``, in the connector's order."""
 
-# A copy of a read (``SELECT *``) is a valid write; these two belong to the record that was read.
+# Rows of a read (``SELECT *``) can be written; these two belong to the record that was read.
 IGNORED_IN_WRITES: Final = frozenset({"offset", "timestamptype"})
 
 
 class SchemaError(FencelogError, ValueError):
-    """The rows of a write have a column that cannot be written, or lack one that must be there."""
+    """A write has a column that cannot be written, or lacks a required one."""
 
 
 def read_schema(columns: tuple[str, ...]) -> str:
@@ -40,7 +40,7 @@ def read_schema(columns: tuple[str, ...]) -> str:
 
 
 def conform(batch: "pyarrow.RecordBatch", schema: "pyarrow.Schema") -> "pyarrow.RecordBatch":
-    """The batch with exactly this schema: its columns chosen by name and cast where they differ."""
+    """The batch with exactly this schema: columns are selected by name, and cast if necessary."""
     import pyarrow
 
     arrays = []
@@ -68,31 +68,31 @@ def check_write(schema: "StructType", *, topic_option: bool) -> tuple[tuple[str,
                 " of many columns)"
             )
         if role in roles.values():
-            raise SchemaError(f"column '{field.name}' is there twice: select it once")
+            raise SchemaError(f"column '{field.name}' is selected twice: select it once")
         _check_type(field.name, field.dataType, _WRITABLE[role])
         roles[field.name] = role
     if "value" not in roles.values():
-        raise SchemaError("there is no column 'value' (string or binary): add it to the select")
+        raise SchemaError("column 'value' (string or binary) is missing: add it to the select")
     if not topic_option and "topic" not in roles.values():
-        raise SchemaError("no topic is named: set option 'topic', or add a column 'topic'")
+        raise SchemaError("the topic is missing: set option 'topic', or add a column 'topic'")
     return tuple(roles.items())
 
 
 def check_read(schema: "StructType") -> None:
-    """Raise SchemaError where a schema that the user gave is not one that a read can return."""
+    """Raise SchemaError if a read cannot return the schema that the user gave."""
     for field in schema.fields:
         spelled = field.dataType.simpleString()
         if COLUMN_TYPES.get(field.name) != spelled:
             raise SchemaError(
                 f"a fencelog read has no column '{field.name}' of type {spelled}; its columns are"
-                f" {', '.join(COLUMN_TYPES)}: give no schema, and choose with option 'columns'"
+                f" {', '.join(COLUMN_TYPES)}: give no schema, and select with option 'columns'"
             )
 
 
 def to_write(
     batch: "pyarrow.RecordBatch", roles: tuple[tuple[str, str], ...]
 ) -> "pyarrow.RecordBatch":
-    """The rows as the client's writer takes them: key, value, topic and so on, in its types."""
+    """The rows with the columns and types of the client's writer."""
     import pyarrow
 
     types = {

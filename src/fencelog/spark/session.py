@@ -23,19 +23,19 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
     "spark.sql.session.timeZone": "UTC",
-    # Without reuse every task pays a Python start, seconds per batch.
+    # Without reuse every task starts Python, which takes seconds per batch.
     "spark.python.worker.reuse": "true",
 }
 LOCAL_DEFAULTS: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    # Stateful queries keep this number in their checkpoint, so it must not follow the cores.
+    # Stateful queries store this number in their checkpoint, so it must not depend on the cores.
     "spark.sql.shuffle.partitions": "4",
 }
 
 
 def prepare_environment(environment: MutableMapping[str, str], *, local: bool = True) -> None:
-    """Set Python and Java for Spark; a cluster's own ``PYSPARK_PYTHON`` is left as it is."""
+    """Set Python and Java for Spark; a cluster's own ``PYSPARK_PYTHON`` is kept."""
     executable = Path(sys.executable)
     folders = [str(executable.parent), *environment.get("PATH", "").split(os.pathsep)]
     environment["PATH"] = os.pathsep.join(dict.fromkeys(folder for folder in folders if folder))
@@ -57,7 +57,7 @@ def build_session(
     settings: Mapping[str, str] | None = None,
     log_file: Path | None = None,
 ) -> "SparkSession":
-    """A session in this process; ``settings`` go before the defaults here.
+    """A session in this process; ``settings`` override the defaults.
 
     With a ``log_file`` Spark's processes leave the terminal: their log goes to that file, and
     Ctrl-C reaches this process alone, so that a running batch can be finished.

@@ -23,10 +23,10 @@ class FencelogDataSource(DataSource):
     """Streams and tables over a fencelog broker; option names as in Spark's Kafka connector."""
 
     own_options: ClassVar[tuple[str, ...]] = ()
-    """Names of options that a subclass reads itself; the others must mean something to us."""
+    """Options that a subclass reads itself; any other unknown option is an error."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Keep the options, and the driver's default servers: executors have other environments."""
+        """Store the options and the driver's default servers: executors have other environments."""
         self.options = options
         self._environment = {
             name: os.environ[name] for name in (BOOTSTRAP_VARIABLE,) if name in os.environ
@@ -38,7 +38,7 @@ class FencelogDataSource(DataSource):
         return "fencelog"
 
     def schema(self) -> str:
-        """The columns that the options choose."""
+        """The columns that the options select."""
         return read_schema(columns(self.options))
 
     # Spark passes these parameters by keyword: their names are part of its interface.

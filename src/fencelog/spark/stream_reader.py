@@ -1,4 +1,4 @@
-"""The streaming source: exact input ranges that a repeated batch sees again (S2, S6).
+"""The streaming source: a repeated batch reads the same offsets again (S2, S6).
 
 Spark keeps the ranges' ends in its checkpoint. The driver-side instance lives as long as the query
 run; ``read`` works on pickled copies in tasks.
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads what is committed (``transactional``) or replicated, batch by batch."""
+    """Reads committed (``transactional``) or ``replicated`` records, batch by batch."""
 
     def __init__(self, options: SourceOptions, schema: "StructType") -> None:
-        """Check the schema; nothing is asked of the cluster yet, for this is pickled to tasks."""
+        """Check the schema without a request to the cluster: this object is pickled to tasks."""
         check_read(schema)
         self._options = options
         self._schema = schema
@@ -52,7 +52,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._group_offsets: dict[TopicPartition, int] = {}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where a query without checkpoint starts.
+        """The start offsets of a query without checkpoint.
 
         Spark asks twice for the first batch, and again after a crash in it. Where the answer moves
         with the cluster (``latest``) it carries a mark: the first batch then reads nothing and only
@@ -70,13 +70,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the end of this run: what is there now, and no partition that appears later."""
+        """Fix the end of this run: the present end of the present partitions."""
         client = connect(self._options.connection)
         partitions = subscribed(client, self._options.subscription)
         self._available_now = ends(client, partitions, "latest", self._options.isolation)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """End of the next batch. ``start`` is what is finished, so it is the group's progress."""
+        """End of the next batch. ``start`` is finished, so it is committed for the group."""
         begun = from_json(start)
         if is_unpinned(start):
             return to_json(begun)
@@ -98,11 +98,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(latest)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """The end of the log as last seen, for the lag in Spark's progress."""
+        """The last known end of the log, for the lag in Spark's progress."""
         return to_json(self._latest) if self._latest else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """One task for each partition with news, or more where ``minPartitions`` asks."""
+        """One task for each partition with new offsets, or more with ``minPartitions``."""
         if is_unpinned(start):
             return []
         begun, finished = from_json(start), from_json(end)
@@ -116,7 +116,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_range(partition, self._options, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Record progress in the consumer group, so that lag is visible to every Kafka tool (S6).
+        """Commit progress to the consumer group, so that Kafka tools show the lag (S6).
 
         Spark's checkpoint decides what is read, so a failure here must not fail the query.
         """

@@ -1,4 +1,4 @@
-"""The streaming sink: one server-side transaction per (app, batch), decided once (S2-S5).
+"""The streaming sink: one server-side transaction per (app, batch), committed once (S2-S5).
 
 Spark makes a new writer for each call and repeats whole batches after a crash, so nothing is kept
 here; who writes and who commits is in the messages and on the server.
@@ -26,17 +26,17 @@ BATCH_ID, QUERY_ID, RUN_ID = (
     "sql.streaming.queryId",
     "spark.jobGroup.id",
 )
-"""Local properties of a task in which Spark says which batch of which run it writes."""
+"""Spark's local properties of a task with its batch, query and run."""
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes micro-batches so that each becomes visible exactly once, all of it at once.
+    """Writes micro-batches so that each becomes visible exactly once, as a whole.
 
     ``overwrite`` (Complete mode) appends as well: the newest record of a key counts.
     """
 
     def __init__(self, options: SinkOptions, schema: "StructType") -> None:
-        """Check the rows' schema; Spark makes writers more often than it writes."""
+        """Check the rows' schema; Spark also creates writers without writing."""
         self._options = options
         self._roles = check_write(schema, topic_option=options.topic is not None)
 
@@ -45,12 +45,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return writing.write(self._options, self._identity(), self._roles, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Make what the winning attempts wrote visible; runs on the driver, perhaps repeatedly."""
+        """Commit the rows of the successful attempts; runs on the driver, perhaps repeatedly."""
         fingerprint = batch_fingerprint(self._options.checkpoint_location, batchId)
         writing.commit(self._options, messages, fingerprint=fingerprint)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Give the batch up, where a message says which run it was.
+        """Abort the batch, if a message has its run.
 
         Spark may call this after a commit that succeeded (the server then does nothing), and with
         no message at all after a stop: without the run's id nothing is aborted, for it might be a
@@ -72,7 +72,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         )
         if batch is None or query_id is None or run_id is None:
             raise FencelogError(
-                "this Spark does not tell its tasks which streaming batch they write"
+                "this version of Spark does not tell its tasks which batch they write"
                 f" (local properties {BATCH_ID}, {QUERY_ID}, {RUN_ID})"
             )
         return writing.BatchIdentity(
@@ -84,10 +84,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def batch_fingerprint(checkpoint_location: str | None, batch_id: int) -> bytes:
-    """Digest of the checkpoint's ``offsets/<batch>`` file, empty where it cannot be read (V3).
+    """Digest of the checkpoint's ``offsets/<batch>`` file, empty if it cannot be read (V3).
 
     The file is written once, before the batch runs. A restored or second checkpoint has another
-    one, so its batches cannot pass for repetitions. Only local checkpoints are read: what another
+    one, so its batches are not taken for repetitions. Only local checkpoints are read: what another
     file system answers may differ from one attempt to the next.
     """
     if checkpoint_location is None:

@@ -1,4 +1,4 @@
-"""What every write shares: an attempt's rows into a versioned transaction, then one decision.
+"""Writes an attempt's rows into a versioned transaction, and commits it on the driver.
 
 Three processes take part: a task writes, and a driver-side process that never saw the task commits.
 Only the messages travel between them, so a message carries who wrote (V1 to V3).
@@ -27,12 +27,12 @@ NO_PRODUCER = -1
 
 
 class BatchConflictError(FencelogError):
-    """The server knows this app's batches differently than this query's checkpoint does."""
+    """The broker's state of the app does not match the query's checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchIdentity:
-    """Which transaction a write belongs to: the app's batch ``version``, driven by this run."""
+    """The transaction of a write: the app's batch ``version``, written by this run."""
 
     app: str
     query_id: str
@@ -42,7 +42,7 @@ class BatchIdentity:
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """One attempt's rows are acknowledged. Without a producer the batch was committed before."""
+    """One attempt's rows are acknowledged. Without a producer the batch was committed already."""
 
     identity: BatchIdentity
     producer_id: int
@@ -55,14 +55,14 @@ def write(
     roles: tuple[tuple[str, str], ...],
     rows: Iterator["pyarrow.RecordBatch"],
 ) -> Written:
-    """Write one attempt's rows; returns only when every one is acknowledged by all replicas.
+    """Write one attempt's rows; returns when all are acknowledged (acks=all).
 
     A batch that is committed already is read to its end and written nowhere.
     """
     client = connect(options.connection)
     joined = _join(client, options, identity) if options.exactly_once else None
     if isinstance(joined, AlreadyCommitted):
-        # Spark takes a task that leaves its input unread for a failed one.
+        # Spark treats a task that does not read its input as failed.
         for _ in rows:
             pass
         return Written(identity, NO_PRODUCER, 0)
@@ -77,7 +77,7 @@ def write(
 def commit(
     options: SinkOptions, messages: Sequence[WriterCommitMessage | None], *, fingerprint: bytes
 ) -> None:
-    """Decide for the attempts that Spark names; every other attempt's rows are aborted (S4).
+    """Commit the attempts that Spark names; all other attempts are aborted (S4).
 
     Repeating it does no harm. Raises FencedError where a newer run has taken over.
     """
@@ -103,7 +103,7 @@ def commit(
 
 
 def abort(options: SinkOptions, identity: BatchIdentity) -> None:
-    """Give the transaction up; nothing happens once it is committed, or to another run's.
+    """Abort the transaction; no effect if it is committed or belongs to another run.
 
     What cannot be aborted now is aborted by its timeout or by the next run's first task, so a
     failure here is reported and never hides the one that led here.
@@ -141,13 +141,13 @@ def _writer(client: "Client", options: SinkOptions, joined: Joined | None) -> "A
 
 
 def _explained(error: RequestError, identity: BatchIdentity) -> FencelogError:
-    """The same refusal, in the words of a pipeline's owner, with what to do."""
+    """The error in terms of the pipeline, with what to do."""
     batch = f"batch {identity.version} of app '{identity.app}'"
     match error.code:
         case ErrorCode.RUN_FENCED:
             return FencedError(
                 f"{batch}: a newer run of this query has taken over (this run is"
-                f" {identity.run_id}). Stop this driver: the other one continues its work"
+                f" {identity.run_id}). Stop this driver: the newer one continues"
             )
         case ErrorCode.APP_IN_USE:
             return BatchConflictError(

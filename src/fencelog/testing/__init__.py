@@ -1,10 +1,10 @@
-"""The pytest plugin: a real broker inside the test's process, which the test may kill at will.
+"""The pytest plugin: a real broker inside the test's process, which the test can kill.
 
-``fencelog_broker`` is a LocalBroker of this test alone, ``fencelog_bootstrap`` the address that any
-Kafka client takes. docs/guide/testing.md shows what to do with them.
+``fencelog_broker`` is a LocalBroker for one test, ``fencelog_bootstrap`` its address for any Kafka
+client. docs/guide/testing.md describes them.
 
-pytest loads this module in every run, so nothing of the broker is imported before a test asks.
-PYTEST_DONT_REWRITE: there is no assert here, and a user may have imported it before pytest does.
+pytest loads this module in every run, so the broker is imported only when a test uses a fixture.
+PYTEST_DONT_REWRITE: there is no assert here, and a user may have imported it before pytest.
 """
 
 from collections.abc import Iterator
@@ -14,14 +14,14 @@ import pytest
 
 if TYPE_CHECKING:
     from fencelog.testing.broker import LocalBroker
-    from fencelog.testing.door import Held
+    from fencelog.testing.held_requests import Held
 
 __all__ = ["Held", "LocalBroker", "fencelog_bootstrap", "fencelog_broker"]
 
 
 @pytest.fixture
 def fencelog_broker(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[LocalBroker]":
-    """A running broker on an empty directory; it ends with the test, as it were by kill -9."""
+    """A running broker with an empty data directory; it is killed when the test ends."""
     from fencelog.testing.broker import LocalBroker
 
     with LocalBroker(tmp_path_factory.mktemp("fencelog")) as broker:
@@ -30,7 +30,7 @@ def fencelog_broker(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Local
 
 @pytest.fixture
 def fencelog_bootstrap(fencelog_broker: "LocalBroker") -> str:
-    """``host:port`` of the test's broker; it stays the same over restarts."""
+    """``host:port`` of the test's broker; the same over restarts."""
     return fencelog_broker.bootstrap
 
 
@@ -40,7 +40,7 @@ def __getattr__(name: str) -> object:
 
         return LocalBroker
     if name == "Held":
-        from fencelog.testing.door import Held
+        from fencelog.testing.held_requests import Held
 
         return Held
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

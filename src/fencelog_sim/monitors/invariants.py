@@ -1,41 +1,30 @@
 """Monitors of one run: what must hold after every step of the broker, and after each crash.
 
-They look on and change nothing: no event, no draw of chance, no byte. Live objects are watched by
-wrapping a few of their methods on the instance (an append, a flush, a coordinator's append), so
-that a step costs a look at what it has touched; beside that each step looks at one partition in
-turn, which would find what slipped past. The oracle at the disk judges every batch (``oracle``).
+They look on and change nothing: no event, no draw of chance, no byte. The broker's observer tells
+what was touched, so that a step costs a look at that; beside it each step looks at one partition in
+turn, which would find what no event told. The oracle at the disk judges every batch.
 """
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from fencelog.broker.coordinators.runtime import Loaded
+from fencelog.broker.coordinators.runtime import CoordinatorRuntime, Loaded
 from fencelog.broker.partitions.log_manager import LogManager
 from fencelog.broker.partitions.partition import Partition
 from fencelog.coordination.group.model import JoinAnswer
 from fencelog.coordination.group.offsets import Kept
-from fencelog.coordination.group.shard import GroupShard
-from fencelog.coordination.shard import LogRecord
+from fencelog.coordination.group.records import CommittedOffset
+from fencelog.coordination.shard import LogRecord, partition_for
 from fencelog.errors import CorruptionError, ErrorCode
 from fencelog.log import layout
 from fencelog.log.values import MarkerToWrite
 from fencelog.node import Node
-from fencelog.types import Instant, ProducerId, TopicPartition
+from fencelog.types import Instant, Offset, ProducerId, TopicPartition
 from fencelog_sim.monitors.log_oracle import LogOracle, LogOracles
-from fencelog_sim.monitors.probes import (
-    Runtime,
-    tap_commits,
-    tap_offsets,
-    tap_producer_ids,
-    tap_runtime,
-    touching,
-    wrap,
-)
 from fencelog_sim.monitors.replays import LogReplay, ShardReplay
 from fencelog_sim.world.disk import Loss
 from fencelog_sim.world.loop import Process
-from fencelog_sim.world.world import World
+from fencelog_sim.world.world import Watcher, World
 
 REPLAY_EVENTS = 1000
 """Live state is compared with its replay every so many steps of the broker, and at each crash."""
@@ -46,6 +35,7 @@ ROUND_EVENTS = 32
 NO_PARTITION = TopicPartition("producer-ids", 0)
 Offsets: TypeAlias = tuple[int, int, int, int]
 """Log start, last stable offset, high watermark, end."""
+Runtime: TypeAlias = CoordinatorRuntime[Any]
 Told: TypeAlias = tuple[int, str, Mapping[TopicPartition, Kept]]
 """The end of the log when somebody asked, the group, its offsets."""
 
@@ -69,7 +59,7 @@ class _Watched:
         return state.log_start, log.last_stable_offset, log.high_watermark, state.log_end
 
 
-class Monitor:
+class Monitor(Watcher):
     """Looks on at one world's broker over all of its lives."""
 
     def __init__(self, world: World) -> None:
@@ -79,7 +69,6 @@ class Monitor:
         self._node: Node | None = None
         self._process: Process | None = None
         self._logs: LogManager | None = None
-        self._runtimes: list[Runtime] = []
         self._watched: dict[Partition, _Watched] = {}
         self._round: list[_Watched] = []
         self._touched: dict[Partition, None] = {}
@@ -127,7 +116,7 @@ class Monitor:
             if damaged is not None:
                 damaged.promised = min(damaged.promised, damaged.synced)
         self._oracles.clean = disk.exists(layout.CLEAN_SHUTDOWN)
-        wrap(node._flusher, "dirty", self._dirtied)
+        self._logs = node.logs
 
     def attach(self, node: Node) -> None:
         """The node begins to serve."""
@@ -135,8 +124,7 @@ class Monitor:
         self._lives += 1
         self._look_around()
         self._oracles.serving = True
-        tap_producer_ids(node.broker.producer_ids, self._taken)
-        for name, error in node._logs._offline.items():
+        for name, error in node.logs.offline().items():
             flipped = self._world.flipped
             if flipped is not None and flipped[0].startswith(f"{layout.directory_name(name)}/"):
                 continue
@@ -155,7 +143,7 @@ class Monitor:
                 log.promised = min(log.promised, log.synced)
         self._oracles.crashed()
         self._node = self._process = self._logs = None
-        self._runtimes, self._round = [], []
+        self._round = []
         self._watched.clear()
         self._touched.clear()
         self._shards.clear()
@@ -185,7 +173,6 @@ class Monitor:
     def _look_around(self, *, at_the_end: bool = False) -> None:
         """Find what has come to be, look at the coordinators, and begin another round."""
         node = self._node
-        self._logs = getattr(node, "_logs", None)
         if node is None or self._logs is None:
             return
         partitions = self._logs.partitions()
@@ -194,11 +181,7 @@ class Monitor:
             for partition in partitions
         }
         self._round = list(self._watched.values())
-        if not self._runtimes and hasattr(node, "_groups"):
-            self._runtimes = list(node._runtimes())
-            for runtime in self._runtimes:
-                self._follow(runtime)
-        for runtime in self._runtimes:
+        for runtime in node.runtimes():
             for loaded in runtime.loaded():
                 self._compare_shard(runtime, loaded, at_the_end=at_the_end)
 
@@ -208,7 +191,6 @@ class Monitor:
         oracle = self._oracles.logs.get(layout.directory_name(name))
         replay = self._replays.setdefault(name, LogReplay())
         watched = self._watched[partition] = _Watched(partition, oracle, replay)
-        wrap(partition.purgatory, "advance", touching(self._touch, partition))
         if oracle is not None:
             log_start = partition.log.log_start_offset
             if log_start < oracle.log_start:
@@ -230,65 +212,89 @@ class Monitor:
         self._check(watched)
         return watched
 
-    def _follow(self, runtime: Runtime) -> None:
-        """See each shard that is loaded, each decision that is appended, each answer."""
-
-        def loaded(found: Loaded[Any]) -> None:
-            self._shard(runtime, found)
-
-        def appended(owner: Loaded[Any], base_offset: int, records: tuple[LogRecord, ...]) -> None:
-            self._shard(runtime, owner).pending.append((base_offset, records))
-
-        def marked(owner: Loaded[Any], marker: MarkerToWrite) -> None:
-            last = owner.partition.log.log_end_offset - 1
-            self._shard(runtime, owner).pending.append((last, marker))
-
-        def answered(partition: Partition, end: int) -> None:
-            if partition.log.high_watermark < end:
-                self._report(
-                    partition.name,
-                    f"answered at HW {partition.log.high_watermark}, though the answer reveals "
-                    f"what is below {end} (E16)",
-                )
-            self._told(partition, end)
-
-        tap_runtime(
-            runtime,
-            loaded=loaded,
-            appended=appended,
-            marked=marked,
-            answered=answered,
-            replied=self._replied,
-        )
-
     def _shard(self, runtime: Runtime, loaded: Loaded[Any]) -> ShardReplay:
         key = runtime.topic, loaded.index
         known = self._shards.get(key)
         if known is None or known.loaded is not loaded:
             known = self._shards[key] = ShardReplay(runtime, loaded)
-            if isinstance(loaded.shard, GroupShard):
-                tap_commits(loaded.shard, self._asked)
-                tap_offsets(loaded.shard, partial(self._shown, loaded.partition))
         return known
 
-    # -- what the wrapped methods tell ---------------------------------------------------------
+    def _shard_at(self, partition: TopicPartition) -> ShardReplay | None:
+        """The shard in service whose records are in this partition; None without one."""
+        for runtime in self._node.runtimes() if self._node is not None else ():
+            for loaded in runtime.loaded():
+                if loaded.partition.name == partition:
+                    return self._shard(runtime, loaded)
+        return None
 
-    def _dirtied(self, dirty: Callable[[Partition], None]) -> object:
-        def dirty_and_tell(partition: Partition) -> None:
-            self._touch(partition)
-            dirty(partition)
+    # -- what the observer is told ---------------------------------------------------------------
 
-        return dirty_and_tell
+    def appended(self, partition: TopicPartition, base_offset: Offset, end_offset: Offset) -> None:
+        """Look at this partition once the step has ended."""
+        self._touch(partition)
 
-    def _touch(self, partition: Partition) -> None:
-        self._touched[partition] = None
+    def high_watermark_moved(self, partition: TopicPartition, high_watermark: Offset) -> None:
+        """Look at this partition once the step has ended."""
+        self._touch(partition)
 
-    def _asked(self, group: str, partition: TopicPartition, offset: int) -> None:
-        self._oracles.coordinators.shared.asked[group, partition, offset] += 1
+    def _touch(self, name: TopicPartition) -> None:
+        partition = None if self._logs is None else self._logs.get(*name)
+        if partition is not None:
+            self._touched[partition] = None
 
-    def _shown(self, log: Partition, group: str, offsets: Mapping[TopicPartition, Kept]) -> None:
+    def markers_appended(self, partition: TopicPartition, markers: Sequence[MarkerToWrite]) -> None:
+        """The shard of this log, if there is one, has followed them."""
+        shard = self._shard_at(partition)
+        if shard is not None:
+            last = shard.loaded.partition.log.log_end_offset - 1
+            shard.pending.extend((last, marker) for marker in markers)
+
+    def decided(
+        self, shard: TopicPartition, base_offset: Offset, records: Sequence[LogRecord]
+    ) -> None:
+        """The shard has replayed this decision."""
+        known = self._shard_at(shard)
+        assert known is not None, shard
+        known.pending.append((base_offset, tuple(records)))
+
+    def answered(self, shard: TopicPartition, end_offset: Offset, response: object) -> None:
+        """No answer leaves before what it reveals is committed (E16)."""
+        partition = None if self._logs is None else self._logs.get(*shard)
+        if partition is None:
+            return
+        high_watermark = partition.log.high_watermark
+        if high_watermark < end_offset:
+            self._report(
+                shard,
+                f"answered at HW {high_watermark}, though the answer reveals what is below "
+                f"{end_offset} (E16)",
+            )
+        self._told(partition, end_offset)
+        self._replied(partition, response)
+
+    def producer_id_assigned(self, producer_id: ProducerId) -> None:
+        """No id is given twice, nor one that a log knows (E1, E7)."""
+        if producer_id in self._ids or producer_id in self._oracles.coordinators.shared.written_by:
+            self._report(NO_PARTITION, f"producer id {producer_id} is given again (E1, E7)")
+        self._ids.add(producer_id)
+
+    def offsets_committed(self, group: str, offsets: Mapping[TopicPartition, Offset]) -> None:
+        """A client has asked for these."""
+        for partition, offset in offsets.items():
+            self._oracles.coordinators.shared.asked[group, partition, offset] += 1
+
+    def offsets_fetched(
+        self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]
+    ) -> None:
         """Offsets of a group are about to be told, once all that the shard knows is committed."""
-        self._offsets_told.setdefault(log, []).append((log.log.log_end_offset, group, offsets))
+        assert self._node is not None
+        runtime = self._node.groups
+        index = partition_for(group, runtime.partition_count)
+        (loaded,) = (each for each in runtime.loaded() if each.index == index)
+        known = loaded.shard._offsets.committed(group)
+        kept = {name: Kept(offsets[name], known[name].at) for name in offsets}
+        log = loaded.partition
+        self._offsets_told.setdefault(log, []).append((log.log.log_end_offset, group, kept))
 
     def _told(self, log: Partition, end: int) -> None:
         """An answer leaves that reveals what is below ``end``: so may the offsets (E10)."""
@@ -314,12 +320,6 @@ class Monitor:
                         f"{answer.member_id} is told of generation {answer.generation}, though "
                         f"{stored} is the highest that is stored (E8)",
                     )
-
-    def _taken(self, producer_id: ProducerId) -> None:
-        """No id is given twice, nor one that a log knows (E1, E7)."""
-        if producer_id in self._ids or producer_id in self._oracles.coordinators.shared.written_by:
-            self._report(NO_PARTITION, f"producer id {producer_id} is given again (E1, E7)")
-        self._ids.add(producer_id)
 
     # -- looking -------------------------------------------------------------------------------
 
@@ -363,7 +363,7 @@ class Monitor:
         oracle = self._oracle_of(watched)
         if oracle is not None:
             oracle.promised = max(oracle.promised, watched.log.high_watermark)
-            oracle.synced = max(oracle.synced, watched.partition.store.recovery_point)
+            oracle.synced = max(oracle.synced, watched.partition.recovery_point)
 
     def _oracle_of(self, watched: _Watched) -> LogOracle | None:
         if watched.oracle is None:

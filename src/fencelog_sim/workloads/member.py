@@ -14,8 +14,10 @@ from functools import partial
 from fencelog.client.cluster import GROUP, TRANSACTION, Cluster
 from fencelog.client.groups import assigned
 from fencelog.client.partition_sender import ProducerIdentity
-from fencelog.client.retry import Deadline, failure, retrying
+from fencelog.client.retry import retrying
 from fencelog.errors import ErrorCode, RequestError
+from fencelog.rpc.deadline import Deadline
+from fencelog.rpc.failures import failure
 from fencelog.types import TopicPartition
 from fencelog.wire.api_versions import OFFSETS_ENLIST_FROM
 from fencelog.wire.messages.add_offsets_to_txn import (

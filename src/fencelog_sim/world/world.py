@@ -8,9 +8,10 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from fencelog.broker.config import BrokerConfig
+from fencelog.broker.observer import Observer
 from fencelog.errors import FencelogError
 from fencelog.log.config import LogConfig
 from fencelog.log.values import MarkerToWrite, OpenTransaction
@@ -38,20 +39,17 @@ def client_host(number: int) -> str:
     return f"10.0.1.{number + 1}"
 
 
-class Watcher(Protocol):
-    """Who looks on at the broker's lives."""
+class Watcher(Observer):
+    """Looks on at the broker's lives, and at what happens in each."""
 
     def booting(self, node: Node) -> None:
         """A node is about to start on the disk as it is."""
-        ...
 
     def attach(self, node: Node) -> None:
         """The node begins to serve."""
-        ...
 
     def crashed(self, loss: Loss | None) -> None:
         """The broker's process has ended; ``loss`` where its host lost power, running or not."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -136,7 +134,7 @@ class World:
         )
         random = SimRandom(self.stream(f"broker/{process.number}"))
         ports = Ports(disk=self.disk, metadata=self.metadata, clock=self.clock, random=random)
-        node = Node(config, ports)
+        node = Node(config, ports, observer=self.watcher)
         if self.watcher is not None:
             self.watcher.booting(node)
         self.loop.start(process, self._run_broker(process, node))
@@ -265,8 +263,7 @@ class World:
             for transaction in partition.log.open_transactions():
                 if transaction.coordinator_epoch >= 0:
                     late = self._late_marker(transaction)
-                    partition.log.append_markers([late], now_ms=self.clock.now_ms())
-                    broker.flusher.dirty(partition)
+                    partition.append_markers([late], now_ms=self.clock.now_ms())
                     return True
         return False
 

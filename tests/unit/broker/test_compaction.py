@@ -10,15 +10,10 @@ from fencelog.errors import ErrorCode
 from fencelog.node import Node
 from fencelog.wire.batch import iterate
 from fencelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from fencelog.wire.messages.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetCommitResponse,
-)
 from fencelog.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from fencelog.wire.records import RecordToWrite, build_batch, read_records
 from fencelog_sim.world.disk import READING, Loss, PowerCut
+from tests.support.groups import commit_offsets
 from tests.support.node import Peer, World
 
 SMALL = {"segment_bytes": "2000", "cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0"}
@@ -110,7 +105,7 @@ def test_a_round_goes_on_where_the_last_one_ended(world: World) -> None:
         async with world.node() as node, Peer.of(node) as peer:
             partition = node.broker.logs.get("t", 0)
             assert node.broker.logs.first_dirty(partition) == first_dirty
-            await node.broker.logs.delete_topic(node.broker.catalog.get("t"))
+            await node.broker.controller.delete_topic(node.broker.catalog.get("t"))
             await peer.create_topic("t", **SMALL)
             assert node.broker.logs.first_dirty(node.broker.logs.get("t", 0)) == 0
 
@@ -145,7 +140,7 @@ def test_a_power_cut_in_a_round_keeps_the_newest_values(tmp_path: Path) -> None:
             assert set(after) <= set(before)
             assert {key: value for _, key, value in after} == newest
             # The policy may change: what is missing is still not taken for damage.
-            await node.broker.logs.configure_topic("t", lambda _: {"segment.bytes": "2000"})
+            await node.broker.controller.configure_topic("t", lambda _: {"segment.bytes": "2000"})
             world.disk = world.disk.power_loss(Loss.NONE)
         async with world.node() as node, Peer.of(node) as peer:
             assert await read_all(peer) == after
@@ -185,18 +180,10 @@ def test_a_record_without_a_key_is_refused_by_name(world: World) -> None:  # F4
             assert refused.error is ErrorCode.INVALID_RECORD
             assert [position for position, _ in refused.record_errors] == [1, 3]
             assert (await peer.fetch("t")).high_watermark == 0
-            await node.broker.logs.configure_topic("t", lambda _: {})
+            await node.broker.controller.configure_topic("t", lambda _: {})
             assert (await peer.produce("t", mixed)).error is ErrorCode.NONE
 
     asyncio.run(scenario())
-
-
-async def commit_offsets(peer: Peer, offset: int, group: str = "g") -> None:
-    parts = [OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)]
-    topics = [OffsetCommitRequestTopic(name="t", partitions=parts)]
-    request = OffsetCommitRequest(group_id=group, topics=topics)
-    answer = await peer.ask(request, 8, OffsetCommitResponse)
-    assert answer.topics[0].partitions[0].error_code == 0
 
 
 def test_the_coordinators_logs_are_compacted_and_tell_the_same(world: World) -> None:  # E9
@@ -206,8 +193,8 @@ def test_the_coordinators_logs_are_compacted_and_tell_the_same(world: World) -> 
             await peer.create_topic("t")
             logs = node.broker.logs
             for topic in (GROUP_TOPIC, TRANSACTION_TOPIC):
-                await logs.open_internal(topic, 0)
-                await logs.configure_topic(
+                await node.broker.controller.open_internal(topic, 0)
+                await node.broker.controller.configure_topic(
                     topic,
                     lambda own: {**own, "segment.bytes": "1024", "min.cleanable.dirty.ratio": "0"},
                 )
@@ -284,7 +271,7 @@ def test_a_topic_may_be_deleted_while_it_is_compacted(world: World) -> None:
             await fill(node, peer)
             cleaning = asyncio.create_task(node.cleaner.clean_all())
             await asyncio.sleep(0)
-            await node.broker.logs.delete_topic(node.broker.catalog.get("t"))
+            await node.broker.controller.delete_topic(node.broker.catalog.get("t"))
             await cleaning
             assert not [name for name in await world.disk.list("") if name.startswith("t-")]
             await peer.create_topic("t", **SMALL)

@@ -159,7 +159,7 @@ def test_what_cannot_be_changed_is_refused_and_changes_nothing(world: World) -> 
     async def scenario() -> None:
         async with world.node() as node, Peer.of(node) as peer:
             await peer.create_topic("t")
-            await node.broker.logs.open_internal(GROUP_TOPIC, 0)
+            await node.broker.controller.open_internal(GROUP_TOPIC, 0)
             before = await describe(peer)
             steps = [(SET, "retention.ms", "1"), (SET, "retention.millis", "1")]
             assert await change(peer, *steps) is ErrorCode.INVALID_CONFIG

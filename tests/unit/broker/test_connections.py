@@ -42,7 +42,7 @@ def test_a_connection_beyond_the_limit_is_refused_and_a_place_is_given_back(worl
                 reader, writer = await asyncio.open_connection(*node.address)
                 assert await is_closed(reader)
                 writer.close()
-            await until(lambda: not node._server._connections, "both are gone")
+            await until(lambda: not node.server._connections, "both are gone")
             assert await is_served(node)
 
     asyncio.run(scenario())
@@ -53,10 +53,10 @@ def test_an_announced_frame_takes_memory_only_as_its_bytes_arrive(world: World) 
         async with world.node() as node:
             _, writer = await asyncio.open_connection(*node.address)
             writer.write((90 * 1024 * 1024).to_bytes(4, "big") + b"x")
-            await until(lambda: node._server._queued_bytes > 0, "the frame has begun")
-            assert node._server._queued_bytes <= 2 * 1024 * 1024
+            await until(lambda: node.server._queued_bytes > 0, "the frame has begun")
+            assert node.server._queued_bytes <= 2 * 1024 * 1024
             writer.close()
-            await until(lambda: node._server._queued_bytes == 0, "its budget is given back")
+            await until(lambda: node.server._queued_bytes == 0, "its budget is given back")
             assert await is_served(node)
 
     asyncio.run(scenario())
@@ -71,16 +71,16 @@ def test_announcements_of_many_take_no_more_than_the_budget(world: World) -> Non
                 writer.write((90 << 20).to_bytes(4, "big") + bytes(5_000))
                 writers.append(writer)
             await until(
-                lambda: sum(c.frame_begun is not None for c in node._server._connections) == 200,
+                lambda: sum(c.frame_begun is not None for c in node.server._connections) == 200,
                 "all have begun",
             )
             # The budget, the one that passed it, and little for each of the others.
-            assert node._server._queued_bytes < (8 << 20) + (2 << 20) + 200 * 16 * 1024
+            assert node.server._queued_bytes < (8 << 20) + (2 << 20) + 200 * 16 * 1024
             assert await is_served(node)
             for writer in writers:
                 writer.close()
-            await until(lambda: not node._server._connections, "all are gone")
-            assert (node._server._queued_bytes, node._server._growing) == (0, {})
+            await until(lambda: not node.server._connections, "all are gone")
+            assert (node.server._queued_bytes, node.server._growing) == (0, {})
 
     asyncio.run(scenario())
 
@@ -97,11 +97,11 @@ def test_large_frames_that_do_not_fit_the_budget_come_in_one_after_the_other(
                 peer.send_produce("t", batch(value))
             answers = [asyncio.create_task(peer.produced()) for peer in peers]
             while not all(each.done() for each in answers):
-                most = max(most, node._server._queued_bytes)
+                most = max(most, node.server._queued_bytes)
                 await asyncio.sleep(0)
             assert sorted(each.result().base_offset for each in answers) == list(range(5))
             assert most < 5 * 4_000_000
-            assert not node._server._growing
+            assert not node.server._growing
 
     asyncio.run(scenario())
 
@@ -115,7 +115,7 @@ def test_a_large_frame_that_never_ends_does_not_keep_the_others_out(
         async with world.node(queued_bytes_max=100_000, frame_timeout_s=0.3) as node:
             reader, stuck = await asyncio.open_connection(*node.address)
             stuck.write((90 << 20).to_bytes(4, "big") + bytes(3 << 20))
-            await until(lambda: len(node._server._growing) == 1, "it has more than it got at once")
+            await until(lambda: len(node.server._growing) == 1, "it has more than it got at once")
             async with Peer.of(node) as peer:
                 await peer.create_topic("t", max_message_bytes="9000000")
                 peer.send_produce("t", batch("x" * 3_000_000))
@@ -159,7 +159,7 @@ def test_a_client_that_floods_is_slowed_and_loses_nothing(world: World) -> None:
             await until(lambda: world.disk.waiting > 0, "a sync waits")
             assert await is_served(node)
             # What one read of the socket brings is the most by which the budget is passed.
-            assert node._server._queued_bytes < 200_000 + server_module.SCRATCH_BYTES + 20_000
+            assert node.server._queued_bytes < 200_000 + server_module.SCRATCH_BYTES + 20_000
             world.disk.release()
             offsets = [(await peer.produced()).base_offset for _ in range(300)]
             assert offsets == list(range(300))
@@ -197,7 +197,7 @@ def test_a_stop_answers_what_was_begun(world: World) -> None:
             world.disk.hold("t-0")
             peer.send_produce("t", batch("a"))
             await until(lambda: world.disk.waiting > 0, "a sync waits")
-            stopping = asyncio.ensure_future(node._server.stop())
+            stopping = asyncio.ensure_future(node.server.stop())
             await asyncio.sleep(0)
             world.disk.release()
             assert (await peer.produced()).error == 0
@@ -219,7 +219,7 @@ def test_a_budget_that_others_use_up_stops_nobody_for_good(world: World) -> None
                 peer.send_produce(
                     "t", batch("x" * 10_000, producer_id=1, epoch=0, sequence=sequence)
                 )
-            await until(lambda: node._server._queued_bytes > 100_000, "the budget is used up")
+            await until(lambda: node.server._queued_bytes > 100_000, "the budget is used up")
             for _ in range(3):
                 assert (await other.produce("t", batch("y"), partition=1)).error == 0
             world.disk.release()
@@ -240,7 +240,7 @@ def test_a_client_that_reads_no_answers_is_given_up(
             async with Peer.of(node) as peer:
                 await peer.create_topic("t", max_message_bytes="9000000")
                 await peer.produce("t", batch("x" * 8_000_000))
-            await until(lambda: not node._server._connections, "the writer is gone")
+            await until(lambda: not node.server._connections, "the writer is gone")
             async with Peer.of(node) as peer:
                 asked = hot.FetchPartition(0, -1, 0, -1, 1 << 24)
                 request = hot.FetchRequest(
@@ -248,7 +248,7 @@ def test_a_client_that_reads_no_answers_is_given_up(
                 )
                 for _ in range(answers):
                     peer.send(1, 11, hot.write_fetch_request(11, request))
-                await until(lambda: node._server._connections, "it is here")
-                await until(lambda: not node._server._connections, "it is given up")
+                await until(lambda: node.server._connections, "it is here")
+                await until(lambda: not node.server._connections, "it is given up")
 
     asyncio.run(scenario())

@@ -73,7 +73,7 @@ def test_a_client_that_hangs_up_while_records_are_deleted_harms_nothing(
                 topic = DeleteRecordsTopic(name="t", partitions=[asked])
                 hasty.send(21, 2, DeleteRecordsRequest(topics=[topic]).write(2))
                 await until(lambda: world.disk.waiting > 0, "it syncs")
-            await until(lambda: len(node._server._connections) == 1, "it is gone")
+            await until(lambda: len(node.server._connections) == 1, "it is gone")
             world.disk.release()
             assert (await peer.produce("t", batch("3"))).error is ErrorCode.NONE
             partition = node.broker.logs.get("t", 0)
@@ -89,7 +89,7 @@ def test_what_may_not_be_deleted_is_refused(world: World) -> None:  # D4
             await peer.create_topic("t")
             await peer.create_topic("compacted", cleanup_policy="compact")
             await peer.produce("t", batch("a", "b"))
-            await node.broker.logs.open_internal(GROUP_TOPIC, 0)
+            await node.broker.controller.open_internal(GROUP_TOPIC, 0)
             refused = ErrorCode.OFFSET_OUT_OF_RANGE
             assert await delete_records(peer, 3) == (refused, -1)
             assert await delete_records(peer, -2) == (refused, -1)
@@ -143,8 +143,8 @@ def test_a_reader_that_waits_below_the_new_start_is_told(world: World) -> None: 
             await peer.create_topic("t")
             await peer.produce("t", batch("a"))
             fetching = asyncio.create_task(reader.fetch("t", 0, max_wait_ms=9000, min_bytes=10_000))
-            waits = node.broker.logs.get("t", 0).purgatory
-            await until(lambda: waits._readers, "the reader waits")
+            partition = node.broker.logs.get("t", 0)
+            await until(lambda: partition._purgatory._readers, "the reader waits")
             await delete_records(peer, 1)
             assert (await fetching).error is ErrorCode.OFFSET_OUT_OF_RANGE
 
@@ -237,7 +237,7 @@ def test_deleting_a_topic_stores_and_lists_once_for_all_its_partitions(world: Wo
             world.disk.gate = lambda verb, path, size: done.append((verb, path))
             topic = node.broker.catalog.get("t")
             assert topic is not None
-            await node.broker.logs.delete_topic(topic)
+            await node.broker.controller.delete_topic(topic)
             assert done.count(("rename", layout.RECOVERY_POINT_CHECKPOINT)) == 1
             assert done.count(("list", "")) <= 2
             assert not [name for name in await world.disk.list("") if name.startswith("t-")]

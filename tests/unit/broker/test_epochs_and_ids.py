@@ -84,8 +84,8 @@ def test_a_topic_made_again_is_not_the_one_that_was_asked_for_by_id(
             waiting = asyncio.create_task(
                 fetch_by_id(reader, old, max_wait_ms=9000, version=version)
             )
-            await until(lambda: logs.get("t", 0).purgatory._readers, "the reader waits")
-            await logs.delete_topic(catalog.get("t"))
+            await until(lambda: logs.get("t", 0)._purgatory._readers, "the reader waits")
+            await node.broker.controller.delete_topic(catalog.get("t"))
             await peer.create_topic("t")
             await peer.produce("t", batch("new"))
             assert (await waiting).error is ErrorCode.UNKNOWN_TOPIC_ID

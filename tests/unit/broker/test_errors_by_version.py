@@ -18,10 +18,9 @@ from fencelog.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopic,
 )
 from fencelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tests.support.groups import FAST
 from tests.support.node import Peer, World, batch, visible
-from tests.unit.broker.test_group_transactions import Worker
-from tests.unit.broker.test_groups import FAST
-from tests.unit.broker.test_transactions import ID
+from tests.support.transactions import ID, Worker
 
 FENCED, EPOCH = ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH
 MAPPING, STATE = ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.INVALID_TXN_STATE

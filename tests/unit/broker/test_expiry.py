@@ -15,10 +15,9 @@ from fencelog.wire.batch import iterate
 from fencelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from fencelog.wire.records import read_records
 from fencelog_sim.world.disk import Loss
+from tests.support.groups import commit_offsets
 from tests.support.node import Peer, World, batch, until, visible
-from tests.unit.broker.test_compaction import commit_offsets
-from tests.unit.broker.test_transaction_admin import listed
-from tests.unit.broker.test_transactions import ID, Producer, settled
+from tests.support.transactions import ID, Producer, listed, settled
 
 T_0 = TopicPartition("t", 0)
 DAY_MS = 86_400_000
@@ -110,8 +109,8 @@ def test_of_what_expired_compaction_leaves_nothing_in_the_coordinators_logs(  # 
         async with world.node(crash=True, internal_partitions=1) as node, Peer.of(node) as peer:
             await peer.create_topic("t")
             for topic in (GROUP_TOPIC, TRANSACTION_TOPIC):
-                await node.broker.logs.open_internal(topic, 0)
-                await node.broker.logs.configure_topic(topic, lambda own: {**own, **tidy})
+                await node.broker.controller.open_internal(topic, 0)
+                await node.broker.controller.configure_topic(topic, lambda own: {**own, **tidy})
             producer = Producer(peer)
             await producer.init()
             await producer.add("t", 0)

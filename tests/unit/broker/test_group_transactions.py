@@ -6,62 +6,20 @@ from pathlib import Path
 import pytest
 
 from fencelog.errors import ErrorCode
-from fencelog.node import Node
-from fencelog.wire.messages.add_offsets_to_txn import (
-    AddOffsetsToTxnRequest,
-    AddOffsetsToTxnResponse,
-)
 from fencelog.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchResponse,
 )
-from fencelog.wire.messages.txn_offset_commit import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
-    TxnOffsetCommitResponse,
-)
 from fencelog_sim.world.disk import Loss
+from tests.support.groups import FAST, Member, committed
 from tests.support.node import Peer, World, visible
-from tests.unit.broker.test_groups import FAST, Member, committed
-from tests.unit.broker.test_transactions import ID, Producer, settled
+from tests.support.transactions import Worker, offsets_settled, settled
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(tmp_path)
-
-
-class Worker(Producer):
-    """A producer that takes a group's offsets into its transactions."""
-
-    async def add_offsets(self, version: int = 3) -> ErrorCode:
-        request = AddOffsetsToTxnRequest(
-            transactional_id=ID,
-            producer_id=self.producer_id,
-            producer_epoch=self.epoch,
-            group_id="g",
-        )
-        answer = await self.peer.ask(request, version, AddOffsetsToTxnResponse)
-        return ErrorCode(answer.error_code)
-
-    async def commit_offset(
-        self, offset: int, member: Member | None = None, version: int = 3
-    ) -> ErrorCode:
-        part = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
-        request = TxnOffsetCommitRequest(
-            transactional_id=ID,
-            group_id="g",
-            producer_id=self.producer_id,
-            producer_epoch=self.epoch,
-            generation_id=-1 if member is None else member.generation,
-            member_id="" if member is None else member.member_id,
-            group_instance_id=None if member is None else member.instance,
-            topics=[TxnOffsetCommitRequestTopic(name="t", partitions=[part])],
-        )
-        answer = await self.peer.ask(request, version, TxnOffsetCommitResponse)
-        return ErrorCode(answer.topics[0].partitions[0].error_code)
 
 
 async def fetch_errors(peer: Peer, version: int) -> tuple[ErrorCode, ErrorCode, int]:
@@ -76,18 +34,6 @@ async def fetch_errors(peer: Peer, version: int) -> tuple[ErrorCode, ErrorCode, 
     answer = await peer.ask(request, version, OffsetFetchResponse)
     (part,) = answer.topics[0].partitions
     return ErrorCode(answer.error_code), ErrorCode(part.error_code), part.committed_offset
-
-
-def _index(node: Node) -> int:
-    """The partition of ``__consumer_offsets`` that holds the group."""
-    (found,) = [
-        each.index for each in node.broker.groups.loaded() if each.partition.log.log_end_offset > 0
-    ]
-    return found
-
-
-async def offsets_settled(node: Node) -> None:
-    await settled(node, "__consumer_offsets", _index(node))
 
 
 @pytest.mark.parametrize("version", [2, 5, 6, 7, 8, 9])

@@ -87,7 +87,7 @@ def test_a_request_that_names_thousands_lets_others_have_their_turn(world: World
             fetch = hot.FetchRequest(-1, 0, 0, 1, 0, 0, -1, [asked])
             greedy.send(1, 11, hot.write_fetch_request(11, fetch))
             answered = asyncio.create_task(greedy.answer(1, 11))
-            await until(lambda: any(c.busy for c in node._server._connections), "it has begun")
+            await until(lambda: any(c.busy for c in node.server._connections), "it has begun")
             await modest.ask(ApiVersionsRequest(), 3, ApiVersionsResponse)
             assert not answered.done()
             await answered
@@ -143,8 +143,8 @@ def test_bytes_that_mean_nothing_are_answered_or_end_their_connection(
                         async with asyncio.timeout(0.2):
                             await peer.answer(key, version)
                 await bystander.ask(ApiVersionsRequest(), 3, ApiVersionsResponse)
-            await until(lambda: len(node._server._connections) == 1, "the others are gone")
-            assert node._server._queued_bytes == 0
+            await until(lambda: len(node.server._connections) == 1, "the others are gone")
+            assert node.server._queued_bytes == 0
             assert node.failure() is None
 
     asyncio.run(scenario())
@@ -170,7 +170,7 @@ def test_a_connection_that_ends_before_its_request_begins_leaves_nothing_behind(
             loop = asyncio.get_running_loop()
             transport = Mock(spec=asyncio.Transport)
             transport.get_extra_info.return_value = None
-            connection = Connection(node._server, loop)
+            connection = Connection(node.server, loop)
             connection.connection_made(transport)
             request = frame([request_header(RequestHeader(3, 9, 1, "test")), bytes(5)])
             data = b"".join(bytes(part) for part in request)

@@ -8,8 +8,8 @@ import pytest
 from fencelog.coordination.transaction.state import TxnState
 from fencelog.errors import ErrorCode
 from tests.support.node import Peer, World, until, visible
-from tests.unit.broker.test_transactions import Producer, partition_of, settled
-from tests.unit.broker.version_2 import Producer2, age
+from tests.support.transactions import Producer, partition_of, settled
+from tests.support.version_2 import Producer2, age
 
 
 @pytest.fixture

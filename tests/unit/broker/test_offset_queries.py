@@ -15,7 +15,7 @@ from fencelog.wire.messages.list_offsets import (
 )
 from fencelog.wire.records import RecordToWrite, build_batch
 from tests.support.node import FETCH, Peer, World, batch
-from tests.unit.broker.test_transactions import Producer
+from tests.support.transactions import Producer
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 REPLICATED, TRANSACTIONAL = 0, 1

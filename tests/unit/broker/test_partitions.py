@@ -66,7 +66,7 @@ def test_counts_that_make_no_sense_are_refused(world: World) -> None:
     async def scenario() -> None:
         async with world.node(partitions_max=30) as node, Peer.of(node) as peer:
             await peer.create_topic("t", partitions=2)
-            await node.broker.logs.open_internal(GROUP_TOPIC, 0)
+            await node.broker.controller.open_internal(GROUP_TOPIC, 0)
             assert await grow(peer, 2) is ErrorCode.INVALID_PARTITIONS
             assert await grow(peer, 1) is ErrorCode.INVALID_PARTITIONS
             assert await grow(peer, 5, "u") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -99,7 +99,7 @@ def test_a_power_cut_at_any_step_leaves_the_old_count_or_the_new_one(tmp_path: P
 
             world.disk.gate = gate
             try:
-                await node.broker.logs.add_partitions(node.broker.catalog.get("t"), 3)
+                await node.broker.controller.add_partitions(node.broker.catalog.get("t"), 3)
             except PowerCut:
                 grown = False
             world.disk = world.disk.power_loss(Loss.ALL)
@@ -130,7 +130,7 @@ def test_names_that_differ_in_dots_and_underscores_only_collide(world: World) ->
             assert await create(peer, "a_b.c") is ErrorCode.INVALID_TOPIC_EXCEPTION
             assert await create(peer, "a.b_c") is ErrorCode.TOPIC_ALREADY_EXISTS
             topic = node.broker.catalog.get("a.b_c")
-            await node.broker.logs.delete_topic(topic)
+            await node.broker.controller.delete_topic(topic)
             assert await create(peer, "a_b.c") is ErrorCode.NONE
         async with world.node() as node, Peer.of(node) as peer:
             assert await create(peer, "a.b.c") is ErrorCode.INVALID_TOPIC_EXCEPTION

@@ -10,14 +10,13 @@ from fencelog.broker.coordinators.producer_ids import BLOCK_SIZE, ProducerIds
 from fencelog.errors import ErrorCode, StorageError
 from fencelog.types import ProducerId
 from tests.support.node import Peer, World
-from tests.unit.broker.test_transactions import Producer
-from tests.unit.broker.test_versioned import Run
+from tests.support.transactions import Producer, Run
 
 
 def taken_in_a_life(path: Path, count: int, *, highest_seen: int = -1) -> list[int]:
     async def life() -> list[int]:
         store = await SqliteMetadata.open(path)
-        ids = ProducerIds(store)
+        ids = ProducerIds(store, None)
         await ids.start_above(ProducerId(highest_seen))
         taken = [int(await ids.take()) for _ in range(count)]
         await store.close()

@@ -21,7 +21,7 @@ from fencelog.wire.messages.create_topics import (
 from fencelog_sim.world.disk import READING
 from fencelog_sim.world.gate import NO_SPACE, Fault
 from tests.support.node import Peer, World, batch, until, visible
-from tests.unit.broker.test_transactions import Producer
+from tests.support.transactions import Producer
 from tests.unit.broker.test_upkeep import delete, metadata
 
 
@@ -97,7 +97,7 @@ def test_a_topic_is_made_whole_though_its_client_hangs_up(world: World) -> None:
         async with world.node() as node, Peer.of(node) as peer:
             for steps in range(30):
                 name = f"t{steps}"
-                task = asyncio.create_task(node.broker.logs.create_topic(name, 2, {}))
+                task = asyncio.create_task(node.broker.controller.create_topic(name, 2, {}))
                 for _ in range(steps):
                     await asyncio.sleep(0)
                 task.cancel()
@@ -118,7 +118,7 @@ def test_a_topic_is_deleted_whole_though_its_client_hangs_up(world: World) -> No
             await peer.create_topic("t")
             topic = node.broker.catalog.get("t")
             assert topic is not None
-            deleting = asyncio.create_task(node.broker.logs.delete_topic(topic))
+            deleting = asyncio.create_task(node.broker.controller.delete_topic(topic))
             left = step
 
             def gate(verb: str, path: str, size: int) -> None:
@@ -273,21 +273,21 @@ def test_a_stop_waits_for_the_write_that_is_under_way(
             synced, partition = node.broker.logs.get("t", 0), node.broker.logs.get("full", 0)
             assert synced is not None
             assert partition is not None
-            go_on, sync = asyncio.Event(), synced.store.sync
+            go_on, sync = asyncio.Event(), synced._store.sync
 
             async def slow_sync() -> None:
                 await go_on.wait()
                 await sync()
 
-            monkeypatch.setattr(synced.store, "sync", slow_sync)
+            monkeypatch.setattr(synced._store, "sync", slow_sync)
             await peer.produce("t", batch("a"), acks=1)
-            await until(lambda: synced in node._flusher._syncing, "its sync has begun")
+            await until(lambda: synced in node.flusher._syncing, "its sync has begun")
             world.disk.hold("full-0/")
             # Both are in one tail, so that the second finds the first one's segment unsynced.
             for _ in range(2):
                 peer.send_produce("full", batch("x" * 700), acks=1)
             await until(lambda: world.disk.waiting > 0, "the full segment is synced amid a write")
-            drained = asyncio.create_task(node._flusher.drained())
+            drained = asyncio.create_task(node.flusher.drained())
             go_on.set()
             await until(lambda: synced.log.high_watermark == 2, "the other sync has ended")
             await asyncio.sleep(0)

@@ -11,10 +11,9 @@ from fencelog.errors import ErrorCode
 from fencelog.types import ProducerEpoch, ProducerId
 from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.records import RecordToWrite, build_batch
+from tests.support.groups import FAST, committed
 from tests.support.node import Peer, World, visible
-from tests.unit.broker.test_group_transactions import Worker
-from tests.unit.broker.test_groups import FAST, committed
-from tests.unit.broker.test_transactions import ID, settled
+from tests.support.transactions import ID, Worker, settled
 
 PRODUCER = ProducerId(7)
 EPOCH = ProducerEpoch(3)

@@ -16,8 +16,8 @@ from fencelog.errors import ErrorCode
 from fencelog.node import Node
 from fencelog_sim.world.disk import Loss
 from tests.support.node import Peer, World, until, visible
-from tests.unit.broker.test_transactions import ID, Producer, settled
-from tests.unit.broker.version_2 import Producer2
+from tests.support.transactions import ID, Producer, settled
+from tests.support.version_2 import Producer2
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ async def completed(node: Node) -> None:
         return found is not None and found.state is TxnState.COMPLETE_COMMIT
 
     await until(is_complete, "all markers are in")
-    await node.broker.flusher.drained()
+    await node.flusher.drained()
 
 
 async def values(node: Node, peer: Peer) -> list[str]:

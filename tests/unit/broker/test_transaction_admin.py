@@ -26,22 +26,12 @@ from fencelog.wire.own import transactional_id
 from fencelog_sim.world.gate import Fault
 from tests.support.hanging import hang
 from tests.support.node import Peer, World, batch, until
-from tests.unit.broker.test_transactions import ID, Producer, partition_of, settled
-from tests.unit.broker.test_versioned import Run
+from tests.support.transactions import ID, Producer, Run, listed, partition_of, settled
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(tmp_path)
-
-
-async def listed(peer: Peer, version: int = 1, **filters: object) -> list[tuple[str, int, str]]:
-    answer = await peer.ask(ListTransactionsRequest(**filters), version, ListTransactionsResponse)
-    assert answer.error_code == 0
-    return [
-        (one.transactional_id, one.producer_id, one.transaction_state)
-        for one in answer.transaction_states
-    ]
 
 
 async def described(peer: Peer, name: str) -> TransactionState:

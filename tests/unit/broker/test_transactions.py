@@ -6,103 +6,22 @@ from pathlib import Path
 import pytest
 
 from fencelog import node as node_module
-from fencelog.broker.partitions.partition import Partition
 from fencelog.errors import ErrorCode, StorageError
 from fencelog.log.values import ReadPlan
-from fencelog.node import Node
 from fencelog.storage.partition_store import PartitionStore
 from fencelog.types import ProducerEpoch, ProducerId
 from fencelog.wire.batch import iterate, read_header
 from fencelog.wire.control import read_marker
-from fencelog.wire.messages.add_partitions_to_txn import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    AddPartitionsToTxnTopic,
-)
-from fencelog.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from fencelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from fencelog.wire.records import RecordToWrite, build_batch
 from fencelog_sim.world.disk import Loss
 from tests.support.node import Peer, World, batch, until, visible
-
-ID = "orders"
+from tests.support.transactions import Producer, partition_of, settled
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(tmp_path)
-
-
-class Producer:
-    """A version 1 transactional producer, spelled out."""
-
-    def __init__(self, peer: Peer) -> None:
-        self.peer = peer
-        self.producer_id = -1
-        self.epoch = -1
-        self.sequence = 0
-
-    async def init(self, *, version: int = 4, timeout_ms: int = 60_000) -> ErrorCode:
-        """Ask until no older transaction is in the way."""
-        request = InitProducerIdRequest(transactional_id=ID, transaction_timeout_ms=timeout_ms)
-        while True:
-            answer = await self.peer.ask(request, version, InitProducerIdResponse)
-            if answer.error_code != ErrorCode.CONCURRENT_TRANSACTIONS:
-                self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
-                self.sequence = 0
-                return ErrorCode(answer.error_code)
-            await asyncio.sleep(0)
-
-    async def add(self, topic: str, *partitions: int, version: int = 3) -> ErrorCode:
-        request = AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id=ID,
-            v3_and_below_producer_id=self.producer_id,
-            v3_and_below_producer_epoch=self.epoch,
-            v3_and_below_topics=[AddPartitionsToTxnTopic(name=topic, partitions=[*partitions])],
-        )
-        while True:
-            answer = await self.peer.ask(request, version, AddPartitionsToTxnResponse)
-            (topic_result,) = answer.results_by_topic_v3_and_below
-            error = topic_result.results_by_partition[0].partition_error_code
-            if error != ErrorCode.CONCURRENT_TRANSACTIONS:
-                return ErrorCode(error)
-            await asyncio.sleep(0)
-
-    async def produce(
-        self, topic: str, *values: str, partition: int = 0, version: int = 9
-    ) -> ErrorCode:
-        sent = batch(
-            *values,
-            producer_id=self.producer_id,
-            epoch=self.epoch,
-            sequence=self.sequence,
-            transactional=True,
-        )
-        result = await self.peer.produce(
-            topic, sent, partition=partition, transactional_id=ID, version=version
-        )
-        if result.error is ErrorCode.NONE:
-            self.sequence += len(values)
-        return result.error
-
-    async def end(self, *, commit: bool, version: int = 3) -> ErrorCode:
-        request = EndTxnRequest(
-            transactional_id=ID,
-            producer_id=self.producer_id,
-            producer_epoch=self.epoch,
-            committed=commit,
-        )
-        answer = await self.peer.ask(request, version, EndTxnResponse)
-        return ErrorCode(answer.error_code)
-
-
-async def settled(node: Node, topic: str, partition: int = 0) -> None:
-    """Return once no transaction is open on the partition."""
-    found = node.broker.logs.get(topic, partition)
-    assert found is not None
-    await until(
-        lambda: found.log.last_stable_offset == found.log.log_end_offset, "the LSO reaches the end"
-    )
 
 
 def test_a_committed_transaction_appears_at_once_and_an_aborted_one_never(world: World) -> None:
@@ -329,7 +248,7 @@ def test_a_partition_out_of_service_holds_up_no_other_and_is_not_marked_twice(
             healthy = node.broker.logs.get("t", 1)
             assert healthy is not None
             marked = healthy.log.log_end_offset
-            sender = node._senders[0]
+            sender = node.marker_senders[0]
             for _ in range(3):  # rounds of the sender
                 for loaded in node.broker.transactions.loaded():
                     sender.kick(loaded)
@@ -382,8 +301,8 @@ def test_a_decision_that_is_not_durable_is_not_carried_out(world: World) -> None
             await until(lambda: world.disk.waiting > 0, "the decision's sync waits")
             # Another round of the sender must not take up what is appended and not committed.
             for loaded in node.broker.transactions.loaded():
-                node._senders[0].kick(loaded)
-                assert node._senders[0]._rounds == {}
+                node.marker_senders[0].kick(loaded)
+                assert node.marker_senders[0]._rounds == {}
             assert visible(await other.fetch("t")) == []
             world.disk.release()
             assert await ending is ErrorCode.NONE
@@ -402,8 +321,8 @@ def test_a_coordinator_that_cannot_read_its_log_keeps_nobody_else_from_serving(
             (loaded,) = node.broker.transactions.loaded()
             foreign = memoryview(build_batch([RecordToWrite(b"?", b"?", 0)]))
             loaded.partition.log.append(foreign, read_header(foreign), now_ms=0, internal=True)
-            node.broker.flusher.dirty(loaded.partition)
-            await node.broker.flusher.drained()
+            node.flusher.enqueue(loaded.partition)
+            await node.flusher.drained()
             world.disk = world.disk.power_loss(Loss.ALL)
         async with world.node() as node, Peer.of(node) as peer:
             assert (await peer.produce("t", batch("a"))).error is ErrorCode.NONE
@@ -450,8 +369,8 @@ def test_an_orphan_is_ended_though_another_partition_takes_no_markers(
             orphan.log.append(data, read_header(data), now_ms=2**60, guard=guard)
             partition_of(node, "bad").fail(StorageError("a test"))
             await producer.end(commit=True)
-            node.broker.flusher.dirty(orphan)
-            await node.broker.flusher.drained()
+            node.flusher.enqueue(orphan)
+            await node.flusher.drained()
             world.disk = world.disk.power_loss(Loss.ALL)
             world.disk.corrupt("bad-0/00000000000000000000.log", 20)
         async with world.node() as node, Peer.of(node) as peer:
@@ -460,12 +379,6 @@ def test_an_orphan_is_ended_though_another_partition_takes_no_markers(
             assert found.last_stable_offset == found.high_watermark == 2
 
     asyncio.run(scenario())
-
-
-def partition_of(node: Node, topic: str) -> Partition:
-    found = node.broker.logs.get(topic, 0)
-    assert found is not None
-    return found
 
 
 @pytest.mark.parametrize("is_waiting", [False, True], ids=["before the end", "amid its marker"])
@@ -484,11 +397,11 @@ def test_a_deleted_topic_holds_no_decided_transaction_up(world: World, is_waitin
             if is_waiting:
                 world.disk.hold("old-0/")
             else:
-                await node.broker.logs.delete_topic(old)
+                await node.broker.controller.delete_topic(old)
             assert await producer.end(commit=True) is ErrorCode.NONE
             await settled(node, "t")
             if is_waiting:
-                deletion = asyncio.create_task(node.broker.logs.delete_topic(old))
+                deletion = asyncio.create_task(node.broker.controller.delete_topic(old))
                 await until(lambda: node.broker.logs.get("old", 0) is None, "it is out of service")
                 world.disk.release()
                 await deletion

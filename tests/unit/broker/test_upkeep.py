@@ -85,7 +85,7 @@ def test_a_deletion_that_a_crash_cut_short_is_finished_at_the_next_start(world: 
 
             world.disk.gate = gate
             try:
-                await node.broker.logs.delete_topic(topic)
+                await node.broker.controller.delete_topic(topic)
             except PowerCut:
                 cut = True
             world.disk = world.disk.power_loss(Loss.ALL)

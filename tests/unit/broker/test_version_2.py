@@ -5,17 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from fencelog.broker.handlers import verification
+from fencelog.broker.coordinators import leaders
 from fencelog.errors import ErrorCode, StorageError
 from fencelog.wire.api_versions import SUPPORTED, ApiKey
 from fencelog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from fencelog.wire.messages.init_producer_id import InitProducerIdRequest
 from fencelog_sim.world.disk import Loss
+from tests.support.groups import FAST, committed
 from tests.support.node import Peer, World, until, visible
-from tests.unit.broker.test_group_transactions import Worker, offsets_settled
-from tests.unit.broker.test_groups import FAST, committed
-from tests.unit.broker.test_transactions import Producer, partition_of, settled
-from tests.unit.broker.version_2 import Producer2, age
+from tests.support.transactions import Producer, Worker, offsets_settled, partition_of, settled
+from tests.support.version_2 import Producer2, age
 
 
 class Gates:
@@ -179,7 +178,7 @@ def test_a_first_write_waits_for_the_markers_of_the_last_transaction(world: Worl
 def test_a_first_write_misses_no_step_of_its_coordinator(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # E14
-    monkeypatch.setattr(verification, "MARKERS_WAIT_S", 60.0)
+    monkeypatch.setattr(leaders, "MARKERS_WAIT_S", 60.0)
 
     async def scenario() -> None:
         async with (

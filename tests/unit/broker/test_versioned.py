@@ -1,113 +1,22 @@
 """Versioned transactions through a whole node: many writers, one decision (V1 to V8)."""
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fencelog.errors import ErrorCode
-from fencelog.wire.messages.abort_transaction import (
-    AbortTransactionRequest,
-    AbortTransactionResponse,
-)
-from fencelog.wire.messages.commit_transaction import (
-    CommitTransactionRequest,
-    CommitTransactionResponse,
-)
-from fencelog.wire.messages.describe_app import DescribeAppRequest, DescribeAppResponse
-from fencelog.wire.messages.join_transaction import JoinTransactionRequest, JoinTransactionResponse
-from fencelog.wire.messages.renew_transaction import (
-    RenewTransactionRequest,
-    RenewTransactionResponse,
-)
+from fencelog.wire.messages.join_transaction import JoinTransactionResponse
 from fencelog_sim.world.disk import Loss
 from fencelog_sim.world.gate import Fault
-from tests.support.node import Peer, World, batch, until, visible
-from tests.unit.broker.test_transactions import settled
+from tests.support.node import Peer, World, until, visible
+from tests.support.transactions import Run, settled
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(tmp_path)
-
-
-@dataclass(frozen=True)
-class Run:
-    """One driver's run of the query, at one version."""
-
-    peer: Peer
-    run_id: str = "run-1"
-    version: int = 0
-    query_id: str = "query"
-    app: str = "app"
-    takeover: bool = False
-
-    async def join(self, timeout_ms: int = 60_000) -> JoinTransactionResponse:
-        """Join, once what ended before is out of the way."""
-        request = JoinTransactionRequest(
-            app=self.app,
-            query_id=self.query_id,
-            run_id=self.run_id,
-            version=self.version,
-            timeout_ms=timeout_ms,
-            takeover=self.takeover,
-        )
-        while True:
-            answer = await self.peer.ask(request, 0, JoinTransactionResponse)
-            if answer.error_code != ErrorCode.CONCURRENT_TRANSACTIONS:
-                return answer
-            await asyncio.sleep(0)
-
-    async def write(
-        self, joined: JoinTransactionResponse, *values: str, partition: int = 0, sequence: int = 0
-    ) -> ErrorCode:
-        sent = batch(
-            *values,
-            producer_id=joined.producer_id,
-            epoch=joined.producer_epoch,
-            sequence=sequence,
-            transactional=True,
-        )
-        result = await self.peer.produce(
-            "t", sent, partition=partition, transactional_id=joined.transactional_id
-        )
-        return result.error
-
-    async def commit(
-        self, *joined: JoinTransactionResponse, fingerprint: bytes = b"input"
-    ) -> ErrorCode:
-        request = CommitTransactionRequest(
-            app=self.app,
-            query_id=self.query_id,
-            run_id=self.run_id,
-            version=self.version,
-            fingerprint=fingerprint,
-            producer_ids=[each.producer_id for each in joined],
-            takeover=self.takeover,
-        )
-        while True:
-            answer = await self.peer.ask(request, 0, CommitTransactionResponse)
-            if answer.error_code != ErrorCode.CONCURRENT_TRANSACTIONS:
-                return ErrorCode(answer.error_code)
-            await asyncio.sleep(0)
-
-    async def abort(self) -> ErrorCode:
-        request = AbortTransactionRequest(
-            app=self.app, query_id=self.query_id, run_id=self.run_id, version=self.version
-        )
-        answer = await self.peer.ask(request, 0, AbortTransactionResponse)
-        return ErrorCode(answer.error_code)
-
-    async def renew(self) -> ErrorCode:
-        request = RenewTransactionRequest(
-            app=self.app, query_id=self.query_id, run_id=self.run_id, version=self.version
-        )
-        answer = await self.peer.ask(request, 0, RenewTransactionResponse)
-        return ErrorCode(answer.error_code)
-
-    async def describe(self) -> DescribeAppResponse:
-        return await self.peer.ask(DescribeAppRequest(app=self.app), 0, DescribeAppResponse)
 
 
 async def values(peer: Peer, partition: int = 0) -> list[str]:

@@ -17,8 +17,7 @@ from fencelog_sim.world.disk import Loss
 from fencelog_sim.world.gate import Fault
 from tests.support.hanging import hang
 from tests.support.node import Peer, World, visible
-from tests.unit.broker.test_transactions import Producer, settled
-from tests.unit.broker.test_versioned import Run
+from tests.support.transactions import Producer, Run, settled
 
 STRANGER = 900
 

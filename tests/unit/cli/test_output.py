@@ -62,7 +62,7 @@ def test_a_table_shows_markup_characters_as_they_are(capsys: pytest.CaptureFixtu
 
 def test_a_property_that_the_verb_does_not_know_is_refused_with_those_it_knows() -> None:
     assert connection("h:1", ["client.id=me"]).properties == {"client.id": "me"}
-    with pytest.raises(UsageError, match=r"-X acks: unknown here; known are .*client\.id"):
+    with pytest.raises(UsageError, match=r"-X acks: unknown property; known: .*client\.id"):
         connection("h:1", ["acks=all"])
 
 

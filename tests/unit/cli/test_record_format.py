@@ -36,7 +36,7 @@ def test_escapes_and_bytes_beyond_ascii_pass_through() -> None:
 
 @pytest.mark.parametrize("text", ["%q", "%", r"\q", r"\xZZ", "\\"])
 def test_an_unknown_directive_is_named_with_its_place(text: str) -> None:
-    with pytest.raises(UsageError, match=r"at character 4 is unknown; known are"):
+    with pytest.raises(UsageError, match=r"at character 4 is unknown; known:"):
         formatter("abc" + text)
 
 

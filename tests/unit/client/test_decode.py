@@ -170,7 +170,7 @@ def test_an_abort_begins_at_its_own_first_offset_and_not_earlier() -> None:  # E
 def test_a_wrong_checksum_is_refused_and_says_where() -> None:  # D3
     data = bytearray(batch([record()], base_offset=77))
     data[-2] ^= 1  # the value's last byte
-    with pytest.raises(WireError, match="offset 77 has a wrong checksum"):
+    with pytest.raises(WireError, match="offset 77 has a wrong CRC"):
         decoded(bytes(data))
 
 

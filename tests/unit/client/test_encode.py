@@ -119,7 +119,7 @@ def test_a_named_partition_wins_over_the_key_and_null_means_the_key() -> None:
 @pytest.mark.parametrize("asked", [-1, 2, 1 << 30])
 def test_a_partition_that_the_topic_does_not_have_is_refused_with_its_number(asked: int) -> None:
     batch = table([{"value": b"v", "partition": asked}], value=pa.binary(), partition=pa.int32())
-    with pytest.raises(ValueError, match=f"partition {asked} of topic t, which has 2"):
+    with pytest.raises(ValueError, match=f"partition {asked}, but topic t has 2"):
         encoded(batch, partitions=2)
 
 

@@ -76,7 +76,7 @@ def test_a_closed_client_says_that_it_is_closed() -> None:
         client.topics()
         client.close()
         client.close()
-        with pytest.raises(FencelogError, match="closed; make a new one"):
+        with pytest.raises(FencelogError, match="closed; create a new one"):
             client.topics()
 
 
@@ -168,5 +168,5 @@ def test_addresses_are_host_and_port(text: str, address: tuple[str, int]) -> Non
 
 @pytest.mark.parametrize("text", ["a:b", "a:0", "a:70000", ":9092", ","])
 def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"address|needed"):
+    with pytest.raises(ValueError, match=r"address|required"):
         ClusterOptions(bootstrap_servers=text)

@@ -136,7 +136,7 @@ def test_where_nobody_listens_the_error_says_where_and_asks_whether_it_runs() ->
         address = broker.address
     with (
         Client(address, request_timeout_s=0.2) as client,
-        pytest.raises(RequestError, match=f"{address}.*is the broker running"),
+        pytest.raises(RequestError, match=f"{address}.*check that the broker is running"),
     ):
         client.topics()
 
@@ -144,7 +144,7 @@ def test_where_nobody_listens_the_error_says_where_and_asks_whether_it_runs() ->
 def test_a_peer_that_speaks_something_else_is_named_as_no_broker() -> None:
     with FakeBroker() as broker, Client(broker.address, request_timeout_s=1.5) as client:
         broker.next(ApiKey.API_VERSIONS, *[b"\x00\x00\xff"] * 50)
-        with pytest.raises(RequestError, match="is no Kafka broker"):
+        with pytest.raises(RequestError, match="is not a Kafka broker"):
             client.topics()
 
 
@@ -156,7 +156,7 @@ def test_a_malformed_answer_is_asked_for_again() -> None:
 
 def test_a_topic_that_does_not_exist_is_named() -> None:
     with FakeBroker() as broker, Client(broker.address) as client:
-        with pytest.raises(RequestError, match="no topic other") as caught:
+        with pytest.raises(RequestError, match="topic other does not exist") as caught:
             client.partitions(["t", "other"])
         assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -209,6 +209,6 @@ def test_a_partition_that_the_topic_does_not_have_is_refused_before_it_is_sent()
     with FakeBroker() as broker, Client(broker.address) as client:
         broker.next(ApiKey.INIT_PRODUCER_ID, PRODUCER)
         producer = client.producer()
-        with pytest.raises(ValueError, match="7 is none of them"):
+        with pytest.raises(ValueError, match="has no partition 7, only 0 to"):
             producer.send("t", b"v", partition=7)
         producer.close()

@@ -26,8 +26,8 @@ from fencelog.coordination.group.shard import Commit, GroupShard
 from fencelog.coordination.shard import Decision
 from fencelog.errors import ErrorCode
 from fencelog.types import Offset, ProducerId, TopicPartition
-from tests.scenarios.group_stage import subscription
-from tests.unit.coordination.runtime import Runtime
+from tests.support.groups import subscription
+from tests.support.runtime import Runtime
 
 T0 = TopicPartition("t", 0)
 LIMITS = GroupLimits(session_timeout_ms_min=1, retention_check_s=1e6)

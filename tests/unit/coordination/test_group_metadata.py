@@ -18,7 +18,7 @@ from fencelog.coordination.group.subscription import subscribed_topics
 from fencelog.coordination.shard import LogRecord
 from fencelog.errors import CorruptionError
 from fencelog.types import TimestampMs
-from tests.scenarios.group_stage import subscription
+from tests.support.groups import subscription
 
 MEMBER = StoredMember(
     member_id="m",

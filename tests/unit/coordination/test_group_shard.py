@@ -30,7 +30,7 @@ from fencelog.types import (
     TimestampMs,
     TopicPartition,
 )
-from tests.unit.coordination.runtime import Runtime
+from tests.support.runtime import Runtime
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 AT_7 = CommittedOffset(Offset(7), LeaderEpoch(2), "note", TimestampMs(1))

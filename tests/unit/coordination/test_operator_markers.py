@@ -6,7 +6,7 @@ from fencelog.coordination.operator_markers import validate_operator_marker
 from fencelog.coordination.outcome import TransactionOutcome
 from fencelog.errors import ErrorCode
 from fencelog.log.values import MarkerToWrite, ProducerView
-from tests.unit.log.driver import abort, commit, marker
+from tests.support.log import abort, commit, marker
 
 OPEN = ProducerView(7, 3, 4, 0, 2, 100)
 FIRST = ProducerView(7, 3, 4, 0, -1, 100)

@@ -18,8 +18,8 @@ from fencelog.coordination.transaction.shard import InitResult, TransactionShard
 from fencelog.coordination.transaction.state import EPOCH_EXHAUSTED, ProducerIdAndEpoch, TxnState
 from fencelog.errors import ErrorCode
 from fencelog.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, TopicPartition
+from tests.support.runtime import Runtime
 from tests.unit.coordination.partition import Partition, Write
-from tests.unit.coordination.runtime import Runtime
 
 ID = "pay"
 NOBODY = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)

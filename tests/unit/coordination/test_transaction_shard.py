@@ -24,7 +24,7 @@ from fencelog.types import (
     TimestampMs,
     TopicPartition,
 )
-from tests.unit.coordination.runtime import Runtime
+from tests.support.runtime import Runtime
 
 ORDERS = TopicPartition("orders", 0)
 PAY = ProducerIdAndEpoch(ProducerId(1), ProducerEpoch(0))

@@ -18,8 +18,8 @@ from fencelog.coordination.versioned.shard import VersionedShard
 from fencelog.coordination.versioned.state import App, Caller, Phase
 from fencelog.errors import ErrorCode
 from fencelog.types import ProducerEpoch, ProducerId, TopicPartition
+from tests.support.runtime import Runtime
 from tests.unit.coordination.partition import Partition
-from tests.unit.coordination.runtime import Runtime
 
 APP = "etl"
 FIRST_EPOCH = ProducerEpoch(0)

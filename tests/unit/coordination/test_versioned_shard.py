@@ -19,7 +19,7 @@ from fencelog.types import (
     ProducerId,
     TopicPartition,
 )
-from tests.unit.coordination.runtime import Runtime
+from tests.support.runtime import Runtime
 
 OUT = TopicPartition("out", 0)
 MORE = TopicPartition("out", 1)

@@ -11,6 +11,7 @@ from fencelog.log.values import Appended, MarkerToWrite
 from fencelog.wire.batch import BatchHeader, Compression, iterate, read_header
 from fencelog.wire.control import read_marker
 from fencelog.wire.records import RecordToWrite, build_batch, read_records
+from tests.support.log import flush_and_commit
 
 NOW_MS = 1_700_000_000_000
 DAY_MS = 24 * 60 * 60 * 1000
@@ -89,7 +90,7 @@ class Files:
                 self.segments.setdefault(write.segment_base_offset, bytearray()).extend(buffer)
             end = write.end_offset
             self.log.written(end)
-            self.log.flushed(end)
+            flush_and_commit(self.log, end)
 
     def compact(self, now_ms: int = NOW_MS, keys_max: int = 1000) -> list[Cleaned]:
         """A round, due or not; returns what changed."""

@@ -7,7 +7,7 @@ from fencelog.log.values import Appended, Duplicate
 from fencelog.wire.batch import Compression, read_header
 from fencelog.wire.filtering import delete_horizon
 from fencelog.wire.records import read_records
-from tests.unit.log.driver import make_batch
+from tests.support.log import make_batch
 from tests.unit.log.files import COMPACT, DAY_MS, NOW_MS, Files
 
 

@@ -12,7 +12,7 @@ from fencelog.log.leader_epochs import LeaderEpochs
 from fencelog.log.snapshot import decode_snapshot, encode_snapshot
 from fencelog.log.values import AbortedTransaction, EpochStart
 from fencelog.types import TopicPartition
-from tests.unit.log.driver import Driver, abort
+from tests.support.log import Driver, abort
 
 # Names
 

@@ -5,7 +5,7 @@ import pytest
 from fencelog.errors import ErrorCode
 from fencelog.log.values import Appended, Duplicate, Rejected
 from fencelog.wire.batch import read_header
-from tests.unit.log.driver import Driver, commit, make_batch
+from tests.support.log import Driver, commit, make_batch
 
 LAST_SEQUENCE = (1 << 31) - 1
 

@@ -12,7 +12,7 @@ from fencelog.log.values import Appended, Duplicate, Isolation
 from fencelog.types import Offset
 from fencelog.wire.batch import SEQUENCE_MODULUS, read_header
 from fencelog.wire.control import marker_batch, read_marker
-from tests.unit.log.driver import NOW_MS, Driver, abort, commit, make_batch, state_of
+from tests.support.log import NOW_MS, Driver, abort, commit, make_batch, state_of
 from tests.unit.log.files import Files
 
 # Producers

@@ -5,7 +5,7 @@ import pytest
 from fencelog.log.leader_epochs import NO_EPOCH, LeaderEpochs
 from fencelog.log.values import EpochStart
 from fencelog.types import LeaderEpoch, Offset
-from tests.unit.log.driver import Driver
+from tests.support.log import Driver
 
 LOG_END = Offset(100)
 

@@ -14,7 +14,7 @@ from hypothesis.stateful import (
 
 from fencelog.errors import ErrorCode
 from fencelog.log.values import Appended, Duplicate, Isolation, Rejected
-from tests.unit.log.driver import Driver, make_batch, marker, state_of
+from tests.support.log import Driver, flush_and_commit, make_batch, marker, state_of
 
 PRODUCERS = st.integers(1, 3)
 COUNTS = st.integers(1, 3)
@@ -267,7 +267,7 @@ class LogMachine(RuleBasedStateMachine):
     def sync(self, everything: bool) -> None:
         end_offset = self.unflushed[-1 if everything else 0]
         del self.unflushed[: len(self.unflushed) if everything else 1]
-        self.partition.log.flushed(end_offset)
+        flush_and_commit(self.partition.log, end_offset)
         self.model.high_watermark = end_offset
 
     @rule(part=st.floats(0, 1))

@@ -6,7 +6,7 @@ from fencelog.errors import ErrorCode
 from fencelog.log.index import OffsetIndex, TimeIndex
 from fencelog.log.values import Appended, Isolation, ReadPlan, Rejected
 from fencelog.wire.batch import check_crc, iterate, read_header
-from tests.unit.log.driver import NOW_MS, Driver, commit, make_batch
+from tests.support.log import NOW_MS, Driver, commit, flush_and_commit, make_batch
 
 LOG_APPEND_TIME = 0x08
 DAY_MS = 24 * 60 * 60 * 1000
@@ -34,7 +34,7 @@ def test_the_high_watermark_is_what_is_durable() -> None:  # D1, F2
     end_offset = partition.write()
     assert (partition.log.log_end_offset, partition.log.high_watermark) == (3, 0)
     partition.produce()
-    partition.log.flushed(end_offset)
+    flush_and_commit(partition.log, end_offset)
     assert (partition.log.log_end_offset, partition.log.high_watermark) == (4, 3)
 
 
@@ -45,7 +45,7 @@ def test_a_failed_log_appends_and_acknowledges_nothing() -> None:  # D2
     partition.produce()
     end_offset = partition.write()
     partition.log.failed()
-    partition.log.flushed(end_offset)
+    flush_and_commit(partition.log, end_offset)
     assert partition.log.high_watermark == 1
     assert error_of(partition.produce()) is ErrorCode.KAFKA_STORAGE_ERROR
     assert len(partition.read(0)) == 1, "what is committed can still be read"
@@ -246,7 +246,7 @@ def test_the_tail_is_visible_as_far_as_it_is_written() -> None:  # F6
     for written in range(2):
         assert partition.visible(Isolation.TAIL) == list(range(written))
         partition.log.written(ends[written])
-    partition.log.flushed(ends[0])
+    flush_and_commit(partition.log, ends[0])
     assert partition.visible(Isolation.TAIL) == [0, 1]
 
 

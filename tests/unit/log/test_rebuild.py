@@ -7,11 +7,12 @@ from fencelog.log.config import LogConfig
 from fencelog.log.rebuild import LogBuilder
 from fencelog.log.values import Appended, Isolation, SideFiles
 from fencelog.wire.batch import BatchHeader, assign, iterate, read_header
-from tests.unit.log.driver import (
+from tests.support.log import (
     NOW_MS,
     Driver,
     abort,
     commit,
+    flush_and_commit,
     make_batch,
     marker,
     marker_of,
@@ -60,7 +61,7 @@ def test_the_rebuilt_log_goes_on_like_the_one_that_was_lost() -> None:  # E15
     again.flush()
     partition.files = again.files
     partition.log.take_unflushed()
-    partition.log.flushed(partition.log.log_end_offset)
+    flush_and_commit(partition.log, partition.log.log_end_offset)
     assert state_of(again.log) == state_of(partition.log)
 
 

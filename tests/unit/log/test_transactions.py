@@ -4,7 +4,7 @@ import pytest
 
 from fencelog.errors import ErrorCode
 from fencelog.log.values import Appended, Isolation, OpenTransaction, Rejected
-from tests.unit.log.driver import Driver, abort, commit, make_batch, marker
+from tests.support.log import Driver, abort, commit, flush_and_commit, make_batch, marker
 
 TRANSACTIONAL = Isolation.TRANSACTIONAL
 
@@ -41,9 +41,9 @@ def test_a_marker_that_is_not_durable_holds_the_lso_back() -> None:  # E10, E16
     data_end = partition.write()
     partition.mark(commit(7))
     marker_end = partition.write()
-    partition.log.flushed(data_end)
+    flush_and_commit(partition.log, data_end)
     assert (partition.log.high_watermark, partition.log.last_stable_offset) == (1, 0)
-    partition.log.flushed(marker_end)
+    flush_and_commit(partition.log, marker_end)
     assert (partition.log.high_watermark, partition.log.last_stable_offset) == (2, 2)
 
 
@@ -128,7 +128,7 @@ def test_markers_of_one_group_are_one_append_and_move_the_lso_once() -> None:  #
     assert partition.log.last_stable_offset == 0
     (write,) = partition.log.take_unflushed()
     assert (write.first_offset, write.end_offset, len(write.buffers)) == (4, 8, 4)
-    partition.log.flushed(write.end_offset)
+    flush_and_commit(partition.log, write.end_offset)
     assert partition.log.last_stable_offset == 8
 
 

@@ -7,7 +7,7 @@ import pytest
 from fencelog.errors import ErrorCode
 from fencelog.log import verification
 from fencelog.log.values import Appended, Rejected
-from tests.unit.log.driver import Driver, abort, commit, make_batch
+from tests.support.log import Driver, abort, commit, make_batch
 
 
 def transactional(sequence: int = 0, *, epoch: int = 0, producer_id: int = 7) -> memoryview:

@@ -12,9 +12,9 @@ import pytest
 
 from fencelog.check import check
 from fencelog.check.history import FINAL, Event
-from fencelog.client.retry import failure
 from fencelog.client.versioned_transactions import Transactions
 from fencelog.errors import ErrorCode, FencelogError, RequestError
+from fencelog.rpc.failures import failure
 from fencelog.types import TopicPartition
 from fencelog_sim.workload import Scale
 from fencelog_sim.workloads import WORKLOADS, lingering, player, settling

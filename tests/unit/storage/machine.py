@@ -12,7 +12,8 @@ from fencelog.wire.control import read_marker
 from fencelog_sim.world.clocks import SimRandom
 from fencelog_sim.world.disk import READING, PowerCut, SimDisk
 from fencelog_sim.world.gate import Fault, Halt
-from tests.unit.storage.world import World, run
+from tests.support.log import flush_and_commit
+from tests.support.storage import World, run
 
 PARTITION = TopicPartition("t", 0)
 
@@ -61,7 +62,7 @@ class Machine:
         end = await self.write()
         if self.history.durability == "fsync":
             await self.world.store.sync()
-        self.world.log.flushed(end)
+        flush_and_commit(self.world.log, end)
         self.history.acknowledged = self.history.appended
 
     async def write(self) -> int:

@@ -5,8 +5,8 @@ import pytest
 from fencelog.errors import StorageError
 from fencelog.storage.checkpoint import read_file, remove_file, replace_file
 from fencelog_sim.world.disk import Loss, PowerCut, SimDisk
+from tests.support.storage import run
 from tests.unit.storage.machine import cut_at
-from tests.unit.storage.world import run
 
 
 def test_content_then_name_then_directory_become_durable_in_this_order() -> None:

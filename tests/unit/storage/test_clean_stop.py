@@ -9,7 +9,7 @@ from fencelog.storage.clean_stop import checksum_of
 from fencelog.types import Offset
 from fencelog.wire.batch import iterate
 from fencelog_sim.world.disk import Loss
-from tests.unit.storage.world import (
+from tests.support.storage import (
     DIRECTORY,
     FIRST,
     World,

@@ -12,61 +12,13 @@ from fencelog.storage.compaction import Compaction, CompactionStoppedError
 from fencelog.types import Offset
 from fencelog.wire.batch import iterate
 from fencelog.wire.records import RecordToWrite, build_batch, read_records
-from fencelog_sim.world.disk import Loss, PowerCut, SimDisk
+from fencelog_sim.world.disk import Loss, PowerCut
+from tests.support.compaction import CONFIG, compact, filled, restarted, write
+from tests.support.storage import DIRECTORY, NOW_MS, World, run
 from tests.unit.storage.machine import cut_at
-from tests.unit.storage.world import DIRECTORY, NOW_MS, World, run
 
-CONFIG = LogConfig(
-    segment_bytes=1024,
-    index_interval_bytes=100,
-    delete_retention_ms=1000,
-    cleanup_policy=frozenset({"compact"}),
-)
 RENAMED = ("rename", ".log")
 Records = dict[int, tuple[bytes, bytes | None]]
-
-
-async def write(world: World, *records: tuple[str, str | None], producer_id: int = -1) -> None:
-    sequence = -1
-    if producer_id >= 0:
-        last = {p.producer_id: p.last_sequence for p in world.log.producers()}
-        sequence = last.get(producer_id, -1) + 1
-    batch = build_batch(
-        [RecordToWrite(k.encode(), v and v.encode(), NOW_MS) for k, v in records],
-        producer_id=producer_id,
-        producer_epoch=0 if producer_id >= 0 else -1,
-        base_sequence=sequence,
-    )
-    world.append(batch)
-    await world.flush()
-
-
-async def filled(disk: SimDisk | None = None, durability: str = "fsync") -> World:
-    """Segments with everything that compaction has to judge, and some of it in each."""
-    world = await World.create(disk, config=CONFIG, durability=durability)
-    for number in range(12):
-        await write(world, (f"k{number % 3}", f"{number}" * 70), ("one", f"{number}"))
-        await write(world, (f"k{number % 5}", f"{number}" * 60), producer_id=11)
-        world.append_transactional(12, number, f"transaction {number}".encode())
-        world.end_transaction(12, commit=number % 2 == 0)
-        if number == 4:
-            await write(world, ("k1", None), ("gone", None))
-    await write(world, ("last", "1" * 500))
-    await write(world, ("last", "2" * 500))
-    await world.store.sync()
-    assert len(world.log.segment_base_offsets) > 4
-    return world
-
-
-async def compact(world: World, first_dirty: int = 0, now_ms: int = NOW_MS) -> int:
-    """A round, due or not; returns where it ended."""
-    need = world.log.compaction_need(Offset(first_dirty), world.store.recovery_point, now_ms)
-    compaction = Compaction(
-        world.store, world.log.compaction(Offset(first_dirty), need.end, now_ms), lambda: True
-    )
-    end = await compaction.map()
-    await compaction.clean()
-    return end
 
 
 async def compacted_once() -> tuple[World, int]:
@@ -110,16 +62,6 @@ async def check(world: World, before: Records, end: int) -> None:
         assert isinstance(plan, ReadPlan)
         header, _ = next(iterate(await world.store.read(plan)))
         assert header.next_offset > offset, "a reader never goes back"
-
-
-async def restarted(disk: SimDisk, world: World, *, clean: str | None = None) -> World:
-    return await World.recover(
-        disk,
-        config=CONFIG,
-        durability=world.durability,
-        recovery_point=world.store.recovery_point,
-        clean=clean,
-    )
 
 
 def test_a_round_leaves_the_newest_values_and_a_clean_start_agrees() -> None:  # D4

@@ -12,8 +12,8 @@ from fencelog.storage.directory import DataDirectory
 from fencelog.types import Offset, TopicId, TopicPartition
 from fencelog_sim.world.clocks import SimRandom
 from fencelog_sim.world.disk import Loss, PowerCut, SimDisk
+from tests.support.storage import run
 from tests.unit.storage.machine import cut_at
-from tests.unit.storage.world import run
 
 A, B = TopicPartition("a.b-c", 0), TopicPartition("a.b-c", 11)
 TOPIC_ID = TopicId(bytes(16))

@@ -10,8 +10,8 @@ from fencelog.types import Offset, TimestampMs
 from fencelog.wire.batch import attributes, iterate, read_header, seal
 from fencelog.wire.records import RecordToWrite, build_batch
 from fencelog_sim.world.disk import Loss, SimDisk
-from tests.unit.storage.test_compaction import CONFIG, compact, filled, restarted
-from tests.unit.storage.world import DIRECTORY, NOW_MS, TOPIC_ID, World, run
+from tests.support.compaction import CONFIG, compact, filled, restarted
+from tests.support.storage import DIRECTORY, NOW_MS, TOPIC_ID, World, run
 
 
 async def segments(count: int) -> World:

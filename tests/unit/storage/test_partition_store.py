@@ -11,7 +11,7 @@ from fencelog.storage.topic_id import read_topic_id
 from fencelog.types import Offset, TimestampMs
 from fencelog.wire.batch import iterate
 from fencelog_sim.world.disk import SimDisk, SimFile
-from tests.unit.storage.world import DIRECTORY, NOW_MS, SMALL_SEGMENTS, TOPIC_ID, World, run
+from tests.support.storage import DIRECTORY, NOW_MS, SMALL_SEGMENTS, TOPIC_ID, World, run
 
 
 def test_what_is_written_is_read_back_across_segments() -> None:

@@ -9,7 +9,7 @@ from fencelog.log import layout
 from fencelog.log.config import LogConfig
 from fencelog.wire.batch import iterate
 from fencelog_sim.world.disk import Loss
-from tests.unit.storage.world import (
+from tests.support.storage import (
     DIRECTORY,
     FIRST,
     World,

@@ -10,13 +10,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from fencelog.broker.coordinators.leaders import Leaders
 from fencelog.broker.coordinators.runtime import CoordinatorRuntime, Loaded
-from fencelog.broker.partitions.log_flusher import LogFlusher
-from fencelog.broker.partitions.partition import Partition
 from fencelog.coordination.shard import Decision, Shard
-from fencelog.errors import FencelogError, NotLeaderError, StorageError
-from fencelog.log.values import Appended, MarkerToWrite
-from fencelog.ports import WallClock
+from fencelog.errors import FencelogError
+from fencelog.log.values import MarkerToWrite
 from fencelog.types import Offset, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -40,17 +38,12 @@ class MarkerSender(Generic[S]):
         self,
         runtime: CoordinatorRuntime[S],
         outstanding: Callable[[S, Offset], Iterable[MarkerWork[S]]],
-        *,
-        find: Callable[[TopicPartition], Partition | None],
-        flusher: LogFlusher,
-        clock: WallClock,
+        leaders: Leaders,
     ) -> None:
         """``outstanding(shard, committed)`` tells the work decided below a committed offset."""
         self._runtime = runtime
         self._outstanding = outstanding
-        self._find = find
-        self._flusher = flusher
-        self._clock = clock
+        self._leaders = leaders
         self._rounds: dict[Loaded[S], asyncio.Task[None]] = {}
         self._again: set[Loaded[S]] = set()
         runtime.on_committed = self.kick
@@ -103,31 +96,11 @@ class MarkerSender(Generic[S]):
         What was written is recorded either way: a partition that is out of service must not make
         the others be marked again and again.
         """
-        waits: list[tuple[Partition, Offset]] = []
-        done: set[TopicPartition] = set()
-        for name, markers in piece.markers.items():
-            try:
-                partition = self._find(name)
-            except NotLeaderError as error:
-                log.warning("markers for %s wait: %s", name, error)
-                continue
-            if partition is None:
-                done.add(name)  # deleted: nothing is left to mark (E17)
-                continue
-            outcome = partition.append_markers(markers, now_ms=self._clock.now_ms())
-            if isinstance(outcome, Appended):
-                self._flusher.dirty(partition)
-                waits.append((partition, outcome.end_offset))
-            else:
-                log.error("%s takes no marker: %s", name, outcome.message)
-        for partition, end_offset in waits:
-            try:
-                await partition.purgatory.committed(end_offset)
-            except StorageError:
-                continue
-            except NotLeaderError:
-                pass  # deleted meanwhile
-            done.add(partition.name)
+        asked = [
+            (name, self._leaders.write_markers(name, markers))
+            for name, markers in piece.markers.items()
+        ]
+        done = {name for name, result in asked if await result}
         if done or not piece.markers:
             await self._runtime.decide_on(loaded, lambda shard, now: piece.written(shard, done))
         return done == piece.markers.keys()

@@ -4,7 +4,7 @@ An answer counts only while every shard that has records is in service: one that
 the one that lists the transaction.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TypeVar
 
 from fencelog.broker.coordinators.runtime import CoordinatorRuntime, Loaded
@@ -18,6 +18,60 @@ from fencelog.errors import NotLeaderError
 from fencelog.types import TopicPartition
 
 S = TypeVar("S", bound=Shard)
+
+
+class Outcomes:
+    """Answers for open transactions, from shards whose decisions so far are committed (E16)."""
+
+    def __init__(
+        self,
+        transactions: Sequence[Loaded[TransactionShard]],
+        versioned: Sequence[Loaded[VersionedShard]],
+    ) -> None:
+        """See ``committed_outcomes``."""
+        self._transactions = transactions
+        self._versioned = versioned
+
+    def of(self, producer: ProducerIdAndEpoch, partition: TopicPartition) -> TransactionOutcome:
+        """What becomes of this producer's open transaction on a partition (rule E17).
+
+        A listing wins, then a recorded commit; nobody that knows it means abort. Raises
+        NotLeaderError where a shard has gone out of service meanwhile: what it had decided is not
+        known then.
+        """
+        lost = [each.partition.name for each in self._transactions if each.dropped]
+        lost += [each.partition.name for each in self._versioned if each.dropped]
+        if lost:
+            raise NotLeaderError(f"{lost[0]} went out of service")
+        outcomes = {each.shard.outcome(producer, partition) for each in self._transactions}
+        outcomes |= {
+            each.shard.outcome(producer.producer_id, partition) for each in self._versioned
+        }
+        for outcome in (TransactionOutcome.LISTED, TransactionOutcome.COMMIT):
+            if outcome in outcomes:
+                return outcome
+        return TransactionOutcome.ABORT
+
+
+async def committed_outcomes(
+    transactions: CoordinatorRuntime[TransactionShard],
+    versioned: CoordinatorRuntime[VersionedShard],
+    logs: LogManager,
+) -> Outcomes:
+    """Load every shard of both coordinators and wait until all that they decided is committed.
+
+    Raises NotLeaderError where one is not in service: an answer without it would be no answer.
+    """
+    return Outcomes(
+        await _committed_shards(transactions, logs), await _committed_shards(versioned, logs)
+    )
+
+
+async def _committed_shards(runtime: CoordinatorRuntime[S], logs: LogManager) -> list[Loaded[S]]:
+    shards = await all_shards(runtime, logs)
+    for each in shards:
+        await each.partition.committed(each.partition.log.log_end_offset)
+    return shards
 
 
 async def all_shards(runtime: CoordinatorRuntime[S], logs: LogManager) -> list[Loaded[S]]:
@@ -37,21 +91,3 @@ async def all_shards(runtime: CoordinatorRuntime[S], logs: LogManager) -> list[L
     if missing:
         raise NotLeaderError(f"{runtime.topic}-{min(missing)} is out of service")
     return loaded
-
-
-def transaction_outcome(
-    transactions: Iterable[Loaded[TransactionShard]],
-    versioned: Iterable[Loaded[VersionedShard]],
-    producer: ProducerIdAndEpoch,
-    name: TopicPartition,
-) -> TransactionOutcome:
-    """What becomes of this producer's open transaction on a partition (rule E17).
-
-    A listing wins, then a recorded commit; nobody that knows it means abort.
-    """
-    outcomes = {each.shard.outcome(producer, name) for each in transactions}
-    outcomes |= {each.shard.outcome(producer.producer_id, name) for each in versioned}
-    for outcome in (TransactionOutcome.LISTED, TransactionOutcome.COMMIT):
-        if outcome in outcomes:
-            return outcome
-    return TransactionOutcome.ABORT

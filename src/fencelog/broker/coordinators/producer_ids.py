@@ -2,6 +2,7 @@
 
 import asyncio
 
+from fencelog.broker.observer import Observer
 from fencelog.errors import NotLeaderError, StorageError
 from fencelog.ports import MetadataStore
 from fencelog.types import ProducerId
@@ -13,9 +14,10 @@ KEY = "producer-ids"
 class ProducerIds:
     """Hands out producer ids. A crash loses the rest of a block, which harms nobody."""
 
-    def __init__(self, store: MetadataStore) -> None:
+    def __init__(self, store: MetadataStore, observer: Observer | None) -> None:
         """Take the first block when the first id is asked for."""
         self._store = store
+        self._observer = observer
         self._next = 0
         self._end = 0
         self._lock = asyncio.Lock()
@@ -37,6 +39,8 @@ class ProducerIds:
                     raise NotLeaderError(f"no producer id can be reserved: {error}") from error
             taken = self._next
             self._next += 1
+            if self._observer is not None:
+                self._observer.producer_id_assigned(ProducerId(taken))
             return ProducerId(taken)
 
     async def _reserve(self, minimum: int) -> None:

@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from fencelog.broker.partitions.log_flusher import LogFlusher
+from fencelog.broker.observer import Observer
 from fencelog.broker.partitions.partition import Partition
 from fencelog.coordination.shard import Decision, LogRecord, Shard, partition_for
-from fencelog.errors import CorruptionError, FencelogError, NotLeaderError
-from fencelog.log.values import Appended, Isolation, MarkerToWrite, ReadPlan, Rejected
+from fencelog.errors import CorruptionError, ErrorCode, FencelogError, NotLeaderError
+from fencelog.log.values import Appended, Isolation, MarkerToWrite, Rejected
 from fencelog.log.verification import VerificationGuard
 from fencelog.ports import WallClock
 from fencelog.types import (
@@ -28,7 +28,7 @@ from fencelog.types import (
     ProducerEpoch,
     ProducerId,
 )
-from fencelog.wire.batch import BatchHeader, iterate, read_header
+from fencelog.wire.batch import BatchHeader, iterate
 from fencelog.wire.control import read_marker
 from fencelog.wire.records import RecordToWrite, build_batch, read_records
 
@@ -82,8 +82,8 @@ class CoordinatorRuntime(Generic[S]):
         *,
         open_partition: OpenPartition,
         next_epoch: NextEpoch,
-        flusher: LogFlusher,
         clock: WallClock,
+        observer: Observer | None,
         replay_marker: ReplayMarker[S] | None = None,
     ) -> None:
         """Nothing is loaded before it is asked for."""
@@ -92,8 +92,8 @@ class CoordinatorRuntime(Generic[S]):
         self._new_shard = new_shard
         self._open_partition = open_partition
         self._next_epoch = next_epoch
-        self._flusher = flusher
         self._clock = clock
+        self._observer = observer
         self._replay_marker = replay_marker
         self._loading: dict[int, asyncio.Task[Loaded[S]]] = {}
         self._stopped = False
@@ -142,7 +142,9 @@ class CoordinatorRuntime(Generic[S]):
         """Apply a rule to a loaded shard, as ``decide`` does."""
         response = self._apply(loaded, rule, NO_TRANSACTION)
         assert not isinstance(response, Rejected), response
+        end_offset = loaded.partition.log.log_end_offset
         await self._settled(loaded)
+        self._answered(loaded, end_offset, None)
         return response
 
     async def decide_in(
@@ -157,7 +159,9 @@ class CoordinatorRuntime(Generic[S]):
         """
         response = self._apply(loaded, rule, transaction)
         if not isinstance(response, Rejected):
+            end_offset = loaded.partition.log.log_end_offset
             await self._settled(loaded)
+            self._answered(loaded, end_offset, None)
         return response
 
     def carry_out(
@@ -173,20 +177,24 @@ class CoordinatorRuntime(Generic[S]):
         """
         response = self._apply(loaded, rule, NO_TRANSACTION)
         assert not isinstance(response, Rejected), response
+        end_offset = loaded.partition.log.log_end_offset
 
         def done(error: Exception | None) -> None:
             if error is None:
+                self._answered(loaded, end_offset, response)
                 then(response)
             else:
                 self._unload(loaded)
 
-        loaded.partition.purgatory.when_committed(loaded.partition.log.log_end_offset, done)
+        loaded.partition.when_committed(end_offset, done)
 
     async def read(self, key: str, question: Callable[[S], R]) -> R:
         """Ask the shard of a key; the answer leaves once what it reveals is committed (E16)."""
         loaded = await self.shard_of(key)
         answer = question(loaded.shard)
+        end_offset = loaded.partition.log.log_end_offset
         await self._settled(loaded)
+        self._answered(loaded, end_offset, None)
         return answer
 
     async def read_all(self, question: Callable[[S], list[R]]) -> list[R]:
@@ -209,7 +217,7 @@ class CoordinatorRuntime(Generic[S]):
 
     async def _settled(self, loaded: Loaded[S]) -> None:
         try:
-            await loaded.partition.purgatory.committed(loaded.partition.log.log_end_offset)
+            await loaded.partition.committed(loaded.partition.log.log_end_offset)
         except FencelogError as error:
             self._unload(loaded)
             raise NotLeaderError(f"{loaded.partition.name}: {error}") from error
@@ -246,9 +254,8 @@ class CoordinatorRuntime(Generic[S]):
             producer_epoch=transaction.producer_epoch,
             transactional=bool(transaction),
         )
-        view = memoryview(batch)
-        outcome = loaded.partition.log.append(
-            view, read_header(view), now_ms=wall_ms, guard=transaction.guard, internal=True
+        outcome = loaded.partition.append_records(
+            memoryview(batch), now_ms=wall_ms, guard=transaction.guard
         )
         if isinstance(outcome, Rejected) and transaction and loaded.partition.failure is None:
             return outcome
@@ -257,9 +264,10 @@ class CoordinatorRuntime(Generic[S]):
             raise NotLeaderError(f"{loaded.partition.name} takes no records: {outcome}")
         for position, record in enumerate(records):
             loaded.shard.replay(record, Offset(outcome.base_offset + position), now)
-        self._flusher.dirty(loaded.partition)
+        if self._observer is not None:
+            self._observer.decided(loaded.partition.name, outcome.base_offset, records)
         self._schedule(loaded)
-        loaded.partition.purgatory.when_committed(
+        loaded.partition.when_committed(
             outcome.end_offset, lambda error: self._committed(loaded, error)
         )
         return None
@@ -267,6 +275,10 @@ class CoordinatorRuntime(Generic[S]):
     def _committed(self, loaded: Loaded[S], error: Exception | None) -> None:
         if error is None and not self._stopped:
             self.on_committed(loaded)
+
+    def _answered(self, loaded: Loaded[S], end_offset: Offset, response: object) -> None:
+        if self._observer is not None:
+            self._observer.answered(loaded.partition.name, end_offset, response)
 
     async def _load(self, index: int) -> Loaded[S]:
         partition = await self._open_partition(self.topic, index)
@@ -276,18 +288,19 @@ class CoordinatorRuntime(Generic[S]):
         offset = partition.log.log_start_offset
         # To the log's end: markers may come in while this reads.
         while offset < partition.log.log_end_offset:
-            await partition.purgatory.committed(partition.log.log_end_offset)
-            plan = partition.log.read(offset, LOAD_BYTES, Isolation.REPLICATED)
-            assert isinstance(plan, ReadPlan), plan
-            data = await partition.store.read(plan)
-            if not data:
+            await partition.committed(partition.log.log_end_offset)
+            found = await partition.read(offset, LOAD_BYTES, Isolation.REPLICATED)
+            assert found.error is ErrorCode.NONE, found
+            if not found.records:
                 raise CorruptionError(f"{partition.name}: there is no record at offset {offset}")
-            for header, batch in iterate(data):
+            for header, batch in iterate(found.records):
                 self._replay(loaded, header, batch, now)
                 offset = header.next_offset
-        partition.marked = lambda markers: self._marked(loaded, markers)
+        partition.markers_appended = lambda markers: self._replay_markers(loaded, markers)
         # What ran out by the wall clock while nobody looked is due now.
         asyncio.get_running_loop().call_soon(self._expire, loaded)
+        if self._observer is not None:
+            self._observer.shard_loaded(partition.name, epoch)
         return loaded
 
     def _replay(
@@ -302,7 +315,7 @@ class CoordinatorRuntime(Generic[S]):
             record = LogRecord(stored.key or b"", stored.value, producer_id)
             loaded.shard.replay(record, stored.offset, now)
 
-    def _marked(self, loaded: Loaded[S], markers: Sequence[MarkerToWrite]) -> None:
+    def _replay_markers(self, loaded: Loaded[S], markers: Sequence[MarkerToWrite]) -> None:
         """Markers are in the partition: the shard follows in the same step."""
         if self._replay_marker is not None:
             for marker in markers:
@@ -315,6 +328,8 @@ class CoordinatorRuntime(Generic[S]):
         if any(each is loaded for each in self.loaded()):
             del self._loading[loaded.index]
             self.on_unloaded(loaded)
+            if self._observer is not None:
+                self._observer.shard_unloaded(loaded.partition.name)
 
     # -- deadlines -----------------------------------------------------------------------------
 

@@ -158,7 +158,7 @@ async def _by_name(broker: Broker, name: str, *, creating: bool) -> MetadataResp
             error = ErrorCode.INVALID_TOPIC_EXCEPTION
         elif creating and name not in INTERNAL_TOPICS:
             try:
-                topic = await broker.logs.create_topic(name, broker.config.num_partitions, {})
+                topic = await broker.controller.create_topic(name, broker.config.num_partitions, {})
             except RequestError as refused:
                 error = refused.code
                 # Two clients may ask for the same new topic at once; both get it.

@@ -283,9 +283,9 @@ async def _change_topic(
         return _applied(steps, base, lambda key: broker.settings.values(key, settings)[0].text)
 
     if dry:
-        broker.logs.valid(change(topic.settings))
+        broker.controller.valid(change(topic.settings))
     else:
-        await broker.logs.configure_topic(name, change)
+        await broker.controller.configure_topic(name, change)
 
 
 def _check_scope(settings: Settings, scope: str) -> None:
@@ -313,9 +313,9 @@ async def _change_broker(
 
     if dry:
         after = settings.topic_defaults_with(scope, change(settings.changed(scope)))
-        broker.logs.valid({}, after)
+        broker.controller.valid({}, after)
     else:
-        await broker.logs.configure_broker(scope, change)
+        await broker.controller.configure_broker(scope, change)
 
 
 def _applied(

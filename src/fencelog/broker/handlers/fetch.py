@@ -12,7 +12,7 @@ from fencelog.broker.dispatch import LONG_BODY_BYTES, respond
 from fencelog.broker.network.connection import Answer, Reply, Request
 from fencelog.broker.partitions.partition import Partition
 from fencelog.errors import CorruptionError, ErrorCode, StorageError
-from fencelog.log.values import Isolation, ReadPlan
+from fencelog.log.values import Isolation
 from fencelog.types import LeaderEpoch, Offset
 from fencelog.wire.batch import Compression, read_header
 from fencelog.wire.hot import (
@@ -66,7 +66,7 @@ async def _fetch(broker: Broker, request: Request, message: FetchRequest) -> Rep
                 continue
         finally:
             for partition in waited:
-                partition.purgatory.remove_reader(waiter)
+                partition.remove_reader(waiter)
 
 
 def _register(
@@ -80,7 +80,7 @@ def _register(
         for part in asked.partitions:
             partition = broker.logs.get(name, part.partition)
             if partition is not None:
-                partition.purgatory.add_reader(waiter)
+                partition.add_reader(waiter)
                 waited.append(partition)
     return waited
 
@@ -138,53 +138,26 @@ async def _read_one(
     *,
     first: bool,
 ) -> FetchedPartition:
-    log = partition.log
-    error = epoch_error(asked.current_leader_epoch, log.leader_epoch)
+    error = epoch_error(asked.current_leader_epoch, partition.log.leader_epoch)
     if error is not ErrorCode.NONE:
         return FetchedPartition(asked.partition, error)
-    plan = log.read(Offset(asked.fetch_offset), max(limit, 0), isolation)
-    if isinstance(plan, ErrorCode):
-        return FetchedPartition(
-            asked.partition,
-            plan,
-            log.high_watermark,
-            log.last_stable_offset,
-            log.log_start_offset,
-        )
-    # What the answer says of the log must be no older than what it holds: read before the data.
-    high_watermark, stable, start = log.high_watermark, log.last_stable_offset, log.log_start_offset
-    records: list[memoryview] = []
-    if not plan.is_empty and (limit > 0 or first):
-        try:
-            data = await partition.store.read(plan)
-        except (CorruptionError, StorageError):
-            return FetchedPartition(asked.partition, ErrorCode.KAFKA_STORAGE_ERROR)
-        if data:
-            records.append(data)
-    aborted = None
-    if isolation is Isolation.TRANSACTIONAL:
-        aborted = _aborted(partition, plan, records)
+    offset = Offset(asked.fetch_offset)
+    try:
+        found = await partition.read(offset, limit, isolation, at_least_one=first)
+    except (CorruptionError, StorageError):
+        return FetchedPartition(asked.partition, ErrorCode.KAFKA_STORAGE_ERROR)
+    aborted: list[tuple[int, int]] | None = None
+    if isolation is Isolation.TRANSACTIONAL and found.error is ErrorCode.NONE:
+        aborted = [(entry.producer_id, entry.first_offset) for entry in found.aborted]
     return FetchedPartition(
-        asked.partition, ErrorCode.NONE, high_watermark, stable, start, aborted, records
+        asked.partition,
+        found.error,
+        found.high_watermark,
+        found.last_stable_offset,
+        found.log_start_offset,
+        aborted,
+        [found.records] if found.records else [],
     )
-
-
-def _aborted(
-    partition: Partition, plan: ReadPlan, records: list[memoryview]
-) -> list[tuple[int, int]]:
-    """The aborted transactions that touch the data returned (E10)."""
-    if not records:
-        return []
-    data = records[0]
-    end, position = plan.offset, 0
-    while position < len(data):
-        header = read_header(data, position)
-        end = header.next_offset
-        position += header.size
-    return [
-        (entry.producer_id, entry.first_offset)
-        for entry in partition.log.aborted_transactions(plan.offset, end)
-    ]
 
 
 def epoch_error(asked: int, current: LeaderEpoch) -> ErrorCode:

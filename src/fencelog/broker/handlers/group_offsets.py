@@ -12,15 +12,17 @@ from typing import Protocol
 
 from fencelog.broker.context import Broker
 from fencelog.broker.coordinators.runtime import InTransaction
-from fencelog.broker.handlers.verification import refuse_stale_connection, verify
+from fencelog.broker.handlers.connection_fencing import refuse_stale_connection
 from fencelog.broker.network.connection import Request
 from fencelog.coordination.group.model import Caller
 from fencelog.coordination.group.records import CommittedOffset
-from fencelog.coordination.group.shard import Answers, Commit
+from fencelog.coordination.group.shard import Answers, Commit, GroupShard
+from fencelog.coordination.shard import Decision
 from fencelog.coordination.transaction.state import ClientVersion, ProducerIdAndEpoch
 from fencelog.errors import ErrorCode, NotLeaderError
 from fencelog.log.values import Rejected
 from fencelog.types import (
+    Instant,
     LeaderEpoch,
     Offset,
     ProducerEpoch,
@@ -97,7 +99,7 @@ async def offset_commit(
     try:
         answers |= await broker.groups.decide(
             message.group_id,
-            lambda shard, now: shard.commit(asked, now=now, wall_ms=broker.clock.now_ms()),
+            lambda shard, now: commit_offsets(broker, shard, asked, now),
         )
     except NotLeaderError:
         answers |= dict.fromkeys(asked.offsets, ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -116,6 +118,20 @@ async def offset_commit(
             for topic in message.topics
         ]
     )
+
+
+def commit_offsets(
+    broker: Broker, shard: GroupShard, asked: Commit, now: Instant
+) -> Decision[Answers]:
+    decision = shard.commit(asked, now=now, wall_ms=broker.clock.now_ms())
+    if broker.observer is not None:
+        accepted = {
+            name: asked.offsets[name].offset
+            for name, error in decision.response.items()
+            if error is ErrorCode.NONE
+        }
+        broker.observer.offsets_committed(asked.group, accepted)
+    return decision
 
 
 def _asked(
@@ -196,8 +212,7 @@ async def _commit_in_transaction(broker: Broker, asked: Commit, producer: _Produ
     partition = loaded.partition
     guard = partition.log.begin_verification(producer_id, epoch)
     if guard is not None:
-        errors = await verify(
-            broker,
+        errors = await broker.leaders.verify(
             producer.transactional_id,
             producer.identity,
             [partition.name],
@@ -209,7 +224,7 @@ async def _commit_in_transaction(broker: Broker, asked: Commit, producer: _Produ
     answers = await broker.groups.decide_in(
         loaded,
         InTransaction(producer_id, epoch, guard),
-        lambda shard, now: shard.commit(pending, now=now, wall_ms=broker.clock.now_ms()),
+        lambda shard, now: commit_offsets(broker, shard, pending, now),
     )
     if isinstance(answers, Rejected):
         return dict.fromkeys(asked.offsets, answers.error)
@@ -287,7 +302,7 @@ async def _fetch(
         ]
     try:
         found, pending = await broker.groups.read(
-            group, lambda shard: (shard.fetch(group, wanted), shard.pending(group))
+            group, lambda shard: (_found(broker, shard, group, wanted), shard.pending(group))
         )
     except NotLeaderError:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -297,6 +312,15 @@ async def _fetch(
         name: NO_OFFSET if name in unstable else found.get(name, NO_OFFSET) for name in names
     }
     return _Found(offsets, unstable)
+
+
+def _found(
+    broker: Broker, shard: GroupShard, group: str, wanted: list[TopicPartition] | None
+) -> Committed:
+    found = shard.fetch(group, wanted)
+    if broker.observer is not None:
+        broker.observer.offsets_fetched(group, found)
+    return found
 
 
 def _by_topic(found: Committed) -> dict[str, Committed]:

@@ -5,7 +5,6 @@ from fencelog.broker.handlers.fetch import epoch_error
 from fencelog.broker.network.connection import Request
 from fencelog.broker.partitions.partition import Partition
 from fencelog.errors import CorruptionError, ErrorCode, StorageError, WireError
-from fencelog.log.partition_log import PartitionLog
 from fencelog.log.values import Isolation
 from fencelog.types import Offset, TimestampMs
 from fencelog.wire.messages.list_offsets import (
@@ -83,24 +82,12 @@ async def _find(
     partition: Partition, asked: TimestampMs, isolation: Isolation
 ) -> tuple[Offset, TimestampMs] | None:
     """Offset and timestamp that answer a request; an end has no timestamp (-1)."""
-    log = partition.log
     if asked == EARLIEST:
-        return log.log_start_offset, NO_TIMESTAMP
+        return partition.log.log_start_offset, NO_TIMESTAMP
     if asked == LATEST:
-        return _end(log, isolation), NO_TIMESTAMP
-    wanted = log.max_timestamp if asked == MAX_TIMESTAMP else asked
-    return await partition.store.find_timestamp(wanted, isolation)
-
-
-def _end(log: PartitionLog, isolation: Isolation) -> Offset:
-    """Where a reader of this isolation finds the end (F6)."""
-    match isolation:
-        case Isolation.TRANSACTIONAL:
-            return log.last_stable_offset
-        case Isolation.REPLICATED:
-            return log.high_watermark
-        case Isolation.TAIL:
-            return log.log_end_offset
+        return partition.end_offset(isolation), NO_TIMESTAMP
+    wanted = partition.log.max_timestamp if asked == MAX_TIMESTAMP else asked
+    return await partition.find_timestamp(wanted, isolation)
 
 
 async def offset_for_leader_epoch(

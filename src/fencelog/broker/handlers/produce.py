@@ -9,15 +9,15 @@ Version notes: from 7 on zstd; from 11 on TRANSACTION_ABORTABLE; from 12 on tran
 
 from fencelog.broker.context import Broker
 from fencelog.broker.dispatch import respond
+from fencelog.broker.handlers.connection_fencing import refuse_stale_connection
 from fencelog.broker.handlers.record_keys import find_keyless, find_keyless_in_slices
-from fencelog.broker.handlers.verification import refuse_stale_connection, verify
 from fencelog.broker.network.connection import Answer, Pending, Reply, Request
 from fencelog.broker.network.deadlines import Deadlines
 from fencelog.broker.network.time_slices import ITEMS_PER_SLICE
 from fencelog.broker.partitions.partition import Partition, failure_code
 from fencelog.coordination.transaction.state import ClientVersion, ProducerIdAndEpoch
 from fencelog.errors import ErrorCode, LimitError, NotLeaderError, WireError
-from fencelog.log.values import Appended, Rejected
+from fencelog.log.values import Rejected
 from fencelog.log.verification import VerificationGuard
 from fencelog.types import Offset, TopicPartition
 from fencelog.wire.api_versions import PRODUCE_ADDS_PARTITIONS_FROM, PRODUCE_VERSION_MIN_ACCEPTED
@@ -60,6 +60,11 @@ class _Waiting:
         """Note a result that needs no wait."""
         self._results.setdefault(topic, []).append(result)
 
+    def refuse(self, partition: Partition, header: BatchHeader, result: PartitionResult) -> None:
+        """Note that a batch is refused for its records."""
+        partition.refuse(header, result.error)
+        self.settle(partition.name.topic, result)
+
     def wait(self, topic: str, result: PartitionResult, end: Offset, partition: Partition) -> None:
         """Note a result that holds once ``end`` is committed."""
         results = self._results.setdefault(topic, [])
@@ -74,7 +79,7 @@ class _Waiting:
                 )
             self._one_less()
 
-        partition.purgatory.when_committed(end, done)
+        partition.when_committed(end, done)
 
     def answer(self, acks: int, timeout_ms: int) -> Reply | Pending:
         """The reply if nothing is left to wait for (acks 0 and 1 never wait), else a promise."""
@@ -176,7 +181,7 @@ def _take(
             _later(waiting).unopened.append(valid)
             return
         if refused is not None:
-            waiting.settle(topic, refused)
+            waiting.refuse(partition, header, refused)
             return
     if header.is_transactional:
         guard = _begin_verification(partition, header, request.header.api_version)
@@ -246,23 +251,23 @@ def _validate(
         )
     header = validate_produced(records)
     if isinstance(header, ErrorCode):
-        _note_refusal(partition, records)
+        _refuse_damaged(partition, records, header)
         return PartitionResult(
             index, header, error_message=f"the record batch for {topic}-{index} is not valid"
         )
     if version < ZSTD_FROM and header.compression is Compression.ZSTD:
-        partition.log.refused(header)
+        partition.refuse(header, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
         return PartitionResult(index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
     return partition, header, records
 
 
-def _note_refusal(partition: Partition, records: memoryview) -> None:
-    """A new producer's batch that was damaged on the way: no later one may be stored before it."""
+def _refuse_damaged(partition: Partition, records: memoryview, error: ErrorCode) -> None:
+    """Refuse a batch that was damaged on the way, where its header can still be read."""
     try:
         header = read_header(records)
     except WireError:
         return
-    partition.log.refused(header)
+    partition.refuse(header, error)
 
 
 def _append(
@@ -275,12 +280,10 @@ def _append(
 ) -> None:
     topic, index = partition.name
     now_ms = broker.clock.now_ms()
-    outcome = partition.log.append(batch, header, now_ms=now_ms, guard=guard)
+    outcome = partition.append(batch, header, now_ms=now_ms, guard=guard)
     if isinstance(outcome, Rejected):
         waiting.settle(topic, PartitionResult(index, outcome.error, error_message=outcome.message))
         return
-    if isinstance(outcome, Appended):
-        broker.flusher.dirty(partition)
     result = PartitionResult(
         index,
         ErrorCode.NONE,
@@ -312,7 +315,7 @@ async def _finish(
         guard = _begin_verification(partition, header, version) if header.is_transactional else None
         refused = await find_keyless_in_slices(partition, header, batch, broker.time_slices)
         if refused is not None:
-            waiting.settle(partition.name.topic, refused)
+            waiting.refuse(partition, header, refused)
             continue
         if header.is_transactional:
             refuse_stale_connection(broker, request, header.producer_id, header.producer_epoch)
@@ -374,6 +377,6 @@ async def _verify(
         return dict.fromkeys(names, ErrorCode.TRANSACTION_ABORTABLE)
     client = ClientVersion.V2 if version >= PRODUCE_ADDS_PARTITIONS_FROM else ClientVersion.V1
     try:
-        return await verify(broker, transactional_id, producer, names, client)
+        return await broker.leaders.verify(transactional_id, producer, names, client)
     except NotLeaderError:
         return dict.fromkeys(names, ErrorCode.NOT_ENOUGH_REPLICAS)

@@ -1,7 +1,7 @@
-"""Records without a key: a compacted topic takes none, since under no key nothing is newest (F4).
+"""Records without a key, which a compacted topic refuses: it keeps the newest record of a key (F4).
 
-To see that, a batch has to be opened, and one that fits a frame may unpack to millions of records.
-So a small one is looked through at once, and any other in turns; what no client sends is refused.
+To find them a batch has to be opened, and one that fits a frame may unpack to millions of records.
+A small batch is looked through at once, any other in time slices; one beyond all limits is refused.
 """
 
 from collections.abc import Iterable
@@ -54,7 +54,7 @@ def find_keyless(
     except LimitError:
         raise
     except WireError as error:
-        return _malformed(partition, header, error)
+        return _malformed(partition, error)
     return _verdict(partition, header, seen)
 
 
@@ -65,7 +65,6 @@ async def find_keyless_in_slices(
     index = partition.name.partition
     limit = max(BYTES_MAX, partition.log.config.max_message_bytes)
     if header.record_count > RECORDS_MAX:
-        partition.log.refused(header)
         text = f"{header.record_count} records in one batch, limit {RECORDS_MAX}"
         return PartitionResult(index, ErrorCode.MESSAGE_TOO_LARGE, error_message=text)
     seen = _Seen()
@@ -79,15 +78,13 @@ async def find_keyless_in_slices(
             if key is None:
                 seen.add(position)
     except LimitError as error:
-        partition.log.refused(header)
         return PartitionResult(index, ErrorCode.MESSAGE_TOO_LARGE, error_message=str(error))
     except WireError as error:
-        return _malformed(partition, header, error)
+        return _malformed(partition, error)
     return _verdict(partition, header, seen)
 
 
-def _malformed(partition: Partition, header: BatchHeader, error: WireError) -> PartitionResult:
-    partition.log.refused(header)
+def _malformed(partition: Partition, error: WireError) -> PartitionResult:
     index = partition.name.partition
     return PartitionResult(index, ErrorCode.INVALID_RECORD, error_message=str(error))
 
@@ -95,7 +92,6 @@ def _malformed(partition: Partition, header: BatchHeader, error: WireError) -> P
 def _verdict(partition: Partition, header: BatchHeader, seen: _Seen) -> PartitionResult | None:
     if not seen.count:
         return None
-    partition.log.refused(header)
     topic, index = partition.name
     reason = f"{topic} is compacted: a record needs a key"
     return PartitionResult(

@@ -109,7 +109,7 @@ async def _add(
     topic = broker.catalog.get(asked.name)
     if topic is None:
         raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {asked.name}")
-    broker.logs.check_count(topic, asked.count)
+    broker.controller.check_partition_count(topic, asked.count)
     if asked.assignments is not None and [one.broker_ids for one in asked.assignments] != [
         [broker.config.node_id]
     ] * (asked.count - topic.partitions):
@@ -118,4 +118,4 @@ async def _add(
             f"{asked.name}: each new partition must be on broker {broker.config.node_id}",
         )
     if not validate_only:
-        await broker.logs.add_partitions(topic, asked.count)
+        await broker.controller.add_partitions(topic, asked.count)

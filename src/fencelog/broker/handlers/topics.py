@@ -88,10 +88,10 @@ async def _create(
     count = _partition_count(broker, asked)
     settings = {c.name: c.value for c in asked.configs if c.value is not None}
     if validate_only:
-        _check(broker, asked.name, settings)
+        broker.controller.check_new_topic(asked.name, settings)
         topic_id = NO_TOPIC_ID
     else:
-        topic = await broker.logs.create_topic(asked.name, count, settings)
+        topic = await broker.controller.create_topic(asked.name, count, settings)
         topic_id = topic.topic_id
     return CreatableTopicResult(
         name=asked.name,
@@ -105,11 +105,6 @@ async def _create(
             for value in broker.settings.values(key, settings)[:1]
         ],
     )
-
-
-def _check(broker: Broker, name: str, settings: dict[str, str]) -> None:
-    broker.logs.check_free(name)
-    broker.logs.valid(settings)
 
 
 async def delete_topics(
@@ -144,7 +139,7 @@ async def delete_topics(
 
 async def _delete(broker: Broker, topic: Topic) -> ErrorCode:
     try:
-        await broker.logs.delete_topic(topic)
+        await broker.controller.delete_topic(topic)
     except RequestError as error:
         return error.code
     await broker.group_requests.forget_topics([topic.name])

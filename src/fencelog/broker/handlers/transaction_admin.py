@@ -206,7 +206,7 @@ async def _producers(broker: Broker, topic: str, index: int) -> PartitionRespons
     if partition is not None:
         found = [_producer(view) for view in partition.log.producers()]
         try:
-            await partition.purgatory.committed(partition.log.log_end_offset)
+            await partition.committed(partition.log.log_end_offset)
         except (NotLeaderError, StorageError) as failed:
             return PartitionResponse(
                 partition_index=index, error_code=failure_code(failed), error_message=str(failed)

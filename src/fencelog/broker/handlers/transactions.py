@@ -6,7 +6,7 @@ end takes the next epoch and answers it; up to 4 the epoch stays (E14).
 """
 
 from fencelog.broker.context import Broker
-from fencelog.broker.handlers.verification import refuse_stale_connection
+from fencelog.broker.handlers.connection_fencing import refuse_stale_connection
 from fencelog.broker.network.connection import Request
 from fencelog.coordination.transaction.ending import EndResult
 from fencelog.coordination.transaction.shard import InitResult, for_client

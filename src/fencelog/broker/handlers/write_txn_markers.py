@@ -7,14 +7,11 @@ abort``); 0 is gone from Kafka 4.
 import logging
 
 from fencelog.broker.context import Broker
-from fencelog.broker.coordinators.outcomes import all_shards, transaction_outcome
-from fencelog.broker.coordinators.runtime import Loaded
+from fencelog.broker.coordinators.outcomes import Outcomes
 from fencelog.broker.network.connection import Request
 from fencelog.broker.partitions.partition import Partition
 from fencelog.coordination.operator_markers import validate_operator_marker
-from fencelog.coordination.transaction.shard import TransactionShard
 from fencelog.coordination.transaction.state import ProducerIdAndEpoch
-from fencelog.coordination.versioned.shard import VersionedShard
 from fencelog.errors import ErrorCode, NotLeaderError, StorageError
 from fencelog.log.values import MarkerToWrite, Rejected
 from fencelog.types import CoordinatorEpoch, Offset, ProducerEpoch, ProducerId, TopicPartition
@@ -28,8 +25,6 @@ from fencelog.wire.messages.write_txn_markers import (
 )
 
 log = logging.getLogger(__name__)
-
-_AnyShard = Loaded[TransactionShard] | Loaded[VersionedShard]
 
 
 async def write_markers(
@@ -68,14 +63,14 @@ async def _write(
 async def _write_one(broker: Broker, marker: MarkerToWrite, name: TopicPartition) -> ErrorCode:
     await broker.time_slices.next()  # each looks at every transactional id
     try:
-        shards = await _committed_shards(broker)
+        outcomes = await broker.leaders.outcomes()
         partition = broker.logs.find(name)
         if partition is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        outcome = _end(broker, shards, partition, marker)
-        if isinstance(outcome, ErrorCode):
-            return outcome
-        await partition.purgatory.committed(outcome)
+        end_offset = _append(broker, outcomes, partition, marker)
+        if isinstance(end_offset, ErrorCode):
+            return end_offset
+        await partition.committed(end_offset)
     except NotLeaderError:
         offline = broker.logs.missing(*name) is ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.KAFKA_STORAGE_ERROR if offline else ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -84,29 +79,15 @@ async def _write_one(broker: Broker, marker: MarkerToWrite, name: TopicPartition
     return ErrorCode.NONE
 
 
-async def _committed_shards(broker: Broker) -> list[_AnyShard]:
-    """Every shard of both coordinators, all that it has decided committed (E16)."""
-    shards: list[_AnyShard] = [
-        *await all_shards(broker.transactions, broker.logs),
-        *await all_shards(broker.versioned, broker.logs),
-    ]
-    for loaded in shards:
-        await loaded.partition.purgatory.committed(loaded.partition.log.log_end_offset)
-    return shards
-
-
-def _end(
-    broker: Broker, shards: list[_AnyShard], partition: Partition, marker: MarkerToWrite
+def _append(
+    broker: Broker, outcomes: Outcomes, partition: Partition, marker: MarkerToWrite
 ) -> Offset | ErrorCode:
-    """Judge and append in one step; returns what has to be committed before the answer."""
-    if any(loaded.dropped for loaded in shards):
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    outcome = transaction_outcome(
-        broker.transactions.loaded(),
-        broker.versioned.loaded(),
-        ProducerIdAndEpoch(marker.producer_id, marker.producer_epoch),
-        partition.name,
-    )
+    """Validate and append in one step; return what has to be committed before the answer.
+
+    Raises NotLeaderError where a coordinator has gone out of service since it was asked.
+    """
+    producer = ProducerIdAndEpoch(marker.producer_id, marker.producer_epoch)
+    outcome = outcomes.of(producer, partition.name)
     valid = validate_operator_marker(marker, outcome, partition.log.producer(marker.producer_id))
     if isinstance(valid, ErrorCode):
         return valid
@@ -115,9 +96,8 @@ def _end(
     appended = partition.append_markers([valid], now_ms=broker.clock.now_ms())
     if isinstance(appended, Rejected):
         return appended.error
-    broker.flusher.dirty(partition)
     log.warning(
-        "%s: the transaction of producer %d was ended from outside, %s",
+        "%s: WriteTxnMarkers ended the transaction of producer %d, %s",
         partition.name,
         valid.producer_id,
         "committed as decided" if valid.commit else "aborted",

@@ -14,7 +14,7 @@ from fencelog.errors import CorruptionError, StorageError, WireError
 from fencelog.log.compaction import KEYS_MAX
 from fencelog.log.compaction_round import CompactionNeed
 from fencelog.ports import WallClock
-from fencelog.storage.compaction import Compaction, CompactionStoppedError
+from fencelog.storage.compaction import CompactionStoppedError
 
 log = logging.getLogger(__name__)
 
@@ -66,11 +66,8 @@ class LogCleaner:
         policy = partition.log.config.cleanup_policy
         if "compact" not in policy or partition.failure is not None or partition in self._given_up:
             return None
-        need = partition.log.compaction_need(
-            self._logs.first_dirty(partition),
-            partition.store.recovery_point,
-            self._clock.now_ms(),
-        )
+        first_dirty = self._logs.first_dirty(partition)
+        need = partition.compaction_need(first_dirty, self._clock.now_ms())
         return need if need.is_due else None
 
     async def _clean(self, partition: Partition, need: CompactionNeed) -> None:
@@ -82,17 +79,14 @@ class LogCleaner:
             self._given_up.add(partition)
             log.error("%s is not compacted any more: %s", partition.name, error)  # noqa: TRY400
         except StorageError as error:
-            if partition.store.failure is not None:
-                partition.fail(error)
-            elif partition.failure is None:
+            if not partition.fail_with_store(error) and partition.failure is None:
                 log.error("%s: compaction is put off: %s", partition.name, error)  # noqa: TRY400
         else:
             log.info("%s: compaction saved %d bytes", partition.name, saved)
 
     async def _round(self, partition: Partition, need: CompactionNeed) -> int:
         first_dirty = self._logs.first_dirty(partition)
-        compaction = Compaction(
-            partition.store,
+        compaction = partition.compaction(
             partition.log.compaction(first_dirty, need.end, self._clock.now_ms(), self._keys_max),
             lambda: not self._stopping.is_set() and partition.failure is None,
         )
@@ -101,7 +95,6 @@ class LogCleaner:
         try:
             saved = await compaction.clean()
         finally:
-            # Whoever waits for more finds it in another file now.
-            partition.purgatory.wake_readers()
+            partition.compacted()
         await self._logs.note_compacted(partition, end)
         return saved

@@ -1,19 +1,18 @@
-"""Takes what was appended to disk, at its own pace: one write and one sync per partition and round.
+"""Writes and syncs what was appended: one write and one sync per partition and round.
 
-Requests only change memory and wait. A round takes all tails at once; in ``fsync`` mode the syncs
-of a round run side by side, and a partition whose sync is under way gathers its next tail
-meanwhile, so a producer waits for its own partition's disk time only.
+Requests change memory and wait. A round takes the unflushed batches of all partitions at once. In
+``fsync`` mode the syncs of a round run side by side, and a partition whose sync is under way
+collects its next batches meanwhile: a producer waits for the disk time of its own partition only.
 """
 
 import asyncio
 
 from fencelog.broker.partitions.partition import Partition
-from fencelog.errors import StorageError
 from fencelog.types import Offset
 
 
 class LogFlusher:
-    """The only caller of ``PartitionStore.write`` and ``sync`` while the broker serves."""
+    """Decides when partitions are written and synced while the broker serves."""
 
     def __init__(self, *, sync: bool) -> None:
         """``sync``: whether an acknowledgement waits for stable storage (D1)."""
@@ -27,8 +26,8 @@ class LogFlusher:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def dirty(self, partition: Partition) -> None:
-        """Something was appended to this partition."""
+    def enqueue(self, partition: Partition) -> None:
+        """Flush this partition in the next round: something was appended to it."""
         self._dirty[partition] = None
         if not self._ended:
             self._idle.clear()
@@ -65,18 +64,9 @@ class LogFlusher:
         await self._idle.wait()
 
     async def _flush(self, partition: Partition, syncs: asyncio.TaskGroup) -> None:
-        if partition.failure is not None:
+        end_offset = await partition.write()
+        if end_offset is None:
             return
-        tail = partition.log.take_unflushed()
-        if not tail:
-            return
-        end_offset = tail[-1].end_offset
-        try:
-            await partition.store.write(tail)
-        except StorageError as error:
-            partition.fail(error)
-            return
-        partition.log.written(end_offset)
         if self._sync:
             self._syncing.add(partition)
             syncs.create_task(self._sync_one(partition, end_offset))
@@ -85,11 +75,7 @@ class LogFlusher:
 
     async def _sync_one(self, partition: Partition, end_offset: Offset) -> None:
         try:
-            await partition.store.sync()
-        except StorageError as error:
-            partition.fail(error)
-        else:
-            if partition.failure is None:
+            if await partition.sync():
                 partition.flushed(end_offset)
         finally:
             self._syncing.discard(partition)

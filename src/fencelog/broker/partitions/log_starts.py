@@ -1,4 +1,4 @@
-"""Where logs begin: retention and DeleteRecords raise it, of many partitions at once (D4)."""
+"""Log start offsets: retention and DeleteRecords raise them, of many partitions at once (D4)."""
 
 from collections.abc import Callable, Mapping
 
@@ -8,17 +8,7 @@ from fencelog.storage.directory import DataDirectory
 from fencelog.types import Offset
 
 
-async def sync(partition: Partition) -> None:
-    """Bring what is written to stable storage; where that fails the partition is out of service."""
-    if partition.failure is not None:
-        return
-    try:
-        await partition.store.sync()
-    except StorageError as error:
-        partition.fail(error)
-
-
-async def begin_at(
+async def advance_starts(
     directory: DataDirectory,
     starts: Mapping[Partition, Offset],
     is_open: Callable[[Partition], bool],
@@ -33,8 +23,8 @@ async def begin_at(
     for partition, start in starts.items():
         if start <= partition.log.log_start_offset:
             continue
-        if partition.store.recovery_point < start:
-            await sync(partition)
+        if partition.recovery_point < start:
+            await partition.sync()
         if partition.failure is None:
             ready[partition] = start
         else:
@@ -45,11 +35,10 @@ async def begin_at(
     for partition, start in ready.items():
         if not is_open(partition):
             continue  # deleted meanwhile
-        gone = partition.log.advance_start(start)
-        partition.purgatory.wake_readers()
+        gone = partition.advance_start(start)
         if isinstance(gone, list) and gone:
             try:
-                await partition.store.delete_segments_below(start)
+                await partition.delete_segments_below(start)
             except StorageError as error:
                 failed[partition] = error
     return failed

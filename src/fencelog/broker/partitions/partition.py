@@ -1,76 +1,355 @@
-"""One partition in service: its log (rules), its files (store) and who waits on it."""
+"""A replica of a partition: its log (rules), its files (store), its waits and its role.
+
+Whatever changes a partition goes through one method here, which also takes the steps that follow
+from the change: an append is queued for the flusher, markers are replayed by the coordinator whose
+records they end, the high watermark moves as the role says, and waits are woken.
+"""
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from fencelog.broker.partitions.purgatory import Purgatory
+from fencelog.broker.observer import Observer
+from fencelog.broker.partitions.purgatory import Done, Purgatory
+from fencelog.broker.partitions.role import Role
 from fencelog.errors import ErrorCode, NotLeaderError, StorageError
+from fencelog.log.compaction_round import CompactionNeed, Round
 from fencelog.log.config import LogConfig
 from fencelog.log.partition_log import PartitionLog
-from fencelog.log.values import Appended, MarkerToWrite, Rejected
+from fencelog.log.values import (
+    AbortedTransaction,
+    Appended,
+    Duplicate,
+    Isolation,
+    MarkerToWrite,
+    Rejected,
+)
+from fencelog.log.verification import VerificationGuard
+from fencelog.storage.clean_stop import CleanStop
+from fencelog.storage.compaction import Compaction
 from fencelog.storage.partition_store import PartitionStore
-from fencelog.types import Offset, TopicId, TopicPartition
+from fencelog.types import Offset, TimestampMs, TopicId, TopicPartition
+from fencelog.wire.batch import BatchHeader, read_header
 
 log = logging.getLogger(__name__)
 
+NO_RECORDS = memoryview(b"")
 
-@dataclass(slots=True, eq=False)
+
+class Fetched(NamedTuple):
+    """What a read found: whole batches, and where the log began and ended when it was asked."""
+
+    error: ErrorCode
+    high_watermark: Offset = Offset(-1)
+    last_stable_offset: Offset = Offset(-1)
+    log_start_offset: Offset = Offset(-1)
+    records: memoryview = NO_RECORDS
+    aborted: Sequence[AbortedTransaction] = ()
+    """The aborted transactions in ``records``; only for a transactional reader (E10)."""
+
+
 class Partition:
-    """The three parts of a partition that a handler meets together."""
+    """One replica in service. ``log`` is there to be read; every change has a method here."""
 
-    name: TopicPartition
-    topic_id: TopicId
-    log: PartitionLog
-    store: PartitionStore
-    purgatory: Purgatory = field(init=False)
-    stamps_on_append: bool = field(init=False)
-    """Whether the broker sets the timestamps (LogAppendTime)."""
-    is_compacted: bool = field(init=False)
-    """Whether every record must have a key."""
-    failure: Exception | None = None
-    marked: Callable[[Sequence[MarkerToWrite]], None] = field(default=lambda _markers: None)
-    """Who follows the transactions that end here: a coordinator whose records are in this log."""
+    __slots__ = (
+        "_enqueue",
+        "_observer",
+        "_purgatory",
+        "_role",
+        "_store",
+        "add_reader",
+        "committed",
+        "failure",
+        "is_compacted",
+        "log",
+        "markers_appended",
+        "name",
+        "remove_reader",
+        "stamps_on_append",
+        "topic_id",
+        "when_committed",
+    )
 
-    def __post_init__(self) -> None:
-        """Waits start from what recovery found durable."""
-        self.purgatory = Purgatory(self.log.high_watermark)
-        self.reconfigure(self.log.config)
+    def __init__(
+        self,
+        name: TopicPartition,
+        topic_id: TopicId,
+        partition_log: PartitionLog,
+        store: PartitionStore,
+        *,
+        role: Role,
+        enqueue: Callable[["Partition"], None],
+        observer: Observer | None,
+    ) -> None:
+        """``enqueue`` tells the flusher that there is something to write."""
+        self.name = name
+        self.topic_id = topic_id
+        self.log = partition_log
+        self.failure: Exception | None = None
+        """Why no write is taken here any more."""
+        self.markers_appended: Callable[[Sequence[MarkerToWrite]], None] | None = None
+        """Replays markers in the coordinator whose records are in this log."""
+        self._store = store
+        self._role = role
+        self._enqueue = enqueue
+        self._observer = observer
+        self._purgatory = Purgatory(partition_log.high_watermark)
+        # The waits are the purgatory's own methods: a request calls them once for each partition.
+        self.when_committed: Callable[[Offset, Done], None] = self._purgatory.when_committed
+        self.committed = self._purgatory.committed
+        self.add_reader = self._purgatory.add_reader
+        self.remove_reader = self._purgatory.remove_reader
+        self.reconfigure(partition_log.config)
 
     def reconfigure(self, config: LogConfig) -> None:
-        """The topic's settings changed."""
+        """Take the topic's new settings."""
         self.log.reconfigure(config)
         self.stamps_on_append = config.message_timestamp_type == "LogAppendTime"
+        """Whether the broker sets the timestamps."""
         self.is_compacted = "compact" in config.cleanup_policy
+        """Whether every record must have a key."""
+
+    # -- appending -----------------------------------------------------------------------------
+
+    def append(
+        self,
+        batch: memoryview,
+        header: BatchHeader,
+        *,
+        now_ms: int,
+        guard: VerificationGuard | None = None,
+    ) -> Appended | Duplicate | Rejected:
+        """Append a producer's batch, whose form and CRC are checked (E2 to E6, E14)."""
+        outcome = self.log.append(batch, header, now_ms=now_ms, guard=guard)
+        if isinstance(outcome, Appended):
+            self._enqueue(self)
+            if self._observer is not None:
+                self._observer.appended(self.name, outcome.base_offset, outcome.end_offset)
+        elif self._observer is not None and isinstance(outcome, Rejected):
+            self._observer.rejected(self.name, header.producer_id, outcome.error)
+        return outcome
+
+    def append_records(
+        self, batch: memoryview, *, now_ms: int, guard: VerificationGuard | None = None
+    ) -> Appended | Duplicate | Rejected:
+        """Append records of a coordinator, which no limit for clients holds back."""
+        outcome = self.log.append(
+            batch, read_header(batch), now_ms=now_ms, guard=guard, internal=True
+        )
+        if isinstance(outcome, Appended):
+            self._appended(outcome)
+        return outcome
 
     def append_markers(
         self, markers: Sequence[MarkerToWrite], *, now_ms: int
     ) -> Appended | Rejected:
-        """End transactions here, all of them or none, and tell who follows."""
+        """End transactions here, all of them or none (V6)."""
         outcome = self.log.append_markers(markers, now_ms=now_ms)
-        if isinstance(outcome, Appended):
-            self.marked(markers)
+        if isinstance(outcome, Rejected):
+            if self._observer is not None:
+                for marker in markers:
+                    self._observer.rejected(self.name, marker.producer_id, outcome.error)
+            return outcome
+        if self.markers_appended is not None:
+            self.markers_appended(markers)
+        self._appended(outcome)
+        if self._observer is not None:
+            self._observer.markers_appended(self.name, markers)
         return outcome
 
+    def refuse(self, header: BatchHeader, error: ErrorCode) -> None:
+        """Note that a producer's batch was refused before it came to ``append``.
+
+        Where its producer is unknown here, no later batch of it is stored before this one (E13).
+        """
+        self.log.refused(header)
+        if self._observer is not None:
+            self._observer.rejected(self.name, header.producer_id, error)
+
+    def roll_if_due(self, now_ms: int) -> None:
+        """Begin a new segment where the active one is due by age."""
+        end_offset = self.log.log_end_offset
+        if self.log.roll_if_due(now_ms):
+            self._appended(Appended(end_offset, end_offset))
+
+    def _appended(self, outcome: Appended) -> None:
+        self._enqueue(self)
+        if self._observer is not None:
+            self._observer.appended(self.name, outcome.base_offset, outcome.end_offset)
+
+    # -- writing and syncing: the flusher, checkpoints and a clean stop ------------------------
+
+    @property
+    def recovery_point(self) -> Offset:
+        """Everything below is on stable storage."""
+        return self._store.recovery_point
+
+    async def write(self) -> Offset | None:
+        """Write what was appended since the last write; None where there is nothing to flush.
+
+        Return where it ends. A failed write takes the partition out of service (D2).
+        """
+        if self.failure is not None:
+            return None
+        unflushed = self.log.take_unflushed()
+        if not unflushed:
+            return None
+        end_offset = unflushed[-1].end_offset
+        try:
+            await self._store.write(unflushed)
+        except StorageError as error:
+            self.fail(error)
+            return None
+        self.log.written(end_offset)
+        return end_offset
+
+    async def sync(self) -> bool:
+        """Bring what is written to stable storage; False where the partition is out of service.
+
+        A failed sync takes it out of service (D2).
+        """
+        if self.failure is not None:
+            return False
+        try:
+            await self._store.sync()
+        except StorageError as error:
+            self.fail(error)
+        return self.failure is None
+
     def flushed(self, end_offset: Offset) -> None:
-        """All below ``end_offset`` is durable in the mode in force: move HW and wake who waits."""
+        """All below ``end_offset`` is durable in the mode in force (D1): see what that commits."""
+        if self.failure is not None:
+            return
         self.log.flushed(end_offset)
-        self.purgatory.advance(self.log.high_watermark)
+        if self._observer is not None:
+            self._observer.flushed(self.name, end_offset)
+        self._advance(self._role.flushed(end_offset))
+
+    def _advance(self, high_watermark: Offset) -> None:
+        self.log.advance_high_watermark(high_watermark)
+        if self._observer is not None:
+            self._observer.high_watermark_moved(self.name, self.log.high_watermark)
+        self._purgatory.advance(self.log.high_watermark)
 
     def fail(self, error: StorageError) -> None:
         """A write or sync failed: nothing is acknowledged from here again (D2)."""
         if self.failure is not None:
             return  # of a deleted partition, say, whose files are closed
         log.error("%s is out of service for writes: %s", self.name, error)
+        self._end_service(error)
+
+    def remove(self) -> None:
+        """The topic was deleted: whoever waits is told."""
+        self._end_service(NotLeaderError(f"{self.name} was deleted"))
+
+    def _end_service(self, error: Exception) -> None:
         self.failure = error
         self.log.failed()
-        self.purgatory.fail(error)
+        if self._observer is not None:
+            self._observer.failed(self.name, error)
+        self._purgatory.fail(error)
 
-    def removed(self) -> None:
-        """The topic was deleted: whoever waits is told."""
-        self.failure = NotLeaderError(f"{self.name} was deleted")
-        self.log.failed()
-        self.purgatory.fail(self.failure)
+    # -- reading -------------------------------------------------------------------------------
+
+    async def read(
+        self, offset: Offset, max_bytes: int, isolation: Isolation, *, at_least_one: bool = True
+    ) -> Fetched:
+        """Read whole batches from ``offset`` on, up to what the isolation may see (F6).
+
+        The first batch comes whole even above ``max_bytes``; with ``at_least_one`` false nothing is
+        read where ``max_bytes`` is 0 or less. Raises CorruptionError and StorageError.
+        """
+        partition_log = self.log
+        plan = partition_log.read(offset, max(max_bytes, 0), isolation)
+        # Read before the data: what the answer says of the log must be no older than its records.
+        ends = (
+            partition_log.high_watermark,
+            partition_log.last_stable_offset,
+            partition_log.log_start_offset,
+        )
+        if isinstance(plan, ErrorCode):
+            return Fetched(plan, *ends)
+        records = NO_RECORDS
+        if not plan.is_empty and (max_bytes > 0 or at_least_one):
+            records = await self._store.read(plan)
+        aborted: Sequence[AbortedTransaction] = ()
+        if isolation is Isolation.TRANSACTIONAL and records:
+            aborted = partition_log.aborted_transactions(plan.offset, _end_of(records))
+        return Fetched(ErrorCode.NONE, *ends, records, aborted)
+
+    def end_offset(self, isolation: Isolation) -> Offset:
+        """Where a reader of this isolation finds the end (F6)."""
+        match isolation:
+            case Isolation.TRANSACTIONAL:
+                return self.log.last_stable_offset
+            case Isolation.REPLICATED:
+                return self.log.high_watermark
+            case Isolation.TAIL:
+                return self.log.log_end_offset
+
+    async def find_timestamp(
+        self, timestamp: TimestampMs, isolation: Isolation
+    ) -> tuple[Offset, TimestampMs] | None:
+        """Return offset and timestamp of the first record at or after a timestamp, if any.
+
+        Raises CorruptionError, StorageError, and WireError for a batch that cannot be opened.
+        """
+        return await self._store.find_timestamp(timestamp, isolation)
+
+    # -- upkeep --------------------------------------------------------------------------------
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether committed records are not on stable storage yet (``os`` mode)."""
+        return self._store.recovery_point < self.log.high_watermark
+
+    def compaction_need(self, first_dirty: Offset, now_ms: int) -> CompactionNeed:
+        """Say what a round of compaction from ``first_dirty`` on would do (D4)."""
+        return self.log.compaction_need(first_dirty, self._store.recovery_point, now_ms)
+
+    def compaction(self, compaction_round: Round, goes_on: Callable[[], bool]) -> Compaction:
+        """Prepare a round of compaction of this partition's files."""
+        return Compaction(self._store, compaction_round, goes_on)
+
+    def compacted(self) -> None:
+        """Files were swapped: whoever waits for more finds it in another one now."""
+        self._purgatory.wake_readers()
+
+    def fail_with_store(self, error: StorageError) -> bool:
+        """Take the partition out of service where its files have failed for good; tell whether."""
+        if self._store.failure is None:
+            return False
+        self.fail(error)
+        return True
+
+    def advance_start(self, offset: Offset) -> list[Offset] | ErrorCode:
+        """Begin the log at ``offset`` (D4); return the segments that are to be deleted for it."""
+        gone = self.log.advance_start(offset)
+        self._purgatory.wake_readers()
+        return gone
+
+    async def close(self, *, clean: bool) -> CleanStop | None:
+        """Close the files; ``clean`` syncs all of them, so that the next start may trust them.
+
+        Return how a clean stop left them. Raises StorageError where that fails: the partition does
+        not count as cleanly stopped then.
+        """
+        await self._store.close(clean=clean)
+        return self._store.clean_stop
+
+    async def delete_segments_below(self, offset: Offset) -> None:
+        """Remove the files of segments below a stored log start. Raises StorageError."""
+        await self._store.delete_segments_below(offset)
+
+
+def _end_of(records: memoryview) -> Offset:
+    """Return the offset that follows the last batch in these bytes."""
+    end, position = Offset(0), 0
+    while position < len(records):
+        header = read_header(records, position)
+        end = header.next_offset
+        position += header.size
+    return end
 
 
 def failure_code(error: Exception) -> ErrorCode:

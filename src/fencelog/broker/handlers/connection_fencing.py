@@ -1,0 +1,26 @@
+"""Stale-connection fencing: a transactional request on a connection that its producer replaced."""
+
+from fencelog.broker.context import Broker
+from fencelog.broker.network.connection import Request
+from fencelog.errors import WireError
+from fencelog.types import ProducerEpoch, ProducerId
+from fencelog.wire.api_versions import ApiKey
+
+
+def refuse_stale_connection(
+    broker: Broker, request: Request, producer_id: int, producer_epoch: int
+) -> None:
+    """Close a connection that its producer has replaced by a newer one (E14).
+
+    Raises WireError. No error code fits: a client would repeat a retriable one on this connection,
+    and take any other for the outcome of its transaction. A client that has given the connection up
+    does not notice that it is closed; any other opens a new one and sends the request again.
+    """
+    key = ApiKey(request.header.api_key)
+    number = request.connection.number
+    producer = ProducerId(producer_id), ProducerEpoch(producer_epoch)
+    if producer_id >= 0 and not broker.stale_connections.accepts(*producer, key, number):
+        raise WireError(
+            f"{key.name} of producer {producer_id} (epoch {producer_epoch}) on a connection that is"
+            " older than the one that it uses now"
+        )

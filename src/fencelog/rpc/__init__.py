@@ -1,0 +1,1 @@
+"""Requests to a broker, from a client or from another broker."""

@@ -1,0 +1,155 @@
+"""A broker node in a thread with its own event loop, from its start to its kill."""
+
+import asyncio
+import math
+import shutil
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, TypeVar, cast
+from weakref import WeakSet
+
+from fencelog.adapters.file_disk import FileDisk, FileDiskFile
+from fencelog.adapters.sqlite_metadata import SqliteMetadata
+from fencelog.adapters.system_clock import SystemClock, SystemRandom
+from fencelog.broker.config import BrokerConfig
+from fencelog.broker.dispatch import Dispatcher
+from fencelog.client.loop_thread import LoopThread
+from fencelog.coordination.group.model import Leaver
+from fencelog.coordination.shard import Decision
+from fencelog.coordination.transaction.records import read_key
+from fencelog.coordination.transaction.shard import TransactionShard
+from fencelog.node import METADATA_FILE, Node, Ports
+from fencelog.testing.held_requests import Held, HoldingServer
+from fencelog.types import Instant
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+SETTLE_TIMEOUT_S = 10.0
+POLL_S = 0.001
+END_TIMEOUT_S = 10.0
+
+
+class _Disk(FileDisk):
+    """A disk that closes the files of a killed broker, as the kernel does for a process.
+
+    It syncs nothing: the page cache survives a kill, and a test should not wait for the disk.
+    """
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self._files: WeakSet[FileDiskFile] = WeakSet()
+
+    async def open(self, path: str, *, create: bool = False) -> FileDiskFile:
+        """Open a file that ``abandon`` will close."""
+        file = await super().open(path, create=create)
+        self._files.add(file)
+        return file
+
+    def submit(self, function: Callable[[T], R], argument: T) -> "asyncio.Future[R]":
+        """Run the removal of a directory; complete every sync at once."""
+        removes = function is shutil.rmtree
+        if removes:
+            return super().submit(function, argument)
+        done: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        done.set_result(cast(R, None))
+        return done
+
+    async def abandon(self) -> None:
+        """Close every file without writing or syncing."""
+        for file in list(self._files):
+            await file.close()
+        self.close()
+
+
+class NodeThread:
+    """A running broker. All its tasks run in its own loop, so that all can be cancelled."""
+
+    def __init__(self, config: BrokerConfig, holds: Sequence[Held]) -> None:
+        """Start the broker. Raises CorruptionError or StorageError for an unusable directory."""
+        self._config = config
+        self._holds = holds
+        self._open = AsyncExitStack()
+        self._server: HoldingServer | None = None
+        self._thread = LoopThread("fencelog-broker", _no_farewell)
+        try:
+            self.run(self._start())
+        except BaseException:
+            self.end()
+            raise
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the broker's loop and wait for it."""
+        return self._thread.run(work)
+
+    def end(self) -> None:
+        """End the broker as ``kill -9`` does: it writes, syncs and answers nothing more.
+
+        Raises the error of a background task that had failed before.
+        """
+        try:
+            self.run(self._end())
+        finally:
+            self._thread.close()
+
+    async def expire_transaction(self, transactional_id: str) -> bool:
+        """End an open transaction as its timeout does (E12); False if none is open."""
+        broker = self._node.broker
+        wall_ms = broker.clock.now_ms()
+
+        def rule(shard: TransactionShard, _now: Instant) -> Decision[bool]:
+            every = shard.expire(Instant(math.inf), wall_ms).records
+            late = tuple(each for each in every if read_key(each.key) == transactional_id)
+            return Decision(late, bool(late))
+
+        return await broker.transactions.decide(transactional_id, rule)
+
+    async def expire_members(self, group: str, member_ids: Sequence[str]) -> None:
+        """Remove members from their group, as a session timeout does; the others rebalance."""
+        leavers = tuple(Leaver(each) for each in member_ids)
+        await self._node.broker.group_requests.leave(group, leavers)
+
+    async def settled(self) -> None:
+        """Wait until every decided transaction is complete, so that readers see its outcome."""
+        broker = self._node.broker
+        async with asyncio.timeout(SETTLE_TIMEOUT_S):
+            for runtime in (broker.transactions, broker.versioned):
+                for loaded in runtime.loaded():
+                    # Also above the high watermark: such a decision is about to be committed.
+                    log = loaded.partition.log
+                    while loaded.shard.outstanding_markers(log.log_end_offset):  # noqa: ASYNC110 - there is no event for it
+                        await asyncio.sleep(POLL_S)
+
+    async def _start(self) -> None:
+        config = self._config
+        disk = _Disk(config.data_dir)
+        self._open.push_async_callback(disk.abandon)
+        metadata = await SqliteMetadata.open(Path(config.data_dir) / METADATA_FILE, sync=False)
+        self._open.push_async_callback(metadata.close)
+        ports = Ports(disk=disk, metadata=metadata, clock=SystemClock(), random=SystemRandom())
+        self._node = Node(config, ports, new_server=self._new_server)
+        await self._node.start()
+
+    def _new_server(self, config: BrokerConfig, dispatch: Dispatcher) -> HoldingServer:
+        self._server = HoldingServer(config, dispatch, self._holds)
+        return self._server
+
+    async def _end(self) -> None:
+        failure = None
+        if self._server is not None:
+            failure = self._node.failure()
+            await self._server.abort()  # it awaits nothing: no other task runs in between
+        me = asyncio.current_task()
+        async with asyncio.timeout(END_TIMEOUT_S):
+            while left := asyncio.all_tasks() - {me}:
+                for task in left:
+                    task.cancel()
+                await asyncio.wait(left)
+        await self._open.aclose()
+        if failure is not None:
+            raise failure
+
+
+async def _no_farewell() -> None:
+    """Do nothing: the broker is killed."""

@@ -1,0 +1,90 @@
+"""The rules in force, in a sentence each; ``docs/internals/rules.md`` joins them to the faults."""
+
+from tests.support.faults import ROOT, Fault, everything
+
+PAGE = ROOT / "docs/internals/rules.md"
+RULES = {
+    "D1": "An answer waits for what the mode promises: the sync, or the page cache.",
+    "D2": "After a failed write or sync nothing is acknowledged; recovery rewrites and syncs.",
+    "D3": "Batches are CRC-checked on arrival and in recovery; damage is named, never cut away.",
+    "D4": "Deletion never passes the high watermark, nor compaction the LSO; nothing comes back.",
+    "E1": "Sequences count records, per producer and partition, and wrap to 0.",
+    "E2": "An older epoch is fenced and writes nothing.",
+    "E3": "The next sequence is appended; check and append are one step.",
+    "E4": "A stored batch is answered with its first offset, once that is committed.",
+    "E5": "A gap is out of order; without state any sequence begins, in version 2 only 0.",
+    "E6": "A newer epoch is adopted, with sequence 0 only.",
+    "E7": "The older incarnation is fenced, its transaction aborted first; ids are never reused.",
+    "E8": "A stale generation or member takes no offset along; a pending one is nobody's yet.",
+    "E9": "The states are a table; no client writes to internal topics.",
+    "E10": "An open transaction holds the LSO back; aborted records are never shown.",
+    "E11": "A crash between output and offsets harms nobody where both are in a transaction.",
+    "E12": "A transaction past its timeout is aborted under a new epoch.",
+    "E13": "A lost answer leaves one copy; a batch in flight never overtakes a failed one.",
+    "E14": "A delayed request of one transaction never touches the next one.",
+    "E15": "Recovery rebuilds producers and transactions from the log alone.",
+    "E16": "Markers follow committed decisions only; answers wait for what they reveal.",
+    "E17": "A lower coordinator epoch is refused; deleted partitions count as done.",
+    "F2": "A record is committed once it is durable here; the high watermark ends there.",
+    "F5": "A producer waits for the commit (acks=all), or is answered at once.",
+    "F6": "A reader sees up to the LSO, the high watermark or the written end, as it asked.",
+    "F7": "The leader epochs and where they began are stored with the log.",
+    "V1": "A commit succeeds only if every named producer is in the open incarnation.",
+    "V2": "A new run takes over; earlier ones are fenced.",
+    "V3": "A repeated version does nothing; another fingerprint, an old or a far one is refused.",
+    "V4": "Another query may not use the app unless it takes over.",
+    "V5": "A producer is enlisted durably before it writes; its marker drops its state.",
+    "V6": "All markers of a transaction on a partition are one append, or none.",
+    "V7": "The timeout runs from the last join or renewal.",
+    "V8": "Versioned transactions have a schema and a topic of their own.",
+    "S1": "The columns are those of Spark's Kafka connector, in pure Python.",
+    "S2": "A replay sees the same input; a write returns when all is acknowledged.",
+    "S3": "A batch is one transaction; a repeated batch writes nothing.",
+    "S4": "An attempt that the commit does not name is aborted.",
+    "S5": "A second driver fences the first.",
+    "S6": "Progress is a consumer group's; lost records stop the query.",
+    "S7": "The same job runs locally and on a cluster.",
+}
+
+# Rules that are seen to hold by a test, without a line that one could take out by itself.
+SEEN = {
+    "E11": [
+        "tests/proofs/test_orders.py::"
+        "test_a_crash_within_a_transaction_neither_doubles_nor_loses_records"
+    ],
+    "E15": [
+        "tests/unit/storage/test_recovery.py::test_side_files_are_not_trusted_after_an_unclean_stop"
+    ],
+    "S1": ["tests/spark/test_batch.py::test_the_columns_are_those_of_sparks_kafka_connector"],
+    "S2": [
+        "tests/spark/test_crashes.py::test_no_death_of_a_driver_or_task_loses_or_doubles_a_record"
+    ],
+    "S6": ["tests/spark/test_stream.py::test_lost_records_stop_the_stream_unless_told_otherwise"],
+    "S7": ["tests/spark/test_crashes.py::test_a_killed_executor_changes_nothing"],
+}
+
+
+def table() -> list[str]:
+    """The rows that join rules, the faults that break them, and who finds those."""
+    faults = everything()
+    lines = ["| rule | says | fault | in | found by |", "|---|---|---|---|---|"]
+    for rule, says in RULES.items():
+        rows = [_row(each) for each in faults if rule in each.rules]
+        rows += [f" | | `{test}` |" for test in SEEN.get(rule, [])]
+        for number, row in enumerate(rows):
+            lines.append(f"| **{rule}** | {says} | {row}" if number == 0 else f"| | | {row}")
+    return lines
+
+
+def _row(fault: Fault) -> str:
+    files = ", ".join(f"`{each.removeprefix('src/fencelog/')}`" for each in fault.files)
+    kinds = dict.fromkeys(each.kind for each in fault.finders if each.kind != "test")
+    finders = ", ".join([*(f"`{test}`" for test in fault.arguments("test")), *kinds])
+    patch = f"[{fault.name}](../../tests/faults/{fault.name}.patch)"
+    return f"{patch} | {files} | {finders} |"
+
+
+def tests_named() -> set[str]:
+    """Every test that a rule or a fault names."""
+    of_faults = {test for each in everything() for test in each.arguments("test")}
+    return of_faults.union(*SEEN.values())

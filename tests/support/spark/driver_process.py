@@ -1,0 +1,50 @@
+"""A Spark driver as a process, to be watched and killed: the module ``driver`` with a job."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent.parent
+PYTHONPATH = f"{ROOT}:{ROOT / 'src'}"
+
+
+class DriverProcess:
+    """A Spark driver in a process group of its own."""
+
+    def __init__(self, job: Mapping[str, object], stderr: Path) -> None:
+        """Start it."""
+        self._stderr = stderr
+        with stderr.open("wb") as file:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.support.spark.driver", json.dumps(job)],
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": PYTHONPATH},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=file,
+                start_new_session=True,
+            )
+
+    @property
+    def status(self) -> int | None:
+        """Its exit status, None while it runs."""
+        return self._process.poll()
+
+    @property
+    def stderr(self) -> str:
+        """The end of what it wrote."""
+        return self._stderr.read_text(errors="replace")[-4_000:]
+
+    def kill(self) -> None:
+        """SIGKILL its Python and its JVM at once; its Python workers become orphans."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def end(self, deadline_s: float) -> int:
+        """Wait until it ends by itself and return its status."""
+        return self._process.wait(deadline_s)
