@@ -200,7 +200,7 @@ class Group:
                 member.syncing = None
         soft.cancel_syncs()
         soft.is_initial = soft.state is GroupState.EMPTY
-        soft.has_newcomers = False
+        soft.has_new_members = False
         soft.move(GroupState.PREPARING)
         if soft.is_initial:
             delay_s = self._limits.initial_delay_s
@@ -226,9 +226,9 @@ class Group:
     def join_due(self, step: Step) -> None:
         """The time to join is up: extend the initial delay, or begin with those who have joined."""
         soft = self.soft
-        if soft.is_initial and soft.has_newcomers and soft.grace_s > 0:
+        if soft.is_initial and soft.has_new_members and soft.grace_s > 0:
             delay_s = min(self._limits.initial_delay_s, soft.grace_s)
-            soft.has_newcomers = False
+            soft.has_new_members = False
             soft.grace_s -= delay_s
             self._wait_for_joins(step, delay_s)
         else:

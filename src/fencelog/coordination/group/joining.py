@@ -64,8 +64,8 @@ def join(
 
 
 def _exceeds_limits(group: Group, request: JoinRequest, limits: GroupLimits) -> bool:
-    is_newcomer = not request.member_id and request.instance_id not in group.soft.instances
-    if is_newcomer and len(group.soft.members) + len(group.soft.pending) >= limits.members_max:
+    is_new = not request.member_id and request.instance_id not in group.soft.instances
+    if is_new and len(group.soft.members) + len(group.soft.pending) >= limits.members_max:
         return True
     others = sum(
         each.size for each in group.soft.members.values() if each.member_id != request.member_id

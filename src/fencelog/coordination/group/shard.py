@@ -4,7 +4,7 @@ What is durable changes in ``replay`` only: committed offsets (``OffsetTable``),
 its generation, protocol, leader and members with their subscriptions and assignments
 (``StoredGroup``). Everything else of a group is soft (``SoftState``): who has joined the rebalance
 under way, sessions, requests that wait, deadlines. Rules change it while they decide, which is safe
-because a shard whose append fails is thrown away with all of it.
+because a shard whose append fails is dropped with all of it.
 """
 
 from collections.abc import Collection, Mapping

@@ -1,7 +1,7 @@
 """The soft state of a group in service: who has joined, sessions, requests that wait, deadlines.
 
 No record holds it. Rules change it while they decide, before their records are safe, which does no
-harm: a shard whose append fails is thrown away with all of it. A load makes it anew from the stored
+harm: a shard whose append fails is dropped with all of it. A load makes it anew from the stored
 group, and each member's session begins with the load. What must outlast the shard is in
 ``metadata.StoredGroup``, and changes in the shard's ``replay`` only.
 """
@@ -91,8 +91,8 @@ class SoftState:
         it, and makes the soft state anew for any other record."""
         self.is_initial = False
         """The rebalance under way is the first after EMPTY: it waits for its full delay."""
-        self.has_newcomers = False
-        """Somebody has joined since the initial delay was last extended."""
+        self.has_new_members = False
+        """A member has joined since the initial delay was last extended."""
         self.grace_s = 0.0
         """Seconds by which the initial delay may still be extended."""
         self._group = group
@@ -187,7 +187,7 @@ class SoftState:
         due = Instant(now + NEW_MEMBER_TIMEOUT_S)
         self._timers.set(Alarm(SESSION, self._group, member.member_id), due)
         if self.state is GroupState.PREPARING and self.is_initial:
-            self.has_newcomers = True
+            self.has_new_members = True
 
     def remove(self, member: Member) -> None:
         """Remove a member; its requests must have been answered."""
