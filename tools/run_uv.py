@@ -79,7 +79,7 @@ def main(arguments: list[str]) -> None:
     listing = _output(sys.executable, "-m", "pip", "config", "list", env=os.environ)
     pip = options(listing)
     env = environment(pip, os.environ)
-    cache = _output(str(UV), "cache", "dir", env=env)
+    cache = _output(str(UV), "cache", "dir", "--color", "never", env=env)
     if not cache or not _writable(cache):
         env["UV_CACHE_DIR"] = str(Path(__file__).parent.parent / ".cache" / "uv")
     if pip.get("no-index", "false").lower() in {"1", "true", "yes", "on"}:

@@ -55,9 +55,10 @@ def test_where_the_users_cache_cannot_be_written_the_cache_is_in_the_checkout(
 ) -> None:
     (tmp_path / "file").touch()
     env = {name: value for name, value in os.environ.items() if name != "UV_CACHE_DIR"}
+    env["FORCE_COLOR"] = "1"  # which would be in the path
     for cache, used in (("file", ROOT / ".cache/uv"), ("folder", tmp_path / "folder/uv")):
         run = subprocess.run(
-            [sys.executable, ROOT / "tools/run_uv.py", "cache", "dir"],
+            [sys.executable, ROOT / "tools/run_uv.py", "cache", "dir", "--color", "never"],
             env=env | {"XDG_CACHE_HOME": str(tmp_path / cache)},
             capture_output=True,
             text=True,
