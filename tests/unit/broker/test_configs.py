@@ -89,7 +89,7 @@ def test_a_setting_shows_every_place_that_makes_it_the_one_in_force_first(world:
                 ("log.retention.ms", "8000", 2),
                 ("log.retention.ms", "7000", 3),
                 ("log.retention.ms", "5000", 4),
-                ("log.retention.ms", "604800000", 5),
+                ("log.retention.hours", "168", 5),
             ]
             assert (await describe(peer))["cleanup.policy"].config_type == 7
             everywhere_set = await describe(peer, "", BROKER)
