@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from fencelog.settings.given import ConfigError, Given
+from fencelog.settings.given import Given
 from fencelog.settings.joined import Joined
 
 PLAINTEXT = "PLAINTEXT"
@@ -77,15 +77,3 @@ def _protocols(mapped: Given | None) -> dict[str, str]:
             raise mapped.refused(f"{part.strip()!r} is not NAME:PROTOCOL, as INTERNAL:PLAINTEXT")
         protocols[name] = protocol
     return protocols
-
-
-def address(text: str, flag: str) -> tuple[str, int]:
-    """The host and port of a flag's ``HOST:PORT``, also ``PLAINTEXT://HOST:PORT``, ``[::1]:PORT``.
-
-    Port 0 is any free one. Raises ConfigError.
-    """
-    given = Given("listeners", text, flag, "")
-    found = listener_of(Joined(given={"listeners": {"listeners": given}}), "listeners")
-    if found is None:
-        raise ConfigError(f"{flag}: nothing")
-    return found.host, found.port

@@ -4,12 +4,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from fencelog.settings.kinds import (
-    DAY_MS,
-    HOUR_MS,
     INT32_MAX,
     INT64_MAX,
-    MINUTE_MS,
-    SECOND_MS,
     UNIT_MS,
     Kind,
     Unit,
@@ -130,24 +126,3 @@ def broker(
     """A setting of the broker, which it is started with and keeps."""
     names = tuple(Alias(name, kind) for name in (key, *aliases))
     return Setting("", names, default, text, effect)
-
-
-def plainly(value: object, kind: Kind) -> str:
-    """A value as a person would say it: ``7 days``, ``1 GiB``, ``none`` for what bounds nothing."""
-    if isinstance(kind, Whole) and isinstance(value, int):
-        if kind.unit and value in (-1, INT64_MAX):
-            return "none"
-        if kind.unit == "bytes":
-            return _in_units(value, ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")))
-        if kind.unit:
-            units = ((DAY_MS, "days"), (HOUR_MS, "h"), (MINUTE_MS, "min"), (SECOND_MS, "s"))
-            return _in_units(value * _scale(kind), units)
-    return kind.show(value)
-
-
-def _in_units(value: int, units: tuple[tuple[int, str], ...]) -> str:
-    for size, name in units:
-        if value and value % size == 0:
-            count = value // size
-            return f"{count} {'day' if (count, name) == (1, 'days') else name}"
-    return str(value)

@@ -138,8 +138,7 @@ TOPIC_SETTINGS = (
         "group.fence",
         OneOf(("off", "required")),
         "off",
-        "required: only members commit offsets for a group that has had any "
-        "([groups.md](groups.md))",
+        "required: only members commit offsets for a group that ever had members",
     ),
     topic(
         "min.insync.replicas",
@@ -225,7 +224,7 @@ BROKER_SETTINGS = (
         "durability",
         OneOf(("fsync", "os")),
         "fsync",
-        "what an acknowledged record survives; see above",
+        "what an acknowledged record survives: fsync a power cut, os a kill of the broker",
     ),
     broker(
         "listeners",
