@@ -15,7 +15,7 @@ from fencelog.settings.setting import Setting
 from fencelog.settings.table import BROKER_KEYS
 
 
-@dataclass(slots=True)
+@dataclass
 class Joined:
     """What all sources together say."""
 

@@ -1,8 +1,7 @@
 """Kinds of values of settings: how a text is read, what is allowed, and what a refusal says."""
 
 import re
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 INT16_MAX = (1 << 15) - 1
 INT32_MAX = (1 << 31) - 1
@@ -40,8 +39,8 @@ _SIZES: tuple[tuple[tuple[str, ...], str, int], ...] = (
     (("g", "gb", "gib"), "GiB", 1 << 30),
     (("t", "tb", "tib"), "TiB", 1 << 40),
 )
-_WHOLE = re.compile(r"[+-]?[0-9]{1,30}")
-_WITH_UNIT = re.compile(r"(?P<number>[0-9]{1,15}(?:\.[0-9]{1,6})?)\s*(?P<unit>[A-Za-z]+)")
+_WHOLE = r"[+-]?[0-9]{1,30}"
+_WITH_UNIT = r"(?P<number>[0-9]{1,15}(?:\.[0-9]{1,6})?)\s*(?P<unit>[A-Za-z]+)"
 
 
 class Kind(Protocol):
@@ -61,8 +60,7 @@ class Kind(Protocol):
         """The text that ``parse`` reads as this value."""
 
 
-@dataclass(frozen=True, slots=True)
-class Whole:
+class Whole(NamedTuple):
     """A whole number within bounds, in a unit."""
 
     low: int
@@ -86,7 +84,7 @@ class Whole:
     def parse(self, text: str) -> int:
         """Return the number; raises ValueError for anything but digits, or beyond the bounds."""
         text = text.strip()
-        if not _WHOLE.fullmatch(text) or not self.low <= int(text) <= self.high:
+        if not re.fullmatch(_WHOLE, text) or not self.low <= int(text) <= self.high:
             raise ValueError(f"expected {self.expected()}{self._hint(text)}")
         return int(text)
 
@@ -97,9 +95,9 @@ class Whole:
     def _hint(self, text: str) -> str:
         """What the text may have meant, as a further clause of the refusal."""
         bare = text.strip("\"'").replace("_", "").replace(",", "")
-        if bare != text and _WHOLE.fullmatch(bare):
+        if bare != text and re.fullmatch(_WHOLE, bare):
             return f"; write {bare}"
-        match = _WITH_UNIT.fullmatch(bare)
+        match = re.fullmatch(_WITH_UNIT, bare)
         if match is None or not self.unit:
             return ""
         number, unit = float(match["number"]), match["unit"].lower()
@@ -114,11 +112,13 @@ class Whole:
         return ""
 
 
-@dataclass(frozen=True, slots=True)
-class Fraction:
+class Fraction(NamedTuple):
     """A number from 0 to 1."""
 
-    config_type: ClassVar[ConfigType] = "double"
+    @property
+    def config_type(self) -> ConfigType:
+        """Kafka's name of it."""
+        return "double"
 
     def expected(self) -> str:
         """Return the bounds."""
@@ -139,11 +139,13 @@ class Fraction:
         return str(value)
 
 
-@dataclass(frozen=True, slots=True)
-class Truth:
+class Truth(NamedTuple):
     """``true`` or ``false``, in either case as in Kafka."""
 
-    config_type: ClassVar[ConfigType] = "boolean"
+    @property
+    def config_type(self) -> ConfigType:
+        """Kafka's name of it."""
+        return "boolean"
 
     def expected(self) -> str:
         """Return both words."""
@@ -161,8 +163,7 @@ class Truth:
         return "true" if value else "false"
 
 
-@dataclass(frozen=True, slots=True)
-class OneOf:
+class OneOf(NamedTuple):
     """One of some words; ``because`` says why no others."""
 
     words: tuple[str, ...]
@@ -189,13 +190,16 @@ class OneOf:
         return value
 
 
-@dataclass(frozen=True, slots=True)
-class SomeOf:
+class SomeOf(NamedTuple):
     """One or more of some words, with commas between them."""
 
     words: tuple[str, ...]
     because: str = ""
-    config_type: ClassVar[ConfigType] = "list"
+
+    @property
+    def config_type(self) -> ConfigType:
+        """Kafka's name of it."""
+        return "list"
 
     def expected(self) -> str:
         """Return the words."""
@@ -216,8 +220,7 @@ class SomeOf:
         return ",".join(sorted(value))
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(NamedTuple):
     """Any text; what it means is decided where it is used."""
 
     config_type: ConfigType = "string"

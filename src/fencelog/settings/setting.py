@@ -1,6 +1,5 @@
 """What there is to say of one setting, and a value as somebody wrote it."""
 
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from fencelog.settings.kinds import (
@@ -24,8 +23,7 @@ class Alias(NamedTuple):
     kind: Kind
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """A setting of the broker, of a topic, or of a topic with a default in the broker.
 
     The names that a broker's file may use stand in Kafka's order of precedence.

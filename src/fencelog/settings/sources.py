@@ -1,7 +1,6 @@
 """What a file's text, the environment and the flags say, as lists of settings by broker name."""
 
 import re
-import tomllib
 from collections.abc import Mapping
 
 from fencelog.settings.given import ConfigError, Given, Source
@@ -12,7 +11,7 @@ from fencelog.settings.table import BROKER_KEYS
 OWN, KAFKAS = "FENCELOG_", "KAFKA_"
 OTHER_USES = re.compile("FENCELOG_(?:BOOTSTRAP_SERVERS|PYTHON|MAVEN|REWRITE|(?:DEMO|FUZZ)_[A-Z_]+)")
 """Variables of the command line, of this repository's scripts and of its tests."""
-_SERVICE = re.compile(
+_SERVICE = (
     "(?:FENCELOG|KAFKA)_(?:[A-Z0-9_]+_)?"
     "(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|PORT(?:_[0-9]+_(?:TCP|UDP|SCTP)[A-Z_]*)?)"
 )
@@ -39,6 +38,8 @@ def from_properties(text: str, path: str) -> Source:
 
 def from_toml(text: str, path: str) -> Source:
     """Read a TOML file: dotted keys, or tables. Raises ConfigError."""
+    import tomllib
+
     try:
         pairs = _flat(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
@@ -81,9 +82,9 @@ def from_environment(environ: Mapping[str, str]) -> Source:
 
 
 def _is_of_others(name: str, value: str) -> bool:
-    if OTHER_USES.fullmatch(name):
+    if re.fullmatch(OTHER_USES, name):
         return True
-    of_service = _SERVICE.fullmatch(name) is not None
+    of_service = re.fullmatch(_SERVICE, name) is not None
     return of_service and (not name.endswith("_PORT") or "://" in value or "_SERVICE_" in name)
 
 
