@@ -10,6 +10,12 @@ from fencelog.broker.metadata.catalog import GROUP_TOPIC
 from fencelog.errors import ErrorCode
 from fencelog.wire.messages import alter_configs as whole
 from fencelog.wire.messages import incremental_alter_configs as incremental
+from fencelog.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
 from fencelog.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -35,6 +41,16 @@ async def change(
     kind: int = TOPIC,
     dry: bool = False,
 ) -> ErrorCode:
+    return (await changed(peer, *steps, name=name, kind=kind, dry=dry))[0]
+
+
+async def changed(
+    peer: Peer,
+    *steps: tuple[Operation, str, str | None],
+    name: str = "t",
+    kind: int = TOPIC,
+    dry: bool = False,
+) -> tuple[ErrorCode, str]:
     configs = [
         incremental.AlterableConfig(name=key, config_operation=operation, value=value)
         for operation, key, value in steps
@@ -44,7 +60,7 @@ async def change(
     )
     request = incremental.IncrementalAlterConfigsRequest(resources=[resource], validate_only=dry)
     answer = await peer.ask(request, 1, incremental.IncrementalAlterConfigsResponse)
-    return ErrorCode(answer.responses[0].error_code)
+    return ErrorCode(answer.responses[0].error_code), answer.responses[0].error_message or ""
 
 
 async def alter(
@@ -62,10 +78,12 @@ async def alter(
 
 
 async def describe(
-    peer: Peer, name: str = "t", kind: int = TOPIC
+    peer: Peer, name: str = "t", kind: int = TOPIC, *, documentation: bool = False
 ) -> dict[str, DescribeConfigsResourceResult]:
     asked = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
-    request = DescribeConfigsRequest(resources=[asked], include_synonyms=True)
+    request = DescribeConfigsRequest(
+        resources=[asked], include_synonyms=True, include_documentation=documentation
+    )
     answer = await peer.ask(request, 4, DescribeConfigsResponse)
     assert answer.results[0].error_code == ErrorCode.NONE, answer.results[0].error_message
     return {entry.name: entry for entry in answer.results[0].configs}
@@ -97,6 +115,106 @@ def test_a_setting_shows_every_place_that_makes_it_the_one_in_force_first(world:
             of_broker = await describe(peer, "1", BROKER)
             assert of_broker["log.retention.ms"].value == "8000"
             assert of_broker["node.id"].read_only
+
+    asyncio.run(scenario())
+
+
+def synonyms(entry: DescribeConfigsResourceResult) -> list[tuple[str, str | None, int]]:
+    return [(each.name, each.value, each.source) for each in entry.synonyms]
+
+
+def test_a_broker_shows_what_it_was_started_with_under_the_names_that_were_used(
+    world: World,
+) -> None:
+    given = {"log.retention.hours": "2", "broker.id": "1"}
+    at_start = {"topic_defaults": {"retention.ms": "7200000"}, "given": given}
+
+    async def scenario() -> None:
+        async with world.node(num_partitions=3, **at_start) as node, Peer.of(node) as peer:
+            await peer.create_topic("t")
+            shown = await describe(peer, "1", BROKER)
+            partitions = shown["num.partitions"]
+            assert (partitions.value, partitions.config_type, partitions.read_only) == (
+                "3",
+                3,
+                True,
+            )
+            assert synonyms(partitions) == [("num.partitions", "3", 4), ("num.partitions", "1", 5)]
+            assert synonyms(shown["node.id"]) == [("broker.id", "1", 4), ("node.id", "1", 5)]
+            assert synonyms(shown["max.connections"]) == [("max.connections", "10000", 5)]
+            assert shown["connections.max.idle.ms"].value == "600000"
+            assert shown["connections.max.idle.ms"].config_type == 5
+            assert shown["log.cleaner.enable"].config_type == 1
+            assert shown["offsets.topic.replication.factor"].config_type == 4
+            assert shown["log.dirs"].value == node.broker.config.data_dir
+            assert shown["listeners"].value == "PLAINTEXT://127.0.0.1:0"
+            for entry in (shown["log.retention.ms"], (await describe(peer))["retention.ms"]):
+                assert (entry.value, entry.config_source, entry.config_type) == ("7200000", 4, 5)
+                assert not entry.read_only
+                assert synonyms(entry) == [
+                    ("log.retention.hours", "2", 4),
+                    ("log.retention.hours", "168", 5),
+                ]
+
+    asyncio.run(scenario())
+
+
+def test_a_topic_setting_without_a_value_is_refused_at_creation(world: World) -> None:
+    async def scenario() -> None:
+        async with world.node() as node, Peer.of(node) as peer:
+            config = CreatableTopicConfig(name="retention.ms", value=None)
+            topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
+            topic.configs = [config]
+            answer = await peer.ask(CreateTopicsRequest(topics=[topic]), 7, CreateTopicsResponse)
+            assert answer.topics[0].error_code == ErrorCode.INVALID_CONFIG
+            assert "retention.ms has no value" in (answer.topics[0].error_message or "")
+            assert node.broker.catalog.get("t") is None
+
+    asyncio.run(scenario())
+
+
+def test_documentation_is_shown_where_it_is_asked_for(world: World) -> None:
+    async def scenario() -> None:
+        async with world.node() as node, Peer.of(node) as peer:
+            await peer.create_topic("t")
+            for name, kind in (("t", TOPIC), ("1", BROKER)):
+                told = await describe(peer, name, kind, documentation=True)
+                assert all(entry.documentation for entry in told.values())
+                assert not any(entry.is_sensitive for entry in told.values())
+                silent = await describe(peer, name, kind)
+                assert {entry.documentation for entry in silent.values()} == {None}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("kind", "step", "error", "told"),
+    [
+        (TOPIC, (SET, "retention.millis", "1"), "INVALID_CONFIG", "did you mean retention.ms?"),
+        (TOPIC, (SET, "retention.ms", "7d"), "INVALID_CONFIG", "7 days are 604800000"),
+        (TOPIC, (SET, "log.retention.ms", "7"), "INVALID_CONFIG", "a topic's own is retention.ms"),
+        (TOPIC, (SET, "num.partitions", "7"), "INVALID_CONFIG", "a setting of the broker, not of"),
+        (TOPIC, (SET, "compression.type", "zstd"), "INVALID_CONFIG", "of the producers"),
+        (BROKER, (SET, "log.retention.ms", "7d"), "INVALID_CONFIG", "log.retention.ms='7d': "),
+        (BROKER, (APPEND, "log.cleanup.policy", "x"), "INVALID_CONFIG", "expected delete or com"),
+        (BROKER, (SET, "log.retention.sm", "7"), "INVALID_CONFIG", "mean log.retention.ms?"),
+        (BROKER, (SET, "retention.ms", "7"), "INVALID_CONFIG", "all topics is log.retention.ms"),
+        (BROKER, (SET, "node.id", "2"), "INVALID_REQUEST", "cannot be changed while"),
+        (BROKER, (SET, "log.retention.hours", "2"), "INVALID_REQUEST", "only log.retention.ms can"),
+        (BROKER, (SET, "num.io.threads", "2"), "INVALID_REQUEST", "has no effect here"),
+    ],
+)
+def test_a_change_that_means_nothing_is_refused_with_what_would(
+    world: World, kind: int, step: tuple[Operation, str, str], error: str, told: str
+) -> None:
+    async def scenario() -> None:
+        async with world.node() as node, Peer.of(node) as peer:
+            await peer.create_topic("t")
+            name = "t" if kind == TOPIC else "1"
+            for dry in (True, False):
+                code, text = await changed(peer, step, name=name, kind=kind, dry=dry)
+                assert (code.name, told in text) == (error, True), text
+            assert node.broker.settings.changed("1") == {}
 
     asyncio.run(scenario())
 
