@@ -14,7 +14,10 @@ def is_kafkas(key: str) -> bool:
     """Whether a Kafka broker knows this name and it sets nothing here."""
     if key.startswith(_PER_LISTENER):
         _, _, of_listener = key.removeprefix(_PER_LISTENER).partition(".")
-        return bool(of_listener)
+        _, _, of_mechanism = of_listener.partition(".")  # of a SASL mechanism on that listener
+        return any(
+            each in KAFKA_KEYS or each in BROKER_KEYS for each in (of_listener, of_mechanism)
+        )
     return key in KAFKA_KEYS
 
 

@@ -76,12 +76,13 @@ def test_our_own_variable_overrides_kafkas() -> None:
 def test_what_has_no_effect_is_named_in_one_line_with_its_places() -> None:
     found = joined(
         "zookeeper.connect=z\nlog.flush.interval.messages=1\nssl.keystore.password=secret\n"
-        "listener.name.internal.ssl.keystore.location=x",
+        "listener.name.internal.ssl.keystore.location=x\nlistener.name.a.plain.sasl.jaas.config=x",
         KAFKA_NUM_IO_THREADS="8",
     )
     assert found.notices == [
         "these settings have no effect here: zookeeper.connect, log.flush.interval.messages, "
-        "ssl.keystore.password, listener.name.internal.ssl.keystore.location (f), "
+        "ssl.keystore.password, listener.name.internal.ssl.keystore.location, "
+        "listener.name.a.plain.sasl.jaas.config (f), "
         "KAFKA_NUM_IO_THREADS (environment)"
     ]
 
@@ -128,6 +129,7 @@ def test_what_asks_for_what_is_the_case_anyway_needs_no_word(text: str) -> None:
         ("log.retention.hour=1", "did you mean log.retention.hours?"),
         ("zookeeper.conect=z", "did you mean zookeeper.connect?"),
         ("listener.name.internal=x", "listener.name.internal is not a setting of fencelog"),
+        ("listener.name.a.ssl.keystore.locaton=x", "is not a setting of fencelog"),
     ],
 )
 def test_what_cannot_be_kept_is_refused_with_the_reason(text: str, told: str) -> None:

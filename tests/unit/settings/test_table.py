@@ -37,6 +37,11 @@ def test_every_setting_that_is_used_has_a_field_and_no_field_is_without_one() ->
     assert fields == {s.key for s in SETTINGS if s.effect == "sets"} - ADDRESSES
 
 
+def test_without_a_word_the_broker_listens_where_the_table_says() -> None:
+    config = BrokerConfig(data_dir="d")
+    assert BROKER_KEYS["listeners"].default == f"PLAINTEXT://{config.host}:{config.port}"
+
+
 def test_only_defaults_of_topics_change_while_a_broker_runs() -> None:
     assert all(setting.dynamic for setting in TOPIC_SETTINGS)
     assert not any(setting.dynamic for setting in BROKER_SETTINGS)
