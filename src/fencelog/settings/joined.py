@@ -1,4 +1,4 @@
-"""Several sources become one set of values: checked, in each setting's own unit, none in silence.
+"""Several sources become one set of values: checked, each in its own unit, none dropped in silence.
 
 A later source overrides an earlier one setting by setting, whatever names they use: a
 ``log.retention.hours`` of the environment overrides a ``log.retention.ms`` of the file. Within one
@@ -70,7 +70,7 @@ def _overridden(lost: Given, won: Given) -> str:
 
 
 def _of_kafka(given: Given) -> list[Given]:
-    """A name of Kafka's that sets nothing: whether it is worth a word. Raises ConfigError."""
+    """A name that is no setting of ours, if the log should name it. Raises ConfigError."""
     if given.key in CHECKED:
         try:
             CHECKED[given.key](given.text)
