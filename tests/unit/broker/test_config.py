@@ -99,6 +99,18 @@ def test_a_setting_without_meaning_is_refused_with_its_place(
     assert "server.properties" in str(refusal.value)
 
 
+def test_the_names_and_texts_that_were_given_are_kept_to_be_shown(tmp_path: Path) -> None:
+    text = "log.retention.hours=2\nlog.retention.ms=1\nlog.roll.ms=5\nnum.io.threads=8\n"
+    config = configured(tmp_path, text, {"KAFKA_LOG_ROLL_HOURS": "3"}, listen="h:1")
+    assert config.given == {
+        "log.retention.ms": "1",
+        "log.retention.hours": "2",
+        "log.roll.hours": "3",
+        "listeners": "h:1",
+    }
+    assert config.topic_defaults == {"retention.ms": "1", "segment.ms": str(3 * 3_600_000)}
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^--config .*/none\.toml: No such file or directory$"):
         Flags(data_dir="d", config=str(tmp_path / "none.toml")).resolve({})
