@@ -53,7 +53,7 @@ def read(config: type, texts: Mapping[str, str]) -> dict[str, Any]:
     values = {}
     for name, setting, per in bound(config):
         if setting.key in texts:
-            value = setting.kind.parse(texts[setting.key])
+            value: Any = setting.kind.parse(texts[setting.key])
             values[name] = value if per == 1 else value / per
     return values
 

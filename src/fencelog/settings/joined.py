@@ -6,7 +6,7 @@ source Kafka's precedence holds: milliseconds over minutes over hours, in any or
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from fencelog.settings.given import ConfigError, Given, Source
 from fencelog.settings.kafka_names import CHECKED, LISTENER_KEYS
@@ -15,17 +15,16 @@ from fencelog.settings.setting import Setting
 from fencelog.settings.table import BROKER_KEYS
 
 
-@dataclass
-class Joined:
+class Joined(NamedTuple):
     """What all sources together say."""
 
-    values: dict[str, str] = field(default_factory=dict)
+    values: dict[str, str]
     """In force, by the setting's key and in its unit."""
-    given: dict[str, dict[str, Given]] = field(default_factory=dict)
+    given: dict[str, dict[str, Given]]
     """By the setting's key: what its source says, by broker config name."""
-    listeners: dict[str, Given] = field(default_factory=dict)
+    listeners: dict[str, Given]
     """What says how ``listeners`` is meant, by broker config name."""
-    notices: list[str] = field(default_factory=list)
+    notices: list[str]
     """Lines for the log at the start."""
 
     def in_force(self, key: str) -> Given | None:
@@ -35,10 +34,10 @@ class Joined:
 
 def join(sources: Sequence[Source]) -> Joined:
     """Return what holds. Raises ConfigError for a name or a value that means nothing."""
-    joined = Joined()
+    joined = Joined(values={}, given={}, listeners={}, notices=[])
     without_effect: list[Given] = []
     for source in sources:
-        joined.notices += source.notices
+        joined.notices.extend(source.notices)
         latest = _latest(source.given, joined.notices)
         for given in latest.values():
             if given.key in LISTENER_KEYS:
@@ -90,7 +89,7 @@ def _add_settings(joined: Joined, latest: Mapping[str, Given]) -> None:
         named = {alias.key: latest[alias.key] for alias in setting.names if alias.key in latest}
         values = [_value(setting, given) for given in named.values()]
         first, *others = named.values()
-        joined.notices += [_overridden(other, first) for other in others]
+        joined.notices.extend(_overridden(other, first) for other in others)
         joined.values[key] = values[0]
         joined.given[key] = named
 

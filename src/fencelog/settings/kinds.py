@@ -1,7 +1,12 @@
-"""Kinds of values of settings: how a text is read, what is allowed, and what a refusal says."""
+"""Kinds of values of settings: how a text is read, what is allowed, and what a refusal says.
+
+Each has ``config_type``, the type that DescribeConfigs names; ``expected``, what a value may be;
+``parse``, the value that a text means, without the spaces around it, or ValueError with the reason;
+and ``show``, the text that ``parse`` reads as that value.
+"""
 
 import re
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 INT16_MAX = (1 << 15) - 1
 INT32_MAX = (1 << 31) - 1
@@ -41,23 +46,6 @@ _SIZES: tuple[tuple[tuple[str, ...], str, int], ...] = (
 )
 _WHOLE = r"[+-]?[0-9]{1,30}"
 _WITH_UNIT = r"(?P<number>[0-9]{1,15}(?:\.[0-9]{1,6})?)\s*(?P<unit>[A-Za-z]+)"
-
-
-class Kind(Protocol):
-    """How the values of a setting are written."""
-
-    @property
-    def config_type(self) -> ConfigType:
-        """The type that DescribeConfigs names."""
-
-    def expected(self) -> str:
-        """What a value may be, for a refusal and for the documentation."""
-
-    def parse(self, text: str) -> Any:  # noqa: ANN401  # a setting's field knows its type
-        """The value that is meant; spaces around it do not count. Raises ValueError, with why."""
-
-    def show(self, value: Any) -> str:  # noqa: ANN401
-        """The text that ``parse`` reads as this value."""
 
 
 class Whole(NamedTuple):
@@ -236,3 +224,7 @@ class Text(NamedTuple):
     def show(self, value: str) -> str:
         """Return it."""
         return value
+
+
+Kind = Whole | Fraction | Truth | OneOf | SomeOf | Text
+"""How the values of a setting are written."""

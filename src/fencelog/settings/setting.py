@@ -69,7 +69,7 @@ class Setting(NamedTuple):
 
         Raises ValueError.
         """
-        value = alias.kind.parse(text)
+        value: Any = alias.kind.parse(text)
         scale = _scale(alias.kind) // _scale(self.kind)
         return alias.kind.show(value) if scale == 1 or value < 0 else str(value * scale)
 

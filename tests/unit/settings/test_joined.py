@@ -178,7 +178,7 @@ def test_variables_of_other_programs_and_of_other_ends_are_left_alone() -> None:
         "FENCELOG_SERVICE_PORT": "9092",
         "KAFKA_BROKER_SERVICE_PORT_CLIENT": "9092",
     }
-    assert joined(**others) == Joined()
+    assert joined(**others) == joined()
 
 
 def test_a_variable_of_kafkas_that_is_nearly_a_setting_gets_a_line() -> None:
