@@ -13,7 +13,7 @@ from tools.generate_messages import MESSAGES, PACKAGE, RECORDS
 ROOT = Path(__file__).parent.parent
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
-PURE_PACKAGES = ("types.py", "errors.py", "wire", "log", "check", "coordination")
+PURE_PACKAGES = ("types.py", "errors.py", "wire", "log", "check", "coordination", "settings")
 # A compiled kernel is one loop over bytes; a call per record would cost more than its length.
 KERNELS = ("kernel.py", "kernel_encode.py")
 GENERATED = {PACKAGE / each for each in (MESSAGES, RECORDS)}

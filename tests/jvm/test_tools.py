@@ -122,7 +122,9 @@ def test_kafka_configs(run: Run, client: Client, topic: str) -> None:
     run(CONFIGS, "--alter", *entity, "--delete-config", "retention.ms,cleanup.policy")
     assert "DYNAMIC_TOPIC_CONFIG" not in run(CONFIGS, "--describe", *entity, "--all").out
     broker = ("--entity-type", "brokers", "--entity-name", 1, "--all")
-    assert "node.id=1" in run(CONFIGS, "--describe", *broker).out
+    described = run(CONFIGS, "--describe", *broker).out
+    assert "node.id=1" in described
+    assert "default.replication.factor=1 sensitive=false synonyms={DEFAULT_CONFIG:" in described
 
 
 def test_kafka_transactions(run: Run, java_broker: BrokerProcess, topic: str) -> None:  # E7, E10

@@ -16,8 +16,9 @@ from typing import Annotated
 import typer
 
 from fencelog import __version__
-from fencelog.broker.config import BrokerConfig, ConfigError, Flags
+from fencelog.broker.config import BrokerConfig, Flags, Resolved
 from fencelog.errors import FencelogError, error_text
+from fencelog.settings.given import ConfigError
 
 GC_THRESHOLDS = (20_000, 20, 20)
 """Higher than Python's: a request with thousands of items creates as many objects, and must not
@@ -82,7 +83,7 @@ def dev(
 
 
 def _run(
-    resolve: Callable[[], BrokerConfig], announce: Callable[[str, int], None] | None = None
+    resolve: Callable[[], Resolved], announce: Callable[[str, int], None] | None = None
 ) -> None:
     logging.basicConfig(
         stream=sys.stderr,
@@ -90,10 +91,12 @@ def _run(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     try:
-        config = resolve()
+        config, notices = resolve()
     except ConfigError as error:
         sys.stderr.write(f"fencelog: {error}\n")
         raise typer.Exit(2) from error
+    for notice in notices:
+        logging.getLogger(__name__).warning("%s", notice)
     config = _within_file_limit(config)
     try:
         code = _run_loop(_serve(config, announce))

@@ -8,13 +8,13 @@ from collections import deque
 from typing import NamedTuple
 
 from fencelog.errors import ErrorCode
+from fencelog.settings.table import default_of
 from fencelog.types import CoordinatorEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs
 from fencelog.wire.batch import SEQUENCE_MODULUS
 
 WINDOW_BATCHES = 5
 """Batches that a client may have in flight, and so the batches it may retry."""
-PRODUCER_EXPIRATION_MS = 24 * 60 * 60 * 1000
-"""Kafka's default of ``producer.id.expiration.ms``."""
+PRODUCER_EXPIRATION_MS = default_of("producer.id.expiration.ms")
 _SEQUENCE_MASK = SEQUENCE_MODULUS - 1
 UNKNOWN_SEQUENCE = -1
 NO_COORDINATOR_EPOCH = CoordinatorEpoch(-1)

@@ -1,7 +1,8 @@
 """One segment of a log in memory: how far it reaches, its indexes, and when it is full."""
 
-from fencelog.log.config import INT32_MAX, LogConfig
+from fencelog.log.config import LogConfig
 from fencelog.log.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
+from fencelog.settings.kinds import INT32_MAX
 from fencelog.types import Offset, TimestampMs
 
 _NO_TIMESTAMP = TimestampMs(-1)

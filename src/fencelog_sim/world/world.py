@@ -13,7 +13,6 @@ from typing import Any, Literal
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.observer import Observer
 from fencelog.errors import FencelogError
-from fencelog.log.config import LogConfig
 from fencelog.log.values import MarkerToWrite, OpenTransaction
 from fencelog.node import Node, Ports
 from fencelog.types import CoordinatorEpoch
@@ -130,7 +129,6 @@ class World:
             group_session_timeout_ms_min=GROUP_SESSION_MS_MIN,
             group_initial_delay_s=GROUP_DELAY_S,
             topic_defaults=dict(self.setting.topic_defaults),
-            log_config=LogConfig.from_topic_config(dict(self.setting.topic_defaults)),
         )
         random = SimRandom(self.stream(f"broker/{process.number}"))
         ports = Ports(disk=self.disk, metadata=self.metadata, clock=self.clock, random=random)

@@ -20,7 +20,6 @@ def test_nothing_set_means_kafkas_defaults() -> None:
         ("message.timestamp.type", "LogAppendTime", "message_timestamp_type", "LogAppendTime"),
         ("retention.ms", "-1", "retention_ms", -1),
         ("cleanup.policy", "compact,delete", "cleanup_policy", frozenset({"compact", "delete"})),
-        ("min.insync.replicas", "1", "min_insync_replicas", 1),
     ],
 )
 def test_a_key_sets_its_field(key: str, text: str, field: str, value: object) -> None:
@@ -48,6 +47,9 @@ def test_what_is_in_force_reads_back_as_the_same_settings() -> None:
         ("min.insync.replicas", "0"),
         ("min.insync.replicas", "2"),
         ("retention.ms", ""),
+        ("remote.storage.enable", "true"),
+        ("log.retention.ms", "1"),
+        ("compression.gzip.level", "3"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(key: str, text: str) -> None:
@@ -63,6 +65,8 @@ def test_what_cannot_be_honoured_is_refused_by_name(key: str, text: str) -> None
         ("min.cleanable.dirty.ratio", "0.5"),
         ("flush.ms", "1000"),
         ("preallocate", "false"),
+        ("min.insync.replicas", "1"),
+        ("remote.storage.enable", "false"),
     ],
 )
 def test_what_kafkas_libraries_set_at_creation_is_taken(key: str, text: str) -> None:

@@ -1,9 +1,9 @@
 """DescribeConfigs, AlterConfigs and IncrementalAlterConfigs: settings of topics and of the broker.
 
-Behaviour: what a topic sets for itself goes before what the broker was told while it runs, that
-before what it was started with, that before the default; DescribeConfigs shows each of them as a
-synonym. A change holds from the next append and upkeep on. Of the broker's own settings only the
-defaults of topic settings change while it runs; any other is refused by name.
+Behaviour: what a topic sets for itself overrides what the broker was told while it runs, that what
+it was started with, that the default; DescribeConfigs shows each of them as a synonym. A change
+holds from the next append and upkeep on. Of the broker's own settings only the defaults of topic
+settings change while it runs; any other is refused by name.
 """
 
 from collections import Counter
@@ -11,12 +11,21 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
-from fencelog.broker.config import LOG_KEYS, BrokerConfig
 from fencelog.broker.context import Broker
 from fencelog.broker.metadata.settings import ALL_BROKERS, SOURCE_START, Settings, Value
 from fencelog.broker.network.connection import Request
 from fencelog.errors import ErrorCode, RequestError
-from fencelog.log.config import TOPIC_KEYS
+from fencelog.settings.kinds import ConfigType, Text
+from fencelog.settings.names import is_known, unknown_broker_key
+from fencelog.settings.setting import Setting
+from fencelog.settings.setting import broker as broker_setting
+from fencelog.settings.table import (
+    BROKER_KEYS,
+    BROKER_SETTINGS,
+    DYNAMIC_KEYS,
+    TOPIC_KEYS,
+    TOPIC_SETTINGS,
+)
 from fencelog.wire.messages import alter_configs as alter_messages
 from fencelog.wire.messages import incremental_alter_configs as incremental_messages
 from fencelog.wire.messages.describe_configs import (
@@ -32,7 +41,27 @@ Resource = tuple[int, str]
 """Its kind and its name."""
 TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4
-TYPES = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7}
+TYPES: Mapping[ConfigType, int] = {
+    "boolean": 1,
+    "string": 2,
+    "int": 3,
+    "short": 4,
+    "long": 5,
+    "double": 6,
+    "list": 7,
+}
+
+
+DATA_DIR = broker_setting("log.dirs", Text("list"), "", "where everything is kept (--data-dir)")
+"""Set by no file, and read by Kafka's tools."""
+
+
+class Described(NamedTuple):
+    """A setting under the name that was asked for, with every place that sets it."""
+
+    key: str
+    setting: Setting
+    values: list[Value]
 
 
 class Operation(IntEnum):
@@ -60,22 +89,24 @@ async def describe_configs(
 ) -> DescribeConfigsResponse:
     """The settings in force of topics and of this broker, each with where it comes from."""
     del request
-    synonyms, resources = message.include_synonyms, broker.time_slices.each(message.resources)
     return DescribeConfigsResponse(
-        results=[_describe(broker, one, synonyms) async for one in resources]
+        results=[
+            _describe(broker, asked, message)
+            async for asked in broker.time_slices.each(message.resources)
+        ]
     )
 
 
 def _describe(
-    broker: Broker, asked: DescribeConfigsResource, synonyms: bool
+    broker: Broker, asked: DescribeConfigsResource, message: DescribeConfigsRequest
 ) -> DescribeConfigsResult:
     error, text = ErrorCode.NONE, None
-    entries: list[DescribeConfigsResourceResult] = []
+    found: list[Described] = []
     try:
         if asked.resource_type == TOPIC_RESOURCE:
-            entries = _topic_entries(broker, asked.resource_name, synonyms)
+            found = _of_topic(broker, asked.resource_name)
         elif asked.resource_type == BROKER_RESOURCE:
-            entries = _broker_entries(broker, asked.resource_name, synonyms)
+            found = _of_broker(broker, asked.resource_name)
         else:
             raise _no_settings(asked.resource_type)
     except RequestError as refused:
@@ -86,7 +117,7 @@ def _describe(
         error_message=text,
         resource_type=asked.resource_type,
         resource_name=asked.resource_name,
-        configs=[entry for entry in entries if not wanted or entry.name in wanted],
+        configs=[_entry(each, message) for each in found if not wanted or each.key in wanted],
     )
 
 
@@ -95,78 +126,53 @@ def _no_settings(resource_type: int) -> RequestError:
     return RequestError(ErrorCode.INVALID_REQUEST, text)
 
 
-def _topic_entries(
-    broker: Broker, name: str, synonyms: bool
-) -> list[DescribeConfigsResourceResult]:
+def _of_topic(broker: Broker, name: str) -> list[Described]:
     topic = broker.catalog.get(name)
     if topic is None:
         raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
     return [
-        _entry(key, broker.settings.values(key, topic.settings), synonyms, read_only=False)
-        for key in TOPIC_KEYS
+        Described(each.topic_key, each, broker.settings.values(each.topic_key, topic.settings))
+        for each in TOPIC_SETTINGS
     ]
 
 
-def _broker_entries(
-    broker: Broker, scope: str, synonyms: bool
-) -> list[DescribeConfigsResourceResult]:
-    _check_scope(broker.settings, scope)
-    changed = broker.settings.changed(scope)
-    found = {key: broker.settings.values(LOG_KEYS[key], {}) for key in LOG_KEYS}
-    if scope == ALL_BROKERS:
-        # Nobody is that broker: there is only what was said to all.
-        return [
-            _entry(key, found[key], synonyms, read_only=False) for key in LOG_KEYS if key in changed
+def _of_broker(broker: Broker, scope: str) -> list[Described]:
+    settings = broker.settings
+    _check_scope(settings, scope)
+    changed = settings.changed(scope)
+    found = [
+        Described(key, setting, settings.values(setting.topic_key, {}))
+        for key, setting in DYNAMIC_KEYS.items()
+        # Nobody is the broker without a name: there is only what was said to all.
+        if scope != ALL_BROKERS or key in changed
+    ]
+    if scope != ALL_BROKERS:
+        found += [
+            Described(each.key, each, settings.fixed_values(each)) for each in BROKER_SETTINGS
         ]
-    entries = [_entry(key, values, synonyms, read_only=False) for key, values in found.items()]
-    entries += [
-        _entry(key, [Value(key, text, SOURCE_START)], synonyms, read_only=True)
-        for key, text in _fixed(broker.config).items()
-    ]
-    return entries
+        data_dir = broker.config.data_dir
+        found.append(
+            Described("log.dirs", DATA_DIR, [Value("log.dirs", data_dir, SOURCE_START, data_dir)])
+        )
+    return found
 
 
-def _fixed(config: BrokerConfig) -> dict[str, str]:
-    """What the broker was started with and keeps."""
-    return {
-        "node.id": str(config.node_id),
-        "num.partitions": str(config.num_partitions),
-        "auto.create.topics.enable": str(config.auto_create_topics).lower(),
-        "durability": config.durability,
-        "log.dirs": config.data_dir,
-        "socket.request.max.bytes": str(config.frame_bytes_max),
-        "max.connections": str(config.connections_max),
-        "transaction.max.timeout.ms": str(config.transaction_timeout_ms_max),
-        "transactional.id.expiration.ms": str(config.transactional_id_expiration_ms),
-        "producer.id.expiration.ms": str(config.producer_expiration_ms),
-    }
-
-
-def _entry(
-    key: str, values: list[Value], synonyms: bool, *, read_only: bool
-) -> DescribeConfigsResourceResult:
+def _entry(described: Described, message: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+    key, setting, values = described
     in_force = values[0]
     return DescribeConfigsResourceResult(
         name=key,
         value=in_force.text,
-        read_only=read_only,
+        read_only=not setting.dynamic,
         config_source=in_force.source,
-        config_type=TYPES[_kind(key, in_force.text)],
-        documentation=None,
+        is_sensitive=False,  # no setting holds a secret
+        config_type=TYPES[setting.kind.config_type],
+        documentation=setting.text if message.include_documentation else None,
         synonyms=[
-            DescribeConfigsSynonym(name=each.key, value=each.text, source=each.source)
-            for each in (values if synonyms else ())
+            DescribeConfigsSynonym(name=each.key, value=each.written, source=each.source)
+            for each in (values if message.include_synonyms else ())
         ],
     )
-
-
-def _kind(key: str, text: str) -> str:
-    known = TOPIC_KEYS.get(LOG_KEYS.get(key, key))
-    if known is not None:
-        return known.kind
-    if text in ("true", "false"):
-        return "boolean"
-    return "long" if text.isdecimal() else "string"
 
 
 # -- changing --------------------------------------------------------------------------------------
@@ -280,7 +286,9 @@ async def _change_topic(
 
     def change(settings: Mapping[str, str]) -> dict[str, str]:
         base = {key: text for key, text in settings.items() if not whole or key in kept}
-        return _applied(steps, base, lambda key: broker.settings.values(key, settings)[0].text)
+        return _applied(
+            steps, base, TOPIC_KEYS, lambda key: broker.settings.values(key, settings)[0].text
+        )
 
     if dry:
         broker.controller.valid(change(topic.settings))
@@ -300,16 +308,19 @@ async def _change_broker(
 ) -> None:
     settings = broker.settings
     _check_scope(settings, scope)
-    fixed = sorted(step.key for step in steps if step.key not in LOG_KEYS)
-    if fixed:
-        raise RequestError(
-            ErrorCode.INVALID_REQUEST,
-            f"{', '.join(fixed)}: not to be changed while the broker runs",
-        )
+    for step in steps:
+        _check_dynamic(step.key)
 
     def change(changed: Mapping[str, str]) -> dict[str, str]:
-        base = {} if whole else dict(changed)
-        return _applied(steps, base, lambda key: settings.values(LOG_KEYS[key], {})[0].text)
+        after = _applied(
+            steps,
+            {} if whole else dict(changed),
+            DYNAMIC_KEYS,
+            lambda key: settings.values(DYNAMIC_KEYS[key].topic_key, {})[0].text,
+        )
+        for step in steps:
+            _check_value(step.key, after.get(step.key))
+        return after
 
     if dry:
         after = settings.topic_defaults_with(scope, change(settings.changed(scope)))
@@ -318,8 +329,35 @@ async def _change_broker(
         await broker.controller.configure_broker(scope, change)
 
 
+def _check_dynamic(key: str) -> None:
+    """Refuse what a running broker cannot change."""
+    if key in DYNAMIC_KEYS:
+        return
+    if not is_known(key):
+        raise RequestError(ErrorCode.INVALID_CONFIG, unknown_broker_key(key))
+    if key not in BROKER_KEYS:
+        reason = "has no effect here"
+    elif BROKER_KEYS[key].dynamic:
+        reason = f"only {BROKER_KEYS[key].key} can be changed while the broker runs"
+    else:
+        reason = "cannot be changed while the broker runs; it is set at the start"
+    raise RequestError(ErrorCode.INVALID_REQUEST, f"{key}: {reason}")
+
+
+def _check_value(key: str, text: str | None) -> None:
+    """Refuse a value that means nothing, under the name that the client used."""
+    try:
+        if text is not None:
+            DYNAMIC_KEYS[key].kind.parse(text)
+    except ValueError as error:
+        raise RequestError(ErrorCode.INVALID_CONFIG, f"{key}={text!r}: {error}") from error
+
+
 def _applied(
-    steps: Iterable[Step], settings: dict[str, str], in_force: Callable[[str], str]
+    steps: Iterable[Step],
+    settings: dict[str, str],
+    known: Mapping[str, Setting],
+    in_force: Callable[[str], str],
 ) -> dict[str, str]:
     """The settings after these steps; raises RequestError where one makes no sense."""
     for key, operation, value in steps:
@@ -330,8 +368,7 @@ def _applied(
         if operation == Operation.SET:
             settings[key] = value
             continue
-        known = TOPIC_KEYS.get(LOG_KEYS.get(key, key))
-        if known is None or known.kind != "list":
+        if key not in known or known[key].kind.config_type != "list":
             raise RequestError(ErrorCode.INVALID_CONFIG, f"{key} is no list")
         items = [one for one in settings.get(key, in_force(key)).split(",") if one]
         named = [one for one in value.split(",") if one]

@@ -6,7 +6,7 @@ from fencelog.broker.context import Broker
 from fencelog.broker.metadata.catalog import INTERNAL_TOPICS, Topic, name_problem
 from fencelog.broker.network.connection import Request
 from fencelog.errors import ErrorCode, RequestError
-from fencelog.log.config import TOPIC_KEYS
+from fencelog.settings.table import TOPIC_KEYS
 from fencelog.types import NO_TOPIC_ID, TopicId
 from fencelog.wire.messages.create_topics import (
     CreatableTopic,
@@ -86,7 +86,7 @@ async def _create(
             f"{asked.name}: replication factor {asked.replication_factor}, but there is 1 broker",
         )
     count = _partition_count(broker, asked)
-    settings = {c.name: c.value for c in asked.configs if c.value is not None}
+    settings = _settings(asked)
     if validate_only:
         broker.controller.check_new_topic(asked.name, settings)
         topic_id = NO_TOPIC_ID
@@ -105,6 +105,13 @@ async def _create(
             for value in broker.settings.values(key, settings)[:1]
         ],
     )
+
+
+def _settings(asked: CreatableTopic) -> dict[str, str]:
+    for config in asked.configs:
+        if config.value is None:
+            raise RequestError(ErrorCode.INVALID_CONFIG, f"{config.name} has no value")
+    return {config.name: config.value or "" for config in asked.configs}
 
 
 async def delete_topics(

@@ -7,6 +7,7 @@ from typing import NamedTuple, NewType, TypeAlias
 from fencelog.coordination.group.metadata import StoredGroup, StoredMember, write_group
 from fencelog.coordination.shard import Decision
 from fencelog.errors import ErrorCode
+from fencelog.settings.table import default_of
 from fencelog.types import Instant, TimestampMs
 
 Ticket = NewType("Ticket", int)
@@ -48,18 +49,17 @@ class GroupLimits:
     groups_max: int = 100_000
     partitions_max: int = 100_000
     """Of one group."""
-    members_max: int = 10_000
-    """Of one group (Kafka's ``group.max.size``)."""
+    members_max: int = default_of("group.max.size")
+    """Of one group."""
     subscriptions_bytes_max: int = 16 * 1024 * 1024
     """Of the subscriptions of all members of one group: they are held and stored."""
-    metadata_bytes_max: int = 4096
-    """Kafka's ``offset.metadata.max.bytes``."""
-    session_timeout_ms_min: int = 6_000
-    session_timeout_ms_max: int = 1_800_000
-    initial_delay_s: float = 3.0
+    metadata_bytes_max: int = default_of("offset.metadata.max.bytes")
+    session_timeout_ms_min: int = default_of("group.min.session.timeout.ms")
+    session_timeout_ms_max: int = default_of("group.max.session.timeout.ms")
+    initial_delay_s: float = default_of("group.initial.rebalance.delay.ms") / 1000
     """How long an empty group waits for more members before its first rebalance."""
-    offsets_retention_ms: int = 7 * 24 * 60 * 60 * 1000
-    retention_check_s: float = 600.0
+    offsets_retention_ms: int = default_of("offsets.retention.minutes") * 60_000
+    retention_check_s: float = default_of("offsets.retention.check.interval.ms") / 1000
 
 
 class Alarm(NamedTuple):

@@ -7,10 +7,11 @@ from itertools import islice
 from fencelog.coordination.shard import LogRecord
 from fencelog.coordination.transaction.records import write_key
 from fencelog.coordination.transaction.state import Transaction, TxnState
+from fencelog.settings.table import default_of
 from fencelog.types import Instant, TimestampMs
 
-ID_EXPIRATION_MS = 7 * 24 * 60 * 60 * 1000
-ID_CHECK_S = 3600.0
+ID_EXPIRATION_MS = default_of("transactional.id.expiration.ms")
+ID_CHECK_S = default_of("transaction.remove.expired.transaction.cleanup.interval.ms") / 1000
 IDS_PER_CHECK = 1000
 """Tombstones in one batch; the next check, soon after, takes the rest."""
 _SOON_S = 0.1

@@ -28,6 +28,7 @@ from fencelog.coordination.transaction.state import (
     TxnState,
 )
 from fencelog.errors import ErrorCode
+from fencelog.settings.table import default_of
 from fencelog.types import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -40,8 +41,7 @@ from fencelog.types import (
     TopicPartition,
 )
 
-TIMEOUT_MS_MAX = 15 * 60 * 1000
-"""Kafka's ``transaction.max.timeout.ms``."""
+TIMEOUT_MS_MAX = default_of("transaction.max.timeout.ms")
 
 _NOT_STARTED = TimestampMs(-1)
 

@@ -1,0 +1,468 @@
+"""The settings of fencelog, each once. Names, types and meanings are Kafka's where Kafka has it."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from fencelog.settings.kinds import (
+    DAY_MS,
+    HOUR_MS,
+    INT16_MAX,
+    INT32_MAX,
+    INT64_MAX,
+    MINUTE_MS,
+    Fraction,
+    OneOf,
+    SomeOf,
+    Text,
+    Truth,
+    Whole,
+)
+from fencelog.settings.setting import Setting, broker, topic, topic_ms
+
+_MS = Whole(0, INT64_MAX, "ms")
+_MS_FROM_1 = Whole(1, INT64_MAX, "ms")
+_INTERVAL_MS = Whole(1, 1 << 40, "ms")
+_INT_MS = Whole(1, INT32_MAX, "ms")
+ONE_BROKER = "fencelog is one broker, which keeps one copy of each partition"
+_ONE = OneOf(("1",), ONE_BROKER, "int")
+_ONE_SHORT = OneOf(("1",), ONE_BROKER, "short")
+
+TOPIC_SETTINGS = (
+    topic_ms(
+        "retention.ms",
+        ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+        -1,
+        7 * DAY_MS,
+        "how long records are kept; -1 for ever. Whole segments go, the oldest first",
+    ),
+    topic(
+        "retention.bytes",
+        "log.retention.bytes",
+        Whole(-1, INT64_MAX, "bytes"),
+        -1,
+        "how much of a partition is kept; -1 all",
+    ),
+    topic(
+        "segment.bytes",
+        "log.segment.bytes",
+        Whole(1024, INT32_MAX, "bytes"),
+        1 << 30,
+        "size at which a segment is full",
+    ),
+    topic_ms(
+        "segment.ms",
+        ("log.roll.ms", "log.roll.hours"),
+        1,
+        7 * DAY_MS,
+        "age at which a segment is full",
+    ),
+    topic(
+        "segment.index.bytes",
+        "log.index.size.max.bytes",
+        Whole(8, INT32_MAX, "bytes"),
+        10 << 20,
+        "largest index of a segment",
+    ),
+    topic(
+        "index.interval.bytes",
+        "log.index.interval.bytes",
+        Whole(0, INT32_MAX, "bytes"),
+        4096,
+        "bytes of records between two entries of an index",
+    ),
+    topic(
+        "max.message.bytes",
+        "message.max.bytes",
+        Whole(0, INT32_MAX, "bytes"),
+        1_048_588,
+        "largest record batch",
+    ),
+    topic(
+        "message.timestamp.type",
+        "log.message.timestamp.type",
+        OneOf(("CreateTime", "LogAppendTime")),
+        "CreateTime",
+        "whose clock a record's timestamp is from: its producer's or the broker's",
+    ),
+    topic(
+        "message.timestamp.before.max.ms",
+        "log.message.timestamp.before.max.ms",
+        _MS,
+        INT64_MAX,
+        "how far a producer's timestamp may be behind the broker's clock",
+    ),
+    topic(
+        "message.timestamp.after.max.ms",
+        "log.message.timestamp.after.max.ms",
+        _MS,
+        HOUR_MS,
+        "how far a producer's timestamp may be ahead of the broker's clock",
+    ),
+    topic(
+        "cleanup.policy",
+        "log.cleanup.policy",
+        SomeOf(("delete", "compact")),
+        frozenset({"delete"}),
+        "delete what is too old or too much, keep the newest record of each key, or both",
+    ),
+    topic(
+        "delete.retention.ms",
+        "log.cleaner.delete.retention.ms",
+        _MS,
+        DAY_MS,
+        "how long a compacted topic keeps a tombstone for readers that began before it",
+    ),
+    topic(
+        "min.compaction.lag.ms",
+        "log.cleaner.min.compaction.lag.ms",
+        _MS,
+        0,
+        "how old a record must be before it is compacted",
+    ),
+    topic(
+        "max.compaction.lag.ms",
+        "log.cleaner.max.compaction.lag.ms",
+        _MS_FROM_1,
+        INT64_MAX,
+        "how old a record may become before its log is compacted",
+    ),
+    topic(
+        "min.cleanable.dirty.ratio",
+        "log.cleaner.min.cleanable.ratio",
+        Fraction(),
+        0.5,
+        "share of new data at which a log is compacted",
+    ),
+    topic(
+        "group.fence",
+        "group.fence",
+        OneOf(("off", "required")),
+        "off",
+        "required: only members commit offsets for a group that ever had members",
+    ),
+    topic(
+        "min.insync.replicas",
+        "min.insync.replicas",
+        _ONE,
+        "1",
+        "copies that a record needs before it is acknowledged",
+        effect="fixed",
+    ),
+    topic(
+        "compression.type",
+        "compression.type",
+        OneOf(
+            ("producer",),
+            "the broker stores batches as producers compressed them; set compression.type of the "
+            "producers",
+        ),
+        "producer",
+        "batches keep the codec that their producer chose",
+        effect="fixed",
+    ),
+    topic(
+        "remote.storage.enable",
+        "",
+        OneOf(("false",), "there is no tiered storage", "boolean"),
+        "false",
+        "segments stay in the data directory",
+        effect="fixed",
+    ),
+    topic(
+        "file.delete.delay.ms",
+        "log.segment.delete.delay.ms",
+        _MS,
+        MINUTE_MS,
+        "a deleted segment goes at once",
+        effect="none",
+    ),
+    topic(
+        "flush.messages",
+        "log.flush.interval.messages",
+        Whole(0, INT64_MAX),
+        INT64_MAX,
+        "when records are synced is decided by `durability`",
+        effect="none",
+    ),
+    topic(
+        "flush.ms",
+        "log.flush.interval.ms",
+        _MS,
+        INT64_MAX,
+        "when records are synced is decided by `durability`",
+        effect="none",
+    ),
+    topic(
+        "preallocate",
+        "log.preallocate",
+        Truth(),
+        False,
+        "segments grow as they are written",
+        effect="none",
+    ),
+    topic_ms(
+        "segment.jitter.ms",
+        ("log.roll.jitter.ms", "log.roll.jitter.hours"),
+        0,
+        0,
+        "segments of different partitions may be full at the same time",
+        effect="none",
+    ),
+    topic(
+        "unclean.leader.election.enable",
+        "unclean.leader.election.enable",
+        Truth(),
+        False,
+        "a partition has one copy, and nothing to elect",
+        effect="none",
+    ),
+)
+"""What a topic may set for itself; most have a default in the broker."""
+
+BROKER_SETTINGS = (
+    broker(
+        "durability",
+        OneOf(("fsync", "os")),
+        "fsync",
+        "what an acknowledged record survives: fsync a power cut, os a kill of the broker",
+    ),
+    broker(
+        "listeners",
+        Text("list"),
+        "PLAINTEXT://127.0.0.1:9092",
+        "what to listen on: one plaintext address; without a host, 127.0.0.1",
+    ),
+    broker(
+        "advertised.listeners",
+        Text("list"),
+        "",
+        "what clients are told to connect to, if it is another address",
+    ),
+    broker(
+        "node.id",
+        Whole(0, INT32_MAX),
+        1,
+        "the number of this broker",
+        aliases=("broker.id",),
+    ),
+    broker(
+        "num.partitions",
+        Whole(1, 10_000),
+        1,
+        "of topics whose creator names no number",
+    ),
+    broker(
+        "auto.create.topics.enable",
+        Truth(),
+        True,
+        "whether a topic is created by being written to",
+    ),
+    broker(
+        "transaction.state.log.num.partitions",
+        Whole(1, 1000),
+        16,
+        "of each internal topic, when it is created",
+    ),
+    broker(
+        "socket.request.max.bytes",
+        Whole(1024, INT32_MAX, "bytes"),
+        100 << 20,
+        "largest request",
+    ),
+    broker(
+        "queued.max.request.bytes",
+        Whole(1024, 1 << 40, "bytes"),
+        64 << 20,
+        "requests that are being read or answered, over all connections",
+    ),
+    broker(
+        "max.connections",
+        Whole(1, 10**6),
+        10_000,
+        "at most three quarters of the files that the process may open (`ulimit -n`)",
+    ),
+    broker(
+        "connections.max.idle.ms",
+        _INTERVAL_MS,
+        10 * MINUTE_MS,
+        "after which an idle connection is closed",
+    ),
+    broker(
+        "socket.frame.timeout.ms",
+        _INTERVAL_MS,
+        MINUTE_MS,
+        "after which a connection with a half-sent request is closed",
+    ),
+    broker(
+        "fetch.max.bytes",
+        Whole(1024, INT32_MAX, "bytes"),
+        55 << 20,
+        "largest answer to a fetch",
+    ),
+    broker(
+        "fencelog.max.partitions",
+        Whole(1, 10**6),
+        10_000,
+        "of all topics together",
+    ),
+    broker(
+        "log.retention.check.interval.ms",
+        _INTERVAL_MS,
+        5 * MINUTE_MS,
+        "how often logs are looked through for segments that are too old or too much",
+    ),
+    broker("log.cleaner.enable", Truth(), True, "whether compacted topics are compacted"),
+    broker(
+        "log.cleaner.backoff.ms",
+        _INTERVAL_MS,
+        15_000,
+        "how often compaction looks for work",
+    ),
+    broker(
+        "transaction.max.timeout.ms",
+        _INT_MS,
+        15 * MINUTE_MS,
+        "largest timeout that a transactional producer may ask for",
+    ),
+    broker(
+        "transactional.id.expiration.ms",
+        _INT_MS,
+        7 * DAY_MS,
+        "how long a transactional id with nothing open is kept after its last use; its producer "
+        "then asks for a new producer id (INVALID_PRODUCER_ID_MAPPING)",
+    ),
+    broker(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        _INT_MS,
+        HOUR_MS,
+        "how often expired transactional ids are looked for",
+    ),
+    broker(
+        "producer.id.expiration.ms",
+        _INT_MS,
+        DAY_MS,
+        "how long a partition knows a silent producer's sequences; a retry after that may be "
+        "stored twice",
+    ),
+    broker(
+        "group.initial.rebalance.delay.ms",
+        Whole(0, INT32_MAX, "ms"),
+        3000,
+        "how long an empty group waits for more members; 0 in tests",
+    ),
+    broker(
+        "group.min.session.timeout.ms",
+        _INT_MS,
+        6000,
+        "shortest session timeout that a member may ask for",
+    ),
+    broker(
+        "group.max.session.timeout.ms",
+        _INT_MS,
+        30 * MINUTE_MS,
+        "longest session timeout that a member may ask for",
+    ),
+    broker("group.max.size", Whole(1, INT32_MAX), 10_000, "members of a group"),
+    broker(
+        "offsets.retention.minutes",
+        Whole(1, INT32_MAX, "minutes"),
+        7 * 24 * 60,
+        "how long an idle group's offsets are kept",
+    ),
+    broker(
+        "offsets.retention.check.interval.ms",
+        _INTERVAL_MS,
+        10 * MINUTE_MS,
+        "how often expired offsets are looked for",
+    ),
+    broker(
+        "offset.metadata.max.bytes",
+        Whole(1, INT16_MAX, "bytes"),
+        4096,
+        "text beside a committed offset",
+    ),
+    broker(
+        "default.replication.factor",
+        _ONE,
+        "1",
+        "copies of a partition",
+        effect="fixed",
+    ),
+    broker(
+        "offsets.topic.replication.factor",
+        _ONE_SHORT,
+        "1",
+        "copies of a partition of `__consumer_offsets`",
+        effect="fixed",
+    ),
+    broker(
+        "transaction.state.log.replication.factor",
+        _ONE_SHORT,
+        "1",
+        "copies of a partition of `__transaction_state`",
+        effect="fixed",
+    ),
+    broker(
+        "transaction.state.log.min.isr",
+        _ONE,
+        "1",
+        "copies that a record of `__transaction_state` needs",
+        effect="fixed",
+    ),
+    broker(
+        "delete.topic.enable",
+        OneOf(("true",), "clients can always delete topics", "boolean"),
+        "true",
+        "whether topics can be deleted",
+        effect="fixed",
+    ),
+    broker(
+        "authorizer.class.name",
+        OneOf(
+            ("",),
+            "there is no authorization; leave it out, and bind to an address that you trust",
+        ),
+        "",
+        "who may do what: everybody everything",
+        effect="fixed",
+    ),
+    broker(
+        "remote.log.storage.system.enable",
+        OneOf(("false",), "there is no tiered storage", "boolean"),
+        "false",
+        "whether segments are moved to remote storage",
+        effect="fixed",
+    ),
+    broker(
+        "group.coordinator.rebalance.protocols",
+        SomeOf(("classic",), "groups speak the classic protocol; KIP-848 is not offered"),
+        frozenset({"classic"}),
+        "protocols of groups",
+        effect="fixed",
+    ),
+    broker(
+        "transaction.two.phase.commit.enable",
+        OneOf(("false",), "two-phase commit (KIP-939) is not offered", "boolean"),
+        "false",
+        "whether a transaction may stay prepared without a timeout",
+        effect="fixed",
+    ),
+)
+"""What the broker is started with and keeps."""
+
+SETTINGS = (*TOPIC_SETTINGS, *BROKER_SETTINGS)
+
+TOPIC_KEYS: Mapping[str, Setting] = MappingProxyType({s.topic_key: s for s in TOPIC_SETTINGS})
+"""By topic config name."""
+DYNAMIC_KEYS: Mapping[str, Setting] = MappingProxyType({s.key: s for s in TOPIC_SETTINGS if s.key})
+"""The settings that a running broker can change, by broker config name."""
+BROKER_KEYS: Mapping[str, Setting] = MappingProxyType(
+    {alias.key: s for s in SETTINGS for alias in s.names if alias.key}
+)
+"""All settings that a broker is started with, by each of their broker config names."""
+
+
+def default_of(key: str) -> int:
+    """The default of a broker setting that is a whole number, in its key's unit."""
+    default: int = BROKER_KEYS[key].default
+    return default

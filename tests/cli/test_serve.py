@@ -1,0 +1,76 @@
+"""``fencelog serve``: what an operator reads of settings, and the exit status of those refused."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker import BrokerProcess
+from tests.support.server_properties import STOCK
+
+DEADLINE_S = 30.0
+
+
+def refused(
+    tmp_path: Path, text: str, *arguments: str, environment: dict[str, str] | None = None
+) -> str:
+    """Stderr of a start that must end with status 2 and make no data directory."""
+    file = tmp_path / "server.properties"
+    file.write_text(text)
+    flags = ["--data-dir", str(tmp_path / "data"), "--config", str(file), *arguments]
+    done = subprocess.run(
+        [sys.executable, "-m", "fencelog", "serve", *flags],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        env={**os.environ, **(environment or {})},
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert not (tmp_path / "data").exists()
+    return done.stderr.replace(f"{tmp_path}/", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "log.retention.ms=7d",
+            "fencelog: server.properties, line 1: log.retention.ms='7d': expected a whole number "
+            "of milliseconds from -1 to 9223372036854775807; 7 days are 604800000\n",
+        ),
+        (
+            "num.partitions=1\ngroup.fense=required",
+            "fencelog: server.properties, line 2: group.fense is not a setting of fencelog; did "
+            "you mean group.fence?\n",
+        ),
+        (
+            "listeners=PLAINTEXT://:9092,SSL://:9093",
+            "fencelog: server.properties, line 1: listeners='PLAINTEXT://:9092,SSL://:9093': "
+            "listener SSL asks for SSL, and there is no TLS and no authentication; write "
+            "PLAINTEXT://HOST:PORT, on an address that you trust\n",
+        ),
+    ],
+)
+def test_a_setting_that_is_refused_ends_the_start_with_one_line(
+    tmp_path: Path, text: str, told: str
+) -> None:
+    assert refused(tmp_path, text) == told
+
+
+def test_a_flag_and_a_variable_are_refused_under_their_names(tmp_path: Path) -> None:
+    said = refused(tmp_path, "", "--durability", "maybe")
+    assert said == "fencelog: --durability='maybe': expected fsync or os\n"
+    said = refused(tmp_path, "", environment={"FENCELOG_NODE": "1"})
+    assert said.startswith("fencelog: environment: FENCELOG_NODE is not a setting of fencelog")
+
+
+def test_a_broker_starts_with_the_file_of_kafka_4_and_names_what_has_no_effect(
+    tmp_path: Path,
+) -> None:
+    with BrokerProcess(tmp_path / "data", settings=STOCK) as broker:
+        lines = [line for line in broker.stderr.splitlines() if "no effect" in line]
+    assert len(lines) == 1
+    assert "these settings have no effect here: inter.broker.listener.name, num.net" in lines[0]
