@@ -1,8 +1,10 @@
-"""Writes ``src/fencelog/wire/messages``: typed classes with straight-line code for each message.
+"""Writes typed classes with straight-line code for each message and each coordinator record.
 
-Sources are Kafka's own message definitions, as the kafka-python package ships them, and
-``src/fencelog/wire/definitions`` in the same form: fencelog's own requests. Run it after a change
-to either, and commit what it writes::
+Sources are Kafka's own message definitions, as the kafka-python package ships them, and in the same
+form ``src/fencelog/wire/definitions``, fencelog's own requests, and
+``src/fencelog/coordination/definitions``, the records of the coordinators (type ``data``).
+``ApiKey`` says which requests are spoken. After a change to any of these, run it and commit what it
+writes::
 
     .venv/bin/python -m tools.generate_messages
 
@@ -16,11 +18,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fencelog.wire import api_versions
+from fencelog.wire.api_versions import ApiKey
 from tools.message_definitions import (
     NULLABLE_METHOD,
     SCALARS,
     Definition,
     Field,
+    Versions,
     definitions,
     kafka_definitions,
     load,
@@ -28,46 +33,16 @@ from tools.message_definitions import (
 )
 
 ROOT = Path(__file__).resolve().parent.parent
-OWN_DEFINITIONS = ROOT / "src/fencelog/wire/definitions"
-TARGET = ROOT / "src/fencelog/wire/messages"
+PACKAGE = ROOT / "src/fencelog"
+OWN_DEFINITIONS = PACKAGE / "wire/definitions"
+RECORD_DEFINITIONS = PACKAGE / "coordination/definitions"
+MESSAGES = "wire/messages"
+RECORDS = "coordination/schemas"
 
-KAFKA_MESSAGES = [
-    "AddOffsetsToTxn",
-    "AddPartitionsToTxn",
-    "AlterConfigs",
-    "ApiVersions",
-    "CreatePartitions",
-    "CreateTopics",
-    "DeleteGroups",
-    "DeleteRecords",
-    "DeleteTopics",
-    "DescribeCluster",
-    "DescribeConfigs",
-    "DescribeGroups",
-    "DescribeProducers",
-    "DescribeTransactions",
-    "EndTxn",
-    "FindCoordinator",
-    "Heartbeat",
-    "IncrementalAlterConfigs",
-    "InitProducerId",
-    "JoinGroup",
-    "LeaveGroup",
-    "ListGroups",
-    "ListOffsets",
-    "ListTransactions",
-    "Metadata",
-    "OffsetCommit",
-    "OffsetDelete",
-    "OffsetFetch",
-    "SyncGroup",
-    "TxnOffsetCommit",
-    "WriteTxnMarkers",
-    "OffsetForLeaderEpoch",
-]
-"""All that are spoken here but Produce and Fetch, which ``fencelog.wire.hot`` has by hand."""
+FLEXIBLE_VERSIONS = "wire/flexible_versions.py"
 
-NEVER_FLEXIBLE = 0x7FFF
+BY_HAND = ("Produce", "Fetch")
+"""Those of Kafka's requests that ``fencelog.wire.hot`` has by hand."""
 
 
 class Writer:
@@ -84,15 +59,15 @@ class Writer:
     def lines(self) -> Iterator[str]:
         """Yield the class, line by line."""
         one = self.definition
-        yield f"class {one.name}({'Structure' if one.api_key is None else 'Message'}):"
+        yield f"class {one.name}({one.base}):"
         yield f'    """{docstring(one.about)}"""'
         yield ""
         yield from wrapped("    __slots__ = (", [f'"{f.name}"' for f in self.all_fields], ")")
         if one.api_key is not None:
             yield f"    API_KEY = {one.api_key}"
+        if one.base != "Structure":
             yield f"    MIN_VERSION = {one.versions.first}"
             yield f"    MAX_VERSION = {one.versions.last}"
-            yield f"    FLEXIBLE_FROM = {one.flexible.first if one.flexible else NEVER_FLEXIBLE}"
         yield ""
         yield from self.init_lines()
         yield ""
@@ -378,6 +353,7 @@ def module_text(title: str, sources: list[dict[str, Any]]) -> str:
         *imports("struct", ["Struct"], "Struct" if layouts(code) else ""),
         "from typing import Self",
         "",
+        *imports("fencelog.coordination.encoding", ["Data"], code),
         *imports("fencelog.types", ["NO_TOPIC_ID", "Buffer"], code),
         *imports("fencelog.wire.message", ["EMPTY", "Message", "Structure"], code),
         *imports("fencelog.wire.primitives", ["Reader", *PRIMITIVES], code),
@@ -414,29 +390,79 @@ def kafka_module(name: str) -> str:
     return module_text(f"{name}, Kafka's request {sources[0]['apiKey']}.", sources)
 
 
-def generate() -> dict[str, str]:
-    """Return the text of every generated module by its file name."""
-    texts = {snake(name) + ".py": kafka_module(name) for name in KAFKA_MESSAGES}
-    own: dict[str, list[dict[str, Any]]] = {}
-    for path in sorted(OWN_DEFINITIONS.glob("*.json")):
+def kafka_messages() -> list[str]:
+    """Return the names of Kafka's requests that are spoken here, in the order of their numbers."""
+    return [
+        key.name.title().replace("_", "") for key in sorted(ApiKey) if key < api_versions.OWN_FROM
+    ]
+
+
+def by_module(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """Return the definitions of a folder by the module that they are written to."""
+    modules: dict[str, list[dict[str, Any]]] = {}
+    for path in sorted(folder.glob("*.json")):
         source = load(path)
-        own.setdefault(source["module"], []).append(source)
-    for module, sources in own.items():
+        modules.setdefault(source["module"], []).append(source)
+    return modules
+
+
+def flexible_versions() -> str:
+    """Return the module with the first flexible version of each request that has one."""
+    folders = (kafka_definitions(), OWN_DEFINITIONS)
+    requests = [load(path) for folder in folders for path in folder.glob("*Request.json")]
+    flexible = {each["apiKey"]: Versions.parse(each["flexibleVersions"]) for each in requests}
+    rows = [
+        f"    {int(key)}: {flexible[key].first},  # {key.name}"
+        for key in sorted(ApiKey)
+        if flexible[key]
+    ]
+    return "\n".join(
+        [
+            '"""First flexible version of each request. '
+            'Generated by tools.generate_messages: do not edit."""',
+            "",
+            "FLEXIBLE_FROM = {",
+            *rows,
+            "}",
+            "",
+        ]
+    )
+
+
+def generate() -> dict[str, str]:
+    """Return the text of every generated module by its path below ``PACKAGE``."""
+    texts = {FLEXIBLE_VERSIONS: flexible_versions()}
+    for name in kafka_messages():
+        if name not in BY_HAND:
+            texts[f"{MESSAGES}/{snake(name)}.py"] = kafka_module(name)
+    for module, sources in by_module(OWN_DEFINITIONS).items():
         names = " and ".join(source["name"] for source in sources)
-        texts[module + ".py"] = module_text(f"{names}, fencelog's own.", sources)
+        texts[f"{MESSAGES}/{module}.py"] = module_text(f"{names}, fencelog's own.", sources)
+    for module, sources in by_module(RECORD_DEFINITIONS).items():
+        title = f"Keys and values of {module.replace('_', ' ')} records."
+        texts[f"{RECORDS}/{module}.py"] = module_text(title, sources)
     return texts
+
+
+def committed() -> dict[str, str]:
+    """Return the text of every module that was generated before, by its path."""
+    modules = [PACKAGE / FLEXIBLE_VERSIONS]
+    for folder in (MESSAGES, RECORDS):
+        modules += (each for each in (PACKAGE / folder).glob("*.py") if each.name != "__init__.py")
+    return {
+        path.relative_to(PACKAGE).as_posix(): path.read_text(encoding="utf-8") for path in modules
+    }
 
 
 def main() -> None:
     """Write the modules, and remove those that are generated no more."""
     argparse.ArgumentParser(description=main.__doc__).parse_args()
     texts = generate()
-    for path in TARGET.glob("*.py"):
-        if path.name not in texts and path.name != "__init__.py":
-            path.unlink()
+    for name in committed().keys() - texts.keys():
+        (PACKAGE / name).unlink()
     for name, text in texts.items():
-        (TARGET / name).write_text(text, encoding="utf-8")
-    print(f"{len(texts)} modules in {TARGET.relative_to(ROOT)}")
+        (PACKAGE / name).write_text(text, encoding="utf-8")
+    print(f"{len(texts)} modules below {PACKAGE.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

@@ -139,14 +139,17 @@ class Field:
 
 @dataclass
 class Definition:
-    """A structure with its fields; a whole message where ``api_key`` is set."""
+    """A structure with its fields."""
 
     name: str
     about: str
     versions: Versions
     flexible: Versions
     fields: list[Field] = field(default_factory=list)
+    base: str = "Structure"
+    """``Message`` of a request or response, ``Data`` of a record's key or value."""
     api_key: int | None = None
+    """Of a message."""
 
 
 def snake(name: str) -> str:
@@ -172,7 +175,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def definitions(source: dict[str, Any]) -> list[Definition]:
-    """Return the structures of one message, inner ones first, the message itself last."""
+    """Return the structures of one message or record, inner ones first, the whole one last."""
     valid = Versions.parse(source["validVersions"])
     flexible = Versions.parse(source["flexibleVersions"]).within(valid)
     common = {shared["name"]: shared for shared in source.get("commonStructs", ())}
@@ -191,8 +194,12 @@ def definitions(source: dict[str, Any]) -> list[Definition]:
             structure(inner, described.get("about", ""), inner_fields, inner_within)
         done[name] = made
 
-    structure(source["name"], f"Body of {source['name']}.", source["fields"], valid)
-    done[source["name"]].api_key = source["apiKey"]
+    is_data = source["type"] == "data"
+    about = f"{source['name']}." if is_data else f"Body of {source['name']}."
+    structure(source["name"], about, source["fields"], valid)
+    whole = done[source["name"]]
+    whole.base = "Data" if is_data else "Message"
+    whole.api_key = None if is_data else source["apiKey"]
     return list(done.values())
 
 

@@ -103,7 +103,7 @@ def test_a_chart_that_cannot_be_written_does_not_look_like_a_verdict(
         (f"{SENT}\n{TOLD}\n", "there is nothing to check", "acknowledged sends"),
         (f"{SENT}\n{TOLD}\n{{", "there is nothing to check", "acknowledged sends"),
         ("", "there is nothing to check", "polls"),
-        ("\xff\xfe", "not UTF-8", "JSON lines"),
+        ("\xff\xfe", "not UTF-8", "as UTF-8"),
     ],
 )
 def test_what_cannot_be_judged_ends_with_2_and_a_hint(file: Path, text, what, hint) -> None:

@@ -159,7 +159,7 @@ def test_input_in_a_transaction_is_all_or_nothing(cli: Cli, topic: str) -> None:
     good, bad = b'{"value": "1"}\n{"value": "2"}\n', b'{"value": "3"}\nnonsense\n'
     cli.out("topic", "produce", topic, *flags, stdin=good)
     said = cli.refused(2, "topic", "produce", topic, *flags, stdin=bad)
-    assert "record 2 is not of the --json form" in said
+    assert "--json: record 2 is not valid" in said
     seen = cli.out("topic", "consume", topic, "-e", "-f", "%v", "--isolation", "transactional")
     assert seen == b"12"
 

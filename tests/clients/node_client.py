@@ -16,7 +16,7 @@ from typing import Any
 
 from fencelog.client.blocking import Client
 from tests.clients.install import node_of
-from tests.support.stock import Confluent, Fenced, Seen, ToSend
+from tests.support.stock import CODECS, Confluent, Fenced, Seen, ToSend
 
 DEADLINE_S = 40.0
 LAST = "the last that is read"
@@ -99,6 +99,11 @@ class NodeClient:
     def make(self, kind: str, *args: Any) -> "Held":
         """A producer or a consumer inside the process."""
         return Held(self, self.ask(kind, *args)["object"])
+
+    def codecs(self) -> list[str]:
+        """The codecs that this client has on this machine."""
+        found: list[str] = self.ask("codecs", CODECS)
+        return found
 
     def write(
         self,

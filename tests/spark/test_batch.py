@@ -135,7 +135,9 @@ def test_a_start_beyond_the_log_is_a_loss_unless_told_otherwise(log, topic, read
     log.topic(topic, 1)
     log.produce(topic, ["a"])
     start = f'{{"{topic}": {{"0": 50}}}}'
-    with pytest.raises(PySparkException, match=r"the topic was made anew.*failOnDataLoss"):
+    with pytest.raises(
+        PySparkException, match=r"the topic was deleted and created again.*failOnDataLoss"
+    ):
         read(topic, startingOffsets=start).collect()
     assert values(read(topic, startingOffsets=start, failOnDataLoss="false")) == []
 

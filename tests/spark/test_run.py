@@ -88,4 +88,4 @@ def test_a_missing_file_is_one_line_and_no_traceback(tmp_path: Path) -> None:
         check=False,
     )
     assert answer.returncode == 1
-    assert answer.stderr == "error: there is no file no_pipeline.py\n"
+    assert answer.stderr == "error: file no_pipeline.py does not exist\n"

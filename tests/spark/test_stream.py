@@ -198,7 +198,7 @@ def test_lost_records_stop_the_stream_unless_told_otherwise(
     log.client.delete_topic(source)
     wait_until(lambda: _created(log, source), what="the topic made anew")
     log.produce(source, ["new"], partition=0)
-    with pytest.raises(StreamingQueryException, match="the topic was made anew"):
+    with pytest.raises(StreamingQueryException, match="the topic was deleted and created again"):
         write_stream(read_stream(source).select("value"), sink)
     write_stream(read_stream(source, failOnDataLoss="false").select("value"), sink)
     log.produce(source, ["newer"], partition=0)

@@ -7,9 +7,11 @@ import sys
 from typing import Any
 
 DEADLINE_S = 30.0
-
-
-ENVIRONMENT = {**os.environ, "NO_COLOR": "1", "COLUMNS": "120"}
+TERMINAL = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")  # by each, a pipe is drawn on
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in TERMINAL} | {
+    "NO_COLOR": "1",
+    "COLUMNS": "120",
+}
 
 
 class Cli:

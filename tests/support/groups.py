@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 
-from fencelog.coordination.encoding import Writer
 from fencelog.errors import ErrorCode
 from fencelog.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from fencelog.wire.messages.join_group import (
@@ -27,16 +26,18 @@ from fencelog.wire.messages.sync_group import (
     SyncGroupRequestAssignment,
     SyncGroupResponse,
 )
+from fencelog.wire.primitives import pack_int16, pack_int32, write_bytes, write_string
 from tests.support.node import Peer
 
 
 def subscription(topics: Iterable[str], user_data: bytes = b"") -> bytes:
     """What a consumer sends of itself, version 0."""
     named = [*topics]
-    writer = Writer().int16(0).int32(len(named))
+    out = bytearray(pack_int16(0) + pack_int32(len(named)))
     for topic in named:
-        writer.text(topic)
-    return writer.blob(user_data).done()
+        write_string(out, topic, flexible=False)
+    write_bytes(out, user_data, flexible=False)
+    return bytes(out)
 
 
 FAST = {"group_initial_delay_s": 0.0, "group_session_timeout_ms_min": 1}

@@ -2,7 +2,8 @@
 
 It does what the broker's does: appends the records of a decision as one, replays them at once, and
 commits when told to. After each append it rebuilds the shard from its log and compares: whatever is
-in the shard but not in the log shows as a difference. At each crash it does so from what compaction
+in the shard but not in the log shows as a difference. Before each it compares, too: a decision that
+changes what only ``replay`` may change shows there. At each crash it does so from what compaction
 would leave of the log: under each key the newest record has to say all (D4).
 """
 
@@ -24,7 +25,7 @@ R = TypeVar("R")
 
 DECIDED = ("_decided_at", "decided_at")
 CLOCKS = ("_deadlines", "deadlines", "forgotten_at", "_timers")
-SOFT = ("_groups",)  # who is heard and who waits, which a load does not bring back
+SOFT = ("_groups",)  # sessions and who waits, which a load does not bring back
 
 
 def state_of(shard: Any) -> dict[str, Any]:
@@ -57,6 +58,7 @@ class Runtime(Generic[S]):
         self.loads = 0
         self._producer_ids = 0
         self.shard = self._load()
+        self._stored = state_of(self._replayed())
 
     def _load(self) -> S:
         self.loads += 1
@@ -77,10 +79,10 @@ class Runtime(Generic[S]):
         for offset, entry in enumerate(self.log):
             if isinstance(entry, Ended):
                 continue
-            fate = self._fate(entry, offset)
-            if fate is None or untouched:
+            outcome = self._outcome(entry, offset)
+            if outcome is None or untouched:
                 untouched.add(offset)
-            elif fate:
+            elif outcome:
                 newest[entry.key] = offset
         return untouched | {at for at in newest.values() if self._value(at) is not None}
 
@@ -89,7 +91,7 @@ class Runtime(Generic[S]):
         assert isinstance(entry, LogRecord)
         return entry.value
 
-    def _fate(self, record: LogRecord, offset: int) -> bool | None:
+    def _outcome(self, record: LogRecord, offset: int) -> bool | None:
         """Whether a record counts; None while its transaction is open."""
         if record.producer_id == NO_PRODUCER_ID:
             return True
@@ -111,9 +113,14 @@ class Runtime(Generic[S]):
         """A producer's marker is appended to the shard's partition."""
         self.log.append(Ended(producer_id, commit))
         self.shard.replay_marker(producer_id, commit=commit)
-        assert state_of(self.shard) == state_of(self._replayed())
+        self._compare()
         if not self.hold:
             self.commit()
+
+    def _compare(self) -> None:
+        """Hold the shard against its log."""
+        self._stored = state_of(self._replayed())
+        assert state_of(self.shard) == self._stored
 
     @property
     def wall_ms(self) -> TimestampMs:
@@ -130,12 +137,13 @@ class Runtime(Generic[S]):
 
     def append(self, decision: Decision[R]) -> R:
         """Make a decision so, and return its answer."""
+        assert state_of(self.shard) == self._stored, "state changes in replay only"
         for record in decision.records:
             offset = Offset(len(self.log))
             self.log.append(record)
             self.shard.replay(record, offset, self.now)
         if decision.records:
-            assert state_of(self.shard) == state_of(self._replayed())
+            self._compare()
         if not self.hold:
             self.commit()
         return decision.response
@@ -149,6 +157,7 @@ class Runtime(Generic[S]):
         del self.log[self.committed if keep is None else keep :]
         self.committed = Offset(len(self.log))
         self.shard = self._load()
+        self._stored = state_of(self._replayed())
 
     def advance(self, seconds: float) -> None:
         """Let time pass; nothing is expired by itself."""

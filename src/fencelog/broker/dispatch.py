@@ -7,7 +7,7 @@ from fencelog.broker.context import Broker
 from fencelog.broker.network.connection import Answer, Connection, Reply, Request
 from fencelog.errors import WireError
 from fencelog.types import Buffer
-from fencelog.wire.api_versions import SUPPORTED, ApiKey
+from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.headers import read_request_header, response_header, response_is_flexible
 from fencelog.wire.message import Message
 from fencelog.wire.primitives import REQUEST_ITEMS_MAX
@@ -60,12 +60,11 @@ class Dispatcher:
     """Finds the handler of a request."""
 
     def __init__(self, broker: Broker, handlers: dict[ApiKey, RawHandler]) -> None:
-        """``handlers`` must cover every key that is advertised."""
-        assert handlers.keys() == SUPPORTED.keys(), handlers.keys() ^ SUPPORTED.keys()
+        """Take one handler for each request that is spoken, no more and no fewer."""
+        assert handlers.keys() == set(ApiKey), handlers.keys() ^ set(ApiKey)
         self._broker = broker
         self._handlers: dict[int, tuple[RawHandler, int, int]] = {
-            int(key): (handler, SUPPORTED[key].minimum, SUPPORTED[key].maximum)
-            for key, handler in handlers.items()
+            int(key): (handler, *key.versions) for key, handler in handlers.items()
         }
 
     def __call__(self, frame: bytearray, connection: Connection) -> Answer:

@@ -1,4 +1,4 @@
-"""What happened, and whether exactly-once held: histories in, verdicts out."""
+"""Checks a history of clients for violations of exactly-once."""
 
 from fencelog.check.checker import check, judge
 from fencelog.check.intake import HistoryError

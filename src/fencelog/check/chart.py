@@ -1,7 +1,7 @@
-"""A picture of a history around its worst finding: who did what when, and what the log held.
+"""A chart of a history around its worst finding: operations over time, and the log.
 
 Above, the operations of each client over time; below, the records of the partition that the
-finding is about, who sent them and who was shown them. Time is cut where nothing matters.
+finding, who sent them and who read them. Irrelevant time is omitted.
 """
 
 from bisect import bisect_left
@@ -22,7 +22,7 @@ LANES_MAX = 18
 ROWS_AROUND = 3
 ROWS_MAX = 24
 BARS_MAX = 400
-"""More operations than that are not drawn; time is cut closer to the counterexample instead."""
+"""At most this many operations are drawn; with more, less time around the counterexample."""
 AROUND_S = 2.0
 """Seconds shown before and after a counterexample, unless too much happens in them."""
 
@@ -131,14 +131,14 @@ class _Chart:
         return spans
 
     def _lanes(self, shown: list[int]) -> tuple[list[_Lane], int]:
-        """Counterexamples first, then whoever else was busy."""
+        """Processes of the counterexample first, then other active ones."""
         process = self._history.ops.process
         order = list(dict.fromkeys(process[op] for op in (*self._witness, *shown)))
         lanes = [_Lane(each, self._y + LANE * n) for n, each in enumerate(order[:LANES_MAX])]
         return lanes, len(order) - len(lanes)
 
     def _background(self, plot: Axis, top: float, height: float) -> None:
-        """Stretches of time, and what was broken in them."""
+        """The spans of time, and the faults in them."""
         for each in plot.stretches:
             self._add(
                 element("rect", x=each.left, y=top, width=each.width, height=height, fill="#ffffff")
@@ -217,7 +217,7 @@ class _Chart:
         )  # fmt: skip
 
     def _about(self, op: int) -> str:
-        """What hovering over a bar tells."""
+        """The tooltip of an operation."""
         history, ops = self._history, self._history.ops
         sends = [
             f"{history.sends.value[send]} to {history.keys.all[history.sends.key[send]]}"
@@ -304,7 +304,7 @@ class _Chart:
         )
 
     def _marks(self, plot: Axis, key: int, places: dict[int, float], shown: set[int]) -> None:
-        """Who sent and who was shown these records, when their operations ended."""
+        """Who sent and who read these records, when their operations ended."""
         history, ops = self._history, self._history.ops
         for offset, y in places.items():
             send = self._facts.send_at(key, self._facts.rank(key, offset))
@@ -359,7 +359,7 @@ def _shown(
     spans: list[tuple[float, float]],
     counterexample: "list[int] | tuple[int, ...]",
 ) -> list[int]:
-    """The operations that were under way in these times, the counterexample among them."""
+    """The operations in progress in this span, including the counterexample."""
     ops = history.ops
     found = [
         op

@@ -1,4 +1,4 @@
-"""The check: tables in, verdict out."""
+"""Runs all checks over the tables of a history."""
 
 from collections.abc import Iterable
 
@@ -16,12 +16,12 @@ from fencelog.check.verdict import ERRORS, Findings, Outcome, Verdict
 
 
 def check(events: Iterable[Event]) -> Verdict:
-    """Judge a history that is in memory; HistoryError if it cannot be read."""
+    """Check a history in memory. Raises HistoryError if an event is malformed."""
     return judge(gather(events))
 
 
 def judge(history: History) -> Verdict:
-    """Judge a history by its tables, as ``parse`` or ``gather`` make them."""
+    """Check a history by its tables, from ``parse``, ``merge`` or ``gather``."""
     found = Findings(history)
     facts = establish(history)
     Polls(facts, found).check()

@@ -1,30 +1,30 @@
-"""Circles among transactions: who read from whom, and who wrote before whom.
+"""Cycles of transactions: which read from which, and which wrote before which.
 
-wr: one sent a value and the other was shown it. ww: one's record is followed by the other's, in
-one partition. A circle of wr edges alone says that each of some transactions committed before the
-other, which read_committed excludes. As soon as ww edges take part it says nothing: a partition's
-offsets are given when records are sent, not when transactions commit, so that transactions which
-write at the same time are woven into each other.
+wr: one sent a value that the other read. ww: one's record is followed by the other's in a
+partition. A cycle of wr edges alone would mean that each transaction committed before the next one
+read from it, which read_committed excludes. A cycle with ww edges proves nothing: offsets are
+assigned when records are sent, not when transactions commit, so records of concurrent transactions
+are interleaved.
 """
 
 from fencelog.check.facts import Facts
-from fencelog.check.graph import Edges, Graph, circle, knots
+from fencelog.check.graph import Edges, Graph, components, short_cycle
 from fencelog.check.tables import NONE, OK
 from fencelog.check.verdict import Findings
 
 STARTS_MAX = 16
-"""Edges of a knot from which a short circle is looked for."""
+"""Edges of a component from which a short cycle is searched."""
 
 
 def check_cycles(facts: Facts, found: Findings) -> None:
-    """Circles of reads, which are errors; with writes among them, which are told only."""
+    """Find cycles of reads, which are errors, and cycles with writes, which are reported."""
     cycles = _Cycles(facts, found)
     if cycles.has_any:
         cycles.check()
 
 
 class _Cycles:
-    """Only transactions that took place and touch two keys, or write and read, can be in one."""
+    """Only transactions that took place and have two keys, or write and read, can be in one."""
 
     def __init__(self, facts: Facts, found: Findings) -> None:
         self._facts = facts
@@ -46,12 +46,12 @@ class _Cycles:
 
     def check(self) -> None:
         reads, last_reads = self._reads()
-        parts, edges = knots(reads, self._place)
+        parts, edges = components(reads, self._place)
         for part in parts:
             if self._found.more("G1c"):
                 self._keep("G1c", edges, part, set())
         writes = self._writes()
-        parts, edges = knots(writes, self._place)
+        parts, edges = components(writes, self._place)
         for part in parts:
             if self._found.more("G0"):
                 self._keep("G0", edges, part, set())
@@ -59,12 +59,12 @@ class _Cycles:
             self._check_both(writes, last_reads)
 
     def _check_both(self, writes: Graph, reads: Graph) -> None:
-        """Circles with a read in them and writes too."""
+        """Cycles with reads and writes."""
         wr = set(zip(reads.source, reads.target, strict=True))
         both = Graph()
         both.extend(writes)
         both.extend(reads)
-        parts, edges = knots(both, self._place)
+        parts, edges = components(both, self._place)
         for part in parts:
             inside = set(part)
             starts = [
@@ -77,7 +77,7 @@ class _Cycles:
                 self._keep("G1c-ww", edges, part, set(starts[:STARTS_MAX]))
 
     def _reads(self) -> tuple[Graph, Graph]:
-        """Edges from whoever sent a value to whoever was shown it: all, and one a run."""
+        """Edges from the sender of a value to its readers: all, and one for each run."""
         history, takes_part = self._facts.history, self._takes_part
         op_of = history.sends.op
         every, last = Graph(), Graph()
@@ -96,7 +96,7 @@ class _Cycles:
         return every, last
 
     def _writes(self) -> Graph:
-        """Edges from whoever sent a record to whoever sent the next one, key by key."""
+        """Edges from the sender of a record to the sender of the next one, for each key."""
         facts, takes_part = self._facts, self._takes_part
         op_of = facts.history.sends.op
         graph = Graph()
@@ -122,11 +122,11 @@ class _Cycles:
             inside = set(part)
             edge_list = ((s, t) for s in part for t in edges[s] if t in inside)
             starts = {edge for edge, _ in zip(edge_list, range(STARTS_MAX), strict=False)}
-        path = circle(edges, part, sorted(starts))
+        path = short_cycle(edges, part, sorted(starts))
         names = self._facts.history.processes.all
         ops = self._facts.history.ops
         who = [f"{names[ops.process[op]]} #{ops.number[op]}" for op in path]
-        size = f", in a knot of {len(part):,}" if len(part) > len(path) else ""
+        size = f", in a component of {len(part):,}" if len(part) > len(path) else ""
         self._found.keep(
             kind,
             f"{' → '.join([*who, who[0]])}{size}",
@@ -138,7 +138,7 @@ class _Cycles:
         )
 
     def _step(self, op: int, after: int, send: int) -> str:
-        """How one transaction of a circle comes before the next."""
+        """How one transaction of a cycle precedes the next."""
         history = self._facts.history
         sends = history.sends
         name, value = history.keys.all[sends.key[send]], sends.value[send]

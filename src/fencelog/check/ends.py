@@ -1,4 +1,4 @@
-"""Whether partitions ended as they should: in order, with no transaction open."""
+"""Checks the final offsets of partitions: their order, and hanging transactions."""
 
 import itertools
 
@@ -10,7 +10,7 @@ ORDER = ("log_start", "last_stable", "high_watermark", "log_end")
 
 
 def check_ends(facts: Facts, found: Findings) -> None:
-    """The order of the four offsets at every ``end``, and a hanging one at the last."""
+    """Check the four offsets at every ``end``, and for a hanging transaction at the last."""
     for key, ends in facts.history.ends.items():
         name = facts.history.keys.all[key]
         for end in ends:

@@ -1,9 +1,9 @@
-"""What follows from a history: which sends took place, and where each partition has which record.
+"""Facts that follow from a history: which sends took place, and each partition's records.
 
-A send took place if somebody was shown its value, if its operation is ok, or if its operation is a
-transaction without a known end of which somebody was shown any other value: one visible record
-proves that it committed. Offsets come from all polls, also those of operations that failed, since
-a reader is never to be shown wrong records; and from sends that took place.
+A send took place if a reader saw its value, if its operation is ok, or if its operation is a
+transaction without a known end of which a reader saw another value: one visible record proves that
+it committed. Offsets come from all polls, also those of failed operations, because no reader may
+ever see wrong records; and from sends that took place.
 """
 
 from array import array
@@ -17,7 +17,7 @@ from fencelog.check.tables import FAILED, NONE, OK, History
 
 @dataclass
 class Facts:
-    """A history and what follows from it. A rank counts the known offsets of a key."""
+    """A history and its facts. A rank is an index into the known offsets of a key."""
 
     history: History
     certain: bytearray
@@ -25,19 +25,19 @@ class Facts:
     position: "array[int]"
     """For each send its offset, or ``NONE`` where it is unknown or the send may not be there."""
     unread: list[dict[int, int]]
-    """For each key, sends that took place at an offset where nobody polled."""
+    """For each key, sends that took place at an offset that no reader polled."""
     misplaced: list[int]
-    """Sends that were told another offset than where they were seen."""
+    """Sends whose acknowledged offset differs from the offset where they were seen."""
     overwritten: list[int]
-    """Sends that were told an offset where another value is."""
+    """Sends whose acknowledged offset has another value."""
     orders: list["array[int]"]
     """For each key its known offsets, ascending."""
     final_seen: list[bytearray]
-    """For each key and rank, whether a final reader was shown it."""
+    """For each key and rank, whether a final reader saw it."""
     finals: list[int]
     """The final readers."""
     passed: list[list[range]]
-    """For each key, ranks over which some reader jumped; marked as polls are looked at."""
+    """For each key, ranks that some reader skipped; filled while polls are checked."""
 
     def went_past(self, key: int, offset: int) -> bool:
         """Whether readers were shown what lies behind an offset, and should have been shown it.
@@ -74,13 +74,13 @@ class Facts:
         return (ends[-1].log_start or 0) if ends else 0
 
     def log_end(self, key: int) -> int | None:
-        """Where the log ended, if that was told."""
+        """The log end, if known."""
         ends = self.history.ends.get(key)
         return ends[-1].log_end if ends else None
 
     @cached_property
     def horizons(self) -> list[int]:
-        """For each key the highest offset that any reader was shown, or ``NONE``."""
+        """For each key the highest offset that any reader saw, or ``NONE``."""
         return [max(log, default=NONE) for log in self.history.logs]
 
     @cached_property
@@ -123,7 +123,7 @@ class Facts:
 
 
 def establish(history: History) -> Facts:
-    """All that follows from these tables; ``final_seen`` is still to be marked."""
+    """The facts of these tables; ``final_seen`` is filled later."""
     certain = _certain(history)
     sends = history.sends
     unread: list[dict[int, int]] = [{} for _ in history.logs]
@@ -170,7 +170,7 @@ def _certain(history: History) -> bytearray:
 
 
 def _place_unread(facts: Facts, send: int, told: int) -> None:
-    """Put a send that nobody saw where it says it is, unless something else is there."""
+    """Place an unseen send at its acknowledged offset, unless another value is there."""
     key = facts.history.sends.key[send]
     facts.position[send] = told
     if told in facts.history.logs[key] or facts.unread[key].setdefault(told, send) != send:

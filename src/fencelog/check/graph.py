@@ -1,4 +1,4 @@
-"""Strongly connected parts of large, nearly acyclic graphs, and short circles in them."""
+"""Strongly connected components of large, nearly acyclic graphs, and short cycles."""
 
 from array import array
 from bisect import bisect_right
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 Edges: TypeAlias = dict[int, dict[int, int]]
-"""From a vertex to a vertex, with the number of what connects them."""
+"""Source and target vertex, and the number of what connects them."""
 
 
 class Graph:
     """Edges between numbered vertices."""
 
     def __init__(self) -> None:
-        """None yet."""
+        """Begin without edges."""
         self.source = array("i")
         self.target = array("i")
         self.via = array("q")
@@ -24,24 +24,24 @@ class Graph:
         return len(self.source)
 
     def add(self, source: int, target: int, via: int) -> None:
-        """One more edge."""
+        """Add an edge."""
         self.source.append(source)
         self.target.append(target)
         self.via.append(via)
 
     def extend(self, other: "Graph") -> None:
-        """Take over all edges of another one."""
+        """Add all edges of another one."""
         self.source.extend(other.source)
         self.target.extend(other.target)
         self.via.extend(other.via)
 
 
-def knots(graph: Graph, place: Sequence[int]) -> tuple[list[list[int]], Edges]:
-    """Strongly connected parts of two vertices or more, and the edges near them.
+def components(graph: Graph, place: Sequence[int]) -> tuple[list[list[int]], Edges]:
+    """Strongly connected components of two or more vertices, and the edges near them.
 
-    ``place`` orders all vertices so that most edges lead upwards. A circle needs an edge that
-    leads down, and lies within a stretch of overlapping ones; all else is left out at once, so
-    that the cost follows the number of the edges that lead down and not the size of the graph.
+    ``place`` orders all vertices so that most edges lead upwards. A cycle needs a downward edge,
+    and lies within a run of overlapping ones. Everything else is skipped, so the cost depends on
+    the number of downward edges and not on the size of the graph.
     """
     bottoms, tops = _stretches(graph, place)
     if not bottoms:
@@ -59,7 +59,7 @@ def knots(graph: Graph, place: Sequence[int]) -> tuple[list[list[int]], Edges]:
 
 
 def _stretches(graph: Graph, place: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Where stretches of overlapping downward edges begin and end."""
+    """Start and end of runs of overlapping downward edges."""
     down = sorted(
         (low, high)
         for source, target in zip(graph.source, graph.target, strict=True)
@@ -77,7 +77,7 @@ def _stretches(graph: Graph, place: Sequence[int]) -> tuple[list[int], list[int]
 
 
 def _components(edges: Edges) -> list[list[int]]:
-    """Tarjan's algorithm, without recursion: parts of two vertices or more."""
+    """Tarjan's algorithm, without recursion: components of two or more vertices."""
     index: dict[int, int] = {}
     low: dict[int, int] = {}
     stack: list[int] = []
@@ -120,8 +120,8 @@ def _pop_part(stack: list[int], on_stack: set[int], last: int) -> list[int]:
     return part
 
 
-def circle(edges: Edges, part: Sequence[int], starts: Sequence[tuple[int, int]]) -> list[int]:
-    """A short circle in a part that begins with one of these edges; its vertices in order."""
+def short_cycle(edges: Edges, part: Sequence[int], starts: Sequence[tuple[int, int]]) -> list[int]:
+    """A short cycle in a component that begins with one of these edges; its vertices in order."""
     inside = set(part)
     best: list[int] = []
     for source, target in starts:
@@ -132,7 +132,7 @@ def circle(edges: Edges, part: Sequence[int], starts: Sequence[tuple[int, int]])
 
 
 def _path(edges: Edges, inside: set[int], start: int, goal: int) -> list[int]:
-    """A shortest path, by breadth."""
+    """A shortest path, by breadth-first search."""
     before = {start: start}
     queue = deque([start])
     while queue:

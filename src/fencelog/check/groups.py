@@ -1,8 +1,8 @@
-"""Whether what a group committed and what it put out fit together: exactly once, end to end.
+"""Compares the committed offsets of a group with its outputs: exactly once, end to end.
 
-An output that names its input says that the two belong to one step. So each input below the
-group's committed position has exactly one visible output, and none at or above it has any. This
-holds for pipelines that put out one record for each input, and started at the log's start.
+If outputs name their inputs, each input below the group's committed offset has exactly one visible
+output, and inputs at or above it have none. This holds for pipelines that write one record per
+input and started at the log start.
 """
 
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from fencelog.check.verdict import Findings
 
 @dataclass
 class _Group:
-    """Outputs by the input that they name: (key, offset)."""
+    """Outputs by their input: (key, offset)."""
 
     visible: dict[tuple[int, int], int] = field(default_factory=dict)
     doubled: dict[tuple[int, int], list[int]] = field(default_factory=dict)
@@ -23,7 +23,7 @@ class _Group:
 
 
 def check_groups(facts: Facts, found: Findings) -> None:
-    """Compare every group whose end was told with the outputs of its operations."""
+    """Compare every group with a ``group_end`` with the outputs of its operations."""
     history = facts.history
     groups = _outputs(facts)
     for number, committed in history.group_ends.items():
@@ -64,7 +64,7 @@ def _outputs(facts: Facts) -> dict[int, _Group]:
 def _check_visible(
     facts: Facts, found: Findings, name: str, group: _Group, committed: dict[int, int]
 ) -> None:
-    """No input twice, and none that the group did not commit."""
+    """Find inputs with two outputs, and outputs of inputs that the group did not commit."""
     names, values = facts.history.keys.all, facts.history.sends.value
     for (key, offset), outputs in group.doubled.items():
         if found.more("doubled-input"):
@@ -101,7 +101,7 @@ def _output(facts: Facts, send: int) -> tuple[int, str]:
 def _check_missing(
     facts: Facts, found: Findings, name: str, group: _Group, committed: dict[int, int]
 ) -> None:
-    """No input that the group committed without an output."""
+    """Find inputs that the group committed and that have no output."""
     for key, position in committed.items():
         order = facts.orders[key]
         start = facts.log_start(key)

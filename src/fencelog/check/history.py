@@ -1,9 +1,9 @@
-"""A history: what each client asked, what it was told, and what the log held in the end.
+"""A history: the requests and results of each client, and the final state of the log.
 
 One event is one JSON object, one line of a file. A client writes ``invoke`` before it acts, with
-everything that it is about to send, and one completion afterwards; an invocation without one is
+everything that it will send, and one completion afterwards; an invocation without one is
 indeterminate, as after ``kill -9``. Partitions are keys, written ``topic/partition``. Each value is
-sent once per key in a history, else no checker can tell a duplicate from a second message.
+sent once per key in a history, so that a duplicate can be told from a second message.
 
     {"type": "invoke", "id": 7, "process": "w1", "time": 1.25, "transactional": true,
      "steps": [["send", "t/0", 17]]}
@@ -22,21 +22,21 @@ Steps:
 - ``["send", key, value]`` when invoked; completed with the offset, or null where it is not known.
   A fifth entry ``[key, offset]`` names the input record that the output was made from; give it
   when the send is invoked too (with null for the offset), or a crash hides it.
-- ``["poll", {key: [[offset, value], …]}]``: records that this client was shown, in that order.
+- ``["poll", {key: [[offset, value], …]}]``: records that this client read, in that order.
 - ``["commit", group, {key: offset}]``: positions committed, in the transaction if there is one.
 
 Completions: ``ok``; ``failed``, which promises that nothing of it will ever be visible; and
 ``indeterminate``. A timeout, a lost connection and NOT_LEADER_OR_FOLLOWER are indeterminate. An
 abort is a failure only if no commit was attempted, or if the abort itself succeeded.
 
-``reset`` says that a client's next poll need not follow its last: it crashed, was assigned other
-partitions, subscribed, or sought. ``final`` as a process's name prefix marks the readers that read
-everything from the beginning after all faults were healed. After a transaction that polled and
-failed, a client goes back to where it was before, or writes a ``reset``.
+``reset`` says that a client's next poll need not continue from its last: it crashed, was assigned
+other partitions, subscribed, or called seek. ``final`` as a prefix of a process's name marks
+readers that read everything from the beginning after all faults are over. After a failed
+transaction with polls, a client returns to its earlier position, or writes a ``reset``.
 
-Three kinds of events are optional. ``committing`` says that a transaction's commit is about to be
-asked for: whoever was shown its records before that read too early. ``fault`` is shown in charts,
-over its span if it has ``until``. ``meta`` holds whatever is worth knowing about the run.
+Three kinds of events are optional. ``committing`` says that the client will request a
+transaction's commit: a reader that saw its records before that read too early. ``fault`` is shown
+in charts, over its span if it has ``until``. ``meta`` has any information about the run.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -49,7 +49,7 @@ Completion: TypeAlias = Literal["ok", "failed", "indeterminate"]
 HowReset: TypeAlias = Literal["crash", "assign", "subscribe", "seek"]
 
 FINAL = "final"
-"""Processes whose name begins so read everything at the end."""
+"""The prefix of processes that read everything at the end."""
 
 
 def key_of(topic: str, partition: int) -> str:
@@ -70,7 +70,7 @@ class Recorder:
         self._next_id = 0
 
     def invoke(self, steps: Sequence[Step], *, transactional: bool = False) -> "Invocation":
-        """Say what is about to be sent, before it is."""
+        """Record what an operation will send, before it does."""
         self._next_id += 1
         self._emit(
             "invoke", id=self._next_id, transactional=transactional, steps=[list(s) for s in steps]
@@ -78,28 +78,28 @@ class Recorder:
         return Invocation(self, self._next_id)
 
     def reset(self, how: HowReset) -> None:
-        """Say that the next poll need not follow the last one."""
+        """Record that the next poll need not continue from the last one."""
         self._emit("reset", how=how)
 
     def end(self, partitions: Mapping[str, Mapping[str, int]]) -> None:
-        """Say where the partitions end, after healing; see the module for the fields."""
+        """Record the final offsets of partitions; see the module for the fields."""
         self._emit("end", partitions={key: dict(each) for key, each in partitions.items()})
 
     def group_end(self, group: str, offsets: Mapping[str, int]) -> None:
-        """Say what a group has committed in the end."""
+        """Record the final committed offsets of a group."""
         self._emit("group_end", group=group, offsets=dict(offsets))
 
     def fault(self, what: str, *, until: float | None = None) -> None:
-        """Say that something was broken now, or from now ``until`` then; for the chart."""
+        """Record a fault now, or from now ``until`` then; for the chart."""
         more: dict[str, object] = {"until": until} if until is not None else {}
         self._emit("fault", what=what, **more)
 
     def note(self, **fields: object) -> None:
-        """Say whatever is worth knowing; no checker looks at it (``meta``)."""
+        """Record anything else; it is not checked (``meta``)."""
         self._emit("meta", **fields)
 
     def committing(self, number: int) -> None:
-        """Say that a commit is about to be asked for; called by ``Invocation``."""
+        """Record that a commit will be requested; called by ``Invocation``."""
         self._emit("committing", id=number)
 
     def completed(
@@ -114,15 +114,15 @@ class Recorder:
 
 
 class Invocation:
-    """One operation under way; exactly one of its methods is called, or none after a crash."""
+    """One operation in progress; call one of ``ok``, ``failed``, ``indeterminate``, or none."""
 
     def __init__(self, recorder: Recorder, number: int) -> None:
-        """Made by ``Recorder.invoke``."""
+        """Use ``Recorder.invoke``."""
         self._recorder = recorder
         self._number = number
 
     def committing(self) -> None:
-        """Say that the transaction's commit is about to be asked for; optional, before ``ok``."""
+        """Record that the transaction's commit will be requested; optional, before ``ok``."""
         self._recorder.committing(self._number)
 
     def ok(self, steps: Sequence[Step]) -> None:
@@ -134,5 +134,5 @@ class Invocation:
         self._recorder.completed(self._number, "failed", steps, error)
 
     def indeterminate(self, steps: Sequence[Step], error: str) -> None:
-        """It may have happened, or may happen yet."""
+        """It may have happened, or may still happen."""
         self._recorder.completed(self._number, "indeterminate", steps, error)

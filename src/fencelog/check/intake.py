@@ -1,4 +1,4 @@
-"""Events into tables, and exact errors for what cannot be an event of a history."""
+"""Parses events into tables, with exact errors for malformed events."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -23,7 +23,7 @@ OFFSET_MAX = (1 << 63) - 1
 
 
 class HistoryError(FencelogError):
-    """A history that cannot be judged: says where, what is wrong, and what to do."""
+    """A malformed history: the place, what is wrong, and a hint."""
 
     def __init__(self, place: str, what: str, hint: str) -> None:
         """``place`` is ``line 7`` or ``event 7``."""
@@ -36,12 +36,12 @@ class Intake:
     """Fills a history, event by event."""
 
     def __init__(self) -> None:
-        """Nothing yet."""
+        """Begin with an empty history."""
         self.history = History()
         self.count = 0
-        """Events so far; they are taken to have happened in the order in which they are added."""
+        """Events so far; their order is the order in which they are added."""
         self.place: str | None = None
-        """Where the event comes from, for errors; else it is told by its number."""
+        """The source of the event, for errors; if empty, errors have its number."""
         self._open: dict[tuple[int, int | str], int] = {}
         self._reset_at: dict[int, int] = {}
         self._handlers: dict[str, Callable[[Event], None]] = {
@@ -58,19 +58,19 @@ class Intake:
         }
 
     def error(self, what: str, hint: str) -> HistoryError:
-        """An error at the event that was last begun."""
+        """An error at the present event."""
         return HistoryError(self.place or f"event {self.count}", what, hint)
 
     def add(self, event: Event) -> None:
-        """Take one event; HistoryError if it cannot be one, or cannot stand here."""
+        """Add one event. Raises HistoryError if it is malformed or in a wrong place."""
         self.count += 1
         try:
             handler = self._handlers[event["type"]]  # type: ignore[index]  # refused below
         except (KeyError, TypeError):
             kind = event.get("type") if type(event) is dict else event
             raise self.error(
-                f"{_short(kind)} is no type of an event",
-                f"the types are {', '.join(self._handlers)}",
+                f"{_short(kind)} is not an event type",
+                f"event types are {', '.join(self._handlers)}",
             ) from None
         try:
             handler(event)
@@ -85,20 +85,20 @@ class Intake:
     def _process(self, event: Event) -> int:
         name = event["process"]
         if type(name) is not str:
-            raise self.error(f"process {_short(name)} is no string", "name each client once")
+            raise self.error(f"process {_short(name)} is not a string", "name each client once")
         return self.history.processes[name]
 
     def _time(self, event: Event, name: str = "time") -> float:
         time = event[name]
         if type(time) is not float and type(time) is not int:
-            raise self.error(f"{name} {_short(time)} is no number", "times are in seconds")
+            raise self.error(f"{name} {_short(time)} is not a number", "times are in seconds")
         return time
 
     def _invoke(self, event: Event) -> None:
         history = self.history
         ops, process, number = history.ops, self._process(event), event["id"]
         if type(number) is not int and type(number) is not str:
-            raise self.error(f"id {_short(number)} is no number", "count a process's operations")
+            raise self.error(f"id {_short(number)} is not a number", "count a process's operations")
         op = ops.add(
             process,
             number,
@@ -131,16 +131,17 @@ class Intake:
     def _steps(self, event: Event) -> list[list[object]]:
         steps = event["steps"]
         if type(steps) is not list:
-            raise self.error(f"steps {_short(steps)} is no list", 'as in [["send", "t/0", 17]]')
+            raise self.error(f"steps {_short(steps)} is not a list", 'as in [["send", "t/0", 17]]')
         for step in steps:
             if type(step) is not list or not step or step[0] not in ("send", "poll", "commit"):
                 raise self.error(
-                    f"{_short(step)} is no step", "a step is a list: send, poll or commit first"
+                    f"{_short(step)} is not a step",
+                    "a step is a list that begins with send, poll or commit",
                 )
         return steps
 
     def _send(self, step: list[object], again: list[tuple[int, int]]) -> None:
-        """Take a send that is about to happen; put it into ``again`` if its value is known."""
+        """Add an invoked send; append it to ``again`` if its value is known."""
         key, value = self._key_and_value(step)
         sends = self.history.sends
         send = len(sends)
@@ -151,7 +152,7 @@ class Intake:
             again.append((send, known))
 
     def _send_again(self, send: int, known: int) -> None:
-        """Refuse a value that was sent before; take one that was only polled before."""
+        """Refuse a value that was sent before; accept one that was only polled before."""
         sends = self.history.sends
         key, value = sends.key[send], sends.value[send]
         if sends.op[known] != NONE:
@@ -160,17 +161,19 @@ class Intake:
                 "send each value once per key (add the attempt to it), "
                 "else a duplicate cannot be told from a second message",
             )
-        # It was polled before anybody sent it. That is a finding, not an error.
+        # It was polled before it was sent. That is a finding, not an error.
         self.history.writers[key][value] = send
         sends.polled[send], sends.reader[send] = sends.polled[known], sends.reader[known]
         sends.polled[known] = NONE
 
     def _key_and_value(self, step: list[object]) -> tuple[int, Value]:
         if len(step) < 3 or type(step[1]) is not str:
-            raise self.error(f"{_short(step)} is no send", 'as in ["send", "t/0", 17]')
+            raise self.error(f"{_short(step)} is not a send", 'as in ["send", "t/0", 17]')
         value = step[2]
         if type(value) is not int and type(value) is not str:
-            raise self.error(f"value {_short(value)} is neither number nor string", "use one")
+            raise self.error(
+                f"value {_short(value)} is neither a number nor a string", "use one of them"
+            )
         return self.history.keys[step[1]], value
 
     def _source(self, send: int, step: list[object]) -> None:
@@ -178,14 +181,14 @@ class Intake:
         if source is None:
             return
         if type(source) is not list or len(source) != 2 or type(source[0]) is not str:
-            raise self.error(f"{_short(source)} is no input record", 'as in ["t/1", 5]')
+            raise self.error(f"{_short(source)} is not an input record", 'as in ["t/1", 5]')
         sends = self.history.sends
         sends.source_key[send] = self.history.keys[source[0]]
         sends.source_offset[send] = self._offset(source[1])
 
     def _offset(self, offset: object) -> int:
         if type(offset) is not int or not 0 <= offset <= OFFSET_MAX:
-            raise self.error(f"{_short(offset)} is no offset", "offsets are numbers from 0 on")
+            raise self.error(f"{_short(offset)} is not an offset", "offsets are numbers from 0 on")
         return offset
 
     def _complete(self, event: Event) -> None:
@@ -195,7 +198,7 @@ class Intake:
             op = self._open.pop((process, number))  # type: ignore[arg-type]  # refused below
         except (KeyError, TypeError):
             raise self.error(
-                f"operation {_short(number)} of {event['process']} completes, but is not under way",
+                f"operation {_short(number)} of {event['process']} completes, but was not invoked",
                 "write an invoke before and one completion after each operation",
             ) from None
         outcome = ops.outcome[op] = OUTCOME_OF[event["type"]]  # type: ignore[index]  # a key of it
@@ -226,7 +229,7 @@ class Intake:
             ops.reset_inside.add(op)
 
     def _sent(self, op: int, step: list[object]) -> None:
-        """Take what became of a send."""
+        """Add the result of a send."""
         key, value = self._key_and_value(step)
         sends = self.history.sends
         send = self.history.writers[key].get(value, NONE)
@@ -241,12 +244,12 @@ class Intake:
             self._source(send, step)
 
     def _poll(self, op: int, place: int, step: list[object]) -> None:
-        """Take the records that a poll returned."""
+        """Add the records that a poll returned."""
         if len(step) == 1:
             return
         polled = step[1]
         if type(polled) is not dict:
-            raise self.error(f"{_short(step)} is no poll", 'as in ["poll", {"t/1": [[5, 90]]}]')
+            raise self.error(f"{_short(step)} is not a poll", 'as in ["poll", {"t/1": [[5, 90]]}]')
         history = self.history
         runs = history.runs
         for name, records in polled.items():
@@ -256,7 +259,7 @@ class Intake:
                 offsets, values = zip(*records, strict=True)
             except (TypeError, ValueError):
                 raise self.error(
-                    f"{_short(records)} are no records of {name}", "as in [[5, 90], [6, 91]]"
+                    f"{_short(records)} are not records of {name}", "as in [[5, 90], [6, 91]]"
                 ) from None
             key = history.keys[name]
             # Most records were polled before, and a whole run of them is compared at once.
@@ -269,13 +272,15 @@ class Intake:
             runs.offsets.extend(offsets)
 
     def _first_seen(self, op: int, key: int, records: Iterable[tuple[object, object]]) -> None:
-        """Take records of which one at least was not seen before, or not like this."""
+        """Add records of which at least one is new or has another offset."""
         history = self.history
         sends, log, writers = history.sends, history.logs[key], history.writers[key]
         for raw_offset, value in records:
             offset = self._offset(raw_offset)
             if type(value) is not int and type(value) is not str:
-                raise self.error(f"value {_short(value)} is neither number nor string", "use one")
+                raise self.error(
+                    f"value {_short(value)} is neither a number nor a string", "use one of them"
+                )
             there = log.setdefault(offset, value)
             send = writers.get(value, NONE)
             if send == NONE:
@@ -293,7 +298,7 @@ class Intake:
 
     def _commit(self, op: int, step: list[object]) -> None:
         if len(step) != 3 or type(step[1]) is not str or type(step[2]) is not dict:
-            raise self.error(f"{_short(step)} is no commit", 'as in ["commit", "g", {"t/1": 6}]')
+            raise self.error(f"{_short(step)} is not a commit", 'as in ["commit", "g", {"t/1": 6}]')
         self.history.ops.group[op] = self.history.groups[step[1]]
 
     def _committing(self, event: Event) -> None:
@@ -301,10 +306,10 @@ class Intake:
         op = self._open.get((process, number))  # type: ignore[arg-type]  # unknown ones are refused
         if op is None:
             raise self.error(
-                f"operation {_short(number)} of {event['process']} commits, but is not under way",
+                f"operation {_short(number)} of {event['process']} commits, but was not invoked",
                 "write it between the invocation and the completion",
             )
-        # It may be asked for again; the first time counts.
+        # It may be requested again; the first time counts.
         self.history.ops.committing.setdefault(op, self._time(event))
 
     def _reset(self, event: Event) -> None:
@@ -316,12 +321,14 @@ class Intake:
         time = self._time(event)
         partitions = event["partitions"]
         if type(partitions) is not dict:
-            raise self.error(f"partitions {_short(partitions)} is no object", "by key")
+            raise self.error(
+                f"partitions {_short(partitions)} is not an object", "keys are topic/partition"
+            )
         for name, fields in partitions.items():
             if type(fields) is not dict or fields.keys() - set(END_FIELDS):
                 raise self.error(
-                    f"{_short(fields)} does not say where {name} ends",
-                    f"the fields are {', '.join(END_FIELDS)}",
+                    f"{_short(fields)} is not an object with the end offsets of {name}",
+                    f"fields are {', '.join(END_FIELDS)}",
                 )
             told = [
                 None if fields.get(each) is None else self._offset(fields[each])
@@ -332,7 +339,9 @@ class Intake:
     def _group_end(self, event: Event) -> None:
         group, offsets = event["group"], event["offsets"]
         if type(group) is not str or type(offsets) is not dict:
-            raise self.error("that is no end of a group", '"group" is a name, "offsets" by key')
+            raise self.error(
+                "that is not the end of a group", '"group" is a name, "offsets" by key'
+            )
         history = self.history
         history.group_ends[history.groups[group]] = {
             history.keys[name]: self._offset(offset) for name, offset in offsets.items()
@@ -347,13 +356,13 @@ class Intake:
 
 
 def _short(value: object) -> str:
-    """A value as an error shows it."""
+    """A value as text for an error, shortened."""
     text = json.dumps(value, ensure_ascii=False, default=repr)
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 
 def gather(events: Iterable[Event]) -> History:
-    """The tables of a history that is in memory; HistoryError names the event by its number."""
+    """The tables of a history that is in memory; errors have the number of the event."""
     intake = Intake()
     for event in events:
         intake.add(event)

@@ -1,4 +1,4 @@
-"""Whether sends took their places in the log in the order in which they were sent."""
+"""Checks that records are in the log in the order in which they were sent."""
 
 from fencelog.check.facts import Facts
 from fencelog.check.tables import NONE, OK
@@ -9,11 +9,11 @@ def check_order(facts: Facts, found: Findings) -> None:
     """Within each operation, and from an acknowledged one to a later one of the process.
 
     An operation without a known end says nothing about those after it: its request may still be
-    under way when they are sent.
+    in flight when they are sent.
     """
     ops, sends = facts.history.ops, facts.history.sends
     last: list[dict[int, int]] = [{} for _ in facts.history.processes]
-    """For each process and key the last send of the operation that was begun last, and is ok."""
+    """For each process and key the last send of the newest operation that is ok."""
     for op in range(len(ops)):
         inside: dict[int, int] = {}
         before_op = last[ops.process[op]]

@@ -1,4 +1,4 @@
-"""Whether readers were shown records in the log's order, without gaps."""
+"""Checks that readers saw records in the log's order, without gaps."""
 
 import itertools
 from bisect import bisect_left
@@ -12,7 +12,7 @@ from fencelog.check.verdict import Findings
 
 @dataclass
 class Place:
-    """Where a reader may stand in a key after an operation: ranks that it was shown last.
+    """The possible positions of a reader in a key after an operation: its last ranks.
 
     They differ after an operation without a known end: it may have been rolled back or not.
     """
@@ -24,18 +24,18 @@ class Place:
 
 @dataclass
 class Reader:
-    """One process and its places, by key."""
+    """One process and its positions, by key."""
 
     places: dict[int, Place] = field(default_factory=dict)
     from_start: bool = False
-    """Whether a key without a place must be read from its start."""
+    """Whether a key without a position must be read from its start."""
 
 
 class Polls:
     """One pass over all runs, in the order of completions."""
 
     def __init__(self, facts: Facts, found: Findings) -> None:
-        """Findings go into ``found``, and what final readers saw into the facts."""
+        """Adds findings to ``found``, and what final readers saw to the facts."""
         self._facts = facts
         self._found = found
         history = facts.history
@@ -45,7 +45,7 @@ class Polls:
         self._is_final = bytearray(p in finals for p in range(len(history.processes)))
 
     def check(self) -> None:
-        """Look at every run once."""
+        """Check every run once."""
         runs, ops = self._runs, self._ops
         resets = iter([*self._facts.history.resets, (len(runs) + 1, NONE)])
         reset_before, process = next(resets)
@@ -54,7 +54,7 @@ class Polls:
         for run, (op, key) in enumerate(zip(runs.op, runs.key, strict=True)):
             while reset_before <= run:
                 before_reset = self._readers[process]
-                # A reader that is sent to the start before it reads begins there all the same.
+                # A reader that is reset before its first read still begins at the start.
                 self._readers[process] = Reader(
                     from_start=before_reset.from_start and not before_reset.places
                 )
@@ -94,7 +94,7 @@ class Polls:
         return ranks[0], ranks[-1]
 
     def _jump(self, op: int, key: int, before: int, rank: int) -> None:
-        """Two records that did not follow each other, in one operation."""
+        """Report two records of one operation that do not follow each other."""
         order = self._facts.orders[key]
         if rank <= before:
             if self._found.more("int-nonmonotonic-poll"):
@@ -139,7 +139,7 @@ class Polls:
         return f"without {shown}{more}"
 
     def _proofs(self, key: int, skipped: range) -> Iterator[tuple[int, str]]:
-        """Who shows that the first of the skipped records is there."""
+        """The operations that prove that the first skipped record exists."""
         sends = self._facts.history.sends
         send = self._facts.send_at(key, skipped[0])
         offset = self._facts.orders[key][skipped[0]]
@@ -149,7 +149,7 @@ class Polls:
             yield sends.reader[send], f"polled it at {offset}"
 
     def _after_another(self, op: int, key: int, first: int) -> None:
-        """Compare an operation's first record of a key with where its process stood."""
+        """Compare an operation's first record of a key with the position of its process."""
         reader = self._readers[self._ops.process[op]]
         place = reader.places.get(key)
         if place is None:
@@ -190,7 +190,7 @@ class Polls:
         )
 
     def _move(self, op: int, key: int, first: int, last: int) -> None:
-        """Say where the process stands now."""
+        """Update the position of the process."""
         ops = self._ops
         outcome = ops.outcome[op]
         places = self._readers[ops.process[op]].places

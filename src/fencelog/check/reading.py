@@ -1,4 +1,4 @@
-"""JSON lines into tables: one stream as it stands, or several put together by time."""
+"""Reads JSON lines into tables: one stream, or several merged by time."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,8 +13,8 @@ from fencelog.check.tables import History
 def parse(lines: Iterable[str]) -> History:
     """The tables of a history, read once, from start to end.
 
-    A last line without its end is what a killed writer leaves; it is left out, with a remark.
-    HistoryError names the line of anything else that cannot be read.
+    An incomplete last line, as a killed writer leaves it, is skipped with a remark.
+    Raises HistoryError, with the line, for anything else that cannot be read.
     """
     intake = Intake()
     reader = _Lines("", lines, intake)
@@ -29,7 +29,7 @@ def parse(lines: Iterable[str]) -> History:
 def merge(files: Mapping[str, Iterable[str]]) -> History:
     """The tables of a history in several files, each in the order of its times.
 
-    HistoryError names file and line; also where a file goes back in time.
+    Raises HistoryError, with file and line; also if the times of a file decrease.
     """
     intake = Intake()
     readers = [_Lines(f"{name} ", lines, intake) for name, lines in files.items()]
@@ -44,7 +44,7 @@ class _Lines:
     """The events of a stream of lines."""
 
     def __init__(self, name: str, lines: Iterable[str], intake: Intake) -> None:
-        """``name`` begins every place; remarks go to the intake's history."""
+        """``name`` is the prefix of every place; remarks go to the intake's history."""
         self._name = name
         self._lines = lines
         self._remarks = intake.history.remarks
@@ -60,7 +60,7 @@ class _Lines:
         return HistoryError(self.place, error.what, error.hint)
 
     def __iter__(self) -> Iterator[Event]:
-        """Each line's event; empty lines count, and say nothing."""
+        """Each line's event; empty lines are counted and skipped."""
         decode = json.JSONDecoder().decode
         for line in self._lines:
             self.number += 1
@@ -81,7 +81,7 @@ class _Lines:
 
 
 def _timed(reader: _Lines) -> Iterator[tuple[float, str, Event]]:
-    """Events with their times; those without one stay behind the event before them."""
+    """Events with their times; an event without one gets the time of the event before it."""
     last = float("-inf")
     for event in reader:
         time = event.get("time", last) if type(event) is dict else last

@@ -1,4 +1,4 @@
-"""Record by record: what is visible and must not be, and what must be visible and is not."""
+"""Checks each record: visible ones that must not be, and missing ones."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from fencelog.check.verdict import Findings
 
 
 def check_records(facts: Facts, found: Findings) -> None:
-    """All checks of single records; ``facts.final_seen`` must be marked."""
+    """Run all checks of single records; ``facts.final_seen`` must be filled."""
     _check_visible(facts, found)
     _check_own_reads(facts, found)
     _check_clashes(facts, found)
@@ -30,7 +30,7 @@ def _polled(facts: Facts, send: int) -> tuple[int, str]:
 
 
 def _check_visible(facts: Facts, found: Findings) -> None:
-    """Aborted reads, reads before the commit, and values that nobody sent."""
+    """Find aborted reads, reads before the commit, and values that no client sent."""
     sends, ops = facts.history.sends, facts.history.ops
     # When a record could be visible at the earliest, and when it was certainly seen.
     may_show = [ops.committing.get(op, time) for op, time in enumerate(ops.invoked)]
@@ -90,7 +90,7 @@ def _keep_phantom(facts: Facts, found: Findings, send: int) -> None:
 
 
 def _check_own_reads(facts: Facts, found: Findings) -> None:
-    """A transaction that was shown its own records saw them before it committed."""
+    """Find transactions that read their own records, so before their commit."""
     history, ops, sends = facts.history, facts.history.ops, facts.history.sends
     last_op, own = NONE, {}
     for run, (op, key) in enumerate(zip(history.runs.op, history.runs.key, strict=True)):
@@ -114,7 +114,7 @@ def _check_own_reads(facts: Facts, found: Findings) -> None:
 
 
 def _check_clashes(facts: Facts, found: Findings) -> None:
-    """Duplicates and offsets with two values."""
+    """Find duplicates, and offsets with two values."""
     history, sends = facts.history, facts.history.sends
     told = {(each, sends.told[each]): sends.op[each] for each in facts.misplaced}
     for (send, offset), op in (told | history.twice).items():
@@ -146,7 +146,7 @@ def _check_clashes(facts: Facts, found: Findings) -> None:
 def _keep_inconsistent(
     facts: Facts, found: Findings, send: int, offset: int, how: tuple[int, str]
 ) -> None:
-    """A send of which the offset holds another value; ``how`` says who found it there, and how."""
+    """Report a send whose offset has another value; ``how`` is the proof of that value."""
     history, sends = facts.history, facts.history.sends
     key, value = sends.key[send], sends.value[send]
     name = history.keys.all[key]
@@ -164,16 +164,16 @@ def _keep_inconsistent(
 
 @dataclass(frozen=True)
 class _Lack:
-    """A record that took place and was not seen by those who should have."""
+    """A record that took place and that readers did not see."""
 
     send: int
     is_lost: bool
-    """Readers went past its place, or the log ends before it. Else they did not get there."""
+    """Whether readers read past its offset, or the log ends before it; else unseen."""
     how: str
 
 
 class _Missing:
-    """Lost writes, torn transactions and unseen records."""
+    """Find lost writes, torn transactions and unseen records."""
 
     def __init__(self, facts: Facts, found: Findings) -> None:
         self._facts = facts
@@ -217,7 +217,7 @@ class _Missing:
         return bool(self._facts.final_seen[key][self._facts.rank(key, offset)])
 
     def _judge(self, send: int) -> _Lack | None:
-        """What its absence means; None if it means nothing."""
+        """How the record is missing; None if its absence is allowed."""
         facts, sends = self._facts, self._facts.history.sends
         key, offset = sends.key[send], facts.position[send]
         who = "final readers" if facts.finals else "readers"
@@ -270,7 +270,7 @@ class _Missing:
         )
 
     def _who_went_past(self, lack: _Lack) -> list[tuple[int, str]]:
-        """The poll that shows it lost, if there is one."""
+        """The poll that proves the loss, if there is one."""
         facts, key = self._facts, self._facts.history.sends.key[lack.send]
         offset = facts.position[lack.send]
         past = facts.who_went_past(key, offset) if lack.is_lost else None

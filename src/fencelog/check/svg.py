@@ -1,4 +1,4 @@
-"""Just enough SVG: escaped elements, and a time axis that may leave stretches out."""
+"""Minimal SVG: escaped elements, and a time axis that can omit spans."""
 
 import html
 from collections.abc import Iterable, Sequence
@@ -8,15 +8,15 @@ from typing import TypeAlias
 
 Attribute: TypeAlias = str | int | float
 GAP_PX = 26
-"""Between two stretches of an axis."""
+"""Pixels between two spans of an axis."""
 TICK_PX = 90
-"""About how far ticks stand apart."""
+"""Approximate pixels between ticks."""
 EDGE_PX = 24
-"""No tick stands nearer to the right edge of a stretch."""
+"""Minimal pixels between a tick and the right edge of a span."""
 
 
 def escape(text: str) -> str:
-    """Text as it may stand in an element or an attribute."""
+    """Escaped text for an element or an attribute."""
     shown = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
     return html.escape(shown)
 
@@ -41,7 +41,7 @@ def label(x: float, y: float, text: str, **attributes: Attribute) -> str:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Seconds that are shown, and where."""
+    """A span of seconds and its position."""
 
     start: float
     end: float
@@ -49,14 +49,14 @@ class Stretch:
     width: float
 
     def x(self, time: float) -> float:
-        """Where this time is; times outside are at the edges."""
+        """The x of this time; times outside are at the edges."""
         share = (min(max(time, self.start), self.end) - self.start) / (self.end - self.start)
         return self.left + share * self.width
 
 
 @dataclass
 class Axis:
-    """Stretches of time side by side."""
+    """Spans of time side by side."""
 
     stretches: list[Stretch] = field(default_factory=list)
 
@@ -68,14 +68,14 @@ class Axis:
                 yield x, each.x(end) - x
 
     def point(self, time: float) -> float | None:
-        """Where a time is, if it is shown."""
+        """The x of a time, if it is shown."""
         for each in self.stretches:
             if each.start <= time <= each.end:
                 return each.x(time)
         return None
 
     def ticks(self) -> Iterable[tuple[float, str]]:
-        """Places and texts of round times."""
+        """The x and text of round times."""
         for each in self.stretches:
             step = _round_step((each.end - each.start) * TICK_PX / each.width)
             digits = max(0, -floor(log10(step)))
@@ -97,7 +97,7 @@ def axis(spans: Sequence[tuple[float, float]], left: float, width: float) -> Axi
     total = sum(end - start for start, end in spans)
     made = Axis()
     for start, end in spans:
-        # Half by its length, half by number: a short stretch is still to be read.
+        # Half by its length, half equally: a short span must stay readable.
         share = 0.5 * (end - start) / total + 0.5 / len(spans)
         made.stretches.append(Stretch(start, end, left, share * free))
         left += share * free + GAP_PX

@@ -1,7 +1,7 @@
-"""What is kept of a history: compact tables of operations, sends and polls.
+"""Compact tables of a history: operations, sends and polls.
 
-Millions of records fit because nothing of them is kept as an object of its own: offsets are in
-arrays, keys and processes are numbers, and of a value that was polled ten times one is kept.
+Millions of records fit because no record is a Python object: offsets are in arrays, keys and
+processes are numbers, and a value that was polled ten times is stored once.
 """
 
 from array import array
@@ -13,12 +13,12 @@ from math import inf
 from fencelog.check.history import FINAL, Value
 
 OPEN, OK, FAILED, INDETERMINATE = range(4)
-"""How an operation ended; one that never completed stays open, and that is indeterminate too."""
+"""Outcomes of an operation; one that never completed stays open, which is indeterminate."""
 OUTCOMES = ("no answer", "ok", "failed", "indeterminate")
 NONE = -1
 """No offset, operation or key."""
 NEVER = (1 << 62) - 1
-"""The place in the history of a completion that does not exist."""
+"""The event number of a completion that does not exist."""
 
 
 def _ints() -> "array[int]":
@@ -51,11 +51,11 @@ class Ops:
     """The event that completed it, or ``NEVER``."""
     first_send: "array[int]" = field(default_factory=_longs)
     sends: "array[int]" = field(default_factory=_ints)
-    """How many sends, from ``first_send`` on."""
+    """The number of sends, from ``first_send`` on."""
     group: "array[int]" = field(default_factory=_ints)
-    """The group that it committed positions of, or ``NONE``."""
+    """The group for which it committed offsets, or ``NONE``."""
     committing: dict[int, float] = field(default_factory=dict)
-    """Seconds at which the commit was about to be asked for, where that was told."""
+    """Seconds of the ``committing`` event, if there is one."""
     errors: dict[int, str] = field(default_factory=dict)
     reset_inside: set[int] = field(default_factory=set)
     """Those whose polls need not follow each other."""
@@ -65,7 +65,7 @@ class Ops:
         return len(self.process)
 
     def add(self, process: int, number: int | str, *, transactional: bool, time: float) -> int:
-        """One more, still open and without sends; its index."""
+        """Add an open operation without sends; return its index."""
         self.process.append(process)
         self.number.append(number)
         self.transactional.append(transactional)
@@ -85,20 +85,20 @@ class Ops:
 
 @dataclass
 class Sends:
-    """Values that were sent, each once per key; and those that were polled but never sent."""
+    """Values that were sent, each once per key, and values that were polled but never sent."""
 
     key: "array[int]" = field(default_factory=_ints)
     value: list[Value] = field(default_factory=list)
     op: "array[int]" = field(default_factory=_ints)
-    """``NONE`` where nobody is known to have sent it."""
+    """``NONE`` if no known operation sent it."""
     told: "array[int]" = field(default_factory=_longs)
-    """The offset that the sender was told, or ``NONE``."""
+    """The acknowledged offset, or ``NONE``."""
     polled: "array[int]" = field(default_factory=_longs)
-    """The offset at which somebody saw it first, or ``NONE``."""
+    """The offset at which a reader first saw it, or ``NONE``."""
     reader: "array[int]" = field(default_factory=_ints)
-    """The operation that saw it first, or ``NONE``."""
+    """The first operation that saw it, or ``NONE``."""
     source_key: "array[int]" = field(default_factory=_ints)
-    """The input record that it was made from; ``NONE`` where none was named."""
+    """Its input record; ``NONE`` without one."""
     source_offset: "array[int]" = field(default_factory=_longs)
 
     def __len__(self) -> int:
@@ -106,7 +106,7 @@ class Sends:
         return len(self.key)
 
     def fill(self, op: int) -> None:
-        """Make complete the sends of which key and value were added, as this operation's."""
+        """Complete the columns of sends whose key and value were added, for this operation."""
         more = len(self.key) - len(self.op)
         if not more:
             return
@@ -122,7 +122,7 @@ class Runs:
     op: "array[int]" = field(default_factory=_ints)
     key: "array[int]" = field(default_factory=_ints)
     start: "array[int]" = field(default_factory=_longs)
-    """Where its offsets begin in ``offsets``; they end where the next run's begin."""
+    """The start of its offsets in ``offsets``; they end at the start of the next run."""
     step: "array[int]" = field(default_factory=_ints)
     """The step of the operation."""
     offsets: "array[int]" = field(default_factory=_longs)

@@ -13,35 +13,35 @@ KEPT_MAX = 20
 """Findings of one kind that are kept; more are only counted."""
 
 ERRORS = {
-    "lost-write": "an acknowledged record is gone: readers went past its place without it",
-    "torn-transaction": "of one transaction some records are visible and others are not",
-    "duplicate": "one value stands at two offsets",
-    "inconsistent-offset": "one offset holds two values",
+    "lost-write": "an acknowledged record is missing: readers read past its offset",
+    "torn-transaction": "some records of a transaction are visible and others are not",
+    "duplicate": "one value is at two offsets",
+    "inconsistent-offset": "one offset has two values",
     "aborted-read": "a record is visible although its operation failed (G1a)",
-    "precommitted-read": "a record was shown before its transaction could have committed",
-    "phantom": "a record is visible that nobody sent to that partition",
-    "int-poll-skip": "within one operation, polls jumped over records",
+    "precommitted-read": "a record was visible before its transaction could have committed",
+    "phantom": "a record is visible that no client sent to that partition",
+    "int-poll-skip": "within one operation, polls skipped records",
     "int-nonmonotonic-poll": "within one operation, polls went back or repeated records",
-    "poll-skip": "from one operation to the next, a reader jumped over records",
+    "poll-skip": "from one operation to the next, a reader skipped records",
     "nonmonotonic-poll": "from one operation to the next, a reader went back or repeated records",
     "int-nonmonotonic-send": "within one operation, a later send has a lower offset",
     "nonmonotonic-send": "from one operation to the next, a later send has a lower offset",
-    "unseen": "an acknowledged record was never shown to the final readers",
-    "G1c": "transactions read from each other in a circle",
-    "lost-input": "a group committed past an input that has no visible output",
+    "unseen": "no final reader saw an acknowledged record",
+    "G1c": "transactions read from each other in a cycle",
+    "lost-input": "a group committed past an input without a visible output",
     "doubled-input": "an input has more than one visible output",
     "uncommitted-input": "an output is visible, but the group did not commit its input",
-    "hanging-lso": "in the end a transaction was still open: last stable offset < high watermark",
+    "hanging-lso": "at the end a transaction was still open: last stable offset < high watermark",
     "end-order": "log start ≤ last stable offset ≤ high watermark ≤ log end does not hold",
 }
 """Kinds that make a history invalid, the worst first."""
 NOTES = {
-    "int-send-skip": "within one operation, other records came between its sends: normal",
-    "G0": "transactions wrote around each other: normal, writes are not isolated",
-    "G1c-ww": "a circle of reads and of writes around each other: normal, as G0 is",
+    "int-send-skip": "other records are between the sends of one operation: normal",
+    "G0": "transactions wrote between each other's records: normal, writes are not isolated",
+    "G1c-ww": "a cycle with reads and write order: normal, like G0",
     "unread": "acknowledged records that no reader reached; there were no final readers",
 }
-"""Kinds that are allowed by design, and told for information."""
+"""Kinds that are allowed by design, and reported for information."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Counterexample:
     """The part of it that matters."""
 
     def line(self) -> str:
-        """It as the report shows it."""
+        """One line of the report."""
         until = "        …" if self.completed is None else f"{self.completed:9.3f}"
         who = f"{self.process} #{self.number}"
         return f"{self.invoked:9.3f} to {until}  {who:<14} {self.outcome:<13} {self.what}"
@@ -86,10 +86,10 @@ class Finding:
 
 
 class Findings:
-    """Collects findings; of each kind all are counted and some are kept."""
+    """Collects findings: counts all, and keeps KEPT_MAX of each kind."""
 
     def __init__(self, history: History) -> None:
-        """Of this history."""
+        """Begin without findings."""
         self._history = history
         self.count: dict[str, int] = {}
         self.kept: list[Finding] = []
@@ -109,7 +109,7 @@ class Findings:
         offsets: Sequence[int] = (),
         values: Sequence[Value] = (),
     ) -> None:
-        """Keep one that was counted; ``counterexample`` pairs operations with what they did."""
+        """Keep a counted finding; ``counterexample`` has operations and what they did."""
         self.kept.append(
             Finding(
                 kind,
@@ -117,11 +117,11 @@ class Findings:
                 None if key is None else self._history.keys.all[key],
                 tuple(offsets),
                 tuple(values),
-                tuple(self._witness(op, what) for op, what in counterexample),
+                tuple(self._counterexample(op, what) for op, what in counterexample),
             )
         )
 
-    def _witness(self, op: int, what: str) -> Counterexample:
+    def _counterexample(self, op: int, what: str) -> Counterexample:
         ops = self._history.ops
         completed = ops.completed[op]
         error = ops.errors.get(op)
@@ -144,7 +144,7 @@ class Verdict:
     problems: tuple[Finding, ...]
     """The anomalies, the worst kind first; at most ``KEPT_MAX`` of each kind."""
     notes: tuple[Finding, ...]
-    """What is allowed by design and still worth knowing."""
+    """Findings that are allowed by design."""
     found: Mapping[str, int]
     """How many there are of each kind, kept or not."""
     counts: Mapping[str, int]

@@ -1,5 +1,5 @@
-"""The client side: an asyncio core, a blocking facade over it, and Arrow in and out.
+"""The client: an asyncio core, a blocking facade, and conversion from and to Arrow.
 
-Nothing is imported here: ``fencelog.client.blocking`` is the door, and what is heavy (pyarrow,
-numba) loads when a method that needs it is called.
+Nothing is imported here: use ``fencelog.client.blocking``. Heavy packages (pyarrow, numba) are
+imported when a method needs them.
 """

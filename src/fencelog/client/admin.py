@@ -132,7 +132,7 @@ class Admin:
     ) -> None:
         """Send a request to the controller and retry until it succeeds.
 
-        Where the answer to a try was lost, ``done`` says that this very order was the cause.
+        ``done`` is the error code of a retry after a lost response if the first attempt succeeded.
         """
         deadline = self._cluster.deadline()
         lost = False

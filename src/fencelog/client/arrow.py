@@ -68,7 +68,7 @@ def decode(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records with start ≤ offset < end; never an empty Arrow batch.
 
-    Raises WireError naming partition and offset where a batch is malformed.
+    Raises WireError, with partition and offset, if a batch is malformed.
     """
     schema = schema_of(columns)
     parts: list[Part] = []

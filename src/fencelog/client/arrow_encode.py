@@ -1,7 +1,7 @@
 """Arrow to record batches: checks the columns, assigns partitions, encodes, compresses.
 
-Nothing here knows producer ids or sequences: the sender writes a batch's header
-when it is its turn.
+This module knows no producer ids or sequences: the sender writes a batch's header when it is
+sent.
 """
 
 import os

@@ -1,6 +1,6 @@
 """Record batches in the client: which ones a reader sees, and how one is completed.
 
-The records inside stay bytes here; ``arrow`` or ``reader`` unpack them.
+Records stay encoded here; ``arrow`` or ``reader`` decode them.
 """
 
 from collections.abc import Sequence
@@ -97,7 +97,7 @@ def payload(records: memoryview, batch: VisibleBatch) -> memoryview:
 class EncodedBatch:
     """A batch with encoded, compressed records, whose header has no sequence yet.
 
-    ``buffer`` is the whole batch; its first 61 bytes are room for the header.
+    ``buffer`` is the whole batch; its first 61 bytes are reserved for the header.
     """
 
     partition: TopicPartition

@@ -53,8 +53,8 @@ ALL_COLUMNS = frozenset(
 class Client:
     """A client of one cluster. A context manager; ``Client.shared`` keeps one per process.
 
-    ``request_timeout_s`` bounds every call: within it a lost broker is reconnected to and a
-    retriable answer retried; after it ``RequestError`` says what was asked of whom.
+    ``request_timeout_s`` limits every call: until then lost connections are reopened and retriable
+    errors retried; then ``RequestError`` is raised.
     """
 
     _shared: ClassVar[dict[tuple[object, ...], "Client"]] = {}
@@ -122,7 +122,7 @@ class Client:
     def partitions(self, topics: Sequence[str]) -> dict[str, list[int]]:
         """Partition numbers of each topic, sorted.
 
-        Raises RequestError (UNKNOWN_TOPIC_OR_PARTITION) naming a topic that does not exist.
+        Raises RequestError (UNKNOWN_TOPIC_OR_PARTITION) if a topic does not exist.
         """
         return self._loop().run(self._admin().partitions(topics))
 
@@ -181,8 +181,8 @@ class Client:
     ) -> dict[TopicPartition, int]:
         """Offsets of each partition: log start, end, or the first at or after a timestamp (ms).
 
-        ``latest`` is the LSO at ``transactional``, HW at ``replicated``. A timestamp after every
-        record answers -1.
+        ``latest`` is the LSO at ``transactional``, HW at ``replicated``. For a timestamp
+        after all records the offset is -1.
         """
         return self._loop().run(self._admin().offsets(list(partitions), spec, isolation))
 
@@ -199,10 +199,10 @@ class Client:
         """Records with start ≤ offset < end, as Arrow batches; the next fetch is sent ahead.
 
         Columns: key, value (binary), topic (string), partition (int32), offset (int64), timestamp
-        (us, UTC), timestampType (int32) and, when asked for, headers
+        (us, UTC), timestampType (int32) and, if selected, headers
         (list<struct<key: string, value: binary>>); in that order, those of ``columns`` only (None:
         all but headers). Control records never appear, nor at ``transactional`` isolation aborted
-        ones (E10). Raises DataLossError when the log no longer has ``start``, or ends before
+        ones (E10). Raises DataLossError if the log no longer has ``start``, or ends before
         ``end``.
         """
         from fencelog.client.arrow import decode
@@ -248,8 +248,8 @@ class Client:
     ) -> Producer:
         """A producer of Python records, for the CLI and scripts.
 
-        ``read_uncommitted`` is answered at once (acks=1) and never idempotent (F5). With a
-        transactional id the older incarnation is fenced here, before this returns (E7).
+        ``read_uncommitted`` is acks=1 and never idempotent (F5). With a transactional id the
+        previous producer is fenced before this returns (E7).
         """
         options = ProducerOptions(
             idempotent=idempotent and isolation == "read_committed",
@@ -328,8 +328,8 @@ class Client:
     ) -> None:
         """Commit (app, version): the named producers commit, all others abort.
 
-        Repeating it does nothing (V3). Raises RequestError: TRANSACTION_ABORTED (V1), RUN_FENCED,
-        VERSION_CONFLICT, STALE_VERSION.
+        A repeated commit has no effect (V3). Raises RequestError: TRANSACTION_ABORTED (V1),
+        RUN_FENCED, VERSION_CONFLICT, STALE_VERSION.
         """
         transactions = Transactions(self._cluster)
         self._loop().run(
@@ -368,7 +368,7 @@ class Client:
         """Let the coordinator abort the id's open transaction and fence its producer (E7).
 
         Returns what was aborted. Raises RequestError: TRANSACTIONAL_ID_NOT_FOUND, or
-        INVALID_TXN_STATE where nothing is open, or it is decided already.
+        INVALID_TXN_STATE if no transaction is open, or it is decided already.
         """
         return self._loop().run(TransactionAdmin(self._cluster).abort(transactional_id))
 
@@ -384,7 +384,7 @@ class Client:
     ) -> list[ProducerDescription]:
         """Hanging transactions, sorted by partition and offset.
 
-        ``partitions``: where to look; None: everywhere. ``before_ms``: only those whose newest
+        ``partitions``: those to search; None: all. ``before_ms``: only transactions whose newest
         record is older than this time.
         """
         admin = TransactionAdmin(self._cluster)
@@ -396,8 +396,8 @@ class Client:
     ) -> ProducerDescription:
         """Abort the hanging transaction that begins at this offset.
 
-        Returns what was aborted. Raises RequestError (INVALID_TXN_STATE) where none begins there,
-        or a coordinator has it.
+        Returns what was aborted. Raises RequestError (INVALID_TXN_STATE) if none begins there,
+        or a coordinator lists it.
         """
         admin = TransactionAdmin(self._cluster)
         return self._loop().run(admin.abort_hanging(partition, start_offset))

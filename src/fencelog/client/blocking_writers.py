@@ -54,8 +54,8 @@ class _Writer:
 class ArrowWriter(_Writer):
     """Writes Arrow batches: value, and optionally key, topic, partition, headers, timestamp.
 
-    A row's partition is its ``partition`` where that is not null, else Kafka's default for its key
-    (murmur2), else one that changes with every batch.
+    A row's partition is its ``partition`` if not null, else Kafka's default for its key (murmur2),
+    else one that changes with every batch.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class ArrowWriter(_Writer):
     def write(self, batch: "pa.RecordBatch") -> None:
         """Queue a batch; returns before it is acknowledged, and waits while too much is queued.
 
-        Raises RequestError of an earlier batch, and ValueError on columns that do not fit.
+        Raises RequestError of an earlier batch, and ValueError for columns that cannot be written.
         """
         self._check()
         self._encoder.check(batch.schema)

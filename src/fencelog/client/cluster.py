@@ -115,8 +115,8 @@ class Cluster:
     ) -> R:
         """Send a request in the newest version that both sides support, and read the response.
 
-        Raises RequestError: UNSUPPORTED_VERSION where there is no common version,
-        NETWORK_EXCEPTION where the connection is lost or the answer is nonsense.
+        Raises RequestError: UNSUPPORTED_VERSION if there is no common version,
+        NETWORK_EXCEPTION if the connection is lost or the response malformed.
         """
         low, high = connection.versions.get(request.API_KEY, (1, 0))
         version = min(high, request.MAX_VERSION, version_max)
@@ -148,7 +148,7 @@ class Cluster:
     async def any_broker(self, deadline: Deadline) -> Connection:
         """Return a connection to any broker: an open one, else the first that responds.
 
-        Raises RequestError (NETWORK_EXCEPTION) naming every address that was tried.
+        Raises RequestError (NETWORK_EXCEPTION) with all addresses that were tried.
         """
         for (_, lane), found in self._connections.items():
             if lane == "requests" and not found.closed:
@@ -166,7 +166,7 @@ class Cluster:
     async def metadata(self, topics: Sequence[str] | None, deadline: Deadline) -> ClusterView:
         """Request metadata of these topics (None: all), and cache their leaders.
 
-        A topic that does not exist is left out; nothing is created.
+        A topic that does not exist is omitted; no topic is created.
         """
         request = MetadataRequest(
             topics=None if topics is None else [MetadataRequestTopic(name=t) for t in topics],
@@ -203,7 +203,7 @@ class Cluster:
     async def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
         """Return the partition count of each topic; requests those that are not cached.
 
-        Raises RequestError (UNKNOWN_TOPIC_OR_PARTITION) naming one that does not exist.
+        Raises RequestError (UNKNOWN_TOPIC_OR_PARTITION) if one does not exist.
         """
         wanted = list(topics)
         missing = [topic for topic in wanted if topic not in self._topics]
@@ -216,8 +216,8 @@ class Cluster:
     ) -> Connection:
         """Return a connection to a partition's leader.
 
-        Raises RequestError: UNKNOWN_TOPIC_OR_PARTITION, or LEADER_NOT_AVAILABLE, which another
-        try may cure.
+        Raises RequestError: UNKNOWN_TOPIC_OR_PARTITION, or LEADER_NOT_AVAILABLE, which is
+        retriable.
         """
         if partition.topic not in self._topics:
             await self.metadata([partition.topic], deadline)

@@ -1,8 +1,8 @@
 """The compiled loops between record batches v2 and Arrow columns; no Python object per record.
 
 Every length read from a batch is checked against the bytes that remain before it is used, every
-write against the room that is left: a malformed batch ends in an error code, never outside a
-buffer. Machine code is cached on disk, or where that is impossible made anew in each process.
+write against the space that is left: a malformed batch gives an error code and no access outside a
+buffer. Machine code is cached on disk; if that is impossible, each process compiles it.
 """
 
 # ruff: noqa: ANN401, C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - numba types the arguments

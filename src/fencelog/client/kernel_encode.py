@@ -1,7 +1,7 @@
 """The compiled loops from Arrow columns to record batches v2: partition, order, encode.
 
 As in ``fencelog.client.kernel``, every Arrow offset is checked against its data before it is used
-and every record against the room that is left.
+and every record against the space that is left.
 """
 
 # ruff: noqa: ANN401, C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - as in the other kernel.

@@ -1,8 +1,8 @@
 """A thread with an event loop, for blocking callers.
 
-Daemonic, so that a forgotten client never keeps a process alive; stopped and joined at interpreter
-exit, so that it never runs into a dying interpreter. After a fork the thread is gone while its loop
-looks alive: ``owned`` tells, and the caller makes a new one.
+It is a daemon thread, so that an unclosed client does not keep a process alive. It is stopped and
+joined at interpreter exit. After a fork the thread does not exist although its loop looks alive:
+``owned`` is false then, and the caller creates a new one.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _abandoned: list[object] = []
 
 
 def keep_for_ever(inherited: object) -> None:
-    """Keep what a fork brought from being collected.
+    """Keep the objects of the parent process from being collected after a fork.
 
     A collected loop or transport unregisters itself from an epoll set that the parent still uses.
     """

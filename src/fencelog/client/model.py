@@ -200,7 +200,7 @@ class GroupMember:
 class GroupOffset:
     """A group's committed offset on a partition; None if there is none.
 
-    ``pending``: an open transaction may yet change it, and until then nobody is told what it is.
+    ``pending``: an open transaction may still change it, so it cannot be fetched.
     """
 
     committed: int | None

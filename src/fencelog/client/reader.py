@@ -1,7 +1,6 @@
 """Reads one partition: fetched bytes without the batches that are not visible.
 
-The caller asks for the next chunk while it decodes the last one, so the fetch is under way
-meanwhile.
+The caller requests the next chunk while it decodes the last one, so that both overlap.
 """
 
 from collections.abc import Iterator
@@ -96,9 +95,9 @@ class PartitionReader:
     async def next_chunk(self) -> Chunk | None:
         """Return the next fetched bytes; None once ``end`` is reached.
 
-        Waits for records for ever where there is no end; else, after the client's timeout without
-        any, raises DataLossError: what the caller was told to exist is not there. Raises
-        DataLossError too when retention passed the position.
+        Without an end it waits for records without limit. With one it raises DataLossError after
+        the client's timeout without records, because records up to the end were known to exist.
+        Raises DataLossError too if retention has deleted the position.
         """
         deadline = self._cluster.deadline()
         while self._end is None or self._position < self._end:

@@ -60,7 +60,7 @@ class ProducerOptions:
 async def open_sender(cluster: Cluster, options: ProducerOptions) -> "Sender":
     """Return a sender with its own producer id and epoch.
 
-    With a transactional id the older incarnation is fenced, and its open transaction ended, before
+    With a transactional id the previous producer is fenced, and its open transaction ended, before
     this returns (E7).
     """
     sender = Sender(cluster, options)
@@ -110,7 +110,7 @@ class Sender:
     async def enqueue(self, batches: Iterable[EncodedBatch]) -> None:
         """Queue batches; waits while too many bytes are unacknowledged.
 
-        Raises the failure of an earlier batch: nothing is accepted after it.
+        Raises the error of an earlier batch: no batch is accepted after it.
         """
         batches = list(batches)
         if batches and self._options.transactional_id is not None and not self._in_transaction:
@@ -127,7 +127,7 @@ class Sender:
     async def flush(self) -> list[Delivery]:
         """Wait until everything is acknowledged; return what was since the last flush.
 
-        Raises RequestError where a batch was refused or could not be delivered in time.
+        Raises RequestError if a batch was refused or could not be delivered in time.
         """
         while self._waiting_bytes and not self._failure:
             await self._changed.wait()
@@ -147,8 +147,8 @@ class Sender:
     async def end(self, *, commit: bool) -> None:
         """Commit after everything is acknowledged, or abort; returns once the outcome is durable.
 
-        Raises RequestError: fenced, or the transaction timed out, or nobody has answered; then it
-        may be decided, and ``abort`` finds that out.
+        Raises RequestError: fenced, or the transaction timed out, or there was no response; then
+        the outcome is unknown, and ``abort`` settles it.
         """
         if not self.in_transaction:
             raise FencelogError("no transaction is open; call begin first")

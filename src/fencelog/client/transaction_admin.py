@@ -241,8 +241,8 @@ class TransactionAdmin:
     ) -> list[ProducerDescription]:
         """Compare open transactions of the partitions (None: all) with the coordinators' lists.
 
-        What was open in the first look and is listed nowhere may have ended meanwhile, its marker
-        first: so the partitions have the last word.
+        A transaction that was open and is not listed may have ended meanwhile, its marker first:
+        so the partitions are asked again at the end.
         """
         places = await self._everywhere() if partitions is None else partitions
         candidates = [

@@ -1,7 +1,7 @@
 """Versioned transactions: one server-side transaction of many producers.
 
-All requests go to the coordinator of the app. Each may be repeated after a lost answer: a second
-join is one more attempt that no commit names, a second commit or abort does nothing (V3).
+All requests go to the coordinator of the app. Each may be repeated after a lost response:
+a second join is one more attempt that no commit names, a second commit or abort has no effect (V3).
 """
 
 from collections.abc import Sequence

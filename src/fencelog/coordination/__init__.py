@@ -1,1 +1,1 @@
-"""The coordinators: pure rules over replayed records, one shape for all (see ``shard``)."""
+"""The coordinators: pure rules over replayed records; ``shard`` has their common interface."""

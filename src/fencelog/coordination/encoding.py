@@ -1,132 +1,62 @@
-"""Record keys and values of the coordinators, field by field, in Kafka's encoding.
+"""What the generated keys and values of records share: a version in front, and damage on reading.
 
-What is read here was stored by us, so bytes that make no sense are damage: ``stored`` makes of the
-wire's complaint a CorruptionError.
+The classes themselves are in ``fencelog.coordination.schemas``. What is read here was stored by us,
+so malformed bytes are damage: a CorruptionError.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from itertools import groupby
-from typing import TypeVar
+from typing import ClassVar, Self
 
 from fencelog.errors import CorruptionError, WireError
 from fencelog.types import TopicPartition
-from fencelog.wire import primitives
-
-T = TypeVar("T")
-
-
-@contextmanager
-def stored() -> Iterator[None]:
-    """Around the reading of a key or value: what is no such thing is a CorruptionError."""
-    try:
-        yield
-    except WireError as error:
-        raise CorruptionError(f"coordinator record: {error}") from error
+from fencelog.wire.message import Structure
+from fencelog.wire.primitives import Reader, pack_int16
 
 
-class Writer:
-    """Appends fields to a buffer."""
-
-    def __init__(self) -> None:
-        """Start empty."""
-        self._buffer = bytearray()
-
-    def done(self) -> bytes:
-        """Return what was written."""
-        return bytes(self._buffer)
-
-    def int8(self, value: int) -> "Writer":
-        """Append a signed byte."""
-        self._buffer += primitives.pack_int8(value)
-        return self
-
-    def int16(self, value: int) -> "Writer":
-        """Append two bytes, signed."""
-        self._buffer += primitives.pack_int16(value)
-        return self
-
-    def int32(self, value: int) -> "Writer":
-        """Append four bytes, signed."""
-        self._buffer += primitives.pack_int32(value)
-        return self
-
-    def int64(self, value: int) -> "Writer":
-        """Append eight bytes, signed."""
-        self._buffer += primitives.pack_int64(value)
-        return self
-
-    def uvarint(self, value: int) -> "Writer":
-        """Append an unsigned varint."""
-        primitives.write_uvarint(self._buffer, value)
-        return self
-
-    def text(self, value: str) -> "Writer":
-        """Append a 16-bit length and UTF-8."""
-        primitives.write_string(self._buffer, value, flexible=False)
-        return self
-
-    def compact_text(self, value: str) -> "Writer":
-        """Append a varint of length + 1 and UTF-8."""
-        primitives.write_string(self._buffer, value, flexible=True)
-        return self
-
-    def blob(self, value: bytes) -> "Writer":
-        """Append a 32-bit length and the bytes."""
-        primitives.write_bytes(self._buffer, value, flexible=False)
-        return self
-
-    def tagged(self, fields: dict[int, bytes]) -> "Writer":
-        """Append the tagged fields of a flexible version, by rising tag."""
-        primitives.write_tags(self._buffer, sorted(fields.items()))
-        return self
-
-    def partitions(self, partitions: Iterable[TopicPartition]) -> "Writer":
-        """Append an array of (topic, array of partition numbers), sorted."""
-        topics = by_topic(partitions)
-        self.int32(len(topics))
-        for topic, numbers in topics:
-            self.text(topic).int32(len(numbers))
-            for number in numbers:
-                self.int32(number)
-        return self
-
-
-class Reader(primitives.Reader):
-    """The wire's reader, with the types that only stored records have; to be used in ``stored``."""
+class Data(Structure):
+    """A record's key or value: its version in 16 bits, then the fields of that version."""
 
     __slots__ = ()
 
-    def text(self) -> str:
-        """Return what ``Writer.text`` wrote."""
-        return self.string(flexible=False)
+    MIN_VERSION: ClassVar[int]
+    MAX_VERSION: ClassVar[int]
 
-    def compact_text(self) -> str:
-        """Return what ``Writer.compact_text`` wrote."""
-        return self.string(flexible=True)
+    def write(self, version: int) -> bytes:
+        """Return the bytes of this version."""
+        assert self.MIN_VERSION <= version <= self.MAX_VERSION, (type(self).__name__, version)
+        out = bytearray(pack_int16(version))
+        self.write_to(out, version)
+        return bytes(out)
 
-    def blob(self) -> bytes:
-        """Return what ``Writer.blob`` wrote."""
-        return self.required_bytes(flexible=False)
+    @classmethod
+    def read(cls, data: bytes) -> Self:
+        """Return what the bytes say.
 
-    def tagged(self) -> dict[int, bytes]:
-        """Return what ``Writer.tagged`` wrote."""
-        return {tag: bytes(field.data) for tag, field in self.tags()}
+        Raises CorruptionError on another version, on malformed bytes, and on bytes that follow.
+        """
+        try:
+            reader = Reader(data)
+            version = reader.int16()
+            if not cls.MIN_VERSION <= version <= cls.MAX_VERSION:
+                raise CorruptionError(f"{cls.__name__} of version {version}")
+            value = cls.read_from(reader, version)
+            reader.expect_end()
+        except WireError as error:
+            raise CorruptionError(f"{cls.__name__}: {error}") from error
+        return value
 
-    def array(self, element: "Callable[[Reader], T]", element_bytes_min: int) -> list[T]:
-        """Return that number of elements which a 32-bit count says (-1 for none)."""
-        count = self.nullable_array_length(flexible=False, item_bytes_min=element_bytes_min)
-        return [element(self) for _ in range(count)]
+    @classmethod
+    def has_version_of(cls, data: bytes) -> bool:
+        """Tell whether a key is of this kind: in one topic each kind has its own versions.
 
-    def compact_array(self, element: "Callable[[Reader], T]", element_bytes_min: int) -> list[T]:
-        """Return that number of elements which a varint of count + 1 says (0 for none)."""
-        count = self.nullable_array_length(flexible=True, item_bytes_min=element_bytes_min)
-        return [element(self) for _ in range(count)]
-
-    def partitions(self) -> frozenset[TopicPartition]:
-        """Return what ``Writer.partitions`` wrote."""
-        topics = self.array(lambda it: (it.text(), it.array(Reader.int32, 4)), 6)
-        return frozenset(TopicPartition(topic, number) for topic, ns in topics for number in ns)
+        Raises CorruptionError on bytes that are too short for a version.
+        """
+        try:
+            version = Reader(data).int16()
+        except WireError as error:
+            raise CorruptionError(f"{cls.__name__}: {error}") from error
+        return cls.MIN_VERSION <= version <= cls.MAX_VERSION
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[int]]]:

@@ -1,8 +1,8 @@
-"""What a marker may do that no coordinator here has sent (WriteTxnMarkers; ADR 10).
+"""Validates the markers of a WriteTxnMarkers request, which come from an operator (ADR 10).
 
-It ends a transaction that hangs, as a start of the broker would, and nothing else: one that its
-coordinator lists is its coordinator's to end, and where a decision is recorded only that one is
-taken. So no client can commit, abort or fence what is alive.
+Such a marker may end a hanging transaction, as a start of the broker does, and nothing else. A
+transaction that its coordinator lists is ended by its coordinator; where a decision is recorded,
+the marker has to agree with it. So no client can commit, abort or fence a live transaction.
 """
 
 from dataclasses import replace
@@ -16,9 +16,9 @@ from fencelog.types import CoordinatorEpoch
 def validate_operator_marker(
     marker: MarkerToWrite, outcome: TransactionOutcome, state: ProducerView | None
 ) -> MarkerToWrite | ErrorCode | None:
-    """Return what to write, why it is refused, or None: nothing is left to end.
+    """Return the marker to write, an error, or None where no transaction is open.
 
-    ``outcome`` is what all coordinators say, ``state`` what the partition knows of the producer.
+    ``outcome``: what the coordinators answer; ``state``: what the partition knows of the producer.
     The marker must name the epoch of the open transaction: a higher one would fence a producer that
     is alive elsewhere (E2).
     """
@@ -27,15 +27,15 @@ def validate_operator_marker(
         return ErrorCode.INVALID_TXN_STATE
     if state is None:
         return None
-    refusal = _refusal(marker, state)
-    if refusal is not None or state.open_offset is None:
-        return refusal
-    # The number that the client gave could shut the true coordinator out (E17).
+    error = _validate_epochs(marker, state)
+    if error is not None or state.open_offset is None:
+        return error
+    # The coordinator epoch that the client gave could fence the coordinator itself (E17).
     known = max(state.coordinator_epoch, CoordinatorEpoch(0))
     return replace(marker, coordinator_epoch=known)
 
 
-def _refusal(marker: MarkerToWrite, state: ProducerView) -> ErrorCode | None:
+def _validate_epochs(marker: MarkerToWrite, state: ProducerView) -> ErrorCode | None:
     is_newer = marker.producer_epoch > state.producer_epoch and state.open_offset is not None
     if marker.producer_epoch < state.producer_epoch or is_newer:
         return ErrorCode.INVALID_PRODUCER_EPOCH

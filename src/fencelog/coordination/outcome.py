@@ -1,16 +1,16 @@
-"""How a coordinator answers for a transaction that a partition's log holds open after a crash."""
+"""What a coordinator answers about a transaction that a partition's log has open after a crash."""
 
 from enum import Enum
 
 
 class TransactionOutcome(Enum):
-    """What is to become of the open transaction of a producer on a partition (rule E17)."""
+    """How the open transaction of a producer on a partition has to end (rule E17)."""
 
     LISTED = "listed"
-    """It is open or decided here, with this partition: the ordinary road will end it."""
+    """It is open or decided here, with this partition: the coordinator will send its marker."""
     COMMIT = "commit"
-    """Decided, and this partition's marker counted as written."""
+    """Committed, and this partition's marker was reported as written."""
     ABORT = "abort"
-    """Known producer, but no transaction of it is open on this partition."""
+    """The producer is known, but has no transaction that includes this partition."""
     UNKNOWN = "unknown"
     """No such producer in this shard."""

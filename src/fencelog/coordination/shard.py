@@ -1,13 +1,13 @@
-"""The shape that all coordinators share: decide, append, replay, answer once committed.
+"""The interface of all coordinators: decide, append, replay, answer once committed.
 
-A request is *decided* by a method that reads the state and returns a ``Decision``: the records that
-would make it so, and the answer. The runtime appends the records of one decision as **one batch**
-(all or nothing after a crash), gives each of them to ``replay`` in the same breath, and answers
-once everything that was in the log at that moment is committed. So a decision with no records still
-waits: it may reveal what an unfinished append has changed (rule E16).
+A method *decides* a request: it reads the state and returns a ``Decision``, the records to append
+and the answer. The runtime appends the records of one decision as **one batch** (all or nothing
+after a crash), replays them with no await in between, and sends the answer once everything that was
+in the log at that moment is committed. A decision without records waits, too: its answer may reveal
+what an unfinished append has changed (rule E16).
 
 State changes in ``replay`` only. A shard is never rolled back: after a failed append, or when its
-leadership moves, it is thrown away and a new one is replayed from the log.
+leadership moves, the runtime drops it and replays a new one from the log.
 """
 
 from dataclasses import dataclass
@@ -20,17 +20,17 @@ R = TypeVar("R", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class LogRecord:
-    """One record of a shard's log; no value means that the key is forgotten."""
+    """One record of a shard's log; a record without value is a tombstone of its key."""
 
     key: bytes
     value: bytes | None
     producer_id: ProducerId = NO_PRODUCER_ID
-    """Whose transaction it is part of: it counts once that one's marker says so."""
+    """The producer of the transaction that it is part of; it counts once that is committed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[R]):
-    """What to append, all or nothing, and what to answer when it is committed."""
+    """The records to append, all or nothing, and the answer once they are committed."""
 
     records: tuple[LogRecord, ...]
     response: R
@@ -45,16 +45,16 @@ class Shard(Protocol):
         """Apply one record of the log; the only place where state changes.
 
         Deadlines are counted from ``now``, so a load restarts every clock.
-        Raises CorruptionError when the record is none of this shard's.
+        Raises CorruptionError when the record does not belong to this shard.
         """
         ...
 
     def next_deadline(self) -> Instant | None:
-        """When ``expire`` has something to do; None while nothing can run out."""
+        """When ``expire`` has something to do; None while nothing can time out."""
         ...
 
     def expire(self, now: Instant, wall_ms: TimestampMs) -> Decision[object]:
-        """Decide what has run out by ``now``. Call it once after a load, too."""
+        """Decide what has timed out by ``now``. Call it once after a load, too."""
         ...
 
 

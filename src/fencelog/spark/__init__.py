@@ -1,5 +1,5 @@
 """The PySpark source and sink, and the runner of pipelines.
 
 Nothing is imported here: Spark's planner imports ``pyspark_fencelog`` for every lookup of a format,
-so what is heavy (pyarrow, the client) loads when it is used.
+so heavy packages (pyarrow, the client) are imported when they are used.
 """

@@ -63,7 +63,7 @@ class BatchReader(DataSourceReader):
 class BatchWriter(DataSourceArrowWriter):
     """Writes a table in one transaction: all of its rows become visible at once, or none.
 
-    Each write is an app of its own with a fresh name (V4), so nothing is ever a repetition of it.
+    Each write has its own app with a new name (V4), so it never repeats an earlier one.
     """
 
     def __init__(self, options: SinkOptions, schema: "StructType", *, overwrite: bool) -> None:

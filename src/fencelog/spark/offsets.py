@@ -1,7 +1,7 @@
 """The stream's offsets: the JSON that Spark keeps in its checkpoint, and arithmetic over them.
 
 Spark compares offsets as JSON text, so keys are always written in one order; otherwise a stream
-without news would run empty batches for ever. The shape is the Kafka connector's,
+without new records would run empty batches forever. The shape is the Kafka connector's,
 ``{"topic": {"0": 23}}``, with one more key that no topic can have: ``@start`` marks a start that
 another look at the cluster might place elsewhere (see ``stream_reader``).
 """

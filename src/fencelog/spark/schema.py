@@ -53,8 +53,8 @@ def conform(batch: "pyarrow.RecordBatch", schema: "pyarrow.Schema") -> "pyarrow.
 def check_write(schema: "StructType", *, topic_option: bool) -> tuple[tuple[str, str], ...]:
     """Return (column of the rows, what it is written as) in order; raises SchemaError.
 
-    ``value`` must be there; ``topic`` must be a column or an option. A column with another name is
-    refused, for a row that arrives without one of its columns is a loss that nobody sees.
+    ``value`` is required; ``topic`` must be a column or an option. A column with another name is
+    refused, so that no column is dropped without notice.
     """
     roles: dict[str, str] = {}
     for field in schema.fields:

@@ -1,7 +1,7 @@
-"""A Spark session on which ``format("fencelog")`` works: the right Python, the right Java.
+"""A Spark session for ``format("fencelog")``, with the right Python and Java.
 
-Workers must run this very interpreter, and Spark silently looks up no Python data source when the
-path to it has a space. So its folder goes first in ``PATH`` and Spark gets the bare name.
+Workers must run the same interpreter, and Spark silently finds no Python data source if its path
+has a space. So its folder is put first in ``PATH`` and Spark gets the bare name.
 """
 
 import os

@@ -1,7 +1,7 @@
 """The streaming sink: one server-side transaction per (app, batch), committed once (S2-S5).
 
-Spark makes a new writer for each call and repeats whole batches after a crash, so nothing is kept
-here; who writes and who commits is in the messages and on the server.
+Spark makes a new writer for each call and repeats whole batches after a crash, so the writer has no
+state; producers and runs are in the messages and on the broker.
 """
 
 import hashlib
@@ -52,7 +52,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Abort the batch, if a message has its run.
 
-        Spark may call this after a commit that succeeded (the server then does nothing), and with
+        Spark may call this after a commit that succeeded (the broker then does nothing), and with
         no message at all after a stop: without the run's id nothing is aborted, for it might be a
         newer run's batch. That run's first task, or the timeout, does it.
         """

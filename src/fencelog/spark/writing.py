@@ -57,7 +57,7 @@ def write(
 ) -> Written:
     """Write one attempt's rows; returns when all are acknowledged (acks=all).
 
-    A batch that is committed already is read to its end and written nowhere.
+    If the batch is committed already, its rows are read and not written.
     """
     client = connect(options.connection)
     joined = _join(client, options, identity) if options.exactly_once else None
@@ -79,7 +79,7 @@ def commit(
 ) -> None:
     """Commit the attempts that Spark names; all other attempts are aborted (S4).
 
-    Repeating it does no harm. Raises FencedError where a newer run has taken over.
+    May be repeated. Raises FencedError if a newer run has taken over.
     """
     written = [each for each in messages if isinstance(each, Written)]
     assert len(written) == len(messages), "Spark commits with a message of every task"
@@ -105,8 +105,8 @@ def commit(
 def abort(options: SinkOptions, identity: BatchIdentity) -> None:
     """Abort the transaction; no effect if it is committed or belongs to another run.
 
-    What cannot be aborted now is aborted by its timeout or by the next run's first task, so a
-    failure here is reported and never hides the one that led here.
+    If the abort fails, the timeout or the next run's first task aborts. So a failure here is
+    printed, and does not hide the error that led here.
     """
     if not options.exactly_once:
         return

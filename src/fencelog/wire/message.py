@@ -52,7 +52,6 @@ class Message(Structure):
     """Number of the request, in its response too."""
     MIN_VERSION: ClassVar[int]
     MAX_VERSION: ClassVar[int]
-    FLEXIBLE_FROM: ClassVar[int]
 
     def write(self, version: int) -> bytes:
         """Return the body's bytes."""

@@ -21,8 +21,8 @@ from fencelog_sim.monitors.log_oracle import LogOracle
 
 GIVEN = frozenset({"coordinator_epoch", "_limits"})
 """What a shard is made with: no record says it."""
-SOFT = frozenset({"_retention", "_timers"})
-"""When to look again, who is heard and who waits: it lives as long as the shard, unrecorded."""
+SOFT = frozenset({"_retention", "_timers", "_groups"})
+"""When to look again, sessions, who waits: it lives as long as the shard, unrecorded."""
 CLOCKS = frozenset({"_deadlines", "deadlines", "forgotten_at"})
 """A load restarts them, so only is compared who has one."""
 DECISIONS = frozenset({"_decided_at", "decided_at"})
@@ -39,11 +39,6 @@ def state_of(holder: object) -> dict[str, object]:
             state.update(state_of(value))
         elif name in CLOCKS:
             state[name] = sorted(value, key=repr)  # compaction keeps no order of ids
-        elif name == "_groups":
-            # The rest of a group is soft: a rebalance that is under way, sessions, who waits.
-            state[name] = {
-                each.name: each.stored for each in value.values() if each.stored is not None
-            }
         elif name not in GIVEN | SOFT and not callable(value):
             state[name] = value
     return state

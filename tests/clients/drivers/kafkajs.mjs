@@ -12,6 +12,16 @@ CompressionCodecs[CompressionTypes.LZ4] = () => ({
 })
 const CODECS = { none: 0, gzip: CompressionTypes.GZIP, snappy: CompressionTypes.Snappy, lz4: CompressionTypes.LZ4, zstd: CompressionTypes.ZSTD }
 
+// What kafkajs leaves to others and nobody brought throws when it is made.
+function has (name) {
+  try {
+    return name === 'none' || Boolean(CompressionCodecs[CODECS[name]]())
+  } catch {
+    return false
+  }
+}
+export const codecs = asked => asked.filter(has)
+
 const client = address => new Kafka({
   brokers: [address],
   connectionTimeout: 2_000,

@@ -1,5 +1,7 @@
 // @platformatic/kafka: streams of messages, and nothing older than flexible versions.
-import { Admin, Consumer, Producer } from '@platformatic/kafka'
+import { Admin, Consumer, Producer, compressionsAlgorithms } from '@platformatic/kafka'
+
+export const codecs = asked => asked.filter(name => compressionsAlgorithms[name].available)
 
 const bytes = text => (text === null ? undefined : Buffer.from(text, 'base64'))
 const text = value => (value === null || value === undefined ? null : value.toString('base64'))

@@ -95,7 +95,7 @@ def test_two_transactions_that_read_from_each_other_are_a_circle() -> None:
         "sent 1 to x, which b #2 polled",
         "sent 2 to y, which a #1 polled",
     }
-    assert "knot" not in finding.text
+    assert "component" not in finding.text
 
 
 def test_outside_transactions_clients_may_see_what_each_other_sent() -> None:
@@ -106,7 +106,7 @@ def test_outside_transactions_clients_may_see_what_each_other_sent() -> None:
     assert h.verdict().valid
 
 
-def test_the_shortest_circle_of_a_knot_is_shown() -> None:
+def test_the_shortest_cycle_of_a_component_is_shown() -> None:
     h = Written()
     names = ["a", "b", "c", "d"]
     ids = {name: h.begin(name, send(f"k{name}", name), txn=True) for name in names}
@@ -116,7 +116,7 @@ def test_the_shortest_circle_of_a_knot_is_shown() -> None:
         h.end("ok", name, ids[name], send(f"k{name}", name, 0), seen)
     finding = h.only("G1c")
     assert len(finding.counterexample) == 2
-    assert "knot of 4" in finding.text
+    assert "component of 4" in finding.text
 
 
 def test_transactions_that_read_what_came_before_are_no_circle() -> None:

@@ -51,13 +51,13 @@ def test_json_lines_may_hold_structures_nulls_and_base64() -> None:
     [b"nonsense", b"[1]", b'{"partition": "0"}', b'{"value_base64": "%"}', b'{"headers": [1]}'],
 )
 def test_a_line_of_another_form_is_named_by_its_number(line: bytes) -> None:
-    with pytest.raises(UsageError, match=r"^record 2 is not of the --json form: "):
+    with pytest.raises(UsageError, match=r"^--json: record 2 is not valid: "):
         records(b'{"value": "ok"}\n' + line + b"\n", InputForm(as_json=True))
 
 
 def test_a_record_that_outgrows_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fencelog.cli.record_input.RECORD_BYTES_MAX", 1 << 20)
-    with pytest.raises(UsageError, match="is the delimiter right"):
+    with pytest.raises(UsageError, match="check the delimiter"):
         list(split(io.BytesIO(b"x" * (2 << 20)), b"\n"))
 
 

@@ -53,7 +53,7 @@ VALUE_OF_VERSION_2 = (
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 partitions = st.builds(TopicPartition, names, st.integers(0, 2**31 - 1))
 int64s = st.integers(-(2**63), 2**63 - 1)
-identities = st.builds(ProducerIdAndEpoch, int64s, st.integers(-(2**15), 2**15 - 1))
+identities = st.builds(ProducerIdAndEpoch, st.integers(0, 2**63 - 1), st.integers(0, 2**15 - 1))
 states = st.sampled_from([state for state in TxnState if state is not TxnState.EMPTY])
 transactions = st.builds(
     Transaction,

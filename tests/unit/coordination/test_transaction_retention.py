@@ -4,7 +4,7 @@ import pytest
 
 from fencelog.coordination.shard import LogRecord
 from fencelog.coordination.transaction.records import write_key
-from fencelog.coordination.transaction.retention import IDS_PER_LOOK, Retention
+from fencelog.coordination.transaction.retention import IDS_PER_CHECK, Retention
 from fencelog.coordination.transaction.state import ProducerIdAndEpoch, Transaction, TxnState
 from fencelog.types import Instant, ProducerEpoch, ProducerId, TimestampMs
 
@@ -46,9 +46,9 @@ def test_an_id_with_something_under_way_is_never_too_old(state: TxnState) -> Non
 
 def test_ids_are_looked_at_from_time_to_time_only() -> None:
     retention = Retention(WEEK_MS, 3600)
-    assert retention.next_look is None
+    assert retention.next_check is None
     assert retention.expired([], Instant(10), NOW_MS) == ()
-    assert retention.next_look == Instant(3610)
+    assert retention.next_check == Instant(3610)
     known = [transaction("old", TxnState.EMPTY)]
     assert retention.expired(known, Instant(3609), NOW_MS) == ()
     assert len(retention.expired(known, Instant(3610), NOW_MS)) == 1
@@ -56,9 +56,9 @@ def test_ids_are_looked_at_from_time_to_time_only() -> None:
 
 def test_a_look_forgets_so_many_and_the_next_one_comes_soon() -> None:
     retention = Retention(WEEK_MS, 3600)
-    known = [transaction(str(number), TxnState.EMPTY) for number in range(IDS_PER_LOOK + 1)]
-    assert len(retention.expired(known, Instant(10), NOW_MS)) == IDS_PER_LOOK
-    assert retention.next_look is not None
-    assert retention.next_look < Instant(11)
-    assert len(retention.expired(known[IDS_PER_LOOK:], retention.next_look, NOW_MS)) == 1
-    assert retention.next_look > Instant(3600)
+    known = [transaction(str(number), TxnState.EMPTY) for number in range(IDS_PER_CHECK + 1)]
+    assert len(retention.expired(known, Instant(10), NOW_MS)) == IDS_PER_CHECK
+    assert retention.next_check is not None
+    assert retention.next_check < Instant(11)
+    assert len(retention.expired(known[IDS_PER_CHECK:], retention.next_check, NOW_MS)) == 1
+    assert retention.next_check > Instant(3600)

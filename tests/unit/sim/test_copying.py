@@ -15,6 +15,8 @@ from fencelog_sim.workloads.keyed_claims import Table, claims
 from tests.support.broker import BrokerProcess
 from tests.unit.sim.real_stage import play
 
+pytestmark = pytest.mark.slow  # broker processes, and workloads played to their end
+
 SCALE = Scale(clients=2, partitions=2, records_per_send=3, pause_s=0, session_s=0.4)
 QUICK = {
     "FENCELOG_GROUP_MIN_SESSION_TIMEOUT_MS": "100",

@@ -28,6 +28,8 @@ from fencelog_sim.workloads.topics import ensure_topic
 from tests.support.broker import BrokerProcess
 from tests.unit.sim.real_stage import RealStage, play
 
+pytestmark = pytest.mark.slow  # a broker process, and workloads played to their end
+
 SCALE = Scale(clients=3, partitions=2, records_per_send=3, pause_s=0, key_records=30)
 FENCED = ("PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH")
 # A member's sessions take their time, and what is meant to vanish has a judge of its own.
@@ -64,7 +66,6 @@ def test_what_a_workload_records_of_an_undisturbed_broker_is_valid(
     assert len(final_polls(events)) > SCALE.partitions, "no key gave way to another"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
 def test_a_workload_goes_on_over_kills_of_the_broker(name: str, broker: BrokerProcess) -> None:
     killings: list[threading.Thread] = []

@@ -98,19 +98,19 @@ def test_columns_are_the_connectors_and_headers_only_when_asked_for() -> None:
     ("options", "says"),
     [
         ({"startingOffset": "earliest"}, "did you mean 'startingOffsets'"),
-        ({"kafka.security.protocol": "SSL"}, "'kafka.security.protocol' means nothing"),
+        ({"kafka.security.protocol": "SSL"}, "'kafka.security.protocol' is unknown"),
         ({"assign": '{"a": [0]}', "subscribe": "a"}, "found 'subscribe' and 'assign'"),
         ({"subscribePattern": "a("}, "not a regular expression"),
         ({"assign": '{"a": 0}'}, "needs a list of partitions"),
-        ({"assign": "[1]"}, "a JSON object"),
+        ({"assign": "[1]"}, "expected a JSON object"),
         ({"startingOffsets": "soon"}, "option 'startingOffsets' is 'soon': not JSON"),
-        ({"startingOffsets": '{"flights": {"0": -3}}'}, "a number of -2 or more"),
+        ({"startingOffsets": '{"flights": {"0": -3}}'}, "expected a number of -2 or more"),
         ({"startingOffsets": '{"other": {"0": 1}}'}, "other-0, which is not subscribed to"),
         ({"startingTimestamp": "today"}, "write milliseconds since 1970"),
         ({"maxOffsetsPerTrigger": "0"}, "'maxOffsetsPerTrigger' is '0': write a whole number"),
         ({"failOnDataLoss": "no"}, "'failOnDataLoss' is 'no': write true or false"),
         ({"isolation": "committed"}, "write one of transactional, replicated, tail"),
-        ({"columns": "key,valeu"}, "'valeu' is no column"),
+        ({"columns": "key,valeu"}, "'valeu' is not a column"),
         ({"columns": "key,key"}, "name each column once"),
         ({"groupId": " "}, "'groupId' is empty"),
         ({"bootstrap.servers": "", "kafka.bootstrap.servers": "localhost"}, "is not HOST:PORT"),
@@ -129,9 +129,9 @@ def test_tail_is_refused_in_streams_for_a_replay_must_see_the_same_input() -> No
 
 
 def test_an_end_is_refused_in_streams_and_a_start_at_the_end_in_batches() -> None:
-    with pytest.raises(OptionError, match="'endingOffsets' belongs to batch reads"):
+    with pytest.raises(OptionError, match="'endingOffsets' is for batch reads only"):
         source(endingOffsets="latest")
-    with pytest.raises(OptionError, match="a batch read that starts at the end is empty"):
+    with pytest.raises(OptionError, match="a batch read from the end is empty"):
         source(streaming=False, startingOffsets="latest")
     with pytest.raises(OptionError, match="'endingOffsets' is 'earliest'"):
         source(streaming=False, endingOffsets="earliest")
@@ -161,5 +161,5 @@ def test_what_spark_adds_of_its_own_is_no_mistake() -> None:
 
 def test_an_app_belongs_to_streams() -> None:  # V4
     assert sink(app="billing", takeover="true").takeover
-    with pytest.raises(OptionError, match="'app' belongs to streams"):
+    with pytest.raises(OptionError, match="'app' is for streams only"):
         sink(streaming=False, app="billing")

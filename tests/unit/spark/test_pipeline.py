@@ -43,7 +43,7 @@ def test_a_file_that_is_no_pipeline_is_refused(tmp_path: Path, text: str, says: 
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match=r"there is no file .*gone.py"):
+    with pytest.raises(PipelineError, match=r"file .*gone.py does not exist"):
         load(tmp_path / "gone.py")
 
 
@@ -57,7 +57,7 @@ def test_one_writer_is_named_after_the_file_and_several_by_their_keys(tmp_path: 
     ("returned", "says"),
     [
         (None, "returned NoneType for 'p'"),
-        ({"a b": Writer()}, "'a b' is no name for a query"),
+        ({"a b": Writer()}, "'a b' is not a valid query name"),
         ({}, "returned no query"),
     ],
 )

@@ -11,13 +11,10 @@ from types import ModuleType
 from typing import Any
 
 from fencelog.wire.message import Message, Structure
-from tools.generate_messages import KAFKA_MESSAGES, OWN_DEFINITIONS, kafka_module
+from tools.generate_messages import BY_HAND, OWN_DEFINITIONS, kafka_messages, kafka_module
 from tools.message_definitions import Definition, Field, definitions, kafka_definitions, load, snake
 
-BY_HAND = ("Fetch", "Produce")
-KAFKA_NAMES = [
-    name + part for name in (*KAFKA_MESSAGES, *BY_HAND) for part in ("Request", "Response")
-]
+KAFKA_NAMES = [name + part for name in kafka_messages() for part in ("Request", "Response")]
 OWN_NAMES = sorted(path.stem for path in OWN_DEFINITIONS.glob("*.json"))
 
 _BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}

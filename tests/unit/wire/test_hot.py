@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fencelog.errors import ErrorCode, WireError
 from fencelog.types import Buffer
-from fencelog.wire.api_versions import FLEXIBLE_FROM, SUPPORTED, ApiKey
+from fencelog.wire.api_versions import SUPPORTED, ApiKey
 from fencelog.wire.hot import (
     FetchedPartition,
     FetchedTopic,
@@ -19,7 +19,6 @@ from fencelog.wire.hot import (
     FetchTopic,
     PartitionResult,
     fetch,
-    produce,
     read_fetch_request,
     read_fetch_response,
     read_produce_request,
@@ -370,5 +369,3 @@ def test_the_versions_by_hand_are_those_advertised() -> None:
     assert SUPPORTED[ApiKey.PRODUCE].maximum <= 12
     assert SUPPORTED[ApiKey.FETCH].minimum >= 4
     assert SUPPORTED[ApiKey.FETCH].maximum <= 16
-    assert FLEXIBLE_FROM[ApiKey.PRODUCE] == produce.FLEXIBLE_FROM
-    assert FLEXIBLE_FROM[ApiKey.FETCH] == fetch.FLEXIBLE_FROM

@@ -1,8 +1,8 @@
-"""Requests that wait for their group: a join for the rebalance, a sync for the leader's.
+"""Requests that wait for their group: JoinGroup for the rebalance, SyncGroup for the leader's.
 
-The shard decides who is answered what and when; it knows requests as tickets only. Here each ticket
-has the future of the one who asked. An answer leaves once what it says is committed (E16), whoever
-brought it about: the last member to join may hang up before the others are told.
+The shard decides which request gets which answer, and knows requests by their tickets only. Here
+each ticket has the future of its request. An answer is sent once the state that it shows is
+committed (E16), whichever request led to it: the last member to join may disconnect before.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import logging
 import uuid
 from collections.abc import Callable, Collection
 from itertools import count
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from fencelog.broker.coordinators.runtime import CoordinatorRuntime, Loaded
 from fencelog.coordination.group.model import (
@@ -35,22 +35,28 @@ from fencelog.types import Instant
 log = logging.getLogger(__name__)
 
 NAME_CHARACTERS_MAX = 255
-"""Of a client's or an instance's name in a member id, which has to fit where one is stored."""
+"""Of the client id or instance id in a member id, which has to fit into a record."""
 
 A = TypeVar("A", JoinAnswer, SyncAnswer, LeaveAnswer, HeartbeatAnswer)
-Waiting = tuple[Loaded[GroupShard], "asyncio.Future[Answer]"]
+
+
+class Waiting(NamedTuple):
+    """A request without an answer yet, and the shard that has to answer it."""
+
+    loaded: Loaded[GroupShard]
+    answer: "asyncio.Future[Answer]"
 
 
 class GroupRequests:
-    """What members ask of their group coordinator, answered when it is time.
+    """Requests of members to their group coordinator.
 
-    Each raises NotLeaderError where the shard cannot be loaded, or is thrown away meanwhile.
+    Each raises NotLeaderError where the shard cannot be loaded, or is dropped before it answers.
     """
 
     def __init__(
         self, runtime: CoordinatorRuntime[GroupShard], *, clock: WallClock, random: Random
     ) -> None:
-        """Nobody waits yet."""
+        """No request waits."""
         self._runtime = runtime
         self._clock = clock
         self._random = random
@@ -61,7 +67,7 @@ class GroupRequests:
         runtime.on_unloaded = self._unloaded
 
     async def join(self, request: JoinRequest) -> JoinAnswer:
-        """Wait for the generation that this member is part of."""
+        """JoinGroup: wait for the next generation."""
         fresh_id = self._fresh_id(request)
 
         def rule(shard: GroupShard, now: Instant, ticket: Ticket) -> Decision[Replies]:
@@ -71,7 +77,7 @@ class GroupRequests:
         return await self._ask(request.group, rule, JoinAnswer)
 
     async def sync(self, request: SyncRequest) -> SyncAnswer:
-        """Wait for the leader's assignment."""
+        """SyncGroup: wait for the leader's assignment."""
 
         def rule(shard: GroupShard, now: Instant, ticket: Ticket) -> Decision[Replies]:
             return shard.sync(request, ticket, now=now, wall_ms=self._clock.now_ms())
@@ -79,7 +85,7 @@ class GroupRequests:
         return await self._ask(request.group, rule, SyncAnswer)
 
     async def heartbeat(self, group: str, caller: Caller) -> HeartbeatAnswer:
-        """Say that a member lives."""
+        """Heartbeat: touch the member's session."""
 
         def rule(shard: GroupShard, now: Instant, ticket: Ticket) -> Decision[Replies]:
             return shard.heartbeat(group, caller, ticket, now=now)
@@ -87,7 +93,7 @@ class GroupRequests:
         return await self._ask(group, rule, HeartbeatAnswer)
 
     async def leave(self, group: str, leavers: tuple[Leaver, ...]) -> LeaveAnswer:
-        """Take members out."""
+        """LeaveGroup: remove members."""
 
         def rule(shard: GroupShard, now: Instant, ticket: Ticket) -> Decision[Replies]:
             return shard.leave(group, leavers, ticket, now=now, wall_ms=self._clock.now_ms())
@@ -95,25 +101,25 @@ class GroupRequests:
         return await self._ask(group, rule, LeaveAnswer)
 
     async def forget_topics(self, topics: Collection[str]) -> None:
-        """These are gone, and groups' offsets on them. What fails here the next start does."""
+        """Forget offsets on deleted topics; where that fails, the next start does it."""
         for loaded in self._runtime.loaded():
             try:
                 await self._runtime.decide_on(
                     loaded, lambda shard, now: shard.topics_deleted(topics)
                 )
             except NotLeaderError as error:
-                log.warning("offsets on topics that are gone stay for now: %s", error)
+                log.warning("offsets on deleted topics are kept until the next start: %s", error)
 
     def close(self) -> None:
-        """The broker is stopping: members are sent away, to ask again where they find another."""
+        """Fail all waiting requests: the broker is stopping."""
         self._closed = True
-        for _, future in self._waiting.values():
-            _fail(future, "the broker is stopping")
+        for waiting in self._waiting.values():
+            _fail(waiting, "the broker is stopping")
 
     # -- inside --------------------------------------------------------------------------------
 
     def _fresh_id(self, request: JoinRequest) -> str:
-        """A member id that nobody can guess, and an operator can read."""
+        """A member id that is not guessable and says which client it belongs to."""
         number = uuid.UUID(bytes=self._random.bytes(16), version=4)
         name = request.instance_id or request.client_id
         return f"{name[:NAME_CHARACTERS_MAX]}-{number}"
@@ -129,7 +135,7 @@ class GroupRequests:
             raise NotLeaderError("the broker is stopping")
         ticket = Ticket(next(self._tickets))
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._waiting[ticket] = (loaded, future)
+        self._waiting[ticket] = Waiting(loaded, future)
         try:
             self._runtime.carry_out(
                 loaded, lambda shard, now: rule(shard, now, ticket), self._deliver
@@ -143,19 +149,19 @@ class GroupRequests:
     def _deliver(self, replies: Replies) -> None:
         for ticket, answer in replies:
             waiting = self._waiting.get(ticket)
-            if waiting is not None and not waiting[1].done():
-                waiting[1].set_result(answer)
+            if waiting is not None and not waiting.answer.done():
+                waiting.answer.set_result(answer)
 
     def _expired(self, response: object) -> None:
         assert isinstance(response, tuple)
         self._deliver(response)
 
     def _unloaded(self, loaded: Loaded[GroupShard]) -> None:
-        for shard, future in self._waiting.values():
-            if shard is loaded:
-                _fail(future, f"{loaded.partition.name} went out of service")
+        for waiting in self._waiting.values():
+            if waiting.loaded is loaded:
+                _fail(waiting, f"{loaded.partition.name} went out of service")
 
 
-def _fail(future: "asyncio.Future[Answer]", why: str) -> None:
-    if not future.done():
-        future.set_exception(NotLeaderError(why))
+def _fail(waiting: Waiting, reason: str) -> None:
+    if not waiting.answer.done():
+        waiting.answer.set_exception(NotLeaderError(reason))

@@ -1,7 +1,7 @@
-"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup: Kafka's classic protocol of groups with members.
+"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup: Kafka's classic group protocol.
 
-Version notes: the instance of a static member exists from JoinGroup 5, SyncGroup, Heartbeat and
-LeaveGroup 3 on; LeaveGroup names one member below 3 and several from there on.
+Version notes: static members exist from JoinGroup 5, SyncGroup 3, Heartbeat 3 and LeaveGroup 3 on;
+LeaveGroup names one member below version 3, and a list from version 3 on.
 """
 
 from fencelog.broker.context import Broker
@@ -40,7 +40,7 @@ SEVERAL_LEAVE_FROM = 3
 async def join_group(
     broker: Broker, message: JoinGroupRequest, request: Request
 ) -> JoinGroupResponse:
-    """Take a member into the next generation."""
+    """Add a member to the next generation."""
     version = request.header.api_version
     asked = JoinRequest(
         group=message.group_id,
@@ -106,7 +106,7 @@ async def sync_group(
 async def heartbeat(
     broker: Broker, message: HeartbeatRequest, request: Request
 ) -> HeartbeatResponse:
-    """Note that a member lives, and tell it of a rebalance."""
+    """Touch a member's session, and tell it of a rebalance."""
     del request
     caller = Caller(message.member_id, message.generation_id, message.group_instance_id)
     try:
@@ -119,7 +119,7 @@ async def heartbeat(
 async def leave_group(
     broker: Broker, message: LeaveGroupRequest, request: Request
 ) -> LeaveGroupResponse:
-    """Take members out of a group."""
+    """Remove members from a group."""
     names_several = request.header.api_version >= SEVERAL_LEAVE_FROM
     if names_several:
         leavers = tuple(Leaver(each.member_id, each.group_instance_id) for each in message.members)

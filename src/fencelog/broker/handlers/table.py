@@ -1,5 +1,9 @@
-"""Which handler answers which request."""
+"""Which handler answers which request: the one place that joins message class and handler."""
 
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from fencelog.broker.context import Broker
 from fencelog.broker.dispatch import RawHandler, message_handler
 from fencelog.broker.handlers import (
     cluster,
@@ -17,7 +21,9 @@ from fencelog.broker.handlers import (
 )
 from fencelog.broker.handlers.fetch import fetch
 from fencelog.broker.handlers.produce import produce
+from fencelog.broker.network.connection import Request
 from fencelog.wire.api_versions import ApiKey
+from fencelog.wire.message import Message
 from fencelog.wire.messages.abort_transaction import AbortTransactionRequest
 from fencelog.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from fencelog.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
@@ -55,80 +61,79 @@ from fencelog.wire.messages.sync_group import SyncGroupRequest
 from fencelog.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 from fencelog.wire.messages.write_txn_markers import WriteTxnMarkersRequest
 
+Q = TypeVar("Q", bound=Message)
+
 
 def handlers() -> dict[ApiKey, RawHandler]:
-    """Every request that is advertised, with what answers it."""
-    return {**_of_groups(), **_of_logs_and_producers()}
+    """Return the handler of each request; the dispatcher holds them against ``ApiKey``."""
+    rows = [*_raw(), *_of_groups(), *_of_topics(), *_of_transactions()]
+    table = dict(rows)
+    assert len(table) == len(rows), "a request has two handlers"
+    return table
 
 
-def _of_groups() -> dict[ApiKey, RawHandler]:
-    return {
-        ApiKey.OFFSET_DELETE: message_handler(OffsetDeleteRequest, group_admin.offset_delete),
-        ApiKey.JOIN_GROUP: message_handler(JoinGroupRequest, group_membership.join_group),
-        ApiKey.SYNC_GROUP: message_handler(SyncGroupRequest, group_membership.sync_group),
-        ApiKey.HEARTBEAT: message_handler(HeartbeatRequest, group_membership.heartbeat),
-        ApiKey.LEAVE_GROUP: message_handler(LeaveGroupRequest, group_membership.leave_group),
-        ApiKey.LIST_GROUPS: message_handler(ListGroupsRequest, group_admin.list_groups),
-        ApiKey.DESCRIBE_GROUPS: message_handler(DescribeGroupsRequest, group_admin.describe_groups),
-        ApiKey.DELETE_GROUPS: message_handler(DeleteGroupsRequest, group_admin.delete_groups),
-        ApiKey.OFFSET_COMMIT: message_handler(OffsetCommitRequest, group_offsets.offset_commit),
-        ApiKey.OFFSET_FETCH: message_handler(OffsetFetchRequest, group_offsets.offset_fetch),
-        ApiKey.TXN_OFFSET_COMMIT: message_handler(
-            TxnOffsetCommitRequest, group_offsets.txn_offset_commit
-        ),
-    }
+def _on(
+    kind: type[Q], handle: Callable[[Broker, Q, Request], Awaitable[Message]]
+) -> tuple[ApiKey, RawHandler]:
+    """A row: the handler of a message, under the message's own API key."""
+    return ApiKey(kind.API_KEY), message_handler(kind, handle)
 
 
-def _of_logs_and_producers() -> dict[ApiKey, RawHandler]:
-    return {
-        ApiKey.PRODUCE: produce,
-        ApiKey.FETCH: fetch,
-        ApiKey.API_VERSIONS: cluster.api_versions,
-        ApiKey.METADATA: message_handler(MetadataRequest, cluster.metadata),
-        ApiKey.FIND_COORDINATOR: message_handler(FindCoordinatorRequest, cluster.find_coordinator),
-        ApiKey.DESCRIBE_CLUSTER: message_handler(DescribeClusterRequest, cluster.describe_cluster),
-        ApiKey.CREATE_TOPICS: message_handler(CreateTopicsRequest, topics.create_topics),
-        ApiKey.DELETE_TOPICS: message_handler(DeleteTopicsRequest, topics.delete_topics),
-        ApiKey.DELETE_RECORDS: message_handler(
-            DeleteRecordsRequest, topic_partitions.delete_records
-        ),
-        ApiKey.DESCRIBE_CONFIGS: message_handler(DescribeConfigsRequest, configs.describe_configs),
-        ApiKey.ALTER_CONFIGS: message_handler(AlterConfigsRequest, configs.alter_configs),
-        ApiKey.INCREMENTAL_ALTER_CONFIGS: message_handler(
-            IncrementalAlterConfigsRequest, configs.incremental_alter_configs
-        ),
-        ApiKey.CREATE_PARTITIONS: message_handler(
-            CreatePartitionsRequest, topic_partitions.create_partitions
-        ),
-        ApiKey.LIST_OFFSETS: message_handler(ListOffsetsRequest, list_offsets.list_offsets),
-        ApiKey.OFFSET_FOR_LEADER_EPOCH: message_handler(
-            OffsetForLeaderEpochRequest, list_offsets.offset_for_leader_epoch
-        ),
-        ApiKey.INIT_PRODUCER_ID: message_handler(
-            InitProducerIdRequest, transactions.init_producer_id
-        ),
-        ApiKey.ADD_PARTITIONS_TO_TXN: message_handler(
-            AddPartitionsToTxnRequest, transactions.add_partitions
-        ),
-        ApiKey.ADD_OFFSETS_TO_TXN: message_handler(
-            AddOffsetsToTxnRequest, transactions.add_offsets
-        ),
-        ApiKey.END_TXN: message_handler(EndTxnRequest, transactions.end_transaction),
-        ApiKey.LIST_TRANSACTIONS: message_handler(
-            ListTransactionsRequest, transaction_admin.list_transactions
-        ),
-        ApiKey.DESCRIBE_TRANSACTIONS: message_handler(
-            DescribeTransactionsRequest, transaction_admin.describe_transactions
-        ),
-        ApiKey.DESCRIBE_PRODUCERS: message_handler(
-            DescribeProducersRequest, transaction_admin.describe_producers
-        ),
-        ApiKey.WRITE_TXN_MARKERS: message_handler(
-            WriteTxnMarkersRequest, write_txn_markers.write_markers
-        ),
-        ApiKey.JOIN_TRANSACTION: message_handler(JoinTransactionRequest, versioned.join),
-        ApiKey.COMMIT_TRANSACTION: message_handler(CommitTransactionRequest, versioned.commit),
-        ApiKey.ABORT_TRANSACTION: message_handler(AbortTransactionRequest, versioned.abort),
-        ApiKey.RENEW_TRANSACTION: message_handler(RenewTransactionRequest, versioned.renew),
-        ApiKey.DESCRIBE_APP: message_handler(DescribeAppRequest, versioned.describe),
-    }
+def _raw() -> list[tuple[ApiKey, RawHandler]]:
+    """Handlers that read their frames themselves."""
+    return [
+        (ApiKey.PRODUCE, produce),
+        (ApiKey.FETCH, fetch),
+        (ApiKey.API_VERSIONS, cluster.api_versions),
+    ]
+
+
+def _of_groups() -> list[tuple[ApiKey, RawHandler]]:
+    return [
+        _on(OffsetDeleteRequest, group_admin.offset_delete),
+        _on(JoinGroupRequest, group_membership.join_group),
+        _on(SyncGroupRequest, group_membership.sync_group),
+        _on(HeartbeatRequest, group_membership.heartbeat),
+        _on(LeaveGroupRequest, group_membership.leave_group),
+        _on(ListGroupsRequest, group_admin.list_groups),
+        _on(DescribeGroupsRequest, group_admin.describe_groups),
+        _on(DeleteGroupsRequest, group_admin.delete_groups),
+        _on(OffsetCommitRequest, group_offsets.offset_commit),
+        _on(OffsetFetchRequest, group_offsets.offset_fetch),
+        _on(TxnOffsetCommitRequest, group_offsets.txn_offset_commit),
+    ]
+
+
+def _of_topics() -> list[tuple[ApiKey, RawHandler]]:
+    return [
+        _on(MetadataRequest, cluster.metadata),
+        _on(FindCoordinatorRequest, cluster.find_coordinator),
+        _on(DescribeClusterRequest, cluster.describe_cluster),
+        _on(CreateTopicsRequest, topics.create_topics),
+        _on(DeleteTopicsRequest, topics.delete_topics),
+        _on(DeleteRecordsRequest, topic_partitions.delete_records),
+        _on(DescribeConfigsRequest, configs.describe_configs),
+        _on(AlterConfigsRequest, configs.alter_configs),
+        _on(IncrementalAlterConfigsRequest, configs.incremental_alter_configs),
+        _on(CreatePartitionsRequest, topic_partitions.create_partitions),
+        _on(ListOffsetsRequest, list_offsets.list_offsets),
+        _on(OffsetForLeaderEpochRequest, list_offsets.offset_for_leader_epoch),
+    ]
+
+
+def _of_transactions() -> list[tuple[ApiKey, RawHandler]]:
+    return [
+        _on(InitProducerIdRequest, transactions.init_producer_id),
+        _on(AddPartitionsToTxnRequest, transactions.add_partitions),
+        _on(AddOffsetsToTxnRequest, transactions.add_offsets),
+        _on(EndTxnRequest, transactions.end_transaction),
+        _on(ListTransactionsRequest, transaction_admin.list_transactions),
+        _on(DescribeTransactionsRequest, transaction_admin.describe_transactions),
+        _on(DescribeProducersRequest, transaction_admin.describe_producers),
+        _on(WriteTxnMarkersRequest, write_txn_markers.write_markers),
+        _on(JoinTransactionRequest, versioned.join),
+        _on(CommitTransactionRequest, versioned.commit),
+        _on(AbortTransactionRequest, versioned.abort),
+        _on(RenewTransactionRequest, versioned.renew),
+        _on(DescribeAppRequest, versioned.describe),
+    ]

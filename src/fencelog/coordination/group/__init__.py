@@ -1,1 +1,1 @@
-"""Consumer groups: the committed offsets of groups that have no members."""
+"""Consumer groups: members, generations and committed offsets (rules E8, E10)."""

@@ -1,23 +1,21 @@
-"""One group in service: its members, its generation and the rebalance between two generations.
+"""One group in service: the rules of Kafka's classic protocol, from one generation to the next.
 
-All of this is soft. It changes when a request or a deadline is decided, lives as long as its shard,
-and what must outlast that is stored at the end of each rebalance. A load makes the group from the
-record again, and its members have one session timeout to be heard (``Group.restored``).
+Members join, the coordinator names a leader, the leader assigns, and each member gets its share by
+a sync. Every finished join is a new generation, the third of the counters that fence a zombie (rule
+E8). It is stored when it begins and again with the assignment; Kafka stores the latter only, and
+may give the same generation twice after a crash.
 
-Kafka's classic protocol: members join, the coordinator names a leader, the leader assigns, all get
-their share by a sync. Every finished join is a new generation, the third of the counters that fence
-a zombie (rule E8). It is stored when it begins and again with the assignment; Kafka stores the
-latter only, and may after a crash give its number once more.
+A rule reads the stored group (``Group.stored``: generation, protocol, leader, members with their
+assignments) and decides the record that is stored next; the shard's ``replay`` alone replaces the
+stored group. What a rule changes itself is ``Group.soft``.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from fencelog.coordination.group import protocols
-from fencelog.coordination.group.metadata import StoredGroup, StoredMember
+from fencelog.coordination.group.metadata import StoredGroup
 from fencelog.coordination.group.model import (
-    JOIN,
-    NEW_MEMBER_TIMEOUT_S,
-    SESSION,
-    SYNC,
-    TRANSITIONS,
     Alarm,
     Caller,
     GroupLimits,
@@ -27,217 +25,140 @@ from fencelog.coordination.group.model import (
     JoinedMember,
     Leaver,
     Left,
-    Member,
     Protocol,
     Step,
     SyncAnswer,
     SyncRequest,
     Ticket,
-    refused_join,
+    join_error,
 )
+from fencelog.coordination.group.soft_state import SYNC_TIMEOUT_S_MIN, Member, SoftState
 from fencelog.coordination.group.timers import Timers
 from fencelog.errors import ErrorCode
-from fencelog.types import Instant, TimestampMs
+from fencelog.types import Instant
 
 
 class Group:
-    """Members by id, in the order of their arrival; at most one rebalance is under way."""
+    """The rules of one group; at most one rebalance is under way."""
 
-    def __init__(self, name: str, timers: Timers[Alarm], limits: GroupLimits) -> None:
-        """An empty group that was never stored."""
+    def __init__(
+        self,
+        name: str,
+        stored_groups: Mapping[str, StoredGroup],
+        soft: SoftState,
+        limits: GroupLimits,
+    ) -> None:
+        """``stored_groups``: what the log says of every group of the shard; only read here."""
         self.name = name
-        self.state = GroupState.EMPTY
-        self.generation = 0
-        self.protocol_type = ""
-        self.protocol: str | None = None
-        self.leader: str | None = None
-        self.members: dict[str, Member] = {}
-        self.instances: dict[str, str] = {}
-        """Member id of each static member."""
-        self.pending: dict[str, None] = {}
-        """Ids that were given to newcomers who have not come back with them yet."""
-        self.changed_ms = TimestampMs(-1)
-        self.stored: StoredGroup | None = None
-        """What the log says; None while it says nothing."""
-        self._timers = timers
+        self.soft = soft
+        self._stored_groups = stored_groups
         self._limits = limits
-        self._unsynced: dict[str, None] = {}
-        self._is_initial = False
-        self._has_newcomers = False
-        self._grace_s = 0.0
 
     @classmethod
-    def restored(
-        cls, stored: StoredGroup, timers: Timers[Alarm], limits: GroupLimits, now: Instant
+    def new(
+        cls,
+        name: str,
+        stored_groups: Mapping[str, StoredGroup],
+        timers: Timers[Alarm],
+        limits: GroupLimits,
     ) -> "Group":
-        """The group that a record describes; its members' sessions begin now."""
-        group = cls(stored.group, timers, limits)
-        group.generation = stored.generation
-        group.protocol_type = stored.protocol_type
-        group.protocol = stored.protocol
-        group.leader = stored.leader
-        group.changed_ms = stored.changed_ms
-        group.stored = stored
-        if stored.members:
-            is_assigned = any(each.assignment for each in stored.members)
-            group.state = GroupState.STABLE if is_assigned else GroupState.COMPLETING
-        for each in stored.members:
-            member = Member(
-                member_id=each.member_id,
-                instance_id=each.instance_id,
-                client_id=each.client_id,
-                client_host=each.client_host,
-                session_timeout_ms=each.session_timeout_ms,
-                rebalance_timeout_ms=each.rebalance_timeout_ms,
-                protocols=(Protocol(stored.protocol or "", each.subscription),),
-                assignment=each.assignment,
-            )
-            group.members[each.member_id] = member
-            if each.instance_id is not None:
-                group.instances[each.instance_id] = each.member_id
-            group.heard(member, now)
-        if group.state is GroupState.COMPLETING:
-            group.await_syncs(now)
-        return group
-
-    def dissolve(self) -> None:
-        """It goes out of service: none of its deadlines means anything any more."""
-        for member_id in (*self.members, *self.pending):
-            self._timers.cancel(Alarm(SESSION, self.name, member_id))
-        for kind in (JOIN, SYNC):
-            self._timers.cancel(Alarm(kind, self.name))
+        """An empty group that was never stored."""
+        return cls(name, stored_groups, SoftState(name, timers), limits)
 
     # -- questions -------------------------------------------------------------------------------
 
     @property
+    def stored(self) -> StoredGroup | None:
+        """What the log says of it; None while it says nothing."""
+        return self._stored_groups.get(self.name)
+
+    @property
+    def generation(self) -> int:
+        """The stored generation; 0 before the first."""
+        return 0 if self.stored is None else self.stored.generation
+
+    @property
     def is_void(self) -> bool:
-        """Whether nothing would be missed if it were forgotten."""
-        return self.stored is None and not self.members and not self.pending
+        """Whether nothing is lost when it is forgotten: no record, no members, no pending ids."""
+        return self.soft.last_record is None and not self.soft.members and not self.soft.pending
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether it is EMPTY and no member is joining, so that it may be forgotten when old."""
+        return self.soft.state is GroupState.EMPTY and not self.soft.pending
 
     @property
     def had_members(self) -> bool:
-        """Whether it is more than a record of progress (rule E8's exemption)."""
-        return self.generation > 0 or bool(self.members)
+        """Whether it ever had members: a group that only commits offsets has none (rule E8)."""
+        return self.generation > 0 or bool(self.soft.members)
 
-    @property
-    def all_joined(self) -> bool:
-        """Whether everybody that is known waits for the rebalance."""
-        return not self.pending and all(each.joining is not None for each in self.members.values())
-
-    @property
-    def rebalance_timeout_s(self) -> float:
-        """The time that the slowest member asks for."""
-        longest = max((each.rebalance_timeout_ms for each in self.members.values()), default=0)
-        return longest / 1000
-
-    def refusal(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """NONE for a member; FENCED_INSTANCE_ID for one whose place another process has taken."""
+    def validate_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        """NONE for a member; FENCED_INSTANCE_ID where another process has taken its instance."""
         if instance_id is not None:
-            current = self.instances.get(instance_id)
+            current = self.soft.instances.get(instance_id)
             if current is None:
                 return ErrorCode.UNKNOWN_MEMBER_ID
             if current != member_id:
                 return ErrorCode.FENCED_INSTANCE_ID
-        return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE if member_id in self.soft.members else ErrorCode.UNKNOWN_MEMBER_ID
 
-    def refusal_of(self, caller: Caller) -> ErrorCode:
-        """NONE for a member of the present generation (rule E8)."""
-        error = self.refusal(caller.member_id, caller.instance_id)
+    def validate_caller(self, caller: Caller) -> ErrorCode:
+        """NONE for a member of the current generation (rule E8)."""
+        error = self.validate_member(caller.member_id, caller.instance_id)
         if error is ErrorCode.NONE and caller.generation != self.generation:
             return ErrorCode.ILLEGAL_GENERATION
         return error
 
     def supports(self, protocol_type: str, offered: tuple[Protocol, ...]) -> bool:
-        """Whether somebody with these could join: all present members know one of them."""
+        """Whether a member with these protocols could join: all members know one of them."""
         if not protocol_type or not offered:
             return False
-        if not self.members:
+        if not self.soft.members:
             return True
-        known = protocols.common(self.members.values())
-        return protocol_type == self.protocol_type and any(each.name in known for each in offered)
+        known = protocols.common(self.soft.members.values())
+        return protocol_type == self.soft.protocol_type and any(
+            each.name in known for each in offered
+        )
 
-    def choice(self) -> str:
+    def preferred_protocol(self) -> str:
         """The protocol that the next generation would have."""
-        return protocols.choice(self.members.values())
+        return protocols.choice(self.soft.members.values())
 
     def subscribed(self) -> frozenset[str] | None:
         """The topics that its members read; None where that cannot be told."""
-        return protocols.topics_read(self.protocol_type, self.members.values())
+        return protocols.topics_read(self.soft.protocol_type, self.soft.members.values())
 
     def view(self) -> GroupView:
-        """What operators see; assignments exist in a stable group only."""
-        is_stable = self.state is GroupState.STABLE
-        return GroupView(
+        """What operators see; protocol, subscriptions and assignments of a STABLE group only."""
+        stored, soft = self.stored, self.soft
+        view = GroupView(
             group=self.name,
-            state=self.state,
+            state=soft.state,
             generation=self.generation,
-            protocol_type=self.protocol_type,
-            protocol=(self.protocol or "") if is_stable else "",
-            members=tuple(
-                self._stored_member(each, with_content=is_stable) for each in self.members.values()
-            ),
+            protocol_type=soft.protocol_type,
         )
-
-    def joined_members(self) -> tuple[JoinedMember, ...]:
-        """What the leader is told to assign over."""
-        return tuple(
-            JoinedMember(each.member_id, each.instance_id, each.metadata(self.protocol))
-            for each in self.members.values()
+        if stored is not None and soft.state is GroupState.STABLE:
+            return replace(view, protocol=stored.protocol or "", members=stored.members)
+        return replace(
+            view, members=tuple(each.as_stored(protocol=None) for each in soft.members.values())
         )
 
     # -- members come and go ---------------------------------------------------------------------
 
-    def heard(self, member: Member, now: Instant) -> None:
-        """It lives: its session begins anew."""
-        due = Instant(now + member.session_timeout_ms / 1000)
-        self._timers.set(Alarm(SESSION, self.name, member.member_id), due)
-
-    def expect(self, member_id: str, timeout_ms: int, now: Instant) -> None:
-        """An id was given away: its bearer has a session timeout to come back with it."""
-        self.pending[member_id] = None
-        alarm = Alarm(SESSION, self.name, member_id)
-        self._timers.set(alarm, Instant(now + timeout_ms / 1000))
-
-    def add(self, step: Step, member: Member, protocol_type: str) -> None:
-        """A newcomer, whose join waits."""
-        if not self.members:
-            self.protocol_type = protocol_type
-        self.pending.pop(member.member_id, None)
-        self.members[member.member_id] = member
-        if member.instance_id is not None:
-            self.instances[member.instance_id] = member.member_id
-        if self.leader is None:
-            self.leader = member.member_id
-        member.is_new = True
-        due = Instant(step.now + NEW_MEMBER_TIMEOUT_S)
-        self._timers.set(Alarm(SESSION, self.name, member.member_id), due)
-        if self.state is GroupState.PREPARING and self._is_initial:
-            self._has_newcomers = True
-
-    def replace(self, step: Step, old_id: str, new_id: str) -> Member:
-        """A static member has come back under a new id: whoever used the old one is fenced."""
-        old = self.members[old_id]
-        assert old.instance_id is not None
-        step.reply(old.joining, refused_join(ErrorCode.FENCED_INSTANCE_ID, old_id))
-        step.reply(old.syncing, SyncAnswer(error=ErrorCode.FENCED_INSTANCE_ID))
-        old.joining = old.syncing = None
-        self._timers.cancel(Alarm(SESSION, self.name, old_id))
-        old.member_id = new_id
-        # The new one stands where the old one stood, so the leader sees the same order.
-        self.members = {each.member_id: each for each in self.members.values()}
-        self.instances[old.instance_id] = new_id
-        if old_id in self._unsynced:
-            del self._unsynced[old_id]
-            self._unsynced[new_id] = None
-        if self.leader == old_id:
-            self.leader = new_id
-        return old
+    def replace_member(self, step: Step, old_id: str, new_id: str) -> Member:
+        """A static member is back under a new id; whoever uses the old one is fenced."""
+        member = self.soft.members[old_id]
+        step.reply(member.joining, join_error(ErrorCode.FENCED_INSTANCE_ID, old_id))
+        step.reply(member.syncing, SyncAnswer(error=ErrorCode.FENCED_INSTANCE_ID))
+        member.joining = member.syncing = None
+        self.soft.rename(member, new_id)
+        return member
 
     def leave(self, step: Step, leavers: tuple[Leaver, ...]) -> tuple[Left, ...]:
-        """Take out members, static ones by their instance, and ids that were not used yet."""
-        before = len(self.members)
+        """Remove members, static ones by their instance, and pending ids."""
+        before = len(self.soft.members)
         results = tuple(Left(each, self._leave(step, each)) for each in leavers)
-        if len(self.members) < before:
+        if len(self.soft.members) < before:
             self.rebalance(step)
         else:
             self._complete_if_all_joined(step)
@@ -246,254 +167,223 @@ class Group:
     def _leave(self, step: Step, leaver: Leaver) -> ErrorCode:
         member_id = leaver.member_id
         if leaver.instance_id is not None:
-            known = self.instances.get(leaver.instance_id)
+            known = self.soft.instances.get(leaver.instance_id)
             if known is None:
                 return ErrorCode.UNKNOWN_MEMBER_ID
             if member_id and member_id != known:
                 return ErrorCode.FENCED_INSTANCE_ID
             member_id = known
-        if member_id in self.pending:
-            self._give_up(member_id)
-        elif member_id in self.members:
-            self._remove(step, self.members[member_id])
+        if member_id in self.soft.pending:
+            self.soft.remove_pending(member_id)
+        elif member_id in self.soft.members:
+            self._remove(step, self.soft.members[member_id])
         else:
             return ErrorCode.UNKNOWN_MEMBER_ID
         return ErrorCode.NONE
 
-    def _give_up(self, member_id: str) -> None:
-        del self.pending[member_id]
-        self._timers.cancel(Alarm(SESSION, self.name, member_id))
-
     def _remove(self, step: Step, member: Member) -> None:
-        step.reply(member.joining, refused_join(ErrorCode.UNKNOWN_MEMBER_ID))
+        step.reply(member.joining, join_error(ErrorCode.UNKNOWN_MEMBER_ID))
         step.reply(member.syncing, SyncAnswer(error=ErrorCode.UNKNOWN_MEMBER_ID))
-        self._drop(member)
-
-    def _drop(self, member: Member) -> None:
-        del self.members[member.member_id]
-        self._unsynced.pop(member.member_id, None)
-        if member.instance_id is not None:
-            del self.instances[member.instance_id]
-        self._timers.cancel(Alarm(SESSION, self.name, member.member_id))
-        if self.leader == member.member_id:
-            self.leader = next(iter(self.members), None)
+        self.soft.remove(member)
 
     # -- the rebalance ---------------------------------------------------------------------------
 
     def rebalance(self, step: Step) -> None:
-        """Something has changed: begin a rebalance, or see whether the one under way can end."""
-        if self.state is GroupState.PREPARING:
+        """Begin a rebalance, or complete the one under way if all have joined."""
+        soft = self.soft
+        if soft.state is GroupState.PREPARING:
             self._complete_if_all_joined(step)
             return
-        if self.state is GroupState.COMPLETING:
-            for member in self.members.values():
+        if soft.state is GroupState.COMPLETING:
+            for member in soft.members.values():
                 step.reply(member.syncing, SyncAnswer(error=ErrorCode.REBALANCE_IN_PROGRESS))
                 member.syncing = None
-                member.assignment = b""
-        self._timers.cancel(Alarm(SYNC, self.name))
-        self._unsynced.clear()
-        self._is_initial = self.state is GroupState.EMPTY
-        self._has_newcomers = False
-        self._move(step, GroupState.PREPARING)
-        if self._is_initial:
+        soft.cancel_syncs()
+        soft.is_initial = soft.state is GroupState.EMPTY
+        soft.has_new_members = False
+        soft.move(GroupState.PREPARING)
+        if soft.is_initial:
             delay_s = self._limits.initial_delay_s
-            self._grace_s = max(self.rebalance_timeout_s - delay_s, 0.0)
+            soft.grace_s = max(soft.rebalance_timeout_s - delay_s, 0.0)
             self._wait_for_joins(step, delay_s)
-        elif self.all_joined:
+        elif soft.all_joined:
             self._begin_generation(step)
         else:
-            self._wait_for_joins(step, self.rebalance_timeout_s)
+            self._wait_for_joins(step, soft.rebalance_timeout_s)
 
     def _wait_for_joins(self, step: Step, seconds: float) -> None:
         if seconds <= 0:
             self._begin_generation(step)
         else:
-            self._timers.set(Alarm(JOIN, self.name), Instant(step.now + seconds))
+            self.soft.await_joins(Instant(step.now + seconds))
 
     def _complete_if_all_joined(self, step: Step) -> None:
         # The first rebalance of an empty group waits for its delay: others may be on their way.
-        if self.state is GroupState.PREPARING and not self._is_initial and self.all_joined:
+        soft = self.soft
+        if soft.state is GroupState.PREPARING and not soft.is_initial and soft.all_joined:
             self._begin_generation(step)
 
     def join_due(self, step: Step) -> None:
-        """The time to join is up: who is here makes the next generation."""
-        if self._is_initial and self._has_newcomers and self._grace_s > 0:
-            delay_s = min(self._limits.initial_delay_s, self._grace_s)
-            self._has_newcomers = False
-            self._grace_s -= delay_s
+        """The time to join is up: extend the initial delay, or begin with those who have joined."""
+        soft = self.soft
+        if soft.is_initial and soft.has_new_members and soft.grace_s > 0:
+            delay_s = min(self._limits.initial_delay_s, soft.grace_s)
+            soft.has_new_members = False
+            soft.grace_s -= delay_s
             self._wait_for_joins(step, delay_s)
         else:
             self._begin_generation(step)
 
     def _begin_generation(self, step: Step) -> None:
-        """Go on with those who have joined. A static member may be away until its session ends."""
-        self._timers.cancel(Alarm(JOIN, self.name))
-        for member in [*self.members.values()]:
+        """Begin the next generation with those who have joined, and with the static members."""
+        soft = self.soft
+        soft.cancel_joins()
+        for member in [*soft.members.values()]:
             if member.joining is None and member.instance_id is None:
-                self._drop(member)
-        if self.members and not self._elect_leader():
-            # None of the static members is back: there is nobody to assign.
-            self._wait_for_joins(step, max(self.rebalance_timeout_s, 0.001))
+                soft.remove(member)
+        if soft.members and not soft.elect_leader():
+            # No static member has joined, so no member can lead.
+            self._wait_for_joins(step, max(soft.rebalance_timeout_s, SYNC_TIMEOUT_S_MIN))
             return
-        self._is_initial = False
-        self.generation += 1
-        if not self.members:
-            self.protocol = self.leader = None
-            self._move(step, GroupState.EMPTY)
-            self.store(step)
+        soft.is_initial = False
+        begun = self._next_generation(step)
+        if not soft.members:
+            soft.move(GroupState.EMPTY)
+            self.store(step, begun)
             return
-        self.protocol = self.choice()
-        self._move(step, GroupState.COMPLETING)
-        self.await_syncs(step.now)
-        for member in self.members.values():
-            member.assignment = b""
-            self.heard(member, step.now)
+        soft.move(GroupState.COMPLETING)
+        soft.await_syncs(step.now)
+        for member in soft.members.values():
+            soft.touch_session(member, step.now)
             member.is_new = False
-            step.reply(member.joining, self.joined(member))
+            step.reply(member.joining, join_answer(begun, member.member_id))
             member.joining = None
-        # Before anybody hears of it: a crash must not let two generations have one number.
-        self.store(step)
+        # Before any member is told: a crash must not let two generations have one number.
+        self.store(step, begun)
 
-    def await_syncs(self, now: Instant) -> None:
-        """Every member has the rebalance timeout to ask for its assignment."""
-        self._unsynced = dict.fromkeys(self.members)
-        due = Instant(now + max(self.rebalance_timeout_s, 0.001))
-        self._timers.set(Alarm(SYNC, self.name), due)
-
-    def _elect_leader(self) -> bool:
-        """Keep a leader that has joined, else take the first who has; False: nobody has."""
-        leader = self.members.get(self.leader or "")
-        if leader is not None and leader.joining is not None:
-            return True
-        joined = [each.member_id for each in self.members.values() if each.joining is not None]
-        if joined:
-            self.leader = joined[0]
-        return bool(joined)
-
-    def joined(self, member: Member) -> JoinAnswer:
-        """The present generation, as one member is told of it."""
-        assert self.leader is not None
-        is_leader = member.member_id == self.leader
-        return JoinAnswer(
-            member_id=member.member_id,
-            generation=self.generation,
-            protocol_type=self.protocol_type,
-            protocol=self.protocol,
-            leader=self.leader,
-            members=self.joined_members() if is_leader else (),
+    def _next_generation(self, step: Step) -> StoredGroup:
+        soft = self.soft
+        protocol = self.preferred_protocol() if soft.members else None
+        return StoredGroup(
+            group=self.name,
+            protocol_type=soft.protocol_type,
+            generation=self.generation + 1,
+            protocol=protocol,
+            leader=soft.leader,
+            changed_ms=step.wall_ms,
+            members=tuple(each.as_stored(protocol) for each in soft.members.values()),
         )
 
-    def _move(self, step: Step, state: GroupState) -> None:
-        assert state in TRANSITIONS[self.state], (self.state, state)
-        self.state = state
-        self.changed_ms = step.wall_ms
+    def store(self, step: Step, record: StoredGroup) -> None:
+        """Have the record appended; its replay makes it the stored group."""
+        self.soft.last_record = record
+        step.store(record)
 
     # -- syncs and heartbeats --------------------------------------------------------------------
 
     def sync(self, step: Step, request: SyncRequest, ticket: Ticket) -> None:
-        """Give a member its assignment once the leader has brought it."""
-        error = self._refused_sync(request)
+        """Give a member its assignment once the leader has sent it."""
+        error = self._validate_sync(request)
         if error is not ErrorCode.NONE:
             step.reply(ticket, SyncAnswer(error=error))
             return
-        member = self.members[request.caller.member_id]
-        self._unsynced.pop(member.member_id, None)
-        if self.state is GroupState.STABLE:
-            self.heard(member, step.now)
-            step.reply(ticket, self._synced(member))
+        stored = self.stored
+        assert stored is not None, self.name
+        member = self.soft.members[request.caller.member_id]
+        self.soft.synced(member.member_id)
+        if self.soft.state is GroupState.STABLE:
+            self.soft.touch_session(member, step.now)
+            step.reply(ticket, sync_answer(stored, stored.assignment(member.member_id)))
             return
         step.reply(member.syncing, SyncAnswer(error=ErrorCode.REBALANCE_IN_PROGRESS))
         member.syncing = ticket
-        if member.member_id == self.leader:
-            self._assign(step, dict(request.assignments))
+        if member.member_id == stored.leader:
+            self._assign(step, stored, dict(request.assignments))
 
-    def _refused_sync(self, request: SyncRequest) -> ErrorCode:
-        error = self.refusal_of(request.caller)
+    def _validate_sync(self, request: SyncRequest) -> ErrorCode:
+        error = self.validate_caller(request.caller)
         if error is not ErrorCode.NONE:
             return error
-        if self.state is GroupState.PREPARING:
+        if self.soft.state is GroupState.PREPARING:
             return ErrorCode.REBALANCE_IN_PROGRESS
-        if request.protocol_type not in (None, self.protocol_type):
+        stored = self.stored
+        assert stored is not None, self.name
+        if request.protocol_type not in (None, stored.protocol_type):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        if request.protocol not in (None, self.protocol):
+        if request.protocol not in (None, stored.protocol):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         return ErrorCode.NONE
 
-    def _assign(self, step: Step, assignments: dict[str, bytes]) -> None:
-        """The leader has spoken: store it, and answer all who wait once it is stored."""
-        self._move(step, GroupState.STABLE)
-        for member in self.members.values():
-            member.assignment = assignments.get(member.member_id, b"")
-            if member.syncing is not None:
-                self.heard(member, step.now)
-                step.reply(member.syncing, self._synced(member))
-                member.syncing = None
-        self.store(step)
-
-    def _synced(self, member: Member) -> SyncAnswer:
-        return SyncAnswer(
-            protocol_type=self.protocol_type, protocol=self.protocol, assignment=member.assignment
+    def _assign(self, step: Step, stored: StoredGroup, assignments: dict[str, bytes]) -> None:
+        """Store the leader's assignment; answer all who wait once it is stored."""
+        self.soft.move(GroupState.STABLE)
+        members = tuple(
+            replace(each, assignment=assignments.get(each.member_id, b""))
+            for each in stored.members
         )
+        for each in members:
+            member = self.soft.members[each.member_id]
+            if member.syncing is not None:
+                self.soft.touch_session(member, step.now)
+                step.reply(member.syncing, sync_answer(stored, each.assignment))
+                member.syncing = None
+        self.store(step, replace(stored, changed_ms=step.wall_ms, members=members))
 
     def sync_due(self, step: Step) -> None:
-        """Who has joined and never asked for its assignment is gone."""
-        missing = [self.members[each] for each in self._unsynced if each in self.members]
-        self._unsynced.clear()
-        if missing and self.state in (GroupState.COMPLETING, GroupState.STABLE):
+        """Remove the members that have joined and sent no SyncGroup in time."""
+        missing = self.soft.take_unsynced()
+        if missing and self.soft.state in (GroupState.COMPLETING, GroupState.STABLE):
             for member in missing:
-                self._drop(member)
+                self.soft.remove(member)
             self.rebalance(step)
 
     def heartbeat(self, caller: Caller, now: Instant) -> ErrorCode:
-        """Note that a member lives, and tell it of a rebalance."""
-        error = self.refusal_of(caller)
+        """Touch a member's session; REBALANCE_IN_PROGRESS tells it to join again."""
+        error = self.validate_caller(caller)
         if error is not ErrorCode.NONE:
             return error
-        self.heard(self.members[caller.member_id], now)
-        if self.state is GroupState.PREPARING:
+        self.soft.touch_session(self.soft.members[caller.member_id], now)
+        if self.soft.state is GroupState.PREPARING:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
     def session_due(self, step: Step, member_id: str) -> None:
-        """A member was not heard for its session timeout. One whose request waits here lives."""
-        member = self.members.get(member_id)
+        """Remove a member whose session has timed out; one whose request waits here lives."""
+        member = self.soft.members.get(member_id)
         if member is None:
-            if member_id in self.pending:
-                self._give_up(member_id)
+            if member_id in self.soft.pending:
+                self.soft.remove_pending(member_id)
                 self._complete_if_all_joined(step)
             return
         waits = member.joining is not None or member.syncing is not None
         if waits and not member.is_new:
-            self.heard(member, step.now)
+            self.soft.touch_session(member, step.now)
         else:
             self._remove(step, member)
             self.rebalance(step)
 
-    # -- what is stored --------------------------------------------------------------------------
 
-    def store(self, step: Step) -> None:
-        """Have the group written down as it is now."""
-        self.stored = StoredGroup(
-            group=self.name,
-            protocol_type=self.protocol_type,
-            generation=self.generation,
-            protocol=self.protocol,
-            leader=self.leader,
-            changed_ms=self.changed_ms,
-            members=tuple(
-                self._stored_member(each, with_content=True) for each in self.members.values()
-            ),
-        )
-        step.stores.append(self.stored)
+def join_answer(generation: StoredGroup, member_id: str) -> JoinAnswer:
+    """A generation as JoinGroup tells one of its members; the leader is told of all members."""
+    assert generation.leader is not None, generation.group
+    members = (
+        JoinedMember(each.member_id, each.instance_id, each.subscription)
+        for each in generation.members
+    )
+    return JoinAnswer(
+        member_id=member_id,
+        generation=generation.generation,
+        protocol_type=generation.protocol_type,
+        protocol=generation.protocol,
+        leader=generation.leader,
+        members=tuple(members) if member_id == generation.leader else (),
+    )
 
-    def _stored_member(self, member: Member, *, with_content: bool) -> StoredMember:
-        return StoredMember(
-            member_id=member.member_id,
-            instance_id=member.instance_id,
-            client_id=member.client_id,
-            client_host=member.client_host,
-            rebalance_timeout_ms=member.rebalance_timeout_ms,
-            session_timeout_ms=member.session_timeout_ms,
-            subscription=member.metadata(self.protocol) if with_content else b"",
-            assignment=member.assignment if with_content else b"",
-        )
+
+def sync_answer(generation: StoredGroup, assignment: bytes) -> SyncAnswer:
+    """A member's assignment in a generation, as SyncGroup tells it."""
+    return SyncAnswer(
+        protocol_type=generation.protocol_type,
+        protocol=generation.protocol,
+        assignment=assignment,
+    )

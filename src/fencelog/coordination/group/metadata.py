@@ -1,21 +1,22 @@
-"""Kafka's GroupMetadataKey (version 2) and GroupMetadataValue (versions 0 to 3; 3 is written)."""
+"""Groups as Kafka's GroupMetadataKey (version 2) and GroupMetadataValue (version 3)."""
 
 from dataclasses import dataclass
 
-from fencelog.coordination.encoding import Reader, Writer, stored
+from fencelog.coordination.schemas.group_metadata import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    MemberMetadata,
+)
 from fencelog.coordination.shard import LogRecord
-from fencelog.errors import CorruptionError
 from fencelog.types import TimestampMs
 
 _KEY_VERSION = 2
 _VALUE_VERSION = 3
-_MEMBER_BYTES_MIN = 18
-_UNKNOWN_TIME = TimestampMs(-1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredMember:
-    """One member of a finished rebalance."""
+    """One member of a generation."""
 
     member_id: str
     instance_id: str | None
@@ -24,13 +25,13 @@ class StoredMember:
     rebalance_timeout_ms: int
     session_timeout_ms: int
     subscription: bytes
-    """What it said of itself under the protocol that was chosen."""
+    """Its metadata under the protocol of the generation."""
     assignment: bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredGroup:
-    """A group as its last finished rebalance left it; without members it is empty."""
+    """The durable half of a group: its current generation; without members it is empty."""
 
     group: str
     protocol_type: str
@@ -38,94 +39,81 @@ class StoredGroup:
     protocol: str | None
     leader: str | None
     changed_ms: TimestampMs
-    """When it came into this state; -1 where an old record does not say."""
+    """When it came into this state; -1 where a record of an old version has no time."""
     members: tuple[StoredMember, ...]
+
+    def assignment(self, member_id: str) -> bytes:
+        """The assignment of a member; empty where there is none."""
+        return next((each.assignment for each in self.members if each.member_id == member_id), b"")
 
 
 def write_group(group: StoredGroup) -> LogRecord:
-    """Return the record that says all of this group but its offsets."""
-    writer = Writer().int16(_VALUE_VERSION).text(group.protocol_type).int32(group.generation)
-    _nullable_text(writer, group.protocol)
-    _nullable_text(writer, group.leader)
-    writer.int64(group.changed_ms).int32(len(group.members))
-    for member in group.members:
-        writer.text(member.member_id)
-        _nullable_text(writer, member.instance_id)
-        writer.text(member.client_id).text(member.client_host)
-        writer.int32(member.rebalance_timeout_ms).int32(member.session_timeout_ms)
-        writer.blob(member.subscription).blob(member.assignment)
-    return LogRecord(write_group_key(group.group), writer.done())
+    """Return the record of this group; its offsets have records of their own."""
+    value = GroupMetadataValue(
+        protocol_type=group.protocol_type,
+        generation=group.generation,
+        protocol=group.protocol,
+        leader=group.leader,
+        current_state_timestamp=group.changed_ms,
+        members=[
+            MemberMetadata(
+                member_id=each.member_id,
+                group_instance_id=each.instance_id,
+                client_id=each.client_id,
+                client_host=each.client_host,
+                rebalance_timeout=each.rebalance_timeout_ms,
+                session_timeout=each.session_timeout_ms,
+                subscription=each.subscription,
+                assignment=each.assignment,
+            )
+            for each in group.members
+        ],
+    )
+    return LogRecord(write_group_key(group.group), value.write(_VALUE_VERSION))
 
 
 def forget_group(group: str) -> LogRecord:
-    """Return the record after which the group has no members and never had any."""
+    """Return the tombstone of the group: it never had members."""
     return LogRecord(write_group_key(group), None)
 
 
 def write_group_key(group: str) -> bytes:
     """Return the key of a group's members."""
-    return Writer().int16(_KEY_VERSION).text(group).done()
+    return GroupMetadataKey(group=group).write(_KEY_VERSION)
 
 
-@stored()
 def read_group_key(key: bytes) -> str | None:
     """Return the group; None for a key of another kind, such as an offset.
 
     Raises CorruptionError when the bytes are no key at all.
     """
-    reader = Reader(key)
-    if reader.int16() != _KEY_VERSION:
-        return None
-    group = reader.text()
-    reader.expect_end()
-    return group
+    return GroupMetadataKey.read(key).group if GroupMetadataKey.has_version_of(key) else None
 
 
-@stored()
 def read_group(group: str, value: bytes) -> StoredGroup:
     """Return what the value says. Raises CorruptionError on anything but versions 0 to 3."""
-    reader = Reader(value)
-    version = reader.int16()
-    if version not in range(_VALUE_VERSION + 1):
-        raise CorruptionError(f"group metadata value of version {version}")
-    protocol_type, generation = reader.text(), reader.int32()
-    protocol = reader.nullable_string(flexible=False)
-    leader = reader.nullable_string(flexible=False)
-    changed_ms = TimestampMs(reader.int64()) if version >= 2 else _UNKNOWN_TIME
-    members = reader.array(lambda it: _read_member(it, version), _MEMBER_BYTES_MIN)
-    reader.expect_end()
+    read = GroupMetadataValue.read(value)
     return StoredGroup(
         group=group,
-        protocol_type=protocol_type,
-        generation=generation,
-        protocol=protocol,
-        leader=leader,
-        changed_ms=changed_ms,
-        members=tuple(members),
+        protocol_type=read.protocol_type,
+        generation=read.generation,
+        protocol=read.protocol,
+        leader=read.leader,
+        changed_ms=TimestampMs(read.current_state_timestamp),
+        members=tuple(_member(each) for each in read.members),
     )
 
 
-def _read_member(reader: Reader, version: int) -> StoredMember:
-    member_id = reader.text()
-    instance_id = reader.nullable_string(flexible=False) if version >= 3 else None
-    client_id, client_host = reader.text(), reader.text()
-    rebalance_timeout_ms = reader.int32() if version >= 1 else -1
-    session_timeout_ms = reader.int32()
+def _member(read: MemberMetadata) -> StoredMember:
+    # Version 0 knew one timeout for both.
+    knows_both = read.rebalance_timeout >= 0
     return StoredMember(
-        member_id=member_id,
-        instance_id=instance_id,
-        client_id=client_id,
-        client_host=client_host,
-        # Version 0 knew one timeout for both.
-        rebalance_timeout_ms=rebalance_timeout_ms if version >= 1 else session_timeout_ms,
-        session_timeout_ms=session_timeout_ms,
-        subscription=reader.blob(),
-        assignment=reader.blob(),
+        member_id=read.member_id,
+        instance_id=read.group_instance_id,
+        client_id=read.client_id,
+        client_host=read.client_host,
+        rebalance_timeout_ms=read.rebalance_timeout if knows_both else read.session_timeout,
+        session_timeout_ms=read.session_timeout,
+        subscription=read.subscription,
+        assignment=read.assignment,
     )
-
-
-def _nullable_text(writer: Writer, text: str | None) -> None:
-    if text is None:
-        writer.int16(-1)
-    else:
-        writer.text(text)

@@ -1,4 +1,4 @@
-"""The values of a group with members: who asks for what, and what is answered to whom."""
+"""Requests, answers and limits of a group with members."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -10,13 +10,13 @@ from fencelog.errors import ErrorCode
 from fencelog.types import Instant, TimestampMs
 
 Ticket = NewType("Ticket", int)
-"""A request that waits; the shell gave it the number and knows whose it is."""
+"""Number of a waiting request; the broker gives it and knows the client."""
 
 NO_GENERATION = -1
-"""What comes from no member carries this generation, and no member id."""
+"""Requests that do not come from a member carry this generation, and no member id."""
 
 NEW_MEMBER_TIMEOUT_S = 300.0
-"""How long a newcomer's join may wait: nothing else tells that it has gone meanwhile."""
+"""How long the first JoinGroup of a member may wait: it cannot send heartbeats meanwhile."""
 
 
 class GroupState(Enum):
@@ -24,12 +24,12 @@ class GroupState(Enum):
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
-    """Members are asked to join again; the rebalance begins when all have, or time is up."""
+    """Members have to join again; the next generation begins when all have, or time is up."""
     COMPLETING = "CompletingRebalance"
-    """A generation has begun; its leader's assignment is awaited."""
+    """A generation has begun and waits for its leader's assignment."""
     STABLE = "Stable"
     DEAD = "Dead"
-    """There is no such group."""
+    """The group does not exist."""
 
 
 TRANSITIONS: dict[GroupState, frozenset[GroupState]] = {
@@ -43,7 +43,7 @@ TRANSITIONS: dict[GroupState, frozenset[GroupState]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class GroupLimits:
-    """What bounds the shard; beyond a count the answer is GROUP_MAX_SIZE_REACHED."""
+    """Limits of the shard; beyond a count the answer is GROUP_MAX_SIZE_REACHED."""
 
     groups_max: int = 100_000
     partitions_max: int = 100_000
@@ -51,7 +51,7 @@ class GroupLimits:
     members_max: int = 10_000
     """Of one group (Kafka's ``group.max.size``)."""
     subscriptions_bytes_max: int = 16 * 1024 * 1024
-    """What all members of a group may say of themselves together: it is held, and stored."""
+    """Of the subscriptions of all members of one group: they are held and stored."""
     metadata_bytes_max: int = 4096
     """Kafka's ``offset.metadata.max.bytes``."""
     session_timeout_ms_min: int = 6_000
@@ -63,7 +63,7 @@ class GroupLimits:
 
 
 class Alarm(NamedTuple):
-    """What a deadline is about; the member is empty where it is the whole group's."""
+    """What a deadline is for; without a member it is for the whole group."""
 
     kind: str
     group: str
@@ -74,7 +74,7 @@ SESSION, JOIN, SYNC, RETENTION = "session", "join", "sync", "retention"
 
 
 class Caller(NamedTuple):
-    """As whom a request comes: a member of a generation, or nobody."""
+    """The member and generation that a request names, if it names any."""
 
     member_id: str = ""
     generation: int = NO_GENERATION
@@ -82,31 +82,31 @@ class Caller(NamedTuple):
 
     @property
     def names_no_member(self) -> bool:
-        """Whether it says neither who it is nor of which generation.
+        """Whether it names neither a member nor a generation.
 
-        A consumer that assigns its partitions itself is such a one, and may have an instance name.
+        So does a consumer that assigns its partitions itself; it may have an instance id.
         """
         return not self.member_id and self.generation < 0
 
 
-NOBODY = Caller()
+NO_MEMBER = Caller()
 
 
 class Protocol(NamedTuple):
-    """A way to assign that a member knows, and what it says of itself under it."""
+    """An assignment protocol that a member supports, with its subscription in that protocol."""
 
     name: str
     metadata: bytes
 
 
 def size_of(protocols: tuple[Protocol, ...]) -> int:
-    """Bytes of what a member says of itself."""
+    """Bytes of a member's protocols."""
     return sum(len(each.name) + len(each.metadata) for each in protocols)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JoinRequest:
-    """Who wants in, with which protocols, best first."""
+    """A JoinGroup request; protocols in the order of the member's preference."""
 
     group: str
     member_id: str = ""
@@ -118,13 +118,13 @@ class JoinRequest:
     protocol_type: str = "consumer"
     protocols: tuple[Protocol, ...] = ()
     knows_member_id_required: bool = True
-    """From version 4 on a newcomer is given its id first and joins with it (KIP-394)."""
+    """From version 4 on a new member gets an id first and joins with it (KIP-394)."""
     knows_skip_assignment: bool = True
-    """From version 9 on a leader can be told to leave the assignment as it is (KIP-814)."""
+    """From version 9 on a leader can be told to keep the assignment (KIP-814)."""
 
 
 class JoinedMember(NamedTuple):
-    """A member as its leader sees it."""
+    """A member as the leader is told of it."""
 
     member_id: str
     instance_id: str | None
@@ -133,7 +133,7 @@ class JoinedMember(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JoinAnswer:
-    """The generation that has begun, or why not; only its leader is told of the members."""
+    """The generation that has begun, or an error; only its leader is told of the members."""
 
     error: ErrorCode = ErrorCode.NONE
     member_id: str = ""
@@ -147,7 +147,7 @@ class JoinAnswer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SyncRequest:
-    """A member asks for its assignment; the leader brings everybody's."""
+    """A SyncGroup request; the leader's carries the assignment of every member."""
 
     group: str
     caller: Caller
@@ -158,7 +158,7 @@ class SyncRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SyncAnswer:
-    """A member's assignment in the generation that it named."""
+    """A member's assignment in the generation that it named, or an error."""
 
     error: ErrorCode = ErrorCode.NONE
     protocol_type: str | None = None
@@ -167,14 +167,14 @@ class SyncAnswer:
 
 
 class Leaver(NamedTuple):
-    """Who is to leave: a member, or a static one by its instance."""
+    """A member that has to leave; a static one by its instance id."""
 
     member_id: str
     instance_id: str | None = None
 
 
 class Left(NamedTuple):
-    """How it went for one of them."""
+    """The result for one of them."""
 
     leaver: Leaver
     error: ErrorCode
@@ -182,7 +182,7 @@ class Left(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeaveAnswer:
-    """One result for each that was named, in that order; or none, and why."""
+    """One result for each that was named, in that order; or one error for all."""
 
     results: tuple[Left, ...] = ()
     error: ErrorCode = ErrorCode.NONE
@@ -190,7 +190,7 @@ class LeaveAnswer:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """NONE, or what the member has to do about its membership."""
+    """NONE, or why the member has to join again."""
 
     error: ErrorCode
 
@@ -199,42 +199,13 @@ Answer: TypeAlias = "JoinAnswer | SyncAnswer | LeaveAnswer | HeartbeatAnswer"
 
 
 class Reply(NamedTuple):
-    """An answer, and the request that has waited for it."""
+    """An answer and the ticket of its request."""
 
     ticket: Ticket
     answer: Answer
 
 
 Replies: TypeAlias = tuple[Reply, ...]
-
-
-@dataclass(eq=False, kw_only=True, slots=True)
-class Member:
-    """One member of a group in service."""
-
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    protocols: tuple[Protocol, ...]
-    assignment: bytes = b""
-    joining: Ticket | None = None
-    """Its join that waits for the rebalance."""
-    syncing: Ticket | None = None
-    """Its sync that waits for the leader's."""
-    is_new: bool = False
-    """It has not been through a rebalance: it knows no id to send heartbeats with."""
-
-    @property
-    def size(self) -> int:
-        """Bytes that it says of itself."""
-        return size_of(self.protocols)
-
-    def metadata(self, protocol: str | None) -> bytes:
-        """What it says of itself under a protocol."""
-        return next((each.metadata for each in self.protocols if each.name == protocol), b"")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -251,11 +222,12 @@ class GroupView:
 
 @dataclass(slots=True)
 class Step:
-    """What one event has led to so far: records to store and requests to answer after that."""
+    """What one decision has led to so far: records to store, requests to answer after that."""
 
     now: Instant
     wall_ms: TimestampMs
-    stores: list[StoredGroup] = field(default_factory=list)
+    records: dict[str, StoredGroup] = field(default_factory=dict)
+    """What to store, by group."""
     replies: list[Reply] = field(default_factory=list)
 
     def reply(self, ticket: Ticket | None, answer: Answer) -> None:
@@ -263,12 +235,20 @@ class Step:
         if ticket is not None:
             self.replies.append(Reply(ticket, answer))
 
+    def store(self, record: StoredGroup) -> None:
+        """Have a group stored.
+
+        Once in a step: rules read the stored group, which changes only when the step is replayed.
+        """
+        assert record.group not in self.records, record.group
+        self.records[record.group] = record
+
     def decision(self) -> Decision[Replies]:
         """The step as the runtime wants it."""
-        records = [write_group(each) for each in self.stores]
+        records = [write_group(each) for each in self.records.values()]
         return Decision(tuple(records), tuple(self.replies), moves_deadline=True)
 
 
-def refused_join(error: ErrorCode, member_id: str = "") -> JoinAnswer:
-    """The answer to a join that leads nowhere."""
+def join_error(error: ErrorCode, member_id: str = "") -> JoinAnswer:
+    """The answer to a JoinGroup that failed."""
     return JoinAnswer(error=error, member_id=member_id)

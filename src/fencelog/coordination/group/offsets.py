@@ -1,4 +1,4 @@
-"""How far groups have come: what is committed, and what waits for the end of a transaction.
+"""Offsets of groups: committed ones, and pending ones of open transactions.
 
 State changes by ``replay`` and ``end_transaction`` only, in the order of the log: live, and the
 same way in a load (rules E8, E10, E15).
@@ -12,7 +12,7 @@ from fencelog.types import Offset, ProducerId, TopicPartition
 
 
 class Kept(NamedTuple):
-    """An offset, and where the log has it: the later record counts, whoever wrote it."""
+    """An offset and the place of its record: the later record counts, whoever wrote it."""
 
     committed: CommittedOffset
     at: Offset
@@ -28,7 +28,7 @@ class OffsetTable:
     """Offsets by group. Invariant: no empty dictionary is kept."""
 
     def __init__(self) -> None:
-        """Nobody has committed anything."""
+        """No group has an offset."""
         self._committed: dict[str, Offsets] = {}
         self._pending: dict[str, dict[ProducerId, Offsets]] = {}
         self._groups_of: dict[ProducerId, dict[str, None]] = {}
@@ -49,7 +49,7 @@ class OffsetTable:
         return len(self._committed) + sum(each not in self._committed for each in self._pending)
 
     def committed(self, group: str) -> Offsets:
-        """What a group has committed; not to be changed."""
+        """The committed offsets of a group; not to be changed."""
         return self._committed.get(group, {})
 
     def partitions(self, group: str) -> frozenset[TopicPartition]:
@@ -70,19 +70,19 @@ class OffsetTable:
     # -- the only places where state changes -----------------------------------------------------
 
     def store(self, group: str, partition: TopicPartition, kept: Kept) -> None:
-        """An offset outside of transactions."""
+        """Store an offset outside of transactions."""
         self._committed.setdefault(group, {})[partition] = kept
 
     def store_pending(
         self, producer_id: ProducerId, group: str, partition: TopicPartition, kept: Kept
     ) -> None:
-        """An offset that counts once its transaction is committed."""
+        """Store an offset that counts once its transaction is committed."""
         by_producer = self._pending.setdefault(group, {})
         by_producer.setdefault(producer_id, {})[partition] = kept
         self._groups_of.setdefault(producer_id, {})[group] = None
 
     def forget(self, group: str, partition: TopicPartition) -> None:
-        """The group has no offset there, and none that is pending will become one."""
+        """Remove the group's offset on a partition, and pending ones."""
         _drop(self._committed, group, partition)
         by_producer = self._pending.get(group, {})
         for producer_id in [*by_producer]:
@@ -93,7 +93,7 @@ class OffsetTable:
             del self._pending[group]
 
     def end_transaction(self, producer_id: ProducerId, *, commit: bool) -> None:
-        """The marker is in the log: what is pending of this producer counts, or never did."""
+        """Apply a marker: pending offsets of this producer become committed, or are dropped."""
         for group in self._groups_of.pop(producer_id, {}):
             by_producer = self._pending[group]
             offsets = by_producer.pop(producer_id)
@@ -111,7 +111,7 @@ class OffsetTable:
 
 
 def _drop(table: dict[Outer, dict[Inner, Value]], outer: Outer, inner: Inner) -> None:
-    """Take an entry out of a table of tables, and the table with its last one."""
+    """Remove an entry from a table of tables, and the inner table when it is empty."""
     entries = table.get(outer)
     if entries is not None:
         entries.pop(inner, None)

@@ -1,19 +1,19 @@
-"""What the members of a group know in common, and what they read."""
+"""The assignment protocols that members have in common, and the topics that they read."""
 
 from collections.abc import Collection
 
-from fencelog.coordination.group.model import Member
+from fencelog.coordination.group.soft_state import Member
 from fencelog.coordination.group.subscription import CONSUMER, subscribed_topics
 
 
 def common(members: Collection[Member]) -> frozenset[str]:
-    """The protocols that all of at least one member know."""
+    """The protocols that all members support; there must be at least one member."""
     known = [frozenset(each.name for each in member.protocols) for member in members]
     return frozenset.intersection(*known)
 
 
 def choice(members: Collection[Member]) -> str:
-    """The protocol that most members like best among those that all know."""
+    """The protocol that most members prefer among those that all support."""
     candidates = common(members)
     votes: dict[str, int] = {}
     for member in members:

@@ -7,17 +7,18 @@ from fencelog.types import TopicPartition
 
 
 def expired_offsets(group: Group | None, known: Offsets, before_ms: int) -> list[TopicPartition]:
-    """Return where a group's offset is older than this time and nobody reads on from it.
+    """Return the partitions whose offset is older than ``before_ms`` and not in use.
 
-    An empty group's clock starts when its last member left, and at its newest commit. While it has
-    members, only offsets on topics that none of them reads grow old.
+    An empty group's offsets age from the departure of its last member, and from their commits.
+    While a group has members, only offsets on topics that none of them reads expire.
     """
     old = [at for at, kept in known.items() if kept.committed.commit_ms < before_ms]
     if group is None or not group.had_members:
         return old
-    if group.state is GroupState.EMPTY:
-        return old if group.changed_ms < before_ms else []
-    subscribed = group.subscribed() if group.state is GroupState.STABLE else None
+    if group.soft.state is GroupState.EMPTY:
+        is_old = group.stored is not None and group.stored.changed_ms < before_ms
+        return old if is_old else []
+    subscribed = group.subscribed() if group.soft.state is GroupState.STABLE else None
     if subscribed is None:
         return []
     return [partition for partition in old if partition.topic not in subscribed]

@@ -1,19 +1,26 @@
 """The group coordinator: members, generations and offsets of the groups of one partition.
 
-What must survive (offsets, and the outcome of each rebalance) changes in ``replay`` only. Members'
-sessions and a rebalance under way are soft: the rules change them as they decide, which is safe
-because a shard whose append fails is thrown away with all of it.
+What is durable changes in ``replay`` only: committed offsets (``OffsetTable``), and of each group
+its generation, protocol, leader and members with their subscriptions and assignments
+(``StoredGroup``). Everything else of a group is soft (``SoftState``): who has joined the rebalance
+under way, sessions, requests that wait, deadlines. Rules change it while they decide, which is safe
+because a shard whose append fails is dropped with all of it.
 """
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from fencelog.coordination.group.group import Group
-from fencelog.coordination.group.joining import join, refused_form
-from fencelog.coordination.group.metadata import forget_group, read_group, read_group_key
+from fencelog.coordination.group.joining import join, validate_request
+from fencelog.coordination.group.metadata import (
+    StoredGroup,
+    forget_group,
+    read_group,
+    read_group_key,
+)
 from fencelog.coordination.group.model import (
     JOIN,
-    NOBODY,
+    NO_MEMBER,
     RETENTION,
     SESSION,
     SYNC,
@@ -31,7 +38,7 @@ from fencelog.coordination.group.model import (
     SyncAnswer,
     SyncRequest,
     Ticket,
-    refused_join,
+    join_error,
 )
 from fencelog.coordination.group.offsets import Kept, OffsetTable
 from fencelog.coordination.group.records import (
@@ -42,6 +49,7 @@ from fencelog.coordination.group.records import (
     write_offset,
 )
 from fencelog.coordination.group.retention import expired_offsets
+from fencelog.coordination.group.soft_state import SoftState
 from fencelog.coordination.group.timers import Timers
 from fencelog.coordination.shard import Decision, LogRecord
 from fencelog.errors import ErrorCode
@@ -61,15 +69,15 @@ Answers = dict[TopicPartition, ErrorCode]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Commit:
-    """Offsets that somebody wants to store for a group."""
+    """An OffsetCommit or TxnOffsetCommit request."""
 
     group: str
     offsets: Mapping[TopicPartition, CommittedOffset]
-    caller: Caller = NOBODY
+    caller: Caller = NO_MEMBER
     fenced: frozenset[TopicPartition] = NO_FENCE
     """Partitions of topics with ``group.fence=required``: only members commit there (rule E8)."""
     producer_id: ProducerId = NO_PRODUCER_ID
-    """Whose transaction it is part of."""
+    """The producer of the transaction that it is part of."""
 
     @property
     def is_transactional(self) -> bool:
@@ -83,17 +91,19 @@ class GroupShard:
     def __init__(
         self, coordinator_epoch: CoordinatorEpoch, limits: GroupLimits | None = None
     ) -> None:
-        """Begin empty; the log is replayed into it."""
+        """Begin empty, for the log to be replayed."""
         self.coordinator_epoch = coordinator_epoch
         self._limits = limits or GroupLimits()
         self._offsets = OffsetTable()
+        self._stored_groups: dict[str, StoredGroup] = {}
         self._groups: dict[str, Group] = {}
+        """Every stored group, and those that nothing is stored of yet; they hold soft state."""
         self._timers: Timers[Alarm] = Timers()
 
     # -- the only places where what is stored changes --------------------------------------------
 
     def replay(self, record: LogRecord, offset: Offset, now: Instant) -> None:
-        """Apply one record of ``__consumer_offsets``; keys of kinds unknown here are left alone.
+        """Apply one record of ``__consumer_offsets``; keys of unknown versions are ignored.
 
         Raises CorruptionError on bytes that are neither an offset nor a group.
         """
@@ -115,21 +125,24 @@ class GroupShard:
             self._offsets.store_pending(record.producer_id, group, partition, kept)
 
     def _replay_group(self, name: str, value: bytes | None, now: Instant) -> None:
-        known = self._groups.get(name)
+        group = self._groups.get(name)
         if value is None:
-            if known is not None:
-                known.dissolve()
+            self._stored_groups.pop(name, None)
+            if group is not None:
+                group.soft.close()
                 del self._groups[name]
             return
         stored = read_group(name, value)
-        # The group in service has just said this itself, unless it is read in a load.
-        if known is None or known.stored != stored:
-            if known is not None:
-                known.dissolve()
-            self._groups[name] = Group.restored(stored, self._timers, self._limits, now)
+        self._stored_groups[name] = stored
+        # The decision that led to this record has moved the soft state already; a load has not.
+        if group is None or group.soft.last_record != stored:
+            if group is not None:
+                group.soft.close()
+            soft = SoftState.restored(stored, self._timers, now)
+            self._groups[name] = Group(name, self._stored_groups, soft, self._limits)
 
     def replay_marker(self, producer_id: ProducerId, *, commit: bool) -> None:
-        """A transaction's end is in this partition's log: its offsets count, or never did (E10)."""
+        """Apply a marker of this partition's log to the producer's pending offsets (E10)."""
         self._offsets.end_transaction(producer_id, commit=commit)
 
     # -- what members ask ------------------------------------------------------------------------
@@ -143,12 +156,12 @@ class GroupShard:
         now: Instant,
         wall_ms: TimestampMs,
     ) -> Decision[Replies]:
-        """Let somebody into a group, or say why not; the answer comes with the new generation.
+        """JoinGroup: the answer is an error, or comes with the next generation.
 
-        ``fresh_id`` is the member id of a newcomer and must be new.
+        ``fresh_id``: the id for a new member; it must never have been used.
         """
         step = Step(now, wall_ms)
-        error = refused_form(request, self._limits)
+        error = validate_request(request, self._limits)
         group = self._groups.get(request.group)
         if error is ErrorCode.NONE and group is None:
             if request.member_id:
@@ -156,10 +169,11 @@ class GroupShard:
             elif self._is_full(request.group):
                 error = ErrorCode.GROUP_MAX_SIZE_REACHED
         if error is not ErrorCode.NONE:
-            step.reply(ticket, refused_join(error, request.member_id))
+            step.reply(ticket, join_error(error, request.member_id))
             return step.decision()
-        group = group or Group(request.group, self._timers, self._limits)
-        self._groups[request.group] = group
+        if group is None:
+            group = Group.new(request.group, self._stored_groups, self._timers, self._limits)
+            self._groups[request.group] = group
         join(group, step, request, ticket, fresh_id=fresh_id, limits=self._limits)
         self._drop_if_void(group)
         return step.decision()
@@ -167,7 +181,7 @@ class GroupShard:
     def sync(
         self, request: SyncRequest, ticket: Ticket, *, now: Instant, wall_ms: TimestampMs
     ) -> Decision[Replies]:
-        """Give a member its assignment, once its leader has brought one."""
+        """SyncGroup: the answer comes once the leader has sent the assignment."""
         step = Step(now, wall_ms)
         group = self._groups.get(request.group)
         if group is None:
@@ -179,7 +193,7 @@ class GroupShard:
     def heartbeat(
         self, name: str, caller: Caller, ticket: Ticket, *, now: Instant
     ) -> Decision[Replies]:
-        """Note that a member lives; the answer tells it of a rebalance."""
+        """Heartbeat: touch the member's session; REBALANCE_IN_PROGRESS makes it join again."""
         step = Step(now, TimestampMs(-1))
         group = self._groups.get(name)
         error = self._unknown(name) if group is None else group.heartbeat(caller, now)
@@ -195,7 +209,7 @@ class GroupShard:
         now: Instant,
         wall_ms: TimestampMs,
     ) -> Decision[Replies]:
-        """Take members out of a group, each with its own result."""
+        """LeaveGroup: remove members, each with its own result."""
         step = Step(now, wall_ms)
         group = self._groups.get(name)
         if group is None:
@@ -216,17 +230,17 @@ class GroupShard:
     # -- offsets ---------------------------------------------------------------------------------
 
     def commit(self, asked: Commit, *, now: Instant, wall_ms: TimestampMs) -> Decision[Answers]:
-        """Store how far a group has come; each partition has its own answer (rule E8).
+        """Commit offsets of a group; each partition has its own answer (rule E8).
 
         In a transaction the offsets are pending until its marker is in this partition's log.
         """
-        error = self._refused(asked)
+        error = self._validate_commit(asked)
         if error is not ErrorCode.NONE:
             return Decision((), dict.fromkeys(asked.offsets, error))
         group = self._groups.get(asked.group)
-        member = None if group is None else group.members.get(asked.caller.member_id)
+        member = None if group is None else group.soft.members.get(asked.caller.member_id)
         if group is not None and member is not None:
-            group.heard(member, now)
+            group.soft.touch_session(member, now)
         has_members = group is not None and group.had_members
         needs_member = has_members and asked.caller.names_no_member
         answers: Answers = {}
@@ -243,10 +257,10 @@ class GroupShard:
                 records.append(replace(record, producer_id=asked.producer_id))
         return Decision(tuple(records), answers, moves_deadline=member is not None)
 
-    def _refused(self, asked: Commit) -> ErrorCode:
+    def _validate_commit(self, asked: Commit) -> ErrorCode:
         if not asked.group:
             return ErrorCode.INVALID_GROUP_ID
-        error = self._not_a_member(asked)
+        error = self._validate_committer(asked)
         if error is not ErrorCode.NONE:
             return error
         all_partitions = self._offsets.partitions(asked.group).union(asked.offsets)
@@ -254,21 +268,21 @@ class GroupShard:
             return ErrorCode.GROUP_MAX_SIZE_REACHED
         return ErrorCode.NONE
 
-    def _not_a_member(self, asked: Commit) -> ErrorCode:
-        """Hold a commit against the group's generation (rule E8, KIP-447)."""
+    def _validate_committer(self, asked: Commit) -> ErrorCode:
+        """Validate member and generation of a commit (rule E8, KIP-447)."""
         group, caller = self._groups.get(asked.group), asked.caller
-        if caller.names_no_member and (group is None or not group.members):
+        if caller.names_no_member and (group is None or not group.soft.members):
             return ErrorCode.NONE
         if group is None:
             is_named = bool(caller.member_id)
             return ErrorCode.UNKNOWN_MEMBER_ID if is_named else ErrorCode.ILLEGAL_GENERATION
         if not caller.names_no_member or caller.instance_id is not None:
-            error = group.refusal_of(caller)
+            error = group.validate_caller(caller)
             if error is not ErrorCode.NONE:
                 return error
         elif not asked.is_transactional:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        if group.state is GroupState.COMPLETING and not asked.is_transactional:
+        if group.soft.state is GroupState.COMPLETING and not asked.is_transactional:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
@@ -280,7 +294,7 @@ class GroupShard:
     def fetch(
         self, group: str, partitions: Collection[TopicPartition] | None = None
     ) -> dict[TopicPartition, CommittedOffset]:
-        """How far the group has come: on these partitions, or on all that it has an offset for.
+        """The committed offsets of a group: on these partitions, or on all that have one.
 
         Partitions without an offset are left out. The answer reveals state: it may be given once
         everything appended so far is committed (rule E16).
@@ -290,7 +304,7 @@ class GroupShard:
         return {each: known[each].committed for each in wanted if each in known}
 
     def pending(self, group: str) -> frozenset[TopicPartition]:
-        """Where an open transaction may yet change what ``fetch`` says (rule E8)."""
+        """The partitions with pending offsets, which ``fetch`` does not show yet (rule E8)."""
         return self._offsets.pending(group)
 
     def delete_offsets(
@@ -303,7 +317,7 @@ class GroupShard:
                 (), ErrorCode.GROUP_ID_NOT_FOUND if name else ErrorCode.INVALID_GROUP_ID
             )
         subscribed: frozenset[str] = frozenset()
-        if group is not None and group.members:
+        if group is not None and group.soft.members:
             topics = group.subscribed()
             if topics is None:
                 return Decision((), ErrorCode.NON_EMPTY_GROUP)
@@ -319,12 +333,12 @@ class GroupShard:
         return Decision(tuple(records), answers)
 
     def topics(self) -> frozenset[str]:
-        """Every topic that some group has an offset on."""
+        """Every topic with an offset of some group."""
         groups = self._offsets.groups()
         return frozenset(each.topic for group in groups for each in self._offsets.partitions(group))
 
     def topics_deleted(self, topics: Collection[str]) -> Decision[None]:
-        """Forget every group's offsets on topics that are gone."""
+        """Forget every group's offsets on deleted topics."""
         records = [
             forget_offset(group, partition)
             for group in self._offsets.groups()
@@ -336,7 +350,7 @@ class GroupShard:
     # -- what operators ask ----------------------------------------------------------------------
 
     def describe(self, name: str) -> GroupView:
-        """One group; DEAD where there is none. Answer it once all is committed (rule E16)."""
+        """One group; DEAD where there is none. Answer once all is committed (rule E16)."""
         group = self._groups.get(name)
         if group is not None:
             return group.view()
@@ -344,7 +358,7 @@ class GroupShard:
         return GroupView(group=name, state=state)
 
     def groups(self) -> list[GroupView]:
-        """Every group, those that only record progress included; answered as ``describe`` is."""
+        """Every group, also those that only commit offsets; answered as ``describe`` is."""
         names = {**dict.fromkeys(self._groups), **dict.fromkeys(self._offsets.groups())}
         return [self.describe(name) for name in names]
 
@@ -355,30 +369,30 @@ class GroupShard:
             return Decision(
                 (), ErrorCode.GROUP_ID_NOT_FOUND if name else ErrorCode.INVALID_GROUP_ID
             )
-        if group is not None and (group.members or group.pending):
+        if group is not None and (group.soft.members or group.soft.pending):
             return Decision((), ErrorCode.NON_EMPTY_GROUP)
         return Decision(self._forget(name), ErrorCode.NONE)
 
     def _forget(self, name: str) -> tuple[LogRecord, ...]:
         records = [forget_offset(name, each) for each in sorted(self._offsets.partitions(name))]
-        if name in self._groups:
+        if name in self._stored_groups:
             records.append(forget_group(name))
         return tuple(records)
 
     # -- deadlines -------------------------------------------------------------------------------
 
     def next_deadline(self) -> Instant | None:
-        """When a session, a rebalance or a look at old offsets may be due."""
+        """When a session, a rebalance or a check for old offsets may be due."""
         return self._timers.next_due()
 
     def expire(self, now: Instant, wall_ms: TimestampMs) -> Decision[Replies]:
-        """Do what is due: sessions, rebalances, and every so often the offsets' retention."""
+        """Decide what is due: sessions, rebalances, and the periodic retention of offsets."""
         step = Step(now, wall_ms)
-        records: list[LogRecord] = []
+        is_retention_due = False
         for alarm in self._timers.take_due(now):
             group = self._groups.get(alarm.group)
             if alarm.kind == RETENTION:
-                records += self._expire_offsets(wall_ms)
+                is_retention_due = True
             elif group is not None:
                 if alarm.kind == SESSION:
                     group.session_due(step, alarm.member_id)
@@ -391,17 +405,23 @@ class GroupShard:
         if not self._timers.has(check):
             self._timers.set(check, Instant(now + self._limits.retention_check_s))
         decision = step.decision()
-        return replace(decision, records=(*decision.records, *records))
+        if not is_retention_due:
+            return decision
+        forgotten = self._expire_offsets(wall_ms, excluded=step.records)
+        return replace(decision, records=(*decision.records, *forgotten))
 
-    def _expire_offsets(self, wall_ms: TimestampMs) -> list[LogRecord]:
-        """What nobody has touched for ``offsets.retention.minutes`` (KIP-211)."""
+    def _expire_offsets(self, wall_ms: TimestampMs, excluded: Collection[str]) -> list[LogRecord]:
+        """Forget offsets and groups older than ``offsets.retention.minutes`` (KIP-211).
+
+        ``excluded``: groups that this decision stores; their stored state is not replayed yet.
+        """
         records: list[LogRecord] = []
         for name in {**dict.fromkeys(self._offsets.groups()), **dict.fromkeys(self._groups)}:
-            if self._offsets.has_pending(name):
+            if name in excluded or self._offsets.has_pending(name):
                 continue
             group, known = self._groups.get(name), self._offsets.committed(name)
             gone = expired_offsets(group, known, wall_ms - self._limits.offsets_retention_ms)
-            is_over = group is None or (group.state is GroupState.EMPTY and not group.pending)
+            is_over = group is None or group.is_unused
             if is_over and len(gone) == len(known):
                 records += self._forget(name)
             else:

@@ -1,17 +1,17 @@
-"""What a consumer's subscription says of topics (Kafka's ConsumerProtocolSubscription)."""
+"""The topics in a consumer's subscription (Kafka's ConsumerProtocolSubscription)."""
 
 from fencelog.errors import WireError
 from fencelog.wire.primitives import REQUEST_ITEMS_MAX, Reader
 
 CONSUMER = "consumer"
-"""The protocol type whose members subscribe to topics; Connect, for one, has another."""
+"""The protocol type whose members subscribe to topics; Connect has another, for example."""
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
-    """The topics of a subscription; None where the bytes are none.
+    """The topics of a subscription; None where the bytes are malformed.
 
-    Every version begins with its number and the topics; what follows (user data, partitions owned)
-    says nothing about what the member wants to read.
+    Every version begins with its number and the topics. What follows, user data and owned
+    partitions, is not needed.
     """
     reader = Reader(metadata)
     try:

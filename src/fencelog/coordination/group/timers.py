@@ -1,4 +1,4 @@
-"""Many deadlines that are mostly put off: a heartbeat costs one assignment, not a search."""
+"""Many deadlines that are mostly postponed: a heartbeat costs one assignment, not a search."""
 
 import heapq
 from collections.abc import Hashable, Iterator
@@ -12,28 +12,28 @@ STALE_MAX = 1000
 
 
 class Timers(Generic[K]):
-    """Deadlines by key. One that is put off stays queued where it was and is looked at again there.
+    """Deadlines by key. A postponed one keeps its queue entry; when that is due it is queued again.
 
     Invariant: each key with a deadline has a queue entry at or before it, the one in ``_queued``;
     all other entries are stale.
     """
 
     def __init__(self) -> None:
-        """Nothing is due, ever."""
+        """No deadlines."""
         self._due: dict[K, Instant] = {}
         self._queued: dict[K, Instant] = {}
         self._heap: list[tuple[Instant, int, K]] = []
         self._numbers = count()  # equal deadlines come in the order in which they were set
 
     def set(self, key: K, due: Instant) -> None:
-        """Give a key this deadline instead of the one that it may have."""
+        """Set a key's deadline; it replaces the previous one."""
         self._due[key] = due
         queued = self._queued.get(key)
         if queued is None or due < queued:
             self._queue(key, due)
 
     def cancel(self, key: K) -> None:
-        """Take a key's deadline away, if it has one."""
+        """Remove a key's deadline, if it has one."""
         self._due.pop(key, None)
 
     def has(self, key: K) -> bool:
@@ -41,7 +41,7 @@ class Timers(Generic[K]):
         return key in self._due
 
     def next_due(self) -> Instant | None:
-        """When something may be due, or earlier; None while there is no deadline."""
+        """A time at or before the first deadline; None while there is none."""
         while self._heap:
             at, _, key = self._heap[0]
             if self._queued.get(key) == at and key in self._due:
@@ -52,7 +52,7 @@ class Timers(Generic[K]):
         return None
 
     def take_due(self, now: Instant) -> Iterator[K]:
-        """Each key whose deadline has come; it has none any more when it is given."""
+        """Yield each key whose deadline has passed; the deadline is removed first."""
         while self._heap and self._heap[0][0] <= now:
             at, _, key = heapq.heappop(self._heap)
             if self._queued.get(key) != at:
@@ -74,7 +74,7 @@ class Timers(Generic[K]):
         heapq.heappush(self._heap, (due, next(self._numbers), key))
 
     def _sweep(self) -> None:
-        """Drop stale entries: keys that come and go at once leave one each."""
+        """Drop stale entries: a key that is set and cancelled leaves one."""
         self._queued = {key: at for key, at in self._queued.items() if key in self._due}
         self._heap = [each for each in self._heap if self._queued.get(each[2]) == each[0]]
         heapq.heapify(self._heap)

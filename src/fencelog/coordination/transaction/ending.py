@@ -1,10 +1,10 @@
-"""EndTxn: what a request to commit or abort comes to, for clients of either version (E9, E14).
+"""EndTxn: the rules of commit and abort for clients of both transaction versions (E9, E14).
 
-A client of version 1 keeps its epoch, so its repeated request looks like one for its next
-transaction; the state has to tell them apart. For version 2 the decision takes the next epoch: the
-markers carry it, the producer is given it, and whoever still names the one before repeats himself.
-Which identity that was is in the log (Kafka counts back from the epoch instead), so the epoch that
-fenced a producer is never taken for the answer to its own request.
+A client of version 1 keeps its epoch, so a repeated request looks like the request for its next
+transaction; the state has to tell them apart. In version 2 the decision bumps the epoch: the
+markers carry the new epoch, the producer gets it, and a request with the previous epoch is a retry.
+The previous identity is stored (Kafka takes the epoch minus one instead), so an epoch that fenced
+a producer is never given to that producer as the answer to its retry.
 """
 
 from dataclasses import dataclass, replace
@@ -22,31 +22,31 @@ from fencelog.coordination.transaction.state import (
 from fencelog.errors import ErrorCode
 from fencelog.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerId, TimestampMs
 
-NOBODY = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+NO_PRODUCER = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
 @dataclass(frozen=True, slots=True)
 class EndResult:
-    """The identity that the producer goes on with; -1 and -1 beside an error, and in version 1."""
+    """The producer id and epoch to use from now on; both -1 with an error, and in version 1."""
 
     error: ErrorCode
-    producer: ProducerIdAndEpoch = NOBODY
+    producer: ProducerIdAndEpoch = NO_PRODUCER
 
 
-def wrong_identity(current: Transaction | None, asked: ProducerIdAndEpoch) -> ErrorCode:
-    """Why this is not the producer of this transactional id, or NONE (rule E2)."""
+def validate_producer(current: Transaction | None, asked: ProducerIdAndEpoch) -> ErrorCode:
+    """NONE for the current producer of the transactional id (rule E2)."""
     if current is None or current.successor.producer_id != asked.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     # Equality, not order: no client knows a higher epoch than the coordinator (KAFKA-9600).
     if current.successor.producer_epoch != asked.producer_epoch:
         return ErrorCode.PRODUCER_FENCED
     if asked.producer_epoch == EPOCH_MAX:
-        return ErrorCode.PRODUCER_FENCED  # given to nobody (E7)
+        return ErrorCode.PRODUCER_FENCED  # no producer gets this epoch (E7)
     return ErrorCode.NONE
 
 
 def ended_in_version_2(current: Transaction) -> bool:
-    """Whether its producer's own request decided last, and took the next epoch."""
+    """Whether the last decision was its producer's own EndTxn, which bumped the epoch."""
     is_ended = current.state not in (TxnState.EMPTY, TxnState.ONGOING)
     return is_ended and current.client_version is ClientVersion.V2
 
@@ -56,10 +56,10 @@ def end_version_1(
 ) -> Decision[EndResult]:
     """Decide for a client of version 1.
 
-    Repeated: CONCURRENT_TRANSACTIONS while markers are outstanding, then success. The contrary of
-    what was decided, or nothing to end: INVALID_TXN_STATE.
+    A retry gets CONCURRENT_TRANSACTIONS while markers are outstanding, then success. A request that
+    contradicts the decision, or without an open transaction, gets INVALID_TXN_STATE.
     """
-    error = wrong_identity(current, asked)
+    error = validate_producer(current, asked)
     if current is None or error is not ErrorCode.NONE:
         return _refused(error)
     if current.state is TxnState.ONGOING:
@@ -72,7 +72,7 @@ def end_version_1(
     if current.state.is_prepared:
         return _refused(ErrorCode.CONCURRENT_TRANSACTIONS)
     if ended_in_version_2(current):
-        return _refused(ErrorCode.INVALID_TXN_STATE)  # That was the epoch before this one.
+        return _refused(ErrorCode.INVALID_TXN_STATE)  # It ended under the previous epoch.
     return Decision((), EndResult(ErrorCode.NONE))
 
 
@@ -86,13 +86,13 @@ def end_version_2(
 ) -> Decision[EndResult]:
     """Decide for a client of version 2; ``new_producer_id`` is used at the last epoch only.
 
-    Repeated, which means under the identity that it had before: CONCURRENT_TRANSACTIONS while
-    markers are outstanding, then success and the identity to go on with. Nothing is open: an abort
-    takes the next epoch all the same, so that whatever is still on its way is fenced.
+    A retry, which names the previous producer id and epoch, gets CONCURRENT_TRANSACTIONS while
+    markers are outstanding, then success and the next identity. An abort bumps the epoch although
+    nothing is open, so that delayed requests of the producer are fenced.
     """
     if current is not None and ended_in_version_2(current) and asked == current.previous:
         return _repeated(current, commit=commit)
-    error = wrong_identity(current, asked)
+    error = validate_producer(current, asked)
     if current is None or error is not ErrorCode.NONE:
         return _refused(error)
     if current.state.is_prepared:

@@ -1,8 +1,8 @@
-"""The transaction coordinator: what may happen to a transactional id, decided and replayed.
+"""The transaction coordinator: the rules of transactional ids.
 
-Every check of an identity comes before any look at the state (KAFKA-19690): a zombie learns that it
-is fenced and nothing else. Refusals are Kafka's codes as the newest version of each API has them;
-``for_client`` turns them into what an older version knows.
+Each rule validates the producer before the state of the transaction (KAFKA-19690): a zombie learns
+that it is fenced and nothing else. Errors are those of the newest version of each API;
+``for_client`` maps them to what an older version knows.
 """
 
 from collections.abc import Collection, Mapping
@@ -15,7 +15,7 @@ from fencelog.coordination.transaction.ending import (
     end_version_1,
     end_version_2,
     ended_in_version_2,
-    wrong_identity,
+    validate_producer,
 )
 from fencelog.coordination.transaction.records import read_key, read_value, write_transaction
 from fencelog.coordination.transaction.retention import ID_CHECK_S, ID_EXPIRATION_MS, Retention
@@ -48,7 +48,7 @@ _NOT_STARTED = TimestampMs(-1)
 
 @dataclass(frozen=True, slots=True)
 class InitResult:
-    """The identity that a producer goes on with; -1 and -1 beside an error."""
+    """The producer id and epoch to use from now on; both -1 with an error."""
 
     error: ErrorCode
     producer_id: ProducerId = NO_PRODUCER_ID
@@ -57,7 +57,7 @@ class InitResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkerTask:
-    """Markers that a committed decision still owes. No partitions: only the completion is owed."""
+    """Outstanding markers of a committed decision; without partitions it only has to complete."""
 
     transactional_id: str
     producer_id: ProducerId
@@ -70,7 +70,7 @@ class MarkerTask:
 
 @dataclass(frozen=True, kw_only=True)
 class TransactionLimits:
-    """What bounds the shard; beyond a count the answer is POLICY_VIOLATION."""
+    """Limits of the shard; beyond a count the answer is POLICY_VIOLATION."""
 
     timeout_ms_max: int = TIMEOUT_MS_MAX
     transactional_ids_max: int = 100_000
@@ -95,7 +95,7 @@ class TransactionShard:
     def __init__(
         self, coordinator_epoch: CoordinatorEpoch, limits: TransactionLimits | None = None
     ) -> None:
-        """Begin empty; the log is replayed into it."""
+        """Begin empty, for the log to be replayed."""
         self.coordinator_epoch = coordinator_epoch
         self._limits = limits or TransactionLimits()
         self._retention = Retention(self._limits.id_expiration_ms, self._limits.id_check_s)
@@ -108,8 +108,8 @@ class TransactionShard:
     def replay(self, record: LogRecord, offset: Offset, now: Instant) -> None:
         """Apply one record of ``__transaction_state``.
 
-        A transaction's clock starts with the first record that shows it ongoing, so partitions that
-        are added later do not prolong it. Raises CorruptionError on a foreign record.
+        The timeout counts from the first record that shows the transaction ongoing, so partitions
+        that are added later do not prolong it. Raises CorruptionError on any other record.
         """
         transactional_id = read_key(record.key)
         if record.value is None:
@@ -142,9 +142,9 @@ class TransactionShard:
     ) -> Decision[InitResult]:
         """Register the next incarnation of a producer (rules E2, E7; KIP-360).
 
-        ``producer_id`` and ``producer_epoch`` are what the producer has now, or both -1.
-        ``new_producer_id`` is used only where a fresh one is due. An open transaction is aborted
-        with a fencing epoch first: CONCURRENT_TRANSACTIONS until its markers are in.
+        ``producer_id`` and ``producer_epoch``: what the producer has now, or both -1.
+        ``new_producer_id``: used only where a new id is needed. An open transaction is first
+        aborted with a fencing epoch: CONCURRENT_TRANSACTIONS until its markers are written.
         """
         if not transactional_id or (producer_id < 0) != (producer_epoch < 0):
             return _refused(ErrorCode.INVALID_REQUEST)
@@ -157,7 +157,7 @@ class TransactionShard:
                 return _refused(ErrorCode.POLICY_VIOLATION)
             current = _unwritten(transactional_id, wall_ms)
             granted = ProducerIdAndEpoch(new_producer_id, ProducerEpoch(0))
-        elif asked is not None and asked not in _knowing(current):
+        elif asked is not None and asked not in _identities(current):
             return _refused(ErrorCode.PRODUCER_FENCED)
         elif current.state is TxnState.ONGOING or current.state.is_prepared:
             return _fence_open(current, asked, wall_ms)
@@ -184,12 +184,12 @@ class TransactionShard:
         client_version: ClientVersion = ClientVersion.V1,
         wall_ms: TimestampMs,
     ) -> Decision[ErrorCode]:
-        """Open a transaction, or widen the open one. Partitions that are in it cost no record.
+        """Add partitions to the open transaction, or open one; no record if all are in it already.
 
-        A client of version 1 asks for it, for one of version 2 the partition's leader does, at its
-        first append there: after the answer, which says that the record is committed (E14).
+        A client of version 1 sends this request itself. For a client of version 2 the partition's
+        leader asks before its first append there, and appends once the record is committed (E14).
         """
-        current = self._identified(transactional_id, producer_id, producer_epoch)
+        current = self._validated(transactional_id, producer_id, producer_epoch)
         if isinstance(current, ErrorCode):
             return Decision((), current)
         if current.state.is_prepared:
@@ -202,7 +202,7 @@ class TransactionShard:
             return Decision((), ErrorCode.NONE)
         ongoing = replace(
             current.moved(TxnState.ONGOING, wall_ms),
-            previous=None,  # It uses its identity, so it knows it: no retry can be under way.
+            previous=None,  # The producer uses its epoch: no retry to get it can be under way.
             client_version=client_version,
             partitions=widened,
             started_ms=current.started_ms if is_open else wall_ms,
@@ -221,7 +221,7 @@ class TransactionShard:
         The answer reveals state: it may be used once everything appended so far is committed (E16).
         TRANSACTION_ABORTABLE when the partition is not in an open transaction.
         """
-        current = self._identified(transactional_id, producer_id, producer_epoch)
+        current = self._validated(transactional_id, producer_id, producer_epoch)
         if isinstance(current, ErrorCode):
             return current
         if current.state.is_prepared:
@@ -241,9 +241,9 @@ class TransactionShard:
         new_producer_id: ProducerId = NO_PRODUCER_ID,
         wall_ms: TimestampMs,
     ) -> Decision[EndResult]:
-        """Decide an open transaction: the point of no return (rule E9).
+        """Commit or abort an open transaction: the record decides it for good (rule E9).
 
-        ``new_producer_id`` is needed in version 2 from epoch EPOCH_EXHAUSTED on.
+        ``new_producer_id``: needed in version 2 from epoch EPOCH_EXHAUSTED on.
         """
         current = self._transactions.get(transactional_id)
         asked = ProducerIdAndEpoch(producer_id, producer_epoch)
@@ -253,11 +253,11 @@ class TransactionShard:
             current, asked, commit=commit, new_producer_id=new_producer_id, wall_ms=wall_ms
         )
 
-    def _identified(
+    def _validated(
         self, transactional_id: str, producer_id: ProducerId, producer_epoch: ProducerEpoch
     ) -> Transaction | ErrorCode:
         current = self._transactions.get(transactional_id)
-        error = wrong_identity(current, ProducerIdAndEpoch(producer_id, producer_epoch))
+        error = validate_producer(current, ProducerIdAndEpoch(producer_id, producer_epoch))
         if current is None or error is not ErrorCode.NONE:
             return error
         return current
@@ -265,12 +265,12 @@ class TransactionShard:
     # -- markers ---------------------------------------------------------------------------------
 
     def outstanding_markers(self, committed: Offset) -> tuple[MarkerTask, ...]:
-        """What is owed by decisions that lie below ``committed``, the high watermark (rule E16).
+        """Outstanding markers of decisions below ``committed``, the high watermark (rule E16).
 
-        Send the tasks of one id one after the other: while a marker may still be on its way, its
+        Send the tasks of one id one after the other: while a marker may still be in flight, its
         partition must not be reported as written.
         """
-        owing = [
+        prepared = [
             self._transactions[transactional_id]
             for transactional_id, decided_at in self._decided_at.items()
             if decided_at < committed
@@ -284,7 +284,7 @@ class TransactionShard:
                 is_bumped=each.client_version is ClientVersion.V2,
                 partitions=each.partitions,
             )
-            for each in owing
+            for each in prepared
         )
 
     def markers_written(
@@ -296,10 +296,10 @@ class TransactionShard:
         *,
         wall_ms: TimestampMs,
     ) -> Decision[None]:
-        """Record that these partitions' markers are committed, or that the partitions are gone.
+        """Record that these partitions' markers are committed, or that the partitions are deleted.
 
-        The last one completes the transaction (rule E17). A report that comes late, for a
-        transaction that is not the prepared one, changes nothing.
+        The last one completes the transaction (rule E17). A late report, for a transaction that is
+        not the prepared one, changes nothing.
         """
         current = self._transactions.get(transactional_id)
         if (
@@ -313,15 +313,15 @@ class TransactionShard:
     # -- timeouts --------------------------------------------------------------------------------
 
     def next_deadline(self) -> Instant | None:
-        """When the first open transaction runs out of time, or old ids are looked for."""
-        look = self._retention.next_look
+        """When the first open transaction times out, or the next check for old ids is due."""
+        check = self._retention.next_check
         deadlines = self._deadlines.values()
-        return min(deadlines if look is None else (*deadlines, look), default=None)
+        return min(deadlines if check is None else (*deadlines, check), default=None)
 
     def expire(self, now: Instant, wall_ms: TimestampMs) -> Decision[None]:
-        """Abort, with a fencing epoch, every open transaction that is past its timeout (E12).
+        """Abort, with a fencing epoch, every open transaction that has timed out (E12).
 
-        Forget ids that nobody has used for long.
+        Forget transactional ids that have expired.
         """
         late = [
             self._transactions[transactional_id]
@@ -343,7 +343,7 @@ class TransactionShard:
     # -- what operators and recovery ask ---------------------------------------------------------
 
     def describe(self, transactional_id: str) -> Transaction | None:
-        """One transactional id; answer it once everything appended so far is committed (E16)."""
+        """One transactional id; answer once everything appended so far is committed (E16)."""
         return self._transactions.get(transactional_id)
 
     def transactions(self) -> tuple[Transaction, ...]:
@@ -351,20 +351,20 @@ class TransactionShard:
         return tuple(self._transactions.values())
 
     def highest_producer_id(self) -> ProducerId:
-        """The highest producer id that this shard knows, or -1 (rule E7: ids are never reused)."""
+        """The highest producer id in this shard, or -1 (rule E7: ids are never reused)."""
         identities = [
             identity.producer_id
             for each in self._transactions.values()
-            for identity in _knowing(each)
+            for identity in _identities(each)
         ]
         return max(identities, default=NO_PRODUCER_ID)
 
     def outcome(
         self, producer: ProducerIdAndEpoch, partition: TopicPartition
     ) -> TransactionOutcome:
-        """What becomes of a transaction that recovery found open on ``partition`` (rule E17)."""
+        """How a transaction has to end that recovery found open on ``partition`` (rule E17)."""
         for each in self._transactions.values():
-            if producer.producer_id in _who_wrote(each):
+            if producer.producer_id in _producer_ids(each):
                 if is_later(each, producer):
                     return TransactionOutcome.ABORT
                 is_live = each.state is TxnState.ONGOING or each.state.is_prepared
@@ -378,7 +378,7 @@ class TransactionShard:
     def retire(
         self, seen: Mapping[ProducerId, ProducerEpoch], *, wall_ms: TimestampMs
     ) -> Decision[None]:
-        """Give out nothing more under producer ids of which a log has seen a later epoch (E7)."""
+        """Give out no more epochs of producer ids of which a log has ``seen`` a later one (E7)."""
         found = (retired(each, seen, wall_ms) for each in self._transactions.values())
         return Decision(tuple(write_transaction(each) for each in found if each is not None), None)
 
@@ -390,7 +390,7 @@ def _refused(error: ErrorCode) -> Decision[InitResult]:
 def _fence_open(
     current: Transaction, asked: ProducerIdAndEpoch | None, wall_ms: TimestampMs
 ) -> Decision[InitResult]:
-    """Abort what is open under a fencing epoch; what is decided already is left to complete."""
+    """Abort an open transaction under a fencing epoch; a decided one has to complete first."""
     if current.state.is_prepared:
         return _refused(ErrorCode.CONCURRENT_TRANSACTIONS)
     aborting = replace(
@@ -403,14 +403,14 @@ def _fence_open(
     return Decision((write_transaction(aborting),), refusal)
 
 
-def _knowing(current: Transaction) -> tuple[ProducerIdAndEpoch, ...]:
-    """The identities under which its producer may know itself: now, from here on, before."""
+def _identities(current: Transaction) -> tuple[ProducerIdAndEpoch, ...]:
+    """The ids and epochs that its producer may use: the current, the next, the previous."""
     previous = () if current.previous is None else (current.previous,)
     return (current.producer, current.successor, *previous)
 
 
-def _who_wrote(current: Transaction) -> tuple[ProducerId, ...]:
-    """Whose transaction it is or was; a new producer id takes over once all markers are in."""
+def _producer_ids(current: Transaction) -> tuple[ProducerId, ...]:
+    """The producer ids that the current or last transaction may have written under."""
     if current.previous is not None and ended_in_version_2(current):
         return (current.producer.producer_id, current.previous.producer_id)
     return (current.producer.producer_id,)
@@ -432,9 +432,9 @@ def _unwritten(transactional_id: str, wall_ms: TimestampMs) -> Transaction:
 def _next_identity(
     current: Transaction, asked: ProducerIdAndEpoch | None, new_producer_id: ProducerId
 ) -> ProducerIdAndEpoch:
-    """The identity after ``current``, or ``current``'s own when ``asked`` repeats its request.
+    """The next producer id and epoch, or the current ones when ``asked`` repeats its request.
 
-    Only an Empty one was granted: the epoch that fenced an open transaction is given to nobody.
+    Only those of an Empty state were given out: nobody gets the epoch that fenced a transaction.
     """
     if asked is not None and asked == current.previous and current.state is TxnState.EMPTY:
         return current.producer

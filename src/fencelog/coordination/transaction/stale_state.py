@@ -1,9 +1,9 @@
-"""A shard that knows less than the logs: a power cut in ``os`` mode may set it back behind them.
+"""Stale coordinator state: a power cut in ``os`` mode may lose records of the transaction log only.
 
-Its next epochs would be ones that the logs have seen. New records would pass for duplicates of a
-lost transaction's and be gone though acknowledged, or be fenced, and markers be refused for ever.
-So nothing more is given out under such a producer id, as nothing is under one whose epochs are used
-up (rule E7).
+The coordinator would then give out epochs that partition logs have already seen. New records would
+be taken for duplicates of a lost transaction, and be lost though acknowledged, or they would be
+fenced, and markers would be refused for ever. So the coordinator gives out no more epochs of such a
+producer id, as for one whose epochs are exhausted (rule E7).
 """
 
 from collections.abc import Mapping
@@ -20,9 +20,9 @@ from fencelog.types import ProducerEpoch, ProducerId, TimestampMs
 
 
 def is_later(current: Transaction, producer: ProducerIdAndEpoch) -> bool:
-    """Whether records of this producer are none of the transaction that was decided last.
+    """Whether records of this producer are later than the transaction that was decided last.
 
-    Version 2 tells, for each of its transactions has an epoch; in version 1 it may be the same.
+    Known in version 2 only, where each transaction has an epoch of its own.
     """
     return (
         current.client_version is ClientVersion.V2
@@ -35,9 +35,9 @@ def is_later(current: Transaction, producer: ProducerIdAndEpoch) -> bool:
 def retired(
     current: Transaction, seen: Mapping[ProducerId, ProducerEpoch], wall_ms: TimestampMs
 ) -> Transaction | None:
-    """The same with the last epoch of its producer id, where a log has seen a later one than it.
+    """The transactional id at its last epoch, if a log has ``seen`` a later one than it; else None.
 
-    What is open is aborted, what is decided stays so: a marker of the last epoch is never refused.
+    An open transaction is aborted, a decision stays: a marker of the last epoch is never refused.
     """
     producer_id, epoch = current.producer
     if seen.get(producer_id, epoch) <= epoch:

@@ -1,4 +1,4 @@
-"""One transactional id: the states it can be in, and what a change of state leaves behind."""
+"""One transactional id: its states, the transitions between them, and what is stored of it."""
 
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -13,10 +13,10 @@ from fencelog.types import (
 )
 
 EPOCH_MAX = ProducerEpoch(32767)
-"""Kept for the marker that fences; no producer is ever given it (rule E7)."""
+"""Reserved for fencing markers; no producer gets it (rule E7)."""
 
 EPOCH_EXHAUSTED = ProducerEpoch(EPOCH_MAX - 1)
-"""From this epoch on the next incarnation takes a new producer id."""
+"""From this epoch on the next incarnation gets a new producer id."""
 
 
 class TxnState(IntEnum):
@@ -32,7 +32,7 @@ class TxnState(IntEnum):
 
     @property
     def is_prepared(self) -> bool:
-        """Whether it is decided and markers are still to be written."""
+        """Whether it is decided and markers are outstanding."""
         return self in (TxnState.PREPARE_COMMIT, TxnState.PREPARE_ABORT)
 
     @property
@@ -47,17 +47,19 @@ class TxnState(IntEnum):
 
 
 class ClientVersion(IntEnum):
-    """The transaction version that a request speaks, with the number that Kafka's log gives it."""
+    """The transaction version that a request uses, with the number that Kafka's log gives it."""
 
     V1 = 0
-    """The epoch stays the same from one transaction to the next; Kafka notes such clients as 0."""
+    """The epoch stays the same from one transaction to the next; Kafka stores 0 for it."""
     V2 = 2
-    """Every end takes the next epoch, and the first write on a partition enlists it (KIP-890)."""
+    """EndTxn bumps the epoch, and the first write to a partition adds it to the transaction
+    (KIP-890)."""
 
 
-# What is not in the table cannot happen. A prepared state follows itself when some of its markers
-# are in; EMPTY follows itself when a new incarnation is registered before it wrote anything. Where
-# nothing is open a client of version 2 may abort all the same: it does not know what has arrived.
+# Transitions that are not in the table are bugs. A prepared state follows itself when some of its
+# markers are written; EMPTY follows itself when another incarnation is registered before the first
+# transaction. A client of version 2 may abort although nothing is open: it does not know what has
+# arrived.
 TRANSITIONS: dict[TxnState, frozenset[TxnState]] = {
     TxnState.EMPTY: frozenset(
         {TxnState.EMPTY, TxnState.ONGOING, TxnState.PREPARE_ABORT, TxnState.DEAD}
@@ -90,35 +92,35 @@ class Transaction:
 
     transactional_id: str
     producer: ProducerIdAndEpoch
-    """Who may ask; once decided, whose identity the markers carry."""
+    """The current producer; once decided, the one that the markers carry."""
     previous: ProducerIdAndEpoch | None
-    """Who asked for a newer epoch and got it: a retry gets it again (KIP-360, KIP-890)."""
+    """The producer that asked for the current epoch: its retry gets it again (KIP-360, KIP-890)."""
     next_producer_id: ProducerId = NO_PRODUCER_ID
-    """Once decided at the last epoch: whose id the producer goes on with, from epoch 0."""
+    """Once decided at the last epoch: the next producer id, which begins with epoch 0."""
     client_version: ClientVersion = ClientVersion.V1
-    """What the last step's request spoke; V1 where the coordinator itself took it."""
+    """The version of the request that led here; V1 where the coordinator acted by itself."""
     timeout_ms: int
     state: TxnState
     partitions: frozenset[TopicPartition]
-    """Those of the open transaction; once decided, those whose markers are still to be written."""
+    """Those of the open transaction; once decided, those whose markers are outstanding."""
     updated_ms: TimestampMs
     started_ms: TimestampMs
     """When the open or last transaction began; -1 before the first."""
 
     @property
     def successor(self) -> ProducerIdAndEpoch:
-        """Who the producer is from here on: ``producer``, but for a decision at the last epoch."""
+        """The producer after this transaction: ``producer``, unless it ended at the last epoch."""
         if self.next_producer_id == NO_PRODUCER_ID:
             return self.producer
         return ProducerIdAndEpoch(self.next_producer_id, ProducerEpoch(0))
 
     def moved(self, state: TxnState, updated_ms: TimestampMs) -> "Transaction":
-        """This transactional id in its next state; the table has to allow the step."""
+        """This transactional id in its next state; the table has to allow the transition."""
         assert state in TRANSITIONS[self.state], (self.state, state)
         return replace(self, state=state, updated_ms=updated_ms)
 
     def fenced(self) -> ProducerIdAndEpoch:
-        """The identity that shuts out the present producer: one epoch higher."""
+        """The producer id with an epoch that fences the current producer: one higher."""
         assert self.producer.producer_epoch < EPOCH_MAX, self
         return self.producer._replace(
             producer_epoch=ProducerEpoch(self.producer.producer_epoch + 1)

@@ -1,4 +1,4 @@
-"""What a versioned shard is bounded by, and what it answers."""
+"""Limits and answers of a versioned shard."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from fencelog.types import (
 
 @dataclass(frozen=True, kw_only=True)
 class VersionedLimits:
-    """What bounds the shard; beyond a count the answer is POLICY_VIOLATION."""
+    """Limits of the shard; beyond a count the answer is POLICY_VIOLATION."""
 
     timeout_ms_max: int = 15 * 60 * 1000
     apps_max: int = 10_000
@@ -24,7 +24,7 @@ class VersionedLimits:
     partitions_max: int = 10_000
     """Of one producer."""
     runs_max: int = 1_000
-    """Of one app. A run older than that is forgotten and would drive anew; the version and its
+    """Of one app. An older run is forgotten and would be taken for a new one; the version and its
     fingerprint still keep it from committing anything twice."""
     name_bytes_max: int = 1_000
     fingerprint_bytes_max: int = 1_000
@@ -32,7 +32,7 @@ class VersionedLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinResult:
-    """What an attempt may write with; -1 beside an error."""
+    """The producer that an attempt writes with; ids are -1 with an error."""
 
     error: ErrorCode
     producer_id: ProducerId = NO_PRODUCER_ID
@@ -42,7 +42,7 @@ class JoinResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppDescription:
-    """What DescribeApp answers."""
+    """The answer to DescribeApp."""
 
     app: str
     query_id: str
@@ -55,7 +55,7 @@ class AppDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerMarker:
-    """How one producer's writes on the group's partition end."""
+    """The marker of one producer on the group's partition."""
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
@@ -64,7 +64,7 @@ class ProducerMarker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkerGroup:
-    """Markers that a committed decision owes one partition; they are one append (rule V6)."""
+    """Outstanding markers of a committed decision on one partition: one append (rule V6)."""
 
     app: str
     incarnation: int
@@ -74,11 +74,11 @@ class MarkerGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenApp:
-    """A transaction that is open or being ended, as the requests about transactions show it."""
+    """An open or ending transaction, as ListTransactions and DescribeTransactions show it."""
 
     app: str
     phase: Phase
     timeout_ms: int
     producer_ids: tuple[ProducerId, ...]
     partitions: frozenset[TopicPartition]
-    """Where a marker is still to come, now or once it is decided."""
+    """Where markers are outstanding, or will be once it is decided."""

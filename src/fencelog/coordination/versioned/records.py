@@ -1,21 +1,30 @@
 """The records of ``__fencelog_versioned``, our own schema (rule V8).
 
-The first field of a key says what it is the key of, as Kafka's coordinators have it; the first
-field of a value is its version. Under each key the newest value says all, so the topic can be
-compacted.
+The version of a key says what it is the key of, as Kafka's coordinators have it. Under each key the
+newest value says all, so the topic can be compacted.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fencelog.coordination.encoding import Reader, Writer, stored
+from fencelog.coordination.encoding import by_topic
+from fencelog.coordination.schemas.versioned import (
+    TopicPartitions,
+    VersionedAppKey,
+    VersionedAppValue,
+    VersionedProducerKey,
+    VersionedProducerValue,
+    VersionedRunKey,
+    VersionedRunValue,
+)
 from fencelog.coordination.shard import LogRecord
 from fencelog.coordination.versioned.state import App, Joined, Phase
 from fencelog.errors import CorruptionError
-from fencelog.types import ProducerEpoch, ProducerId, TimestampMs
+from fencelog.types import ProducerEpoch, ProducerId, TimestampMs, TopicPartition
 
-_APP_KEY = 0
-_RUN_KEY = 1
-_PRODUCER_KEY = 2
+_APP_KEY_VERSION = 0
+_RUN_KEY_VERSION = 1
+_PRODUCER_KEY_VERSION = 2
 _VALUE_VERSION = 0
 
 
@@ -28,7 +37,7 @@ class AppKey:
 
 @dataclass(frozen=True, slots=True)
 class RunKey:
-    """Key of a run that drives or drove an app."""
+    """Key of a run of an app."""
 
     app: str
     query_id: str
@@ -37,7 +46,7 @@ class RunKey:
 
 @dataclass(frozen=True, slots=True)
 class ProducerKey:
-    """Key of a producer that joined; its id alone, for it is unique for ever."""
+    """Key of a producer that joined: its id alone, which is never used again."""
 
     producer_id: ProducerId
 
@@ -49,112 +58,107 @@ def write_key(key: Key) -> bytes:
     """Return the key's bytes."""
     match key:
         case AppKey(app):
-            return Writer().int16(_APP_KEY).text(app).done()
+            return VersionedAppKey(app=app).write(_APP_KEY_VERSION)
         case RunKey(app, query_id, run_id):
-            return Writer().int16(_RUN_KEY).text(app).text(query_id).text(run_id).done()
+            run = VersionedRunKey(app=app, query_id=query_id, run_id=run_id)
+            return run.write(_RUN_KEY_VERSION)
         case ProducerKey(producer_id):
-            return Writer().int16(_PRODUCER_KEY).int64(producer_id).done()
+            return VersionedProducerKey(producer_id=producer_id).write(_PRODUCER_KEY_VERSION)
 
 
-@stored()
 def read_key(data: bytes) -> Key:
     """Return the key. Raises CorruptionError on anything but the three kinds."""
-    reader = Reader(data)
-    kind = reader.int16()
-    key: Key
-    if kind == _APP_KEY:
-        key = AppKey(reader.text())
-    elif kind == _RUN_KEY:
-        key = RunKey(reader.text(), reader.text(), reader.text())
-    elif kind == _PRODUCER_KEY:
-        key = ProducerKey(ProducerId(reader.int64()))
-    else:
-        raise CorruptionError(f"versioned log key of kind {kind}")
-    reader.expect_end()
-    return key
+    if VersionedAppKey.has_version_of(data):
+        return AppKey(VersionedAppKey.read(data).app)
+    if VersionedRunKey.has_version_of(data):
+        run = VersionedRunKey.read(data)
+        return RunKey(run.app, run.query_id, run.run_id)
+    return ProducerKey(ProducerId(VersionedProducerKey.read(data).producer_id))
 
 
 def forget(key: Key) -> LogRecord:
-    """Return the record after which nothing is known under this key."""
+    """Return the tombstone of this key."""
     return LogRecord(write_key(key), None)
 
 
 def write_app(app: App) -> LogRecord:
     """Return the record that says all of this app."""
-    writer = Writer().int16(_VALUE_VERSION).text(app.query_id).text(app.run_id)
-    writer.int64(app.last_version).blob(app.fingerprint).int64(app.incarnation)
-    writer.int8(app.phase).int64(app.version).int32(app.timeout_ms)
-    writer.int32(len(app.committing))
-    for producer_id in sorted(app.committing):
-        writer.int64(producer_id)
-    writer.partitions(app.written).int64(app.updated_ms)
-    return LogRecord(write_key(AppKey(app.app)), writer.done())
+    value = VersionedAppValue(
+        query_id=app.query_id,
+        run_id=app.run_id,
+        last_version=app.last_version,
+        fingerprint=app.fingerprint,
+        incarnation=app.incarnation,
+        phase=app.phase,
+        version=app.version,
+        timeout_ms=app.timeout_ms,
+        committing=sorted(app.committing),
+        written=_topics(app.written),
+        updated_ms=app.updated_ms,
+    )
+    return LogRecord(write_key(AppKey(app.app)), value.write(_VALUE_VERSION))
 
 
-@stored()
 def read_app(app: str, value: bytes) -> App:
     """Return what the value says of the app. Raises CorruptionError on any other value."""
-    reader = _versioned(value)
-    read = App(
+    read = VersionedAppValue.read(value)
+    return App(
         app=app,
-        query_id=reader.text(),
-        run_id=reader.text(),
-        last_version=reader.int64(),
-        fingerprint=reader.blob(),
-        incarnation=reader.int64(),
-        phase=_phase(reader.int8()),
-        version=reader.int64(),
-        timeout_ms=reader.int32(),
-        committing=frozenset(ProducerId(each) for each in reader.array(Reader.int64, 8)),
-        written=reader.partitions(),
-        updated_ms=TimestampMs(reader.int64()),
+        query_id=read.query_id,
+        run_id=read.run_id,
+        last_version=read.last_version,
+        fingerprint=read.fingerprint,
+        incarnation=read.incarnation,
+        phase=_phase(read.phase),
+        version=read.version,
+        timeout_ms=read.timeout_ms,
+        committing=frozenset(ProducerId(each) for each in read.committing),
+        written=_partitions(read.written),
+        updated_ms=TimestampMs(read.updated_ms),
     )
-    reader.expect_end()
-    return read
 
 
 def write_run(key: RunKey, ordinal: int) -> LogRecord:
     """Return the record that a run is the ``ordinal``-th to drive its app."""
-    return LogRecord(write_key(key), Writer().int16(_VALUE_VERSION).int64(ordinal).done())
+    return LogRecord(write_key(key), VersionedRunValue(ordinal=ordinal).write(_VALUE_VERSION))
 
 
-@stored()
 def read_run(value: bytes) -> int:
     """Return the run's ordinal. Raises CorruptionError on any other value."""
-    reader = _versioned(value)
-    ordinal = reader.int64()
-    reader.expect_end()
-    return ordinal
+    return VersionedRunValue.read(value).ordinal
 
 
 def write_producer(joined: Joined) -> LogRecord:
     """Return the record that says all of this producer."""
-    writer = Writer().int16(_VALUE_VERSION).text(joined.app).int64(joined.incarnation)
-    writer.int16(joined.producer_epoch).partitions(joined.partitions)
-    return LogRecord(write_key(ProducerKey(joined.producer_id)), writer.done())
+    value = VersionedProducerValue(
+        app=joined.app,
+        incarnation=joined.incarnation,
+        producer_epoch=joined.producer_epoch,
+        partitions=_topics(joined.partitions),
+    )
+    return LogRecord(write_key(ProducerKey(joined.producer_id)), value.write(_VALUE_VERSION))
 
 
-@stored()
 def read_producer(producer_id: ProducerId, value: bytes) -> Joined:
     """Return what the value says of the producer. Raises CorruptionError on any other value."""
-    reader = _versioned(value)
-    read = Joined(
+    read = VersionedProducerValue.read(value)
+    return Joined(
         producer_id=producer_id,
-        app=reader.text(),
-        incarnation=reader.int64(),
-        producer_epoch=ProducerEpoch(reader.int16()),
-        partitions=reader.partitions(),
+        app=read.app,
+        incarnation=read.incarnation,
+        producer_epoch=ProducerEpoch(read.producer_epoch),
+        partitions=_partitions(read.partitions),
     )
-    reader.expect_end()
-    return read
 
 
-def _versioned(value: bytes) -> Reader:
-    reader = Reader(value)
-    version = reader.int16()
-    if version != _VALUE_VERSION:
-        raise CorruptionError(f"versioned log value of version {version}")
-    return reader
+def _topics(partitions: Iterable[TopicPartition]) -> list[TopicPartitions]:
+    return [TopicPartitions(topic=topic, partitions=ids) for topic, ids in by_topic(partitions)]
+
+
+def _partitions(topics: Iterable[TopicPartitions]) -> frozenset[TopicPartition]:
+    return frozenset(
+        TopicPartition(each.topic, number) for each in topics for number in each.partitions
+    )
 
 
 def _phase(number: int) -> Phase:

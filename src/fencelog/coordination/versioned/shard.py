@@ -1,8 +1,8 @@
 """The coordinator of versioned transactions: rules V1 to V8.
 
-An app has at most one transaction, called an incarnation of (app, version). It ends by one record,
-after which only markers are owed; while they are, the app's next Join waits with
-CONCURRENT_TRANSACTIONS, so that one incarnation's markers never meet another's data.
+An app has at most one transaction, called an incarnation of (app, version). One record decides it;
+then its markers are outstanding. Until they are written the app's next join gets
+CONCURRENT_TRANSACTIONS, so that markers of one incarnation never end data of another.
 """
 
 from collections.abc import Collection, Iterator
@@ -46,7 +46,7 @@ _FIRST_EPOCH = ProducerEpoch(0)
 
 @dataclass(frozen=True, slots=True)
 class _Arrival:
-    """A caller that is not refused: its app with the caller's run as driver, not yet recorded."""
+    """A valid caller: its app with the caller's run as the newest, and the records of that."""
 
     app: App
     records: tuple[LogRecord, ...]
@@ -62,13 +62,13 @@ class VersionedShard:
     def __init__(
         self, coordinator_epoch: CoordinatorEpoch, limits: VersionedLimits | None = None
     ) -> None:
-        """Begin empty; the log is replayed into it."""
+        """Begin empty, for the log to be replayed."""
         self.coordinator_epoch = coordinator_epoch
         self._limits = limits or VersionedLimits()
         self._table = VersionedTable()
 
     def replay(self, record: LogRecord, offset: Offset, now: Instant) -> None:
-        """Apply one record of ``__fencelog_versioned``. Raises CorruptionError on a foreign one."""
+        """Apply one record of ``__fencelog_versioned``. Raises CorruptionError on any other."""
         self._table.replay(record, offset, now)
 
     # -- what tasks and drivers ask --------------------------------------------------------------
@@ -76,10 +76,10 @@ class VersionedShard:
     def join(
         self, caller: Caller, *, timeout_ms: int, new_producer_id: ProducerId, wall_ms: TimestampMs
     ) -> Decision[JoinResult]:
-        """Open the transaction of (app, version) or join it with a fresh producer (V1 to V5).
+        """Open the transaction of (app, version) or join it with a new producer (V1 to V5).
 
-        ALREADY_COMMITTED: there is nothing left to write. CONCURRENT_TRANSACTIONS: ask again, an
-        earlier incarnation is still being ended.
+        ALREADY_COMMITTED: the version is committed, so there is nothing to write.
+        CONCURRENT_TRANSACTIONS: markers of the previous incarnation are outstanding; retry.
         """
         if not 0 < timeout_ms <= self._limits.timeout_ms_max:
             error = ErrorCode.INVALID_TRANSACTION_TIMEOUT
@@ -110,7 +110,7 @@ class VersionedShard:
         elif self._table.member_count(app.app) >= self._limits.producers_max:
             return Decision((), JoinResult(error=ErrorCode.POLICY_VIOLATION))
         else:
-            # An incarnation lives as long as its most patient member asked for.
+            # The longest timeout of its members counts.
             opened = replace(app, timeout_ms=max(app.timeout_ms, timeout_ms))
         joined = Joined(
             producer_id=new_producer_id,
@@ -132,10 +132,10 @@ class VersionedShard:
     def add_partitions(
         self, producer_id: ProducerId, producer_epoch: ProducerEpoch, *partitions: TopicPartition
     ) -> Decision[ErrorCode]:
-        """Record that this producer is about to write to these partitions (rule V5).
+        """Add partitions to the producer's transaction before its first write to them (rule V5).
 
-        The first append may be made once the answer is committed, under a guard that was taken
-        before this call and that any marker invalidates.
+        The append may follow once the record is committed, under a guard that was taken before this
+        call and that any marker invalidates.
         """
         joined = self._table.producers.get(producer_id)
         if joined is None or self._table.apps[joined.app].phase is not Phase.OPEN:
@@ -157,10 +157,10 @@ class VersionedShard:
         *,
         wall_ms: TimestampMs,
     ) -> Decision[ErrorCode]:
-        """Decide the version: the named producers' writes commit, every other attempt's abort.
+        """Commit the version: writes of the named producers commit, those of all others abort.
 
-        Repeated with the same fingerprint it succeeds and does nothing (V3). TRANSACTION_ABORTED:
-        a named producer is not in the open incarnation, and nothing is decided (V1).
+        A retry with the same fingerprint succeeds and changes nothing (V3). TRANSACTION_ABORTED: a
+        named producer is not in the open incarnation; nothing is decided (V1).
         """
         if len(fingerprint) > self._limits.fingerprint_bytes_max:
             return Decision((), ErrorCode.INVALID_REQUEST)
@@ -189,10 +189,10 @@ class VersionedShard:
         return Decision((*arrival.records, *tombstones, write_app(ended)), ErrorCode.NONE)
 
     def abort(self, caller: Caller, *, wall_ms: TimestampMs) -> Decision[ErrorCode]:
-        """End the open incarnation of (app, version), if there is one.
+        """Abort the open incarnation of (app, version), if there is one.
 
-        What is committed stays committed: for that, and for what was never opened, the answer is
-        success and nothing happens (V1).
+        A version that is committed already, or was never opened, is left as it is; the answer is
+        NONE all the same (V1).
         """
         if caller.app not in self._table.apps:
             return Decision((), ErrorCode.NONE)
@@ -208,9 +208,9 @@ class VersionedShard:
         return Decision((*arrival.records, *tombstones, write_app(ended)), ErrorCode.NONE)
 
     def renew(self, caller: Caller) -> Decision[ErrorCode]:
-        """Restart the clock of the open incarnation (rule V7).
+        """Restart the timeout of the open incarnation (rule V7).
 
-        TRANSACTION_ABORTED: it is not open any more; ALREADY_COMMITTED: it is decided.
+        TRANSACTION_ABORTED: it is not open any more; ALREADY_COMMITTED: it is committed.
         """
         app = self._table.apps.get(caller.app)
         if app is None:
@@ -228,12 +228,12 @@ class VersionedShard:
             return Decision((), error)
         return Decision((write_app(app),), ErrorCode.NONE)
 
-    # -- who may, and what its coming changes ----------------------------------------------------
+    # -- validation of callers -------------------------------------------------------------------
 
     def _arrive(self, caller: Caller, wall_ms: TimestampMs) -> _Arrival | ErrorCode:
-        """Refuse the caller, or return its app with the caller's run as the driver (V2, V4).
+        """Validate the caller; return its app with the caller's run as the newest (V2, V4).
 
-        A run that was not seen before aborts the open incarnation: it is another run's.
+        A new run aborts the open incarnation, which belongs to another run.
         """
         if not self._is_well_formed(caller):
             return ErrorCode.INVALID_REQUEST
@@ -249,7 +249,7 @@ class VersionedShard:
         if app.query_id != caller.query_id:
             app = replace(app, query_id=caller.query_id, last_version=NO_VERSION, fingerprint=b"")
         is_new_run = not self._table.knows_run(_run_key(caller))
-        error = _misnumbered(app, caller.version, is_open_run=not is_new_run)
+        error = _validate_version(app, caller.version, is_open_run=not is_new_run)
         if error is not None:
             return error
         if not is_new_run:
@@ -266,7 +266,7 @@ class VersionedShard:
         return fits and bool(caller.app) and bool(caller.run_id) and caller.version >= 0
 
     def _fenced(self, app: App, caller: Caller) -> ErrorCode | None:
-        """Why this run may not speak for the app, if so (V2, V4)."""
+        """APP_IN_USE or RUN_FENCED where this run does not drive the app; else None (V2, V4)."""
         if app.query_id != caller.query_id and not caller.takeover:
             return ErrorCode.APP_IN_USE
         is_driver = (app.query_id, app.run_id) == (caller.query_id, caller.run_id)
@@ -275,14 +275,14 @@ class VersionedShard:
         return None
 
     def _registered(self, caller: Caller) -> tuple[LogRecord, ...]:
-        """The records that make this run the newest of its app, within the limit of runs."""
+        """Records that make this run the newest of its app, and forget surplus old runs."""
         runs = self._table.runs(caller.app)
         surplus = max(0, len(runs) + 1 - self._limits.runs_max)
         newest = write_run(_run_key(caller), self._table.next_ordinal(caller.app))
         return (*(forget(run) for run in runs[:surplus]), newest)
 
     def _ended(self, app: App, phase: Phase) -> tuple[App, tuple[LogRecord, ...]]:
-        """The app after the decision, and tombstones: where nobody wrote it is over at once."""
+        """The app after a decision, and tombstones if it completes at once: nobody has written."""
         if app.phase is Phase.OPEN and partitions_of(self._table.members(app.app)):
             return app.moved(phase), ()
         return app.closed(), self._tombstones(app)
@@ -293,9 +293,9 @@ class VersionedShard:
     # -- markers ---------------------------------------------------------------------------------
 
     def outstanding_markers(self, committed: Offset) -> tuple[MarkerGroup, ...]:
-        """What is owed by decisions that lie below ``committed``, the high watermark (rule E16)."""
-        owing = [name for name, at in self._table.decided_at.items() if at < committed]
-        return tuple(group for name in owing for group in self._groups(self._table.apps[name]))
+        """Outstanding markers of decisions below ``committed``, the high watermark (rule E16)."""
+        ending = [name for name, at in self._table.decided_at.items() if at < committed]
+        return tuple(group for name in ending for group in self._groups(self._table.apps[name]))
 
     def _groups(self, app: App) -> Iterator[MarkerGroup]:
         members = self._table.members(app.app)
@@ -316,9 +316,10 @@ class VersionedShard:
     def markers_written(
         self, app: str, incarnation: int, partitions: Collection[TopicPartition]
     ) -> Decision[None]:
-        """Record that these partitions' markers are committed, or that the partitions are gone.
+        """Record that these partitions' markers are committed, or that the partitions are deleted.
 
-        The last one ends the incarnation and forgets its producers. A late report changes nothing.
+        The last one completes the incarnation and forgets its producers. A late report changes
+        nothing.
         """
         current = self._table.apps.get(app)
         if current is None or current.incarnation != incarnation or not current.phase.is_ending:
@@ -326,9 +327,9 @@ class VersionedShard:
         return Decision(self._with_markers(current, frozenset(partitions)), None)
 
     def _with_markers(self, app: App, done: frozenset[TopicPartition]) -> tuple[LogRecord, ...]:
-        owed = partitions_of(self._table.members(app.app))
-        written = app.written | (done & owed)
-        if written == owed:
+        expected = partitions_of(self._table.members(app.app))
+        written = app.written | (done & expected)
+        if written == expected:
             return (*self._tombstones(app), write_app(app.closed()))
         if written == app.written:
             return ()
@@ -337,13 +338,13 @@ class VersionedShard:
     # -- timeouts --------------------------------------------------------------------------------
 
     def next_deadline(self) -> Instant | None:
-        """When the first open incarnation runs out of time, or an ephemeral app is forgotten."""
+        """When the first open incarnation times out, or an ephemeral app is forgotten."""
         return self._table.next_deadline()
 
     def expire(self, now: Instant, wall_ms: TimestampMs) -> Decision[None]:
-        """Abort the incarnations that nobody renewed (V7), forget old batch writes' apps (V4).
+        """Abort incarnations that have timed out (V7), forget the apps of old batch writes (V4).
 
-        A load restarts the clocks, so the age of a batch write is taken from the wall clock, too.
+        A load restarts the deadlines, so the age of a batch write counts by the wall clock, too.
         """
         records: list[LogRecord] = []
         for name, deadline in self._table.deadlines.items():
@@ -361,7 +362,7 @@ class VersionedShard:
     # -- what operators and recovery ask ---------------------------------------------------------
 
     def describe(self, app: str) -> AppDescription | None:
-        """One app; answer it once everything appended so far is committed (rule E16)."""
+        """One app; answer once everything appended so far is committed (rule E16)."""
         known = self._table.apps.get(app)
         if known is None:
             return None
@@ -377,7 +378,7 @@ class VersionedShard:
         )
 
     def transactions(self) -> tuple[OpenApp, ...]:
-        """Every transaction that is open or being ended; answered as ``describe`` is."""
+        """Every open or ending transaction; answered as ``describe`` is."""
         table = self._table
         return tuple(
             OpenApp(
@@ -392,11 +393,11 @@ class VersionedShard:
         )
 
     def highest_producer_id(self) -> ProducerId:
-        """The highest producer id that this shard knows, or -1 (rule E7: ids are never reused)."""
+        """The highest producer id in this shard, or -1 (rule E7: ids are never reused)."""
         return max(self._table.producers, default=NO_PRODUCER_ID)
 
     def outcome(self, producer_id: ProducerId, partition: TopicPartition) -> TransactionOutcome:
-        """What becomes of a transaction that recovery found open on ``partition`` (rule E17)."""
+        """How a transaction has to end that recovery found open on ``partition`` (rule E17)."""
         joined = self._table.producers.get(producer_id)
         if joined is None:
             return TransactionOutcome.UNKNOWN
@@ -412,13 +413,13 @@ def _run_key(caller: Caller) -> RunKey:
     return RunKey(caller.app, caller.query_id, caller.run_id)
 
 
-def _misnumbered(app: App, version: int, *, is_open_run: bool) -> ErrorCode | None:
-    """Why this version is not the app's last or next one, if so (rule V3)."""
+def _validate_version(app: App, version: int, *, is_open_run: bool) -> ErrorCode | None:
+    """STALE_VERSION or VERSION_GAP where it is not the app's last or next version (rule V3)."""
     if app.last_version != NO_VERSION:
         if version < app.last_version:
             return ErrorCode.STALE_VERSION
         return ErrorCode.VERSION_GAP if version > app.last_version + 1 else None
-    # The first version may be any, but a run that has opened one goes on with that one.
+    # The first version may be any, but a run that has opened one has to commit that one.
     if app.phase is Phase.OPEN and is_open_run and version != app.version:
         return ErrorCode.VERSION_GAP if version > app.version else ErrorCode.STALE_VERSION
     return None

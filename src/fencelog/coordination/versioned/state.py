@@ -1,4 +1,4 @@
-"""What is known of one app and of one producer in its transaction."""
+"""One app and its transaction, and one producer in it: states, transitions, what is stored."""
 
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -6,11 +6,11 @@ from enum import IntEnum
 from fencelog.types import ProducerEpoch, ProducerId, TimestampMs, TopicPartition
 
 NO_VERSION = -1
-"""Nothing committed yet, or nothing open."""
+"""No version is committed yet, or none is open."""
 
 
 class Phase(IntEnum):
-    """Where the transaction of an app stands; the numbers are those of the log."""
+    """The phase of an app's transaction; the numbers are those of the log."""
 
     IDLE = 0
     OPEN = 1
@@ -19,12 +19,12 @@ class Phase(IntEnum):
 
     @property
     def is_ending(self) -> bool:
-        """Whether it is decided and markers are still to be written."""
+        """Whether it is decided and markers are outstanding."""
         return self in (Phase.COMMITTING, Phase.ABORTING)
 
 
-# What is not in the table cannot happen. OPEN follows itself at a renewal, an ending phase when
-# some of its markers are in or another run takes the app, IDLE when nobody wrote anything.
+# Transitions that are not in the table are bugs. OPEN follows itself at a renewal, an ending phase
+# when some of its markers are written or another run takes over, IDLE when nobody wrote anything.
 TRANSITIONS: dict[Phase, frozenset[Phase]] = {
     Phase.IDLE: frozenset({Phase.IDLE, Phase.OPEN}),
     Phase.OPEN: frozenset(Phase),
@@ -35,10 +35,10 @@ TRANSITIONS: dict[Phase, frozenset[Phase]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Caller:
-    """Who asks, and about which version.
+    """App, run and version that a request is about.
 
-    A batch write has no streaming query: its ``query_id`` is empty, and its app, a name made for
-    this one write, is forgotten after a while.
+    A batch write has no streaming query: its ``query_id`` is empty, and its app, which is named for
+    this one write, is forgotten after ``EPHEMERAL_KEPT_S``.
     """
 
     app: str
@@ -50,34 +50,34 @@ class Caller:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class App:
-    """What the log says of one app, its runs and producers apart."""
+    """The stored state of one app; its runs and producers have records of their own."""
 
     app: str
     query_id: str
     run_id: str
-    """The driver: the newest run (rule V2)."""
+    """The newest run, which drives the app (rule V2)."""
     last_version: int
     fingerprint: bytes
-    """Of the last version; what tells Spark's replay from another history (rule V3)."""
+    """Of the last version: it tells a replay by Spark from other content (rule V3)."""
     incarnation: int
-    """Number of the open or latest transaction; grows whenever one is opened (rule V1)."""
+    """Number of the open or latest transaction; each that is opened has the next (rule V1)."""
     phase: Phase
     version: int
     """Of the open or ending transaction."""
     timeout_ms: int
     committing: frozenset[ProducerId]
-    """The producers that the decision named."""
+    """The producers that the commit named."""
     written: frozenset[TopicPartition]
-    """Where the markers of the ending transaction are in."""
+    """The partitions where the markers of the ending transaction are written."""
     updated_ms: TimestampMs
 
     @property
     def is_ephemeral(self) -> bool:
-        """Whether it is a batch write, to be forgotten (rule V4)."""
+        """Whether it belongs to a batch write, and is forgotten later (rule V4)."""
         return not self.query_id
 
     def moved(self, phase: Phase) -> "App":
-        """This app in its next phase; the table has to allow the step."""
+        """This app in its next phase; the table has to allow the transition."""
         assert phase in TRANSITIONS[self.phase], (self.phase, phase)
         return replace(self, phase=phase)
 
@@ -92,7 +92,7 @@ class App:
 
 
 def unwritten(caller: Caller, wall_ms: TimestampMs) -> App:
-    """The app of a caller that is the first to name it."""
+    """A new app, as its first caller names it; not stored yet."""
     return App(
         app=caller.app,
         query_id=caller.query_id,
@@ -111,7 +111,7 @@ def unwritten(caller: Caller, wall_ms: TimestampMs) -> App:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Joined:
-    """One attempt's producer: where it may write, and in which incarnation."""
+    """The producer of one task attempt: its incarnation, and the partitions that it writes to."""
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch

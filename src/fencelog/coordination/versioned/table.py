@@ -1,4 +1,4 @@
-"""The replayed state of a versioned shard: apps, their runs, producers and clocks.
+"""The replayed state of a versioned shard: apps, their runs, producers and deadlines.
 
 Only ``replay`` changes it; the rules in ``shard`` read it.
 """
@@ -19,11 +19,11 @@ from fencelog.coordination.versioned.state import App, Joined, Phase
 from fencelog.types import Instant, Offset, ProducerId, TopicPartition
 
 EPHEMERAL_KEPT_S = 7 * 24 * 3600
-"""How long the app of a batch write is remembered (rule V4)."""
+"""Seconds for which the app of a batch write is kept (rule V4)."""
 
 
 class VersionedTable:
-    """What the log of one shard says, indexed for the rules."""
+    """The stored state of one shard, indexed for the rules."""
 
     def __init__(self) -> None:
         """Begin empty."""
@@ -36,7 +36,7 @@ class VersionedTable:
         self._members: dict[str, dict[ProducerId, None]] = {}
 
     def replay(self, record: LogRecord, offset: Offset, now: Instant) -> None:
-        """Apply one record. Raises CorruptionError on a foreign one."""
+        """Apply one record. Raises CorruptionError on a record of another kind."""
         match read_key(record.key):
             case AppKey(app):
                 self._replay_app(app, record.value, offset, now)
@@ -79,7 +79,7 @@ class VersionedTable:
             joined = read_producer(producer_id, value)
             self.producers[producer_id] = joined
             self._members.setdefault(joined.app, {})[producer_id] = None
-            # V7: a Join restarts the clock; to write on one more partition does not.
+            # V7: a join restarts the timeout; adding a partition does not.
             if known is None and joined.app in self.deadlines:
                 timeout_ms = self.apps[joined.app].timeout_ms
                 self.deadlines[joined.app] = Instant(now + timeout_ms / 1000)
@@ -94,26 +94,26 @@ class VersionedTable:
         return [self.producers[producer_id] for producer_id in self._members.get(app, ())]
 
     def member_count(self, app: str) -> int:
-        """How many they are."""
+        """How many producers ``members`` returns."""
         return len(self._members.get(app, ()))
 
     def next_deadline(self) -> Instant | None:
-        """The first of all deadlines. Ephemeral apps are many, but stand in the order of theirs."""
+        """The earliest deadline; those of ephemeral apps, which may be many, are in order."""
         forgotten_at = next(iter(self.forgotten_at.values()), None)
         deadlines = self.deadlines.values()
         return min(deadlines if forgotten_at is None else (*deadlines, forgotten_at), default=None)
 
     def runs(self, app: str) -> list[RunKey]:
-        """The runs that drive or drove the app, oldest first."""
+        """The runs of the app, oldest first."""
         runs = self._runs.get(app, {})
         return sorted(runs, key=runs.__getitem__)
 
     def knows_run(self, run: RunKey) -> bool:
-        """Whether this run drives or drove its app."""
+        """Whether this run is or was the newest of its app."""
         return run in self._runs.get(run.app, ())
 
     def next_ordinal(self, app: str) -> int:
-        """The number of the app's next run."""
+        """The ordinal of the app's next run."""
         return max(self._runs.get(app, {}).values(), default=0) + 1
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from fencelog.errors import ErrorCode
 from fencelog.types import NO_TOPIC_ID, Buffer, TopicId
-from fencelog.wire import api_versions
+from fencelog.wire import flexible_versions
 from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.primitives import (
     REQUEST_ITEMS_MAX,
@@ -18,7 +18,7 @@ from fencelog.wire.primitives import (
     write_uvarint,
 )
 
-FLEXIBLE_FROM = api_versions.FLEXIBLE_FROM[ApiKey.FETCH]
+FLEXIBLE_FROM = flexible_versions.FLEXIBLE_FROM[ApiKey.FETCH]
 TOPIC_IDS_FROM = 13
 """From here on Fetch names topics by id instead of by name (KIP-516)."""
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from fencelog.errors import ErrorCode
 from fencelog.types import Buffer
-from fencelog.wire import api_versions
+from fencelog.wire import flexible_versions
 from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.primitives import (
     REQUEST_ITEMS_MAX,
@@ -20,7 +20,7 @@ from fencelog.wire.primitives import (
     write_string,
 )
 
-FLEXIBLE_FROM = api_versions.FLEXIBLE_FROM[ApiKey.PRODUCE]
+FLEXIBLE_FROM = flexible_versions.FLEXIBLE_FROM[ApiKey.PRODUCE]
 
 
 class ProduceRequest(NamedTuple):

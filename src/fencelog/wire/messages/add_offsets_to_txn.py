@@ -20,7 +20,6 @@ class AddOffsetsToTxnRequest(Message):
     API_KEY = 25
     MIN_VERSION = 0
     MAX_VERSION = 4
-    FLEXIBLE_FROM = 3
 
     def __init__(
         self,
@@ -62,7 +61,6 @@ class AddOffsetsToTxnResponse(Message):
     API_KEY = 25
     MIN_VERSION = 0
     MAX_VERSION = 4
-    FLEXIBLE_FROM = 3
 
     def __init__(
         self,

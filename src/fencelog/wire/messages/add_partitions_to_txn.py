@@ -99,7 +99,6 @@ class AddPartitionsToTxnRequest(Message):
     API_KEY = 24
     MIN_VERSION = 0
     MAX_VERSION = 5
-    FLEXIBLE_FROM = 3
 
     def __init__(
         self,
@@ -265,7 +264,6 @@ class AddPartitionsToTxnResponse(Message):
     API_KEY = 24
     MIN_VERSION = 0
     MAX_VERSION = 5
-    FLEXIBLE_FROM = 3
 
     def __init__(
         self,

@@ -93,7 +93,6 @@ class AlterConfigsRequest(Message):
     API_KEY = 33
     MIN_VERSION = 0
     MAX_VERSION = 2
-    FLEXIBLE_FROM = 2
 
     def __init__(
         self,
@@ -171,7 +170,6 @@ class AlterConfigsResponse(Message):
     API_KEY = 33
     MIN_VERSION = 0
     MAX_VERSION = 2
-    FLEXIBLE_FROM = 2
 
     def __init__(
         self,

@@ -28,7 +28,6 @@ class ApiVersionsRequest(Message):
     API_KEY = 18
     MIN_VERSION = 0
     MAX_VERSION = 4
-    FLEXIBLE_FROM = 3
 
     def __init__(
         self,
@@ -172,7 +171,6 @@ class ApiVersionsResponse(Message):
     API_KEY = 18
     MIN_VERSION = 0
     MAX_VERSION = 4
-    FLEXIBLE_FROM = 3
 
     def __init__(
         self,

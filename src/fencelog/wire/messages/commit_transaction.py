@@ -19,7 +19,6 @@ class CommitTransactionRequest(Message):
     API_KEY = 10001
     MIN_VERSION = 0
     MAX_VERSION = 0
-    FLEXIBLE_FROM = 0
 
     def __init__(
         self,
@@ -73,7 +72,6 @@ class CommitTransactionResponse(Message):
     API_KEY = 10001
     MIN_VERSION = 0
     MAX_VERSION = 0
-    FLEXIBLE_FROM = 0
 
     def __init__(
         self,

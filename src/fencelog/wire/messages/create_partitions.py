@@ -88,7 +88,6 @@ class CreatePartitionsRequest(Message):
     API_KEY = 37
     MIN_VERSION = 0
     MAX_VERSION = 3
-    FLEXIBLE_FROM = 2
 
     def __init__(
         self,
@@ -164,7 +163,6 @@ class CreatePartitionsResponse(Message):
     API_KEY = 37
     MIN_VERSION = 0
     MAX_VERSION = 3
-    FLEXIBLE_FROM = 2
 
     def __init__(
         self,

@@ -142,7 +142,6 @@ class CreateTopicsRequest(Message):
     API_KEY = 19
     MIN_VERSION = 2
     MAX_VERSION = 7
-    FLEXIBLE_FROM = 5
 
     def __init__(
         self,
@@ -304,7 +303,6 @@ class CreateTopicsResponse(Message):
     API_KEY = 19
     MIN_VERSION = 2
     MAX_VERSION = 7
-    FLEXIBLE_FROM = 5
 
     def __init__(
         self,

@@ -16,7 +16,6 @@ class DeleteGroupsRequest(Message):
     API_KEY = 42
     MIN_VERSION = 0
     MAX_VERSION = 2
-    FLEXIBLE_FROM = 2
 
     def __init__(
         self,
@@ -82,7 +81,6 @@ class DeleteGroupsResponse(Message):
     API_KEY = 42
     MIN_VERSION = 0
     MAX_VERSION = 2
-    FLEXIBLE_FROM = 2
 
     def __init__(
         self,

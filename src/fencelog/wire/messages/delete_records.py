@@ -84,7 +84,6 @@ class DeleteRecordsRequest(Message):
     API_KEY = 21
     MIN_VERSION = 0
     MAX_VERSION = 2
-    FLEXIBLE_FROM = 2
 
     def __init__(
         self,
@@ -188,7 +187,6 @@ class DeleteRecordsResponse(Message):
     API_KEY = 21
     MIN_VERSION = 0
     MAX_VERSION = 2
-    FLEXIBLE_FROM = 2
 
     def __init__(
         self,

@@ -52,7 +52,6 @@ class DeleteTopicsRequest(Message):
     API_KEY = 20
     MIN_VERSION = 1
     MAX_VERSION = 6
-    FLEXIBLE_FROM = 4
 
     def __init__(
         self,
@@ -153,7 +152,6 @@ class DeleteTopicsResponse(Message):
     API_KEY = 20
     MIN_VERSION = 1
     MAX_VERSION = 6
-    FLEXIBLE_FROM = 4
 
     def __init__(
         self,

@@ -21,7 +21,6 @@ class DescribeAppRequest(Message):
     API_KEY = 10003
     MIN_VERSION = 0
     MAX_VERSION = 0
-    FLEXIBLE_FROM = 0
 
     def __init__(
         self,
@@ -121,7 +120,6 @@ class DescribeAppResponse(Message):
     API_KEY = 10003
     MIN_VERSION = 0
     MAX_VERSION = 0
-    FLEXIBLE_FROM = 0
 
     def __init__(
         self,

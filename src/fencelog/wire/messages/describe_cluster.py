@@ -19,7 +19,6 @@ class DescribeClusterRequest(Message):
     API_KEY = 60
     MIN_VERSION = 0
     MAX_VERSION = 2
-    FLEXIBLE_FROM = 0
 
     def __init__(
         self,
@@ -116,7 +115,6 @@ class DescribeClusterResponse(Message):
     API_KEY = 60
     MIN_VERSION = 0
     MAX_VERSION = 2
-    FLEXIBLE_FROM = 0
 
     def __init__(
         self,

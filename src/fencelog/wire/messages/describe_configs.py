@@ -65,7 +65,6 @@ class DescribeConfigsRequest(Message):
     API_KEY = 32
     MIN_VERSION = 1
     MAX_VERSION = 4
-    FLEXIBLE_FROM = 4
 
     def __init__(
         self,
@@ -264,7 +263,6 @@ class DescribeConfigsResponse(Message):
     API_KEY = 32
     MIN_VERSION = 1
     MAX_VERSION = 4
-    FLEXIBLE_FROM = 4
 
     def __init__(
         self,

@@ -23,7 +23,6 @@ class DescribeGroupsRequest(Message):
     API_KEY = 15
     MIN_VERSION = 0
     MAX_VERSION = 6
-    FLEXIBLE_FROM = 5
 
     def __init__(
         self,
@@ -199,7 +198,6 @@ class DescribeGroupsResponse(Message):
     API_KEY = 15
     MIN_VERSION = 0
     MAX_VERSION = 6
-    FLEXIBLE_FROM = 5
 
     def __init__(
         self,

@@ -50,7 +50,6 @@ class DescribeProducersRequest(Message):
     API_KEY = 61
     MIN_VERSION = 0
     MAX_VERSION = 0
-    FLEXIBLE_FROM = 0
 
     def __init__(
         self,
@@ -187,7 +186,6 @@ class DescribeProducersResponse(Message):
     API_KEY = 61
     MIN_VERSION = 0
     MAX_VERSION = 0
-    FLEXIBLE_FROM = 0
 
     def __init__(
         self,

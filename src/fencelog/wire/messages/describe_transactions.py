@@ -19,7 +19,6 @@ class DescribeTransactionsRequest(Message):
     API_KEY = 65
     MIN_VERSION = 0
     MAX_VERSION = 0
-    FLEXIBLE_FROM = 0
 
     def __init__(
         self,
@@ -136,7 +135,6 @@ class DescribeTransactionsResponse(Message):
     API_KEY = 65
     MIN_VERSION = 0
     MAX_VERSION = 0
-    FLEXIBLE_FROM = 0
 
     def __init__(
         self,

@@ -21,7 +21,6 @@ class EndTxnRequest(Message):
     API_KEY = 26
     MIN_VERSION = 0
     MAX_VERSION = 5
-    FLEXIBLE_FROM = 3
 
     def __init__(
         self,
@@ -61,7 +60,6 @@ class EndTxnResponse(Message):
     API_KEY = 26
     MIN_VERSION = 0
     MAX_VERSION = 5
-    FLEXIBLE_FROM = 3
 
     def __init__(
         self,

@@ -26,7 +26,6 @@ class FindCoordinatorRequest(Message):
     API_KEY = 10
     MIN_VERSION = 0
     MAX_VERSION = 6
-    FLEXIBLE_FROM = 3
 
     def __init__(
         self,
@@ -130,7 +129,6 @@ class FindCoordinatorResponse(Message):
     API_KEY = 10
     MIN_VERSION = 0
     MAX_VERSION = 6
-    FLEXIBLE_FROM = 3
 
     def __init__(
         self,

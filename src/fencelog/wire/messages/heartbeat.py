@@ -16,7 +16,6 @@ class HeartbeatRequest(Message):
     API_KEY = 12
     MIN_VERSION = 0
     MAX_VERSION = 4
-    FLEXIBLE_FROM = 4
 
     def __init__(
         self,
@@ -64,7 +63,6 @@ class HeartbeatResponse(Message):
     API_KEY = 12
     MIN_VERSION = 0
     MAX_VERSION = 4
-    FLEXIBLE_FROM = 4
 
     def __init__(
         self,

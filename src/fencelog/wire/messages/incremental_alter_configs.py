@@ -97,7 +97,6 @@ class IncrementalAlterConfigsRequest(Message):
     API_KEY = 44
     MIN_VERSION = 0
     MAX_VERSION = 1
-    FLEXIBLE_FROM = 1
 
     def __init__(
         self,
@@ -175,7 +174,6 @@ class IncrementalAlterConfigsResponse(Message):
     API_KEY = 44
     MIN_VERSION = 0
     MAX_VERSION = 1
-    FLEXIBLE_FROM = 1
 
     def __init__(
         self,

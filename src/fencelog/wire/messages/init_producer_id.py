@@ -28,7 +28,6 @@ class InitProducerIdRequest(Message):
     API_KEY = 22
     MIN_VERSION = 0
     MAX_VERSION = 6
-    FLEXIBLE_FROM = 2
 
     def __init__(
         self,
@@ -93,7 +92,6 @@ class InitProducerIdResponse(Message):
     API_KEY = 22
     MIN_VERSION = 0
     MAX_VERSION = 6
-    FLEXIBLE_FROM = 2
 
     def __init__(
         self,

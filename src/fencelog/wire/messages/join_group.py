@@ -60,7 +60,6 @@ class JoinGroupRequest(Message):
     API_KEY = 11
     MIN_VERSION = 0
     MAX_VERSION = 9
-    FLEXIBLE_FROM = 6
 
     def __init__(
         self,
@@ -184,7 +183,6 @@ class JoinGroupResponse(Message):
     API_KEY = 11
     MIN_VERSION = 0
     MAX_VERSION = 9
-    FLEXIBLE_FROM = 6
 
     def __init__(
         self,

@@ -21,7 +21,6 @@ class JoinTransactionRequest(Message):
     API_KEY = 10000
     MIN_VERSION = 0
     MAX_VERSION = 0
-    FLEXIBLE_FROM = 0
 
     def __init__(
         self,
@@ -73,7 +72,6 @@ class JoinTransactionResponse(Message):
     API_KEY = 10000
     MIN_VERSION = 0
     MAX_VERSION = 0
-    FLEXIBLE_FROM = 0
 
     def __init__(
         self,

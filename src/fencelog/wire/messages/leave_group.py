@@ -56,7 +56,6 @@ class LeaveGroupRequest(Message):
     API_KEY = 13
     MIN_VERSION = 0
     MAX_VERSION = 5
-    FLEXIBLE_FROM = 4
 
     def __init__(
         self,
@@ -142,7 +141,6 @@ class LeaveGroupResponse(Message):
     API_KEY = 13
     MIN_VERSION = 0
     MAX_VERSION = 5
-    FLEXIBLE_FROM = 4
 
     def __init__(
         self,

@@ -16,7 +16,6 @@ class ListGroupsRequest(Message):
     API_KEY = 16
     MIN_VERSION = 0
     MAX_VERSION = 5
-    FLEXIBLE_FROM = 3
 
     def __init__(
         self,
@@ -112,7 +111,6 @@ class ListGroupsResponse(Message):
     API_KEY = 16
     MIN_VERSION = 0
     MAX_VERSION = 5
-    FLEXIBLE_FROM = 3
 
     def __init__(
         self,

@@ -100,7 +100,6 @@ class ListOffsetsRequest(Message):
     API_KEY = 2
     MIN_VERSION = 1
     MAX_VERSION = 11
-    FLEXIBLE_FROM = 6
 
     def __init__(
         self,
@@ -230,7 +229,6 @@ class ListOffsetsResponse(Message):
     API_KEY = 2
     MIN_VERSION = 1
     MAX_VERSION = 11
-    FLEXIBLE_FROM = 6
 
     def __init__(
         self,

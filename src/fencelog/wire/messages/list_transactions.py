@@ -24,7 +24,6 @@ class ListTransactionsRequest(Message):
     API_KEY = 66
     MIN_VERSION = 0
     MAX_VERSION = 2
-    FLEXIBLE_FROM = 0
 
     def __init__(
         self,
@@ -108,7 +107,6 @@ class ListTransactionsResponse(Message):
     API_KEY = 66
     MIN_VERSION = 0
     MAX_VERSION = 2
-    FLEXIBLE_FROM = 0
 
     def __init__(
         self,

@@ -69,7 +69,6 @@ class MetadataRequest(Message):
     API_KEY = 3
     MIN_VERSION = 0
     MAX_VERSION = 13
-    FLEXIBLE_FROM = 9
 
     def __init__(
         self,
@@ -321,7 +320,6 @@ class MetadataResponse(Message):
     API_KEY = 3
     MIN_VERSION = 0
     MAX_VERSION = 13
-    FLEXIBLE_FROM = 9
 
     def __init__(
         self,

@@ -128,7 +128,6 @@ class OffsetCommitRequest(Message):
     API_KEY = 8
     MIN_VERSION = 2
     MAX_VERSION = 10
-    FLEXIBLE_FROM = 8
 
     def __init__(
         self,
@@ -266,7 +265,6 @@ class OffsetCommitResponse(Message):
     API_KEY = 8
     MIN_VERSION = 2
     MAX_VERSION = 10
-    FLEXIBLE_FROM = 8
 
     def __init__(
         self,

@@ -70,7 +70,6 @@ class OffsetDeleteRequest(Message):
     API_KEY = 47
     MIN_VERSION = 0
     MAX_VERSION = 0
-    FLEXIBLE_FROM = 32767
 
     def __init__(
         self,
@@ -154,7 +153,6 @@ class OffsetDeleteResponse(Message):
     API_KEY = 47
     MIN_VERSION = 0
     MAX_VERSION = 0
-    FLEXIBLE_FROM = 32767
 
     def __init__(
         self,

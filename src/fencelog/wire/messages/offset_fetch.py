@@ -151,7 +151,6 @@ class OffsetFetchRequest(Message):
     API_KEY = 9
     MIN_VERSION = 1
     MAX_VERSION = 10
-    FLEXIBLE_FROM = 6
 
     def __init__(
         self,
@@ -421,7 +420,6 @@ class OffsetFetchResponse(Message):
     API_KEY = 9
     MIN_VERSION = 1
     MAX_VERSION = 10
-    FLEXIBLE_FROM = 6
 
     def __init__(
         self,

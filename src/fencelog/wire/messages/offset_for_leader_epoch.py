@@ -86,7 +86,6 @@ class OffsetForLeaderEpochRequest(Message):
     API_KEY = 23
     MIN_VERSION = 2
     MAX_VERSION = 4
-    FLEXIBLE_FROM = 4
 
     def __init__(
         self,
@@ -196,7 +195,6 @@ class OffsetForLeaderEpochResponse(Message):
     API_KEY = 23
     MIN_VERSION = 2
     MAX_VERSION = 4
-    FLEXIBLE_FROM = 4
 
     def __init__(
         self,

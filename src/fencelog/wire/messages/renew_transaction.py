@@ -19,7 +19,6 @@ class RenewTransactionRequest(Message):
     API_KEY = 10004
     MIN_VERSION = 0
     MAX_VERSION = 0
-    FLEXIBLE_FROM = 0
 
     def __init__(
         self,
@@ -59,7 +58,6 @@ class RenewTransactionResponse(Message):
     API_KEY = 10004
     MIN_VERSION = 0
     MAX_VERSION = 0
-    FLEXIBLE_FROM = 0
 
     def __init__(
         self,

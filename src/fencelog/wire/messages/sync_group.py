@@ -63,7 +63,6 @@ class SyncGroupRequest(Message):
     API_KEY = 14
     MIN_VERSION = 0
     MAX_VERSION = 5
-    FLEXIBLE_FROM = 4
 
     def __init__(
         self,
@@ -133,7 +132,6 @@ class SyncGroupResponse(Message):
     API_KEY = 14
     MIN_VERSION = 0
     MAX_VERSION = 5
-    FLEXIBLE_FROM = 4
 
     def __init__(
         self,

@@ -111,7 +111,6 @@ class TxnOffsetCommitRequest(Message):
     API_KEY = 28
     MIN_VERSION = 0
     MAX_VERSION = 5
-    FLEXIBLE_FROM = 3
 
     def __init__(
         self,
@@ -247,7 +246,6 @@ class TxnOffsetCommitResponse(Message):
     API_KEY = 28
     MIN_VERSION = 0
     MAX_VERSION = 5
-    FLEXIBLE_FROM = 3
 
     def __init__(
         self,

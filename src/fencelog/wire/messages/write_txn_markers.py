@@ -110,7 +110,6 @@ class WriteTxnMarkersRequest(Message):
     API_KEY = 27
     MIN_VERSION = 1
     MAX_VERSION = 2
-    FLEXIBLE_FROM = 1
 
     def __init__(
         self,
@@ -226,7 +225,6 @@ class WriteTxnMarkersResponse(Message):
     API_KEY = 27
     MIN_VERSION = 1
     MAX_VERSION = 2
-    FLEXIBLE_FROM = 1
 
     def __init__(
         self,
