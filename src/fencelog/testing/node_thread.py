@@ -13,6 +13,7 @@ from fencelog.adapters.file_disk import FileDisk, FileDiskFile
 from fencelog.adapters.sqlite_metadata import SqliteMetadata
 from fencelog.adapters.system_clock import SystemClock, SystemRandom
 from fencelog.broker.config import BrokerConfig
+from fencelog.broker.context import Broker
 from fencelog.broker.dispatch import Dispatcher
 from fencelog.client.loop_thread import LoopThread
 from fencelog.coordination.group.model import Leaver
@@ -71,6 +72,7 @@ class NodeThread:
         self._config = config
         self._holds = holds
         self._open = AsyncExitStack()
+        self._node: Node | None = None
         self._server: HoldingServer | None = None
         self._thread = LoopThread("fencelog-broker", _no_farewell)
         try:
@@ -95,7 +97,7 @@ class NodeThread:
 
     async def expire_transaction(self, transactional_id: str) -> bool:
         """End an open transaction as its timeout does (E12); False if none is open."""
-        broker = self._node.broker
+        broker = self._broker
         wall_ms = broker.clock.now_ms()
 
         def rule(shard: TransactionShard, _now: Instant) -> Decision[bool]:
@@ -108,11 +110,11 @@ class NodeThread:
     async def expire_members(self, group: str, member_ids: Sequence[str]) -> None:
         """Remove members from their group, as a session timeout does; the others rebalance."""
         leavers = tuple(Leaver(each) for each in member_ids)
-        await self._node.broker.group_requests.leave(group, leavers)
+        await self._broker.group_requests.leave(group, leavers)
 
     async def settled(self) -> None:
         """Wait until every decided transaction is complete, so that readers see its outcome."""
-        broker = self._node.broker
+        broker = self._broker
         async with asyncio.timeout(SETTLE_TIMEOUT_S):
             for runtime in (broker.transactions, broker.versioned):
                 for loaded in runtime.loaded():
@@ -120,6 +122,11 @@ class NodeThread:
                     log = loaded.partition.log
                     while loaded.shard.outstanding_markers(log.log_end_offset):  # noqa: ASYNC110 - there is no event for it
                         await asyncio.sleep(POLL_S)
+
+    @property
+    def _broker(self) -> Broker:
+        assert self._node is not None, "the broker was started in the constructor"
+        return self._node.broker
 
     async def _start(self) -> None:
         config = self._config
@@ -137,7 +144,7 @@ class NodeThread:
 
     async def _end(self) -> None:
         failure = None
-        if self._server is not None:
+        if self._node is not None and self._server is not None:
             failure = self._node.failure()
             await self._server.abort()  # it awaits nothing: no other task runs in between
         me = asyncio.current_task()
