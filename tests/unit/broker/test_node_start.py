@@ -1,21 +1,20 @@
-"""A start that fails or is cancelled leaves no task, file, thread or lock; the next one is as ever."""
+"""A start that fails or is cancelled leaves no task, file, thread or lock behind."""
 
 import asyncio
 import os
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fencelog import node as node_module
-from fencelog.adapters.file_disk import DirectoryInUseError, DirectoryLock, FileDisk
+from fencelog.adapters.file_disk import DirectoryInUseError, DirectoryLock
 from fencelog.adapters.sqlite_metadata import SqliteMetadata
-from fencelog.adapters.system_clock import SystemClock, SystemRandom
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.coordinators.group_requests import GroupRequests
+from fencelog.broker.coordinators.leaders import LocalLeaders
 from fencelog.broker.coordinators.marker_sender import MarkerSender
 from fencelog.broker.coordinators.orphaned_transactions import OrphanedTransactions
 from fencelog.broker.coordinators.producer_ids import ProducerIds
@@ -25,18 +24,14 @@ from fencelog.broker.metadata.settings import Settings
 from fencelog.broker.network.server import Server
 from fencelog.broker.partitions.log_manager import LogManager
 from fencelog.errors import ErrorCode, StorageError
-from fencelog.node import Node, Ports, open_node
+from fencelog.node import open_node
 from fencelog.storage import directory as directory_module
 from fencelog.storage.directory import DataDirectory
-from fencelog.storage.partition_store import PartitionStore
-from fencelog_sim.world.disk import SimDisk
 from fencelog_sim.world.gate import Fault
-from fencelog_sim.world.metadata import SimMetadata
-from tests.support.groups import Member
-from tests.support.node import Peer, batch, until, visible
+from tests.support.leftovers import nothing_left
+from tests.support.node import Peer, World
+from tests.support.restarts import Spy, Twin, check, fill
 from tests.support.transactions import Producer, settled
-
-RECORDS = [(0, "plain"), (1, "committed")]
 
 ASYNC: dict[str, tuple[object, str]] = {
     "metadata store": (SqliteMetadata, "open"),
@@ -68,75 +63,13 @@ class PlannedError(StorageError):
     """What a step fails with here."""
 
 
-def left() -> tuple[set[str], set[str]]:
-    """Open files with their numbers, and threads of ours."""
-    files = set()
-    for name in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):  # the listing's own
-            files.add(f"{name} {os.readlink(f'/proc/self/fd/{name}')}")
-    threads = {each.name for each in threading.enumerate() if each.name.startswith("fencelog")}
-    return files, threads
-
-
-@asynccontextmanager
-async def nothing_left() -> AsyncIterator[None]:
-    """What runs inside begins no task that goes on, and keeps no file open and no thread."""
-    before = left()
-    tasks = asyncio.all_tasks()
-    yield
-    assert asyncio.all_tasks() == tasks
-    await until(lambda: left()[1] <= before[1], "threads that have nothing to do end")
-    assert left()[0] == before[0]
-
-
 def config_of(folder: Path, **settings: Any) -> BrokerConfig:
     return BrokerConfig(data_dir=str(folder / "data"), port=0, **settings)
-
-
-async def fill(node: Node) -> None:
-    """Records, a committed transaction, an open one, and a group's offset."""
-    async with Peer.of(node) as peer:
-        await peer.create_topic("t")
-        await peer.create_topic("u", partitions=3)
-        assert (await peer.produce("t", batch("plain"))).error is ErrorCode.NONE
-        producer = Producer(peer)
-        assert await producer.init() is ErrorCode.NONE
-        assert await producer.add("t", 0) is ErrorCode.NONE
-        assert await producer.produce("t", "committed") is ErrorCode.NONE
-        assert await producer.end(commit=True) is ErrorCode.NONE
-        await settled(node, "t")
-        assert await producer.add("t", 0) is ErrorCode.NONE
-        assert await producer.produce("t", "open") is ErrorCode.NONE
-        assert await Member(peer).commit(1) is ErrorCode.NONE
-
-
-async def check(node: Node) -> None:
-    """It serves what ``fill`` wrote."""
-    async with Peer.of(node) as peer:
-        assert visible(await peer.fetch("t")) == RECORDS
-        log = node.logs.partitions()
-        assert {each.name.topic for each in log} >= {"t", "u", "__transaction_state"}
-        assert not node.logs.offline()
-        assert (await peer.produce("u", batch("more"))).error is ErrorCode.NONE
 
 
 async def filled(folder: Path) -> None:
     async with open_node(config_of(folder)) as node:
         await fill(node)
-
-
-class Spy:
-    """Notes whether partitions were opened as cleanly stopped ones."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.clean: list[bool] = []
-        original = PartitionStore.recover
-
-        async def recover(*args: Any, **how: Any) -> Any:
-            self.clean.append(how["clean"] is not None)
-            return await original(*args, **how)
-
-        monkeypatch.setattr(PartitionStore, "recover", recover)
 
 
 def replace(
@@ -270,30 +203,6 @@ def test_a_second_broker_is_refused_and_the_first_one_serves_on(tmp_path: Path) 
 # -- every place at which a start may end --------------------------------------------------------
 
 
-class Twin:
-    """A node on a simulated disk, filled and cleanly stopped, to be started many times."""
-
-    def __init__(self) -> None:
-        self.disk = SimDisk()
-        self.metadata = SimMetadata()
-
-    def node(self) -> Node:
-        ports = Ports(
-            disk=self.disk,
-            metadata=self.metadata,
-            clock=SystemClock(),
-            random=SystemRandom(),
-        )
-        return Node(BrokerConfig(data_dir="memory", port=0, internal_partitions=2), ports)
-
-    async def serves(self) -> None:
-        """A start that nothing disturbs, with all its data."""
-        node = self.node()
-        await node.start()
-        await check(node)
-        await node.stop()
-
-
 def test_a_start_that_is_cancelled_at_any_point_leaves_nothing_behind() -> None:
     async def scenario() -> None:
         twin = Twin()
@@ -359,69 +268,37 @@ def test_a_disk_that_fails_at_any_point_of_a_start_leaves_nothing_behind() -> No
     asyncio.run(scenario())
 
 
-# -- composition and stopping ------------------------------------------------------------------
-
-
-def test_every_attribute_of_a_node_is_there_before_its_start() -> None:
+def test_a_start_that_fails_while_markers_cannot_be_written_leaves_no_round_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def scenario() -> None:
-        node = Twin().node()
-        before = set(vars(node))
-        await node.start()
-        assert set(vars(node)) == before
-        await node.stop()
-        assert set(vars(node)) == before
+        world = World(tmp_path)
+        async with world.node(crash=True) as node, Peer.of(node) as peer:
+            await fill(node)
+            producer = Producer(peer)
+            assert await producer.init() is ErrorCode.NONE
+            assert await producer.add("t", 0) is ErrorCode.NONE
+            world.disk.hold("t-0")
+            assert await producer.end(commit=True) is ErrorCode.NONE
+        world.disk.release()
 
-    asyncio.run(scenario())
+        def not_now(*_: object) -> "asyncio.Future[bool]":
+            refused: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+            refused.set_result(False)
+            return refused
 
+        async def failing(*_: object) -> None:
+            raise PlannedError("server")
 
-def test_a_node_that_was_not_started_has_nothing_to_stop() -> None:
-    async def scenario() -> None:
-        async with nothing_left():
-            twin = Twin()
-            node = twin.node()
-            await node.stop()
-            assert twin.disk.open_files == 0
-
-    asyncio.run(scenario())
-
-
-def test_a_second_stop_does_nothing(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        twin = Twin()
-        node = twin.node()
-        await node.start()
-        await fill(node)
-        await node.stop()
-        twin.disk.operations = []
-        await node.stop()
-        assert twin.disk.operations == []
-
-    asyncio.run(scenario())
-
-
-def test_a_stop_that_is_cancelled_ends_all_the_same() -> None:
-    async def scenario() -> None:
-        twin = Twin()
-        node = twin.node()
-        await node.start()
-        await fill(node)
-        await node.stop()
-        cancelled = 0
-        while True:
+        with monkeypatch.context() as patched:
+            patched.setattr(LocalLeaders, "write_markers", not_now)
+            patched.setattr(node_module, "RESUME_TIMEOUT_S", 0.01)
+            patched.setattr(Server, "start", failing)
             async with nothing_left():
-                node = twin.node()
-                await node.start()
-                stopping = asyncio.ensure_future(node.stop())
-                for _ in range(cancelled):
-                    await asyncio.sleep(0)
-                if stopping.done():
-                    break
-                stopping.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await stopping
-                await node.stop()
-            await twin.serves()
-            cancelled += 1
-        assert cancelled > 5
+                with pytest.raises(PlannedError):
+                    async with world.node():
+                        pass
+        async with world.node() as node:
+            await settled(node, "t")
 
     asyncio.run(scenario())
