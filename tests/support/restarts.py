@@ -6,6 +6,7 @@ import pytest
 
 from fencelog.adapters.system_clock import SystemClock, SystemRandom
 from fencelog.broker.config import BrokerConfig
+from fencelog.broker.observer import Observer
 from fencelog.errors import ErrorCode
 from fencelog.node import Node, Ports
 from fencelog.storage.partition_store import PartitionStore
@@ -51,16 +52,15 @@ class Twin:
         self.disk = HeldDisk()
         self.metadata = SimMetadata()
 
-    def node(self, **settings: Any) -> Node:
+    def node(self, *, observer: Observer | None = None, **settings: Any) -> Node:
         ports = Ports(
             disk=self.disk,
             metadata=self.metadata,
             clock=SystemClock(),
             random=SystemRandom(),
         )
-        return Node(
-            BrokerConfig(data_dir="memory", port=0, internal_partitions=2, **settings), ports
-        )
+        config = BrokerConfig(data_dir="memory", port=0, internal_partitions=2, **settings)
+        return Node(config, ports, observer=observer)
 
     async def serves(self) -> None:
         """A start that nothing disturbs, with all its data."""
