@@ -56,6 +56,6 @@ def test_every_test_that_is_named_exists(test: str) -> None:
     path, _, name = test.partition("::")
     text = (ROOT / path).read_text(encoding="utf-8")
     function, _, parameter = name.partition("[")
-    assert re.search(rf"^def {re.escape(function)}\(", text, re.MULTILINE), name
+    assert re.search(rf"^(?:async )?def {re.escape(function)}\(", text, re.MULTILINE), name
     if parameter and path.startswith("tests/scenarios"):
         assert (ROOT / "tests/scenarios" / f"{parameter.removesuffix(']')}.txt").is_file()
