@@ -225,6 +225,8 @@ class DirectoryLock:
             raise _storage_error("open", path, error) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
         except BlockingIOError:
             holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
             os.close(descriptor)
@@ -235,8 +237,6 @@ class DirectoryLock:
         except OSError as error:
             os.close(descriptor)
             raise _storage_error("lock", path, error) from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
         return cls(descriptor)
 
     def release(self) -> None:

@@ -65,8 +65,8 @@ class Requester(Generic[T]):
     def received(self, count: int) -> Response[T] | None:
         """Take ``count`` bytes that were put into the buffer; return the response they complete.
 
-        Raises WireError for a size out of range and for a response that nobody waits for: the
-        stream can no longer be trusted.
+        Raises WireError for a size out of range, a malformed header and a response that nobody
+        waits for: the stream can no longer be trusted.
         """
         self._filled += count
         if self._filled < len(self._target):
@@ -85,5 +85,8 @@ class Requester(Generic[T]):
         correlation_id, _ = read_response_header(response, flexible=False)
         if correlation_id not in self._waiting:
             raise WireError(f"response to request {correlation_id}, which was not sent")
-        flexible, sender = self._waiting.pop(correlation_id)
-        return Response(sender, read_response_header(response, flexible)[1])
+        flexible, sender = self._waiting[correlation_id]
+        # A malformed header leaves its sender waiting: ``close`` returns it with the others.
+        _, body = read_response_header(response, flexible)
+        del self._waiting[correlation_id]
+        return Response(sender, body)

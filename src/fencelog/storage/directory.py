@@ -49,15 +49,16 @@ class DataDirectory:
         directory = cls(disk, cluster_id=cluster_id, node_id=node_id)
         await directory._finish_deletions()
         present = set(await directory.partitions())
-        marker = await read_file(disk, layout.CLEAN_SHUTDOWN)
-        if marker is not None:
-            clean = _clean(marker)
-            directory._clean = {name: clean[name] for name in present & clean.keys()}
-            await remove_file(disk, layout.CLEAN_SHUTDOWN)
         directory._recovery_points = await _read_offsets(disk, layout.RECOVERY_POINT_CHECKPOINT)
         directory._log_starts = await _read_offsets(disk, layout.LOG_START_CHECKPOINT)
         directory._first_dirty = await _read_offsets(disk, layout.CLEANER_CHECKPOINT)
         directory._is_compacting = bool(directory._first_dirty)
+        marker = await read_file(disk, layout.CLEAN_SHUTDOWN)
+        if marker is not None:
+            clean = _clean(marker)
+            directory._clean = {name: clean[name] for name in present & clean.keys()}
+            # Last: where this fails before, the next start is as clean as this one was.
+            await remove_file(disk, layout.CLEAN_SHUTDOWN)
         return directory
 
     async def partitions(self) -> list[TopicPartition]:

@@ -21,16 +21,21 @@ S = TypeVar("S", bound=Shard)
 
 
 class Outcomes:
-    """Answers for open transactions, from shards whose decisions so far are committed (E16)."""
+    """Answers for open transactions, from shards whose decisions so far are committed (E16).
+
+    A shard that was used for the first time since then answers, too: it may list what it began.
+    """
 
     def __init__(
         self,
-        transactions: Sequence[Loaded[TransactionShard]],
-        versioned: Sequence[Loaded[VersionedShard]],
+        transactions: CoordinatorRuntime[TransactionShard],
+        versioned: CoordinatorRuntime[VersionedShard],
+        committed: Sequence[Loaded[TransactionShard] | Loaded[VersionedShard]],
     ) -> None:
         """See ``committed_outcomes``."""
         self._transactions = transactions
         self._versioned = versioned
+        self._committed = committed
 
     def of(self, producer: ProducerIdAndEpoch, partition: TopicPartition) -> TransactionOutcome:
         """What becomes of this producer's open transaction on a partition (rule E17).
@@ -39,13 +44,12 @@ class Outcomes:
         NotLeaderError where a shard has gone out of service meanwhile: what it had decided is not
         known then.
         """
-        lost = [each.partition.name for each in self._transactions if each.dropped]
-        lost += [each.partition.name for each in self._versioned if each.dropped]
+        lost = [each.partition.name for each in self._committed if each.dropped]
         if lost:
             raise NotLeaderError(f"{lost[0]} went out of service")
-        outcomes = {each.shard.outcome(producer, partition) for each in self._transactions}
+        outcomes = {each.shard.outcome(producer, partition) for each in self._transactions.loaded()}
         outcomes |= {
-            each.shard.outcome(producer.producer_id, partition) for each in self._versioned
+            each.shard.outcome(producer.producer_id, partition) for each in self._versioned.loaded()
         }
         for outcome in (TransactionOutcome.LISTED, TransactionOutcome.COMMIT):
             if outcome in outcomes:
@@ -62,9 +66,11 @@ async def committed_outcomes(
 
     Raises NotLeaderError where one is not in service: an answer without it would be no answer.
     """
-    return Outcomes(
-        await _committed_shards(transactions, logs), await _committed_shards(versioned, logs)
-    )
+    committed: list[Loaded[TransactionShard] | Loaded[VersionedShard]] = [
+        *await _committed_shards(transactions, logs),
+        *await _committed_shards(versioned, logs),
+    ]
+    return Outcomes(transactions, versioned, committed)
 
 
 async def _committed_shards(runtime: CoordinatorRuntime[S], logs: LogManager) -> list[Loaded[S]]:

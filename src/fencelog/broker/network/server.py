@@ -44,7 +44,9 @@ class Server:
             self._config.port,
             backlog=1024,
             reuse_address=True,
+            start_serving=False,  # it waits, and the socket must be ours before that
         )
+        await self._listener.start_serving()
         self._schedule_sweep(loop)
         host, port = self._listener.sockets[0].getsockname()[:2]
         return host, port
@@ -56,6 +58,13 @@ class Server:
             self._sweeper.cancel()
         if self._listener is not None:
             self._listener.close()
+        try:
+            await self._drain(drain_s)
+        finally:
+            for connection in list(self._connections):
+                connection.close()
+
+    async def _drain(self, drain_s: float) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + drain_s
         busy = [connection for connection in self._connections if connection.busy]
@@ -67,8 +76,6 @@ class Server:
             except TimeoutError:
                 break
             busy = [each for each in busy if each in self._connections and each.busy]
-        for connection in list(self._connections):
-            connection.close()
 
     # -- what connections ask ------------------------------------------------------------------
 

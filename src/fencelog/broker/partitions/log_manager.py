@@ -65,14 +65,19 @@ class LogManager:
         self._opened_directory = directory
 
     async def stop(self) -> None:
-        """Close everything, and mark the directory as cleanly stopped."""
+        """Close everything, and mark the directory as cleanly stopped.
+
+        Raises StorageError where it cannot be marked; everything is closed then, too.
+        """
         if self._trims:
             await asyncio.wait(list(self._trims))
         partitions = self.partitions()
-        await run_bounded([_sync(each) for each in partitions if each.is_behind])
-        await self.checkpoint()
         stops: dict[TopicPartition, CleanStop] = {}
-        await run_bounded([_close(each, stops) for each in partitions])
+        try:
+            await run_bounded([_sync(each) for each in partitions if each.is_behind])
+            await self.checkpoint()
+        finally:
+            await run_bounded([_close(each, stops) for each in partitions])
         await self._directory.close(stops)
 
     @property

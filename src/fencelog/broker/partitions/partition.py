@@ -143,13 +143,19 @@ class Partition:
     def append_markers(
         self, markers: Sequence[MarkerToWrite], *, now_ms: int
     ) -> Appended | Rejected:
-        """End transactions here, all of them or none (V6)."""
+        """End transactions here, all of them or none (V6).
+
+        Markers that all repeat stored ones append nothing; ``end_offset`` covers those (see
+        ``PartitionLog.append_markers``).
+        """
         outcome = self.log.append_markers(markers, now_ms=now_ms)
         if isinstance(outcome, Rejected):
             if self._observer is not None:
                 for marker in markers:
                     self._observer.rejected(self.name, marker.producer_id, outcome.error)
             return outcome
+        if outcome.end_offset == outcome.base_offset:
+            return outcome  # every marker repeats one that is stored
         if self.markers_appended is not None:
             self.markers_appended(markers)
         self._appended(outcome)
@@ -226,8 +232,9 @@ class Partition:
         self._advance(self._role.flushed(end_offset))
 
     def _advance(self, high_watermark: Offset) -> None:
+        before = self.log.high_watermark
         self.log.advance_high_watermark(high_watermark)
-        if self._observer is not None:
+        if self._observer is not None and self.log.high_watermark > before:
             self._observer.high_watermark_moved(self.name, self.log.high_watermark)
         self._purgatory.advance(self.log.high_watermark)
 

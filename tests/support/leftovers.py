@@ -1,0 +1,44 @@
+"""What a node leaves behind in its process."""
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from fencelog.broker.network.deadlines import Deadlines
+from tests.support.node import until
+
+
+def left() -> tuple[set[str], set[str]]:
+    """Open files with their numbers, and threads of ours."""
+    files = set()
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # the listing's own
+            files.add(f"{name} {os.readlink(f'/proc/self/fd/{name}')}")
+    threads = {each.name for each in threading.enumerate() if each.name.startswith("fencelog")}
+    return files, threads
+
+
+def timers() -> set[asyncio.TimerHandle]:
+    """What the loop is to call later, but for the timer of requests, which looks who is left."""
+    scheduled = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
+    of_requests = Deadlines._expire.__qualname__
+    return {
+        each
+        for each in scheduled
+        if not each.cancelled() and each._callback.__qualname__ != of_requests
+    }
+
+
+@asynccontextmanager
+async def nothing_left() -> AsyncIterator[None]:
+    """What runs inside leaves no task and no timer, and keeps no file open and no thread."""
+    before = left()
+    tasks = asyncio.all_tasks()
+    due = timers()
+    yield
+    assert asyncio.all_tasks() == tasks
+    assert not timers() - due
+    await until(lambda: left()[1] <= before[1], "threads that have nothing to do end")
+    assert left()[0] == before[0]
