@@ -65,7 +65,7 @@ def judge(workload: str, folder: Path) -> Checked:
     problems = [str(each) for each in verdict.problems]
     if verdict.outcome == "nothing-checked":
         problems.append("nothing was checked")
-    problems += WORKLOADS[workload]().judge(events)
+    problems += WORKLOADS[workload]().check(events)
     if problems:
         with (folder / HISTORY).open("w", encoding="utf-8") as file:
             file.writelines(json.dumps(event, separators=(",", ":")) + "\n" for event in events)

@@ -31,7 +31,7 @@ REGRESSIONS: dict[str, dict[str, object]] = {
         "span_s": 1.268,
     },
     # A start lost a coordinator to its disk while markers were written, and took the transactions
-    # that this one had decided for some that nobody lists: a committed version was aborted.
+    # that this one had decided for some that no coordinator lists: a committed version was aborted.
     "coordinator_lost_in_a_start": {
         "seed": 59,
         "workload": "versioned",

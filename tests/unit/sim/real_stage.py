@@ -53,7 +53,7 @@ def play(
 ) -> list[Event]:
     """Return the history of so many operations of each client, over so many lives, and the end.
 
-    ``on_event`` is told how many events there are.
+    ``on_event`` is called with the number of events.
     """
     events: list[Event] = []
 

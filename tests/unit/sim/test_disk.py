@@ -1,4 +1,4 @@
-"""The simulated disk under kills, faults and delays, and with an end of its room."""
+"""The simulated disk under kills, faults and delays, and when it is full."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 
 def steer(disk: SimDisk, verb: str, verdict: Halt | Fault) -> None:
-    """Let this befall every operation of a kind."""
+    """Inject this at every operation of a kind."""
     disk.gate = lambda asked, _path, _size: verdict if asked == verb else None
 
 
