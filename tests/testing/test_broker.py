@@ -136,12 +136,17 @@ def test_what_a_broker_does_after_its_kill_is_refused_in_words(tmp_path: Path) -
 
 def test_a_directory_that_cannot_be_used_says_so_and_leaves_no_thread(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("a file")
-    before = threading.active_count()
+    before = set(threading.enumerate())
     broker = LocalBroker(tmp_path / "data")
     with pytest.raises(FencelogError, match="data"):
         broker.start()
     broker.close()
-    assert threading.active_count() == before
+
+    def none_left() -> bool:
+        new = set(threading.enumerate()) - before
+        return not any(thread.name.startswith("fencelog-") for thread in new)
+
+    wait_until(none_left, what="the end of the broker's threads")
 
 
 def test_what_is_decided_is_settled_once_its_markers_are_in_the_log(
