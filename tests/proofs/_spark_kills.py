@@ -8,7 +8,6 @@ the input up to the end that the checkpoint has for the last decided batch, each
 import json
 import os
 import random
-import signal
 import subprocess
 import threading
 import time
@@ -18,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
+import psutil
+
 from tests.proofs._judge import read_all
 from tests.support.broker import BrokerProcess
 from tests.support.hangs import hanging
@@ -25,7 +26,6 @@ from tests.support.spark.driver_process import PYTHONPATH, DriverProcess
 from tests.support.spark.faults import Announced, Fault, plan
 from tests.support.waiting import wait_until
 
-"""The tests' data source and this checkout's product, for workers too."""
 SOURCE, SINK = "source", "sink"
 PARTITIONS = 2
 BATCH_RECORDS = 100
@@ -222,7 +222,7 @@ class Run:
                 self._broker.restart()
             case "executor":
                 # The worker's parent is the daemon, and that one's is the executor's JVM.
-                os.kill(_parent(facts["parent"]), signal.SIGKILL)
+                psutil.Process(facts["parent"]).parent().kill()
             case _:
                 assert kill.target == "worker", kill  # it has killed itself
 
@@ -342,12 +342,6 @@ def _fault(batch: int, kill: Kill) -> Fault | None:
         partition=0 if kill.point in POINTS[:2] else None,
         attempt=0 if kill.point in POINTS[:2] else None,
     )
-
-
-def _parent(pid: int) -> int:
-    status = Path(f"/proc/{pid}/status").read_text()
-    (line,) = (each for each in status.splitlines() if each.startswith("PPid:"))
-    return int(line.split()[1])
 
 
 def run(

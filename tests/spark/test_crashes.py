@@ -1,11 +1,10 @@
 """Kills at chosen places: whatever dies, each input record is in the output exactly once."""
 
-import os
-import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.spark.cluster import StandaloneCluster
@@ -131,7 +130,7 @@ def test_a_killed_executor_changes_nothing(
     )
     daemon = announced.wait("executor")["parent"]
     # The workers' daemon is the child of the executor's JVM.
-    os.kill(_parent(daemon), signal.SIGKILL)
+    psutil.Process(daemon).parent().kill()
     assert driver.end(END_S) == 0, driver.stderr
     assert log.values(sink) == RECORDS, doubled(log.values(sink))
 
@@ -162,9 +161,3 @@ def test_a_speculated_copy_of_a_task_doubles_nothing(
         assert announced.wait("copy")["attempt"] == 1
         assert driver.end(END_S) == 0, driver.stderr
     assert log.values(sink) == RECORDS, doubled(log.values(sink))
-
-
-def _parent(pid: int) -> int:
-    status = Path(f"/proc/{pid}/status").read_text()
-    (line,) = (each for each in status.splitlines() if each.startswith("PPid:"))
-    return int(line.split()[1])
