@@ -111,7 +111,7 @@ def test_a_member_begins_where_its_group_has_committed_and_seeks_where_it_likes(
     assert [(each.partition, each.offset) for each in came] == [(1, 4)]
 
 
-def test_a_static_member_restarts_and_nobody_has_to_move(
+def test_a_static_member_restarts_without_a_rebalance(
     make: Make, client: str, group_broker: BrokerProcess
 ) -> None:
     one, other = make(client, instance="one"), make(client, instance="other")

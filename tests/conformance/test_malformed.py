@@ -94,7 +94,7 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0(
     assert 18 in [key for key, _, _ in keys]
 
 
-def test_a_client_that_sends_nothing_whole_disturbs_nobody(
+def test_a_client_with_incomplete_frames_disturbs_no_other(
     shared_broker: BrokerProcess, topic: str
 ) -> None:
     place = (shared_broker.host, shared_broker.port)

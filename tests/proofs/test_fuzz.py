@@ -152,9 +152,7 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     return counter
 
 
-def test_a_request_that_names_much_takes_a_turn_of_the_loop_for_every_few_things(
-    tmp_path: Path, turns: Iterator[int]
-) -> None:
+def test_a_long_request_is_handled_in_time_slices(tmp_path: Path, turns: Iterator[int]) -> None:
     async def scenario() -> dict[str, int]:
         taken: dict[str, int] = {}
         config = BrokerConfig(data_dir=str(tmp_path), port=0, durability="os")

@@ -18,7 +18,7 @@ from tests.support.found import look_for
 @pytest.mark.slow
 @pytest.mark.conformance
 @pytest.mark.parametrize(("durability", "kills"), [("os", 3), ("fsync", 2)])
-def test_a_broker_killed_again_and_again_loses_doubles_and_moves_nothing(
+def test_a_repeatedly_killed_broker_loses_duplicates_and_moves_nothing(
     durability: str, kills: int, tmp_path: Path
 ) -> None:  # D1, E4, E13, E15
     seed = random.randrange(10**6)

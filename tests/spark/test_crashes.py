@@ -77,7 +77,7 @@ def doubled(values: list[str]) -> dict[str, int]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_no_death_of_a_driver_or_task_loses_or_doubles_a_record(
+def test_no_kill_of_a_driver_or_task_loses_or_duplicates_a_record(
     log: Log, topics: tuple[str, str], start: Start, announced: Announced
 ) -> None:  # S2, S3, S4, S5
     _, sink = topics
@@ -137,7 +137,7 @@ def test_a_killed_executor_changes_nothing(
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_speculated_copy_of_a_task_doubles_nothing(
+def test_a_speculated_copy_of_a_task_duplicates_nothing(
     log: Log, topics: tuple[str, str], start: Start, announced: Announced, tmp_path: Path
 ) -> None:  # S4, S7
     _, sink = topics

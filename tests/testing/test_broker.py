@@ -72,7 +72,7 @@ def test_a_kill_breaks_every_connection_and_refuses_new_ones(fencelog_broker: Lo
         socket.create_connection(address_of(fencelog_broker), DEADLINE_S)
 
 
-def test_while_it_is_dead_nobody_else_gets_its_port(fencelog_broker: LocalBroker) -> None:
+def test_while_it_is_killed_no_other_process_gets_its_port(fencelog_broker: LocalBroker) -> None:
     fencelog_broker.kill()
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
         other.bind(address_of(fencelog_broker))
@@ -102,7 +102,7 @@ def test_a_kill_keeps_what_was_not_sent_from_a_slow_reader(fencelog_broker: Loca
     assert got < many * answer_bytes
 
 
-def test_lives_leave_neither_threads_nor_descriptors_behind(
+def test_restarts_leave_neither_threads_nor_descriptors(
     tmp_path: Path, fresh_name: Callable[[str], str]
 ) -> None:
     def one_life() -> tuple[int, int]:
@@ -228,7 +228,7 @@ def test_a_member_that_is_expired_commits_nothing_more(  # E8
         fencelog_broker.expire_member("shop", "nobody")
 
 
-def test_nobody_is_fenced_by_a_name_that_was_never_used(fencelog_broker: LocalBroker) -> None:
+def test_an_unknown_transactional_id_fences_no_producer(fencelog_broker: LocalBroker) -> None:
     with pytest.raises(RequestError, match="TRANSACTIONAL_ID_NOT_FOUND"):
         fencelog_broker.fence("nobody")
     with pytest.raises(FencelogError, match="nobody has no open transaction"):
@@ -295,7 +295,9 @@ def test_misuse_is_named(
         misuse(fencelog_broker)
 
 
-def test_a_hold_that_nothing_meets_tells_what_it_waited_for(fencelog_broker: LocalBroker) -> None:
+def test_a_hold_that_no_request_meets_names_what_it_waited_for(
+    fencelog_broker: LocalBroker,
+) -> None:
     with (
         fencelog_broker.hold("EndTxn") as held,
         pytest.raises(TimeoutError, match="0 of 1 EndTxn"),

@@ -67,7 +67,7 @@ async def test_a_producer_id_that_cannot_be_reserved_is_refused(
         assert answer.error_code == ErrorCode.NONE
 
 
-async def test_a_request_that_names_thousands_lets_others_have_their_turn(world: World) -> None:
+async def test_a_request_with_thousands_of_names_yields_to_other_connections(world: World) -> None:
     async with world.node() as node, Peer.of(node) as greedy, Peer.of(node) as modest:
         await modest.create_topic("t")
         asked = hot.FetchTopic("t", None, [hot.FetchPartition(0, -1, 0, -1, 1)] * 20_000)

@@ -221,7 +221,7 @@ def test_generations_only_rise_and_a_fenced_member_never_commits(  # E8, E15
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(steps, max_size=25))
-def test_every_request_is_answered_once_and_a_group_of_the_silent_ends_empty(
+def test_every_request_is_answered_once_and_a_group_without_heartbeats_ends_empty(
     script: list[tuple[str, int]],
 ) -> None:
     world = play(script)

@@ -56,7 +56,7 @@ def written_by_app(files: Files) -> None:
         files.append(DATA, data(producer_id, txn=True))
 
 
-def test_what_a_sound_broker_writes_is_not_complained_of() -> None:
+def test_a_correct_broker_has_no_violations() -> None:
     files = Files()
     files.append(DATA, data(), data(3, 0, SEQUENCE_MODULUS - 2, count=3), data(3, 0, 1))  # E1
     files.append(DATA, data(3, 4, 0))  # E6
@@ -77,7 +77,7 @@ def test_what_a_sound_broker_writes_is_not_complained_of() -> None:
     assert [tuple(each)[1:] for each in files.log().ledger.aborted] == [(6, 8), (9, 10)]
 
 
-def test_what_a_sound_versioned_transaction_writes_is_not_complained_of() -> None:
+def test_a_correct_versioned_transaction_has_no_violations() -> None:
     files = Files()
     written_by_app(files)
     done = app(Phase.COMMITTING, committing=[1], last_version=0)
@@ -384,7 +384,7 @@ def test_a_write_that_fails_between_two_markers_does_not_part_them() -> None:  #
     assert files.said == ""
 
 
-def test_a_crash_may_take_what_was_not_promised() -> None:  # E15
+def test_a_crash_may_lose_what_was_not_promised() -> None:  # E15
     files = Files()
     files.append(DATA, data(3, 0, 0))
     files.append(DATA, data(3, 0, 1))
@@ -397,7 +397,7 @@ def test_a_crash_may_take_what_was_not_promised() -> None:  # E15
     assert files.said == ""
 
 
-def test_a_crash_may_not_take_what_was_promised() -> None:  # D1
+def test_a_crash_may_not_lose_what_was_promised() -> None:  # D1
     files = Files()
     files.append(DATA, data())
     files.append(DATA, data())
@@ -414,7 +414,7 @@ def test_a_recovery_may_not_change_what_it_keeps() -> None:  # E15
     assert "after a crash 146 bytes in file 0, of which only 73 are as they were" in files.said
 
 
-def test_what_a_crash_took_from_a_coordinator_is_known_no_more() -> None:  # E16
+def test_records_that_a_coordinator_lost_in_a_crash_are_forgotten() -> None:  # E16
     files = Files()
     opened(files)
     size = len(next(iter(files.files.values())))
@@ -425,7 +425,7 @@ def test_what_a_crash_took_from_a_coordinator_is_known_no_more() -> None:  # E16
     assert "a transaction of t, which is Ongoing" in files.said
 
 
-def test_bytes_that_follow_a_start_are_told_from_those_that_it_found() -> None:
+def test_bytes_appended_after_a_start_are_distinguished_from_earlier_ones() -> None:
     files = Files()
     files.append(DATA, data(3, 0, 0))
     files.log().promised = 1

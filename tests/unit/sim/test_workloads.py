@@ -159,7 +159,7 @@ def refusing_nothing(
 @pytest.mark.parametrize(
     "code", [ErrorCode.VERSION_CONFLICT, ErrorCode.RUN_FENCED, ErrorCode.TRANSACTION_ABORTED]
 )
-def test_a_driver_does_not_live_with_a_commit_that_had_to_be_refused(  # V1, V2, V3
+def test_a_driver_fails_on_a_commit_that_had_to_be_refused(  # V1, V2, V3
     code: ErrorCode, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Transactions, "commit", refusing_nothing(code)(Transactions.commit))
@@ -238,7 +238,7 @@ def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["queue", "bank"])
-def test_a_client_that_is_told_of_a_gap_it_did_not_make_is_named(name: str) -> None:  # E5
+def test_a_sequence_gap_error_without_a_gap_is_reported(name: str) -> None:  # E5
     told = failure(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "produce to t-0")
     events: list[Event] = [
         {"type": "indeterminate", "process": "w1", "error": named(told), "steps": []},

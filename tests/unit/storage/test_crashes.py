@@ -133,7 +133,9 @@ async def perform(machine: Machine, actions: list[tuple[str, int]], *, stops: bo
 
 @given(lives=lives_ended_by(KILL, Loss.ALL, Loss.TORN, Loss.NONE))
 @settings(max_examples=100, deadline=None)
-def test_any_lives_on_one_disk_keep_a_prefix_with_all_that_was_acknowledged(lives) -> None:  # E15
+def test_any_restarts_on_one_disk_keep_a_prefix_with_all_that_was_acknowledged(
+    lives,
+) -> None:  # E15
     disk, history = SimDisk(), History("fsync")
     for actions, end, seed, cut, fault in lives:
         live(disk, history, lambda m: perform(m, actions, stops=end is None), cut, fault)  # noqa: B023
