@@ -42,7 +42,7 @@ def kcat(program: str, clients_broker: BrokerProcess) -> Kcat:
 
 
 def _features(program: str) -> list[str]:
-    """What librdkafka was built with, as kcat tells."""
+    """What librdkafka was built with, as kcat says."""
     told = subprocess.run([program, "-V"], capture_output=True, text=True, check=True).stdout
     return told.partition("builtin.features=")[2].partition(")")[0].split(",")
 

@@ -57,7 +57,7 @@ def events_of(folder: Path) -> list[Event]:
     return events
 
 
-def judge(workload: str, folder: Path) -> Checked:
+def check_chapter(workload: str, folder: Path) -> Checked:
     """Check a chapter's history and ask the workload."""
     began = time.monotonic()
     events = events_of(folder)
@@ -101,5 +101,5 @@ class Check:
 if __name__ == "__main__":
     # Millions of small lists that all live to the end: the collector would only walk them.
     gc.disable()
-    checked = judge(sys.argv[1], Path(sys.argv[2]))
+    checked = check_chapter(sys.argv[1], Path(sys.argv[2]))
     (Path(sys.argv[2]) / VERDICT).write_text(json.dumps(vars(checked)), encoding="utf-8")

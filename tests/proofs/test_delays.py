@@ -66,8 +66,8 @@ def test_the_proof_fails_without_the_fences_against_delayed_requests(tmp_path: P
     fault = load("connections-have-no-age")
     (argument,) = fault.arguments("delays")
     environment = {"PYTHONPATH": str(copy_source(fault, tmp_path))}
-    told, without = uvloop.run(play_faulty(environment, kind_named(argument), 1, SLICE))
-    assert told
+    problems, without = uvloop.run(play_faulty(environment, kind_named(argument), 1, SLICE))
+    assert problems
     assert without == []
 
 

@@ -1,4 +1,4 @@
-"""A slice of ``./dev prove fuzz``, and that its judges see what they are there to see."""
+"""A slice of ``./dev prove fuzz``, and that its checks find what they must."""
 
 import asyncio
 import struct
@@ -139,7 +139,7 @@ def test_decoding_takes_no_more_than_the_items_of_a_request_do() -> None:
 
 @pytest.fixture
 def turns(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Counts the turns of asyncio's loop from here on."""
+    """Counts the iterations of asyncio's loop from here on."""
     counter = count()
     base = asyncio.base_events.BaseEventLoop
     inner = base._run_once  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Kills at chosen places: whatever dies, each input record is in the output exactly once."""
+"""Kills at chosen places: after each, each input record is in the output exactly once."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -93,7 +93,7 @@ def test_no_kill_of_a_driver_or_task_loses_or_duplicates_a_record(
     second.kill()
     assert len(log.values(sink)) == committed_by_zombie == 100
 
-    # A third one dies when batch 1 is decided and Spark has not noted it.
+    # A third one is killed when batch 1 is decided and Spark has not noted it.
     third = start(Fault(name="decided", point="committed", batch=1))
     announced.wait("decided")
     third.kill()
@@ -143,7 +143,7 @@ def test_a_speculated_copy_of_a_task_duplicates_nothing(
     _, sink = topics
     with StandaloneCluster(tmp_path / "cluster") as cluster:
         driver = start(
-            # A task that has written everything stands still until a copy of it has won.
+            # A task that has written everything waits until a copy of it has won.
             Fault(name="straggler", point="written", batch=1, partition=0, attempt=0),
             Fault(name="copy", point="written", batch=1, partition=0, attempt=1, action="pass"),
             master=cluster.master,

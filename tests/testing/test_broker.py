@@ -64,7 +64,7 @@ def test_a_kill_leaves_the_files_as_they_are_and_no_mark_of_a_clean_stop(
 def test_a_kill_breaks_every_connection_and_refuses_new_ones(fencelog_broker: LocalBroker) -> None:
     with socket.create_connection(address_of(fencelog_broker), DEADLINE_S) as silent:
         with Client(fencelog_broker.bootstrap) as client:
-            client.topics()  # accepted behind the silent one
+            client.topics()  # accepted after the one that sends nothing
         fencelog_broker.kill()
         with contextlib.suppress(ConnectionResetError):
             assert silent.recv(1) == b""
@@ -93,7 +93,7 @@ def test_a_kill_keeps_what_was_not_sent_from_a_slow_reader(fencelog_broker: Loca
         slow.recv(answer_bytes - 4, socket.MSG_WAITALL)
         slow.sendall(API_VERSIONS_V0 * many)
         for _ in range(10):
-            fencelog_broker.records("orders")  # the broker reads from both in turns
+            fencelog_broker.records("orders")  # the broker reads from both alternately
         fencelog_broker.kill()
         got = 0
         with contextlib.suppress(ConnectionResetError):

@@ -17,7 +17,7 @@ DEADLINE_S = 20.0
 
 @pytest.fixture(params=list(CLIENTS))
 def client(request: pytest.FixtureRequest) -> StockClient:
-    """Each of the three client libraries in turn."""
+    """Each of the three client libraries."""
     return CLIENTS[request.param]
 
 

@@ -1,4 +1,4 @@
-"""Limits at the door: what one client does never disturbs another."""
+"""Limits of connections and requests: no client disturbs another."""
 
 import asyncio
 import logging

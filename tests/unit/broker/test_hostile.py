@@ -1,4 +1,4 @@
-"""Requests that no good client sends: each gets a typed error or is closed, and hurts nobody."""
+"""Requests that no good client sends: a typed error or a closed connection, and no harm to others."""
 
 import asyncio
 import gc
@@ -157,7 +157,7 @@ def test_a_connection_that_ends_before_its_request_begins_leaves_nothing_behind(
             data = b"".join(bytes(part) for part in request)
             connection.get_buffer(-1)[: len(data)] = data
             connection.buffer_updated(len(data))
-            # The end is noticed in the same turn of the loop, as a reset behind a request may be.
+            # The end is noticed in the same iteration, as a reset behind a request may be.
             connection.connection_lost(None)
             await asyncio.sleep(0)
 

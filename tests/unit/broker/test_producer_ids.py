@@ -1,4 +1,4 @@
-"""Producer ids: unique for ever, whatever is lost."""
+"""Producer ids are unique, also after a loss of data."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Long requests: their work is done in turns, and what no client sends is refused at the door."""
+"""Long requests run in time slices; a request that no client sends is refused before its work."""
 
 import asyncio
 import warnings

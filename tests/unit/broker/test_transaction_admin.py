@@ -1,4 +1,4 @@
-"""What operators are told of transactions: whole lists, filters, and who has which partition."""
+"""Transaction requests of operators: whole lists, filters, and the producers of a partition."""
 
 import asyncio
 

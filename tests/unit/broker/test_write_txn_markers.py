@@ -1,4 +1,4 @@
-"""WriteTxnMarkers through a whole node: it ends what hangs, and harms nothing that is alive."""
+"""WriteTxnMarkers through a whole node: it ends hanging transactions and no others."""
 
 import pytest
 

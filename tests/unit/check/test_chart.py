@@ -22,7 +22,7 @@ def texts(root: ElementTree.Element) -> list[str]:
 
 
 def outlined(root: ElementTree.Element) -> list[str]:
-    """What hovering over the operations of the counterexample tells."""
+    """The tooltips of the operations of the counterexample."""
     return [
         title.text or ""
         for rect in root.iter(f"{SVG}rect")

@@ -161,7 +161,7 @@ def test_a_send_that_skips_is_allowed() -> None:
     h.ok("w", send("x", "a", 1), send("x", "c"))
     h.unknown("v", send("x", "b"))
     h.ok("r", poll(x=[(2, "b"), (3, "c")]))
-    # Jepsen's case also holds a lost write: nobody read a, and somebody read on.
+    # Jepsen's case also holds a lost write: no client read a, and one read on.
     assert h.verdict().found == {"lost-write": 1, "int-send-skip": 1}
 
 

@@ -1,4 +1,4 @@
-"""Lost, torn, doubled, aborted and phantom records: each alone, and its clean neighbour."""
+"""Lost, torn, duplicate, aborted and phantom records: each alone, and a similar clean case."""
 
 from tests.unit.check.writing import Written, poll, send, who
 

@@ -81,7 +81,7 @@ def test_a_gap_that_the_broker_sees_behind_a_batch_in_flight_is_asked_about_agai
 
 
 async def enqueue_at_once(producer, count: int) -> None:
-    """Queue batches in one turn of the loop, so that they are in flight together."""
+    """Queue batches in one iteration of the loop, so that they are in flight together."""
     batches = []
     for number in range(count):
         producer._buffer.add("t", 1, None, b"%d" % number, None, (), None)

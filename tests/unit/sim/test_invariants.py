@@ -346,7 +346,7 @@ def test_a_list_of_aborted_transactions_that_is_one_short_is_noticed() -> None: 
 def test_a_group_that_goes_back_by_itself_is_noticed() -> None:
     async def main(rig: Rig) -> None:
         await rig.commit_offset(5)
-        rig.node.broker.observer = None  # so that no request tells of the next one
+        rig.node.broker.observer = None  # so that no request waits for the next one
         await rig.commit_offset(4)
 
     assert "group g goes from 5 back to 4 on orders-0, and no client asked" in Rig().run(main)

@@ -1,4 +1,4 @@
-"""uv obeys what the machine tells pip, and needs no cache directory of the user's."""
+"""uv obeys the machine's settings of pip, and needs no cache directory of the user's."""
 
 import os
 import subprocess
