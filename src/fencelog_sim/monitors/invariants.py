@@ -36,7 +36,7 @@ NO_PARTITION = TopicPartition("producer-ids", 0)
 Offsets: TypeAlias = tuple[int, int, int, int]
 """Log start, last stable offset, high watermark, end."""
 Runtime: TypeAlias = CoordinatorRuntime[Any]
-Told: TypeAlias = tuple[int, str, Mapping[TopicPartition, Kept]]
+OffsetResponse: TypeAlias = tuple[int, str, Mapping[TopicPartition, Kept]]
 """The end of the log when somebody asked, the group, its offsets."""
 
 
@@ -73,7 +73,7 @@ class Monitor(Watcher):
         self._round: list[_Watched] = []
         self._touched: dict[Partition, None] = {}
         self._shards: dict[tuple[str, int], ShardReplay] = {}
-        self._offset_responses: dict[Partition, list[Told]] = {}
+        self._offset_responses: dict[Partition, list[OffsetResponse]] = {}
         """Offset responses that are about to be sent to groups, by the log that has the offsets."""
         self._replays: dict[TopicPartition, LogReplay] = {}
         self._ids: set[int] = set()

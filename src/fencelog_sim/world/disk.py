@@ -140,11 +140,11 @@ class SimDisk(Device):
         self.open_files = 0
         self.operations = operations
         self.wrote: Callable[[str, int, bytes], None] | None = None
-        """Told path, position and bytes of each append, in the step in which they are there."""
+        """Called with path, position and bytes of each append, in the same step."""
         self.renamed: Callable[[str], None] | None = None
-        """Told the new name of each file that was renamed, in the same way."""
+        """Called with the new name of each file that was renamed, in the same way."""
         self.removed: Callable[[str], None] | None = None
-        """Told the name of each file that was removed, in the same way."""
+        """Called with the name of each file that was removed, in the same way."""
 
     @property
     def free_bytes(self) -> int | None:

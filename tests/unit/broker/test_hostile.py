@@ -1,4 +1,4 @@
-"""Requests that no good client sends: a typed error or a closed connection, and no harm to others."""
+"""Requests that no good client sends: a typed error or a closed connection; others go on."""
 
 import asyncio
 import gc
