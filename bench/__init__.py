@@ -1,1 +1,1 @@
-"""The figures: one script per question, each answer beside a ceiling of the same run."""
+"""Benchmarks: one script per question, each figure beside a ceiling of the same run."""

@@ -29,7 +29,7 @@ class Transport:
     """Takes replies."""
 
     def __init__(self) -> None:
-        """Nobody waits."""
+        """Nothing waits for it."""
         self.written: asyncio.Future[None] | None = None
 
     def write(self, _data: bytes) -> None:

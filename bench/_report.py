@@ -1,4 +1,4 @@
-"""What a script found: a table on the terminal, and the same as markdown in ``bench/results``."""
+"""The result of a script: a table on the terminal, and as markdown in ``bench/results``."""
 
 import os
 import platform
@@ -38,7 +38,7 @@ class Figure:
 
 
 def show(value: float) -> str:
-    """Return a number with as many digits as one wants to read."""
+    """Return a number with few digits."""
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     if abs(value) >= 100:

@@ -1,6 +1,6 @@
 """Brokers for ceilings, run as ``python -m bench._rigs KIND DIRECTORY HOST:PORT``.
 
-``discard``: our node on a disk that forgets what is written to segment files.
+``discard``: our node on a disk that drops what is written to segment files.
 ``counting``: our node in fsync mode on the real disk; at SIGUSR1 it says how many syncs it made.
 ``receiver``: no broker at all. It takes frames in as ours does and answers produce requests with
 success, unread and unstored: what the network, the event loop and the client allow.
@@ -96,7 +96,7 @@ class CountingDisk(FileDisk):
 
 
 async def serve_node(disk: FileDisk, config: BrokerConfig, stop: asyncio.Event) -> None:
-    """Run our node on this disk until told to stop."""
+    """Run our node on this disk until it is stopped."""
     metadata = await SqliteMetadata.open(Path(config.data_dir) / "metadata.sqlite")
     node = Node(
         config, Ports(disk=disk, metadata=metadata, clock=SystemClock(), random=SystemRandom())

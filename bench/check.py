@@ -75,11 +75,11 @@ class Made:
             for key in sorted({str(step[1]) for step in steps}):
                 self._ends[key] += 1  # the marker
             if fate < ABORTED:
-                how, told = "failed", steps
+                how, events = "failed", steps
             else:
                 how = "indeterminate" if fate < ABORTED + LOST else "ok"
-                told = done[writer] if how == "ok" else steps
-            yield {"type": how, **who, "time": self._time(), "steps": told}
+                events = done[writer] if how == "ok" else steps
+            yield {"type": how, **who, "time": self._time(), "steps": events}
 
     def read(self, reader: str) -> Iterator[dict[str, object]]:
         """Polls of a reader up to the end of every key."""
@@ -99,8 +99,8 @@ class Made:
     def end(self) -> dict[str, object]:
         """Where the partitions end."""
         names = ("last_stable", "high_watermark", "log_end")
-        told = {key: dict.fromkeys(names, end) for key, end in self._ends.items()}
-        return {"type": "end", "time": self._time(), "partitions": told}
+        ends = {key: dict.fromkeys(names, end) for key, end in self._ends.items()}
+        return {"type": "end", "time": self._time(), "partitions": ends}
 
 
 def history(sends: int, seed: int) -> Iterator[dict[str, object]]:

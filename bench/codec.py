@@ -113,7 +113,7 @@ def measure(count: int, rounds: int) -> list[Measured]:
 
 
 def main() -> None:
-    """Measure, and hold the plain paths against the goal."""
+    """Measure, and compare the plain paths with the goal."""
     report = Report("codec", "record batches to Arrow and back", METHOD)
     ceiling, *found = measure(36_000, sized(40, 3))
     for each in found:

@@ -20,7 +20,7 @@ SETTINGS = {"batch.size": 1_000_000, "batch.num.messages": 1_000_000, "linger.ms
 CHUNK_BYTES = 1 << 20
 METHOD = (
     "confluent-kafka reads 1 KiB records of one partition at read_committed, in 1 MB batches out "
-    "of the page cache; in turns with a client that reads the same segment file's bytes over a "
+    "of the page cache; alternating with a client that reads the same segment file's bytes over a "
     "plain socket from a process that does nothing but pread and send them. Medians. CPU is the "
     "broker process's, from /proc."
 )
@@ -89,7 +89,7 @@ def receive(port: int) -> tuple[float, int]:
 
 
 def main() -> None:
-    """Read in turns."""
+    """Read in alternating rounds."""
     report = Report("consume", "a stock client reads", METHOD)
     rounds, count = sized(5, 1), sized(400_000, 20_000)
     speeds: list[float] = []
@@ -105,10 +105,10 @@ def main() -> None:
         sender.start()
         port = ports.get(timeout=DEADLINE_S)
         reader = Reader(broker.address)
-        for turn in range(rounds + 1):  # the first one warms up
+        for number in range(rounds + 1):  # the first one warms up
             before = cpu_s(broker.pid)
             seconds = reader.read(count)
-            if turn:
+            if number:
                 costs.append(cpu_s(broker.pid) - before)
                 speeds.append(count / seconds)
                 took, size = receive(port)

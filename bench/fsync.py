@@ -20,7 +20,7 @@ PRODUCERS = 32
 CHUNK = 250
 METHOD = (
     "32 confluent-kafka producers (idempotent, acks=all, settings as they come) write 1 KiB "
-    "records into one partition; in turns in `fsync` mode, in `os` mode, and `dd oflag=dsync` "
+    "records into one partition; alternating in `fsync` mode, in `os` mode, and `dd oflag=dsync` "
     "writing as many bytes in writes of the size that the broker's syncs had. Medians."
 )
 
@@ -62,7 +62,7 @@ def dd(place: Path, write_bytes: int, total_bytes: int) -> float:
 
 
 def main() -> None:
-    """Write in turns."""
+    """Write in alternating rounds."""
     report = Report("fsync", "32 producers that wait for stable storage", METHOD)
     rounds, count = sized(9, 2), sized(1_000, CHUNK)
     speeds: dict[str, list[float]] = {"fsync": [], "os": [], "dd": []}

@@ -82,10 +82,10 @@ METHOD = (
     f"One broker process (`os` durability) with {PARTITIONS:,} partitions in {TOPICS} topics, a "
     f"record in each; {GROUPS:,} groups with a member and {OFFSETS_A_GROUP} offsets each; "
     f"{CONNECTIONS:,} connections that say nothing; then twice and four times as many of all. "
-    f"Requests are single ones over one connection, {ASKED:,} of each kind in turns, round all "
+    f"Requests are single ones over one connection, {ASKED:,} of each kind, over all "
     "partitions and groups, while everything is open. Starts are from the exec to the line that "
     "says where the broker listens, after a clean stop and after `kill -9` with all partitions "
-    "written to since. CPU of a request is the median of ten blocks of them. What is held against "
+    "written to since. CPU of a request is the median of ten blocks of them. What is compared with "
     "a bound is CPU time of the broker (/proc) and memory, "
     "which other load on the machine does not change; wall times stand beside them. What grows "
     "with the load may at x4 be four times what it was at x1, a request what it was; a quarter "
@@ -147,7 +147,7 @@ class Kind:
     unit: str
     grows: bool
     """Whether it may grow in proportion; else it may not grow at all."""
-    judged: bool = True
+    checked: bool = True
 
 
 @dataclass
@@ -159,10 +159,10 @@ class Grown:
     figures: dict[str, tuple[float, Kind]] = field(default_factory=dict)
 
     def note(
-        self, name: str, value: float, unit: str = "ms", *, grows: bool = True, judged: bool = True
+        self, name: str, value: float, unit: str = "ms", *, grows: bool = True, checked: bool = True
     ) -> None:
         """Keep a figure."""
-        self.figures[name] = (value, Kind(unit, grows, judged))
+        self.figures[name] = (value, Kind(unit, grows, checked))
 
 
 class Spent:
@@ -339,7 +339,7 @@ def _time(
 
     grown.note(f"{name}: CPU of a request", cpu_ms_of_one(broker, count, timed_ask), grows=grows)
     for what, share in (("median", 0.5), ("99 %", 0.99)):
-        grown.note(f"{name}: {what}", percentile(latencies, share), grows=grows, judged=False)
+        grown.note(f"{name}: {what}", percentile(latencies, share), grows=grows, checked=False)
 
 
 def start(broker: BrokerProcess, name: str, grown: Grown) -> None:
@@ -347,7 +347,7 @@ def start(broker: BrokerProcess, name: str, grown: Grown) -> None:
     began = time.perf_counter()
     broker.start()
     grown.note(f"{name}: CPU", 1e3 * cpu_s(broker.pid))
-    grown.note(name, 1e3 * (time.perf_counter() - began), judged=False)
+    grown.note(name, 1e3 * (time.perf_counter() - began), checked=False)
 
 
 def grow(place: Path, factor: int, files: int) -> Grown:
@@ -362,7 +362,7 @@ def grow(place: Path, factor: int, files: int) -> Grown:
         fill(broker, factor, grown)
         began = time.perf_counter()
         assert broker.terminate() == 0, broker.stderr
-        grown.note("clean stop", 1e3 * (time.perf_counter() - began), judged=False)
+        grown.note("clean stop", 1e3 * (time.perf_counter() - began), checked=False)
         start(broker, "start after a clean stop", grown)
         asker = Asker(broker)
         touch_all(asker, factor)
@@ -384,7 +384,7 @@ def fill(broker: BrokerProcess, factor: int, grown: Grown) -> None:
         with Spent(broker) as spent:
             make()
         grown.note(f"making {name}: CPU", spent.cpu_ms)
-        grown.note(f"making {name}", spent.wall_ms, judged=False)
+        grown.note(f"making {name}", spent.wall_ms, checked=False)
         grown.note(f"memory of {name}", resident_mib(broker.pid) - before, "MiB")
     wait_until_idle(broker)
     before = resident_mib(broker.pid)
@@ -407,7 +407,7 @@ def fill(broker: BrokerProcess, factor: int, grown: Grown) -> None:
 
 
 def main() -> None:
-    """Measure each size in turn."""
+    """Measure each size."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = FILES_MAX if hard == resource.RLIM_INFINITY else min(FILES_MAX, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
@@ -423,20 +423,20 @@ def main() -> None:
         values = [sizes[factor].figures[name][0] for factor in FACTORS]
         cells = [f"{show(value)} {kind.unit}" for value in values]
         rows.append(f"| {name} | {' | '.join(cells)} | {values[-1] / max(first, 1e-9):.2f} |")
-        if kind.judged:
+        if kind.checked:
             share = most.connections / least.connections if "connections" in name else FACTORS[-1]
-            _judge(report, name, values[-1], first * (share if kind.grows else 1), kind)
+            _check(report, name, values[-1], first * (share if kind.grows else 1), kind)
     report.note("\n".join(rows))
     if most.connections < CONNECTIONS * FACTORS[-1]:
         report.note(
             f"A process may open {files:,} files here, and the broker gives three quarters of them "
             f"to connections: at x{FACTORS[-1]} there were {most.connections:,}, not "
-            f"{CONNECTIONS * FACTORS[-1]:,}, and their figures are held against that."
+            f"{CONNECTIONS * FACTORS[-1]:,}, and their figures are compared with that."
         )
     report.finish()
 
 
-def _judge(report: Report, name: str, value: float, bound: float, kind: Kind) -> None:
+def _check(report: Report, name: str, value: float, bound: float, kind: Kind) -> None:
     report.add(
         Figure(
             name=f"{name}, x{FACTORS[-1]}",

@@ -19,7 +19,7 @@ BATCH_BYTES = 130
 """About what a batch of one such record has in the log."""
 METHOD = (
     "One record at a time: send (50 bytes, idempotent, acks=all), wait, send the next. By "
-    "confluent-kafka (linger.ms=0) and over a plain socket, in turns in `os` mode, in `fsync` "
+    "confluent-kafka (linger.ms=0) and over a plain socket, alternating in `os` mode, in `fsync` "
     "mode, and against a receiver that answers without storing. A bare write and fdatasync of "
     "such a batch beside the broker's files is the floor of `fsync` mode."
 )
@@ -88,7 +88,7 @@ def open_new(path: Path) -> int:
 
 
 def main() -> None:
-    """Send in turns."""
+    """Send in alternating rounds."""
     report = Report("latency", "a single record's acknowledgement", METHOD)
     rounds, count = sized(10, 2), sized(150, 20)
     times: dict[tuple[str, str], list[float]] = {}
@@ -107,10 +107,10 @@ def main() -> None:
                 create_topic(broker.address)
             clients[name, "stock"] = Stock(broker.address)
             clients[name, "plain"] = Plain(broker.address, count * (rounds + 1))
-        for turn in range(rounds + 1):  # the first one warms up
+        for number in range(rounds + 1):  # the first one warms up
             for what, client in clients.items():
                 took = [client.send() for _ in range(count)]
-                if turn:
+                if number:
                     times.setdefault(what, []).extend(took)
             floor += [sync_one(descriptor) for _ in range(count)]
     titles = {"stock": "confluent-kafka", "plain": "plain socket"}

@@ -17,9 +17,9 @@ SETTINGS = {"batch.size": 1_000_000, "batch.num.messages": 1_000_000, "linger.ms
 BATCH_BYTES = 1_000_000
 METHOD = (
     "confluent-kafka 1 KiB records, idempotent, acks=all, batches of 1 MB, one partition, `os` "
-    "durability; the same client in turns against our broker, against our broker on a disk that "
-    "discards, and against a receiver that only takes frames in and says yes. Medians. CPU is the "
-    "broker process's, from /proc. Before each turn a file is written and removed, for a virtual "
+    "durability; the same client, alternating, against our broker, our broker on a disk that "
+    "discards, and a receiver that only takes frames in and says yes. Medians. CPU is the "
+    "broker process's, from /proc. Before each round a file is written and removed, for a virtual "
     "machine's first touch of a page costs more than anything that is measured here. Python's own "
     "time is thread CPU time of a node in the script's process that is fed such frames by hand, "
     "from the frame to its reply, less what the bytes themselves cost (taking them over and the "
@@ -68,7 +68,7 @@ def measure(rounds: int, count: int) -> tuple[dict[str, float], dict[str, float]
 
 
 def main() -> None:
-    """Measure, and hold it against the goals."""
+    """Measure, and compare it with the goals."""
     report = Report("produce", "a stock client's 1 MB batches", METHOD)
     speeds, us = measure(sized(9, 1), sized(50_000, 20_000))
     for ceiling, name in (("discard", "our broker, discarding"), ("receiver", "receiver")):

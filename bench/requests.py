@@ -16,14 +16,14 @@ STOCK = {"linger.ms": 0, "batch.num.messages": 1, "max.in.flight": 5}
 METHOD = (
     "Produce requests of one idempotent record (50 bytes, acks=all, `os` durability) on one "
     "connection, made beforehand and sent by a client that hardly costs anything, and by "
-    "confluent-kafka (batch.num.messages=1), in turns against our broker and against a receiver "
+    "confluent-kafka (batch.num.messages=1), alternating between our broker and a receiver "
     "that only says yes. A core's rate is one second by the broker's CPU time per request (/proc, "
     "kernel time for the network and the file included); medians, so other load hardly matters."
 )
 
 
 def main() -> None:
-    """Measure in turns."""
+    """Measure in alternating rounds."""
     report = Report("requests", "requests of one record", METHOD)
     rounds, count = sized(7, 2), sized(8_000, 1_000)
     costs: dict[tuple[str, str], list[float]] = {}
@@ -37,20 +37,20 @@ def main() -> None:
         create_topic(brokers["ours"].address)
         loads = {name: Load(broker.address, STOCK) for name, broker in brokers.items()}
         sockets = {name: connect(broker.address) for name, broker in brokers.items()}
-        for turn in range(rounds + 1):  # the first one warms up
+        for number in range(rounds + 1):  # the first one warms up
             for name, broker in brokers.items():
                 for depth in DEPTHS:
                     producer_id += 1
                     frames = one_record_frames(VALUE, producer_id, count)
                     before = cpu_s(broker.pid)
                     seconds = drive(sockets[name], frames, depth)
-                    if turn:
+                    if number:
                         what = (name, f"{depth} open")
                         costs.setdefault(what, []).append((cpu_s(broker.pid) - before) / count)
                         rates.setdefault(what, []).append(count / seconds)
                 before = cpu_s(broker.pid)
                 sent = loads[name].send(VALUE, count)
-                if turn:
+                if number:
                     what = (name, "stock")
                     spent = cpu_s(broker.pid) - before
                     costs.setdefault(what, []).append(spent / sent.requests)

@@ -23,8 +23,8 @@ FEW_ROWS = 20
 WARM_BATCHES = 5
 METHOD = (
     "`local[2]`, keys of 16 and values of 100 bytes, two partitions, a broker in `os` mode on the "
-    "same two cores; batch reads to Spark's noop sink and batch writes of one transaction, in "
-    "turns with a Python data source that yields the same Arrow batch again and again and with a "
+    "same two cores; batch reads to Spark's noop sink and batch writes of one transaction, "
+    "alternating with a Python data source that yields the same Arrow batch again and again and a "
     "Python sink that discards: the most that Spark lets a Python data source do. Medians, each "
     "with the job's own overhead in it. Micro-batches: 20 rows each, median of triggerExecution "
     "behind the first five, Spark's defaults; the ceiling is the JVM's own rate source to noop."
@@ -106,14 +106,14 @@ def to_noop(frame: "DataFrame") -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def in_turns(runs: dict[str, Callable[[], None]], rows: int, rounds: int) -> dict[str, float]:
+def alternating(runs: dict[str, Callable[[], None]], rows: int, rounds: int) -> dict[str, float]:
     """Return the median rows a second of each."""
     speeds: dict[str, list[float]] = {name: [] for name in runs}
-    for turn in range(rounds + 1):  # the first one warms up
+    for number in range(rounds + 1):  # the first one warms up
         for name, run in runs.items():
             start = time.perf_counter()
             run()
-            if turn:
+            if number:
                 speeds[name].append(rows / (time.perf_counter() - start))
     return {name: median(values) for name, values in speeds.items()}
 
@@ -123,7 +123,7 @@ def measure_rows(bench: Bench, report: Report) -> None:
     rows, rounds = sized(3_000_000, 40_000), sized(3, 1)
     bench.write(bench.generated(rows, 2), TOPIC)
     for columns in (2, 7):
-        speeds = in_turns(
+        speeds = alternating(
             {
                 "ours": lambda columns=columns: to_noop(bench.stored(columns)),
                 "generator": lambda columns=columns: to_noop(bench.generated(rows, columns)),
@@ -134,7 +134,7 @@ def measure_rows(bench: Bench, report: Report) -> None:
         report.add(_rows_figure(f"source, {columns} columns", speeds, "generator"))
     frame = bench.generated(rows, 2)
     discard = frame.write.format("bench-discard").mode("append")
-    speeds = in_turns(
+    speeds = alternating(
         {"ours": lambda: bench.write(frame, OUT), "discard": discard.save}, rows, rounds
     )
     report.add(_rows_figure("sink, 2 columns", speeds, "discard"))

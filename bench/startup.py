@@ -22,7 +22,7 @@ asyncio.Runner(loop_factory=uvloop.new_event_loop).run(main())
 """
 METHOD = (
     "From the exec to the line that says where the broker listens, on a new data directory and on "
-    "the one that a killed broker left, in turns with a bare Python that imports asyncio and "
+    "the one that a killed broker left, alternating with a bare Python that imports asyncio and "
     "uvloop and listens. Medians. CPU time until ready (/proc) tells what other load does not "
     "change. Memory is VmRSS two seconds after ready."
 )
@@ -58,7 +58,7 @@ def serve(data_dir: Path) -> list[str]:
 
 
 def main() -> None:
-    """Start in turns."""
+    """Start in alternating rounds."""
     report = Report("startup", "start time and idle memory", METHOD)
     walls: dict[str, list[float]] = {}
     cpus: dict[str, list[float]] = {}

@@ -68,7 +68,7 @@ def one_run(place: Path) -> list[str]:
 
 
 def main() -> None:
-    """Run in turns, after one run that only fills the caches."""
+    """Run in alternating rounds, after one run that only fills the caches."""
     report = Report("testing", "the pytest plugin", METHOD)
     walls: defaultdict[str, list[float]] = defaultdict(list)
     cpus: defaultdict[str, list[float]] = defaultdict(list)

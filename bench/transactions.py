@@ -15,8 +15,8 @@ RECORDS = 10
 VALUE = b"0123456789" * 10
 METHOD = (
     "One confluent-kafka transactional producer: begin, ten records of 100 bytes to one "
-    "partition, commit, begin again. In turns in `os` mode, in `fsync` mode, and against the mock "
-    "broker inside librdkafka, which stores nothing and fences nobody: what the client allows."
+    "partition, commit, begin again. Alternating in `os` mode, in `fsync` mode, and with the mock "
+    "broker inside librdkafka, which stores nothing and fences no producer: what the client allows."
 )
 
 
@@ -48,7 +48,7 @@ class Writer:
 
 
 def main() -> None:
-    """Commit in turns."""
+    """Commit in alternating rounds."""
     report = Report("transactions", "transactions of a stock client", METHOD)
     rounds, count = sized(8, 2), sized(60, 5)
     wholes: dict[str, list[float]] = {}
@@ -63,11 +63,11 @@ def main() -> None:
             create_topic(broker.address)
         writers = {name: Writer(broker.address) for name, broker in brokers.items()}
         writers["mock"] = Writer(None)
-        for turn in range(rounds + 1):  # the first one warms up
+        for number in range(rounds + 1):  # the first one warms up
             for name, writer in writers.items():
                 before = cpu_s(brokers["os"].pid)
                 took = [writer.transaction() for _ in range(count)]
-                if turn:
+                if number:
                     wholes.setdefault(name, []).extend(whole for whole, _ in took)
                     commits.setdefault(name, []).extend(commit for _, commit in took)
                     cpu += cpu_s(brokers["os"].pid) - before if name == "os" else 0

@@ -2,7 +2,7 @@
 
 uv reads none of pip's files and variables. A machine that names a mirror, a proxy or a certificate
 for pip means it for every download of a package, so each setting is handed on under uv's own name,
-unless uv has been told otherwise. Like pip, uv then trusts the system's certificates, and works
+unless uv has its own setting. Like pip, uv then trusts the system's certificates, and works
 where the user's cache directory cannot be written.
 """
 
@@ -49,12 +49,12 @@ def options(listing: str) -> dict[str, str]:
 
 def environment(pip: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
     """The variables uv is run with: those given, and pip's options where none is given."""
-    told = {
+    settings = {
         variable: separator.join(pip[option].split())
         for option, (variable, separator) in VARIABLES.items()
         if pip.get(option)
     }
-    return ALWAYS | told | dict(given)
+    return ALWAYS | settings | dict(given)
 
 
 def _writable(cache: str) -> bool:

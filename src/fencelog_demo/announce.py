@@ -1,7 +1,7 @@
-"""How a process of the pipeline says where it stands, and waits there for the killer's answer.
+"""How a process of the pipeline announces a point, and waits there for the killer's answer.
 
-The line goes into the stage's event log as ``reached``; the answer is an empty file. Nobody waits
-for ever: without an answer the process goes on, as a zombie does that slept past its time.
+The line goes into the stage's event log as ``reached``; the answer is an empty file. The wait is
+bounded: without an answer the process continues.
 """
 
 import itertools
@@ -19,7 +19,7 @@ _numbers = itertools.count(1)
 
 
 def announce(folder: Path, point: str, **facts: object) -> None:
-    """Log that this process reached ``point`` and return once the killer lets it go on."""
+    """Log that this process reached ``point`` and return when the killer answers, or in WAIT_S."""
     ticket = f"{os.getpid()}-{next(_numbers)}"
     write_event(folder, "reached", point=point, pid=os.getpid(), ticket=ticket, **facts)
     answer_file = folder / ANSWERS / ticket
@@ -29,7 +29,7 @@ def announce(folder: Path, point: str, **facts: object) -> None:
 
 
 def answer(folder: Path, ticket: str) -> None:
-    """Let the process that waits with this ticket go on."""
+    """Let the process that waits with this ticket continue."""
     answers = folder / ANSWERS
     answers.mkdir(exist_ok=True)
     (answers / ticket).touch()

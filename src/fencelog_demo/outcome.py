@@ -1,4 +1,4 @@
-"""What the event log tells: lives of processes, blows and recoveries, rows over time."""
+"""What the event log shows: processes, faults and recoveries, rows over time."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,22 +11,22 @@ Point = tuple[float, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Life:
-    """A process of the stage, from its start to its end (None: it outlived the log)."""
+class ProcessSpan:
+    """A process of the stage, from its start to its end (None: it ran past the log's end)."""
 
     role: str
     label: str
     pid: int
     begin_s: float
     ready_s: float | None = None
-    """When its first batch was written; None: it is taken to be ready from the start."""
+    """When its first batch was written; None: ready from the start."""
     end_s: float | None = None
     status: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hit:
-    """One process that a blow hit, and how it ended."""
+class Target:
+    """One process that got a fault's signal, and how it ended."""
 
     pid: int
     name: str
@@ -34,29 +34,29 @@ class Hit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Blow:
-    """One strike of the plan as it fell."""
+class InjectedFault:
+    """One fault of the plan, as it was injected."""
 
     number: int
-    strike: str
+    name: str
     title: str
     role: str
     signal: str
     batches: Mapping[str, int]
-    """The batch that was hit, by pipeline."""
+    """The batch in progress, by pipeline."""
     at_s: float
     killer: int
-    hits: tuple[Hit, ...]
-    woken_s: float | None
+    targets: tuple[Target, ...]
+    resumed_s: float | None
     recovered_s: Mapping[str, float]
-    """When each pipeline committed its next batch after the blow; a pipeline that never did is
-    not in it."""
+    """When each pipeline committed its next batch after the fault; a pipeline that never did is
+    absent."""
 
 
-def recovery(blow: Blow, pipeline: str = EXACTLY_ONCE) -> str:
+def recovery(fault: InjectedFault, pipeline: str = EXACTLY_ONCE) -> str:
     """How long until the pipeline committed its next batch."""
-    at_s = blow.recovered_s.get(pipeline)
-    return "never" if at_s is None else f"{at_s - blow.at_s:.1f} s"
+    at_s = fault.recovered_s.get(pipeline)
+    return "never" if at_s is None else f"{at_s - fault.at_s:.1f} s"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +68,8 @@ class Outcome:
     seconds: float
     produced: tuple[Point, ...]
     visible: tuple[Point, ...]
-    lives: tuple[Life, ...]
-    blows: tuple[Blow, ...]
+    processes: tuple[ProcessSpan, ...]
+    faults: tuple[InjectedFault, ...]
     aborted_rows: int
     batches: int
     unplanned: int
@@ -84,7 +84,7 @@ class Outcome:
 
     @property
     def rows_per_s(self) -> float:
-        """Flights through the whole path for each second of the stage, outages included."""
+        """Flights per second of the stage, outages included."""
         return self.rows / self.seconds if self.seconds else 0.0
 
 
@@ -100,8 +100,8 @@ def outcome(name: str, rows: int, events: Sequence[Event]) -> Outcome:
         seconds=end - begin,
         produced=tuple((event.at - begin, event.number("rows")) for event in produced),
         visible=visible(events, begin, name),
-        lives=lives(events, begin),
-        blows=blows(events, begin),
+        processes=processes(events, begin),
+        faults=faults(events, begin),
         aborted_rows=max((event.number("aborted") for event in produced), default=0),
         batches=len({event.number("batch") for event in committed}),
         unplanned=sum(event.kind == "unplanned-restart" for event in events),
@@ -110,14 +110,14 @@ def outcome(name: str, rows: int, events: Sequence[Event]) -> Outcome:
 
 
 def fenced_at(events: Sequence[Event], pipeline: str) -> float | None:
-    """When the broker refused the woken zombie, if it did."""
-    woken = next((event.at for event in events if event.kind == "woken"), None)
+    """When the broker refused the resumed zombie, if it did."""
+    resumed = next((event.at for event in events if event.kind == "resumed"), None)
     refusals = [
         event.at
         for event in events
         if event.kind == "fenced" and event.text("pipeline") == pipeline
     ]
-    return next((at for at in refusals if woken is not None and at >= woken), None)
+    return next((at for at in refusals if resumed is not None and at >= resumed), None)
 
 
 def is_commit(event: Event, pipeline: str) -> bool:
@@ -155,7 +155,7 @@ def exits(events: Sequence[Event]) -> dict[int, tuple[float, int]]:
     }
 
 
-def lives(events: Sequence[Event], begin: float) -> tuple[Life, ...]:
+def processes(events: Sequence[Event], begin: float) -> tuple[ProcessSpan, ...]:
     """The processes that the stage started."""
     ended = exits(events)
     steps = [event.at for event in events if event.kind == "reached"]
@@ -164,51 +164,55 @@ def lives(events: Sequence[Event], begin: float) -> tuple[Life, ...]:
         if event.kind != "started":
             continue
         first = next((at - begin for at in steps if at > event.at), None)
-        life = Life(
+        span = ProcessSpan(
             role=event.text("role"),
             label=event.text("label"),
             pid=event.number("pid"),
             begin_s=event.at - begin,
             ready_s=first if event.text("role") == "driver" else None,
         )
-        if life.pid in ended:
-            at, status = ended[life.pid]
-            life = replace(life, end_s=at - begin, status=status)
-        found.append(life)
+        if span.pid in ended:
+            at, status = ended[span.pid]
+            span = replace(span, end_s=at - begin, status=status)
+        found.append(span)
     return tuple(found)
 
 
-def blows(events: Sequence[Event], begin: float) -> tuple[Blow, ...]:
-    """The strikes that fell, each with the fate of those it hit."""
+def faults(events: Sequence[Event], begin: float) -> tuple[InjectedFault, ...]:
+    """The injected faults, each with the exit statuses of its targets."""
     ended = exits(events)
-    woken = [event.at for event in events if event.kind == "woken"]
+    resumed = [event.at for event in events if event.kind == "resumed"]
     commits = {name: [event.at for event in events if is_commit(event, name)] for name in PIPELINES}
-    found: list[Blow] = []
+    found: list[InjectedFault] = []
     for event in events:
-        if event.kind != "struck":
+        if event.kind != "injected":
             continue
         pids = event.facts["pids"]
         assert isinstance(pids, dict)
-        hits = [
-            Hit(pid=int(pid), name=name, status=ended.get(int(pid), (0.0, None))[1])
+        targets = [
+            Target(pid=int(pid), name=name, status=ended.get(int(pid), (0.0, None))[1])
             for pid, name in pids.items()
         ]
         batches = event.facts["batches"]
         assert isinstance(batches, dict)
         after = {name: [at for at in commits[name] if at > event.at] for name in batches}
-        wake = [at - begin for at in woken if at > event.at]
+        resumed_after = [at - begin for at in resumed if at > event.at]
         found.append(
-            Blow(
+            InjectedFault(
                 number=len(found) + 1,
-                strike=event.text("strike"),
+                name=event.text("fault"),
                 title=event.text("title"),
                 role=event.text("role"),
                 signal=event.text("signal"),
                 batches=batches,
                 at_s=event.at - begin,
                 killer=event.number("killer"),
-                hits=tuple(hits),
-                woken_s=wake[0] if wake and event.text("signal") == "SIGSTOP" else None,
+                targets=tuple(targets),
+                resumed_s=(
+                    resumed_after[0]
+                    if resumed_after and event.text("signal") == "SIGSTOP"
+                    else None
+                ),
                 recovered_s={name: ats[0] - begin for name, ats in after.items() if ats},
             )
         )

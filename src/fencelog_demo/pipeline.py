@@ -1,7 +1,7 @@
 """The pipeline: every flight once on ``delays``, running totals on ``delays-monthly``.
 
-A plain Spark program for ``fencelog run``: its frames know nothing of kills or of exactly-once.
-Beside it, in the same driver and under the same kills, runs the query that it is compared with.
+A plain Spark program for ``fencelog run``: nothing in its frames is about faults or exactly-once.
+The query that it is compared with runs in the same driver, under the same faults.
 """
 
 import os
@@ -17,7 +17,7 @@ from fencelog_demo.settings import COMPARED, MAX_OFFSETS, STAGE_FOLDER
 
 FLIGHT_FIELDS = (
     "year INT, month INT, day INT, carrier STRING, flight INT, origin STRING, dest STRING, "
-    "sched_dep_time INT, dep_delay INT, arr_delay INT, fate STRING"
+    "sched_dep_time INT, dep_delay INT, arr_delay INT, outcome STRING"
 )
 
 
@@ -28,7 +28,7 @@ def flights_of(records: DataFrame) -> DataFrame:
 
 
 def as_json(*columns: Column | str) -> Column:
-    """A JSON object as a record's value; a null stays a null, so that a missing delay is told."""
+    """A JSON object as a record's value; a null stays a null, so a missing delay is visible."""
     return f.to_json(f.struct(*columns), {"ignoreNullFields": "false"}).cast("binary")
 
 
@@ -48,7 +48,7 @@ def delays(flights: DataFrame, names: DataFrame) -> DataFrame:
         "dep_delay",
         "arr_delay",
         f.col("dep_delay").isNull().alias("cancelled"),
-        "fate",
+        "outcome",
     )
     return named.select(f.col("carrier").cast("binary").alias("key"), event.alias("value"))
 
@@ -83,7 +83,7 @@ def source(spark: SparkSession) -> DataFrame:
 
 
 def sink_of(frame: DataFrame, topic: str, mode: str, delivery: str) -> DataStreamWriter:
-    """A writer of keys and values to a topic, by the product's sink, announced."""
+    """A writer of keys and values to a topic, by fencelog's sink, announced."""
     return (
         frame.writeStream.format(sink.FORMAT)
         .outputMode(mode)
@@ -96,7 +96,7 @@ def sink_of(frame: DataFrame, topic: str, mode: str, delivery: str) -> DataStrea
 def pipeline(spark: SparkSession) -> dict[str, DataStreamWriter]:
     """The queries, for ``fencelog run``; the third differs from the first in its delivery only.
 
-    There is no second query of totals: their newest record counts, so none could be doubled.
+    There is no second query of totals: the newest record counts, so none could be duplicated.
     """
     spark.dataSource.register(sink.AnnouncedSource)
 
@@ -104,7 +104,7 @@ def pipeline(spark: SparkSession) -> dict[str, DataStreamWriter]:
         # From Arrow it is a local relation, planned into each batch without a job of its own.
         return delays(source(spark), spark.createDataFrame(airlines()))
 
-    # Each query has a plan of its own, for Spark tags the nodes of a plan while it runs it.
+    # Each query has a plan of its own, because Spark tags the nodes of a plan while it runs.
     totals = sink_of(monthly(source(spark)), "delays-monthly", "complete", EXACTLY_ONCE)
     return {
         "delays": sink_of(events(), "delays", "append", EXACTLY_ONCE),

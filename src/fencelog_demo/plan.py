@@ -1,7 +1,7 @@
-"""The kill plan: who dies, at which announced point, in which order. Plain values and one rule.
+"""The plan of faults: which process, at which announced point, in which order.
 
-Two pipelines run side by side in one driver and differ in the sink's commit mode only. A blow waits
-until both stand at its point, so each blow hits both alike.
+Two pipelines run side by side in one driver and differ in the sink's delivery mode only. A fault is
+injected when both are at its point, so it affects both alike.
 """
 
 from collections.abc import Mapping
@@ -16,59 +16,59 @@ PIPELINES = (EXACTLY_ONCE, AT_LEAST_ONCE)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Strike:
-    """One planned blow: when both pipelines have reached ``point``, ``role`` is hit."""
+class Fault:
+    """One planned fault: when both pipelines have reached ``point``, ``role`` gets a signal."""
 
     name: str
     point: str
     role: Role
     title: str
     freeze: bool = False
-    """SIGSTOP instead of SIGKILL: a driver that is only thought dead, the zombie to be."""
+    """SIGSTOP instead of SIGKILL: a driver that only seems dead, the later zombie."""
 
 
 PLAN = (
-    Strike(
+    Fault(
         name="worker",
         point="task-written",
         role="worker",
         title="a task's worker, all its rows acknowledged",
     ),
-    Strike(
+    Fault(
         name="broker",
         point="task-writing",
         role="broker",
         title="the broker, while tasks write",
     ),
-    Strike(
+    Fault(
         name="before-commit",
         point="before-commit",
         role="driver",
         title="the driver, between write and commit",
     ),
-    Strike(
+    Fault(
         name="after-commit",
         point="after-commit",
         role="driver",
         title="the driver, just after the sink's commit",
     ),
-    Strike(
+    Fault(
         name="zombie",
         point="before-commit",
         role="driver",
-        title="the driver before its commit, a zombie to be",
+        title="the driver before its commit, later a zombie",
         freeze=True,
     ),
 )
-"""The order puts the broker's death where the producer still writes."""
+"""In this order the broker is killed while the producer still writes."""
 
 PATIENCE_S = 20.0
-"""How long a pipeline that stands at a point waits for the other one to get there."""
+"""How long a pipeline that is at a point waits for the other one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reached:
-    """A pipeline stands at a point, in this batch, having written so many rows of it."""
+    """A pipeline is at a point, in this batch, and has written this many rows of it."""
 
     pipeline: str
     point: str
@@ -79,22 +79,22 @@ class Reached:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Blow:
-    """A strike that falls now, and who stands where it falls, by pipeline."""
+class Injection:
+    """A fault that is due now, and the processes that wait at its point, by pipeline."""
 
-    strike: Strike
+    fault: Fault
     where: Mapping[str, Reached]
 
 
-class Course:
-    """How far the plan is carried out. A blow falls in a later batch than the one before it.
+class PlanProgress:
+    """How far the plan is carried out. Each fault comes in a later batch than the one before it.
 
-    So each blow hits pipelines that have recovered from the last one: the batches that were hit
-    have been done again and committed.
+    So the pipelines have recovered from the last fault: they have done its batches again and
+    committed them.
     """
 
-    def __init__(self, plan: tuple[Strike, ...] = PLAN) -> None:
-        """Begin with the first strike."""
+    def __init__(self, plan: tuple[Fault, ...] = PLAN) -> None:
+        """Begin with the first fault."""
         self._plan = plan
         self._done = 0
         self._last_batch = dict.fromkeys(PIPELINES, -1)
@@ -103,13 +103,13 @@ class Course:
 
     @property
     def finished(self) -> bool:
-        """All strikes have fallen."""
+        """All faults are injected."""
         return self._done == len(self._plan)
 
     def holds(self, reached: Reached, now: float) -> bool:
-        """Whether this one has to wait here for the blow; all others may go on.
+        """Whether this process waits here for the next fault.
 
-        An empty write has nothing that could be lost or doubled, so hitting it would show nothing.
+        An empty write has nothing to lose or to duplicate, so a fault in it would show nothing.
         """
         if self.finished or reached.tally <= 0 or reached.pipeline in self._waiting:
             return False
@@ -122,16 +122,16 @@ class Course:
         self._waiting[reached.pipeline] = reached
         return True
 
-    def due(self, now: float) -> Blow | None:
-        """The blow that falls now: when all stand at its point, or waited long enough for it."""
+    def due(self, now: float) -> Injection | None:
+        """The fault that is due: both pipelines are at its point, or one waited long enough."""
         everybody = len(self._waiting) == len(PIPELINES)
         if not everybody and not (self._waiting and now - self._since > PATIENCE_S):
             return None
         if EXACTLY_ONCE not in self._waiting:
-            self._waiting = {}  # it was not about the other one alone
+            self._waiting = {}  # no fault for at-least-once alone
             return None
-        blow = Blow(strike=self._plan[self._done], where=self._waiting)
+        injection = Injection(fault=self._plan[self._done], where=self._waiting)
         self._done += 1
         self._last_batch.update({name: each.batch for name, each in self._waiting.items()})
         self._waiting = {}
-        return blow
+        return injection

@@ -1,7 +1,7 @@
 """Processes of the demo: trees, signals, exit statuses. Linux only.
 
-A stage's orphans come back to the demo's main process (it is their subreaper), which so learns the
-exit status of everything that was killed, grandchildren too.
+The demo's main process is the subreaper of a stage's orphans, so it learns the exit status of
+everything that was killed, grandchildren too.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ ENDED = {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of what its descendants leave behind."""
+    """Make this process the parent of its descendants' orphans."""
     library = ctypes.CDLL(None, use_errno=True)
     if library.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
@@ -41,7 +41,7 @@ def name_of(process: psutil.Process) -> str:
 
 
 def send(number: signal.Signals, targets: Iterable[psutil.Process]) -> list[psutil.Process]:
-    """Signal each of the processes; return those that were there to get it."""
+    """Signal each of the processes; return those that still ran."""
     hit = []
     for process in targets:
         try:
@@ -62,7 +62,7 @@ def exit_status(pid: int) -> int | None:
 
 
 def gone(process: psutil.Process, within_s: float) -> bool:
-    """Return whether the process ends within this time. It is left to its parent to reap."""
+    """Return whether the process ends within this time. Its parent reaps it."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         try:

@@ -1,7 +1,7 @@
 """The producer: a stock confluent-kafka client that loads the flights in transactions.
 
-Every few transactions one is sent, with its rows marked so, only to be aborted; then its flights
-are sent again. What fails for real (the broker dies under it) is retried as a user would.
+Every sixth transaction is sent twice: first with marked rows and aborted, then committed. What a
+fault makes fail (the broker is killed) is retried as a user would.
 """
 
 import argparse
@@ -27,8 +27,8 @@ TRIES_MAX = 30
 Row = tuple[bytes, bytes]
 """Key and value, as they are to be committed."""
 
-COMMIT, ABORT = b'"fate": "commit"', b'"fate": "abort"'
-"""The mark in a value: what its transaction is going to do."""
+COMMIT, ABORT = b'"outcome": "commit"', b'"outcome": "abort"'
+"""The mark in a value: how its transaction will end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,13 +46,13 @@ def rows(every: int) -> list[Row]:
     table = flights(every).drop_columns(["time_hour"])
     result = []
     for flight in table.to_pylist():
-        value = json.dumps({**flight, "fate": "commit"}).encode()
+        value = json.dumps({**flight, "outcome": "commit"}).encode()
         result.append((flight["carrier"].encode(), value))
     return result
 
 
 def create_topics(bootstrap_server: str) -> None:
-    """Create the demo's topics; fails if one is there, for nothing of an earlier run is read."""
+    """Create the demo's topics; fails if one exists, because nothing of an earlier run is read."""
     admin = AdminClient({"bootstrap.servers": bootstrap_server})
     wanted = [
         NewTopic(name, num_partitions=count, replication_factor=1)
@@ -102,7 +102,7 @@ class Loader:
                 return
         raise TimeoutError(f"a transaction did not commit in {TRIES_MAX} tries")
 
-    def doom(self, chunk: Sequence[Row]) -> None:
+    def send_and_abort(self, chunk: Sequence[Row]) -> None:
         """Send these rows, marked, in a transaction that is then aborted on purpose."""
         try:
             self._send([(key, value.replace(COMMIT, ABORT)) for key, value in chunk])
@@ -124,7 +124,7 @@ class Loader:
         self._producer.poll(0)
 
     def _persist(self, end: object) -> None:
-        """Repeat a commit or an abort while the client says that repeating is right."""
+        """Repeat a commit or an abort while its error is retriable."""
         assert callable(end)
         deadline = time.monotonic() + 2 * WAIT_S
         while True:
@@ -138,7 +138,7 @@ class Loader:
                 return
 
     def _recover(self, problem: KafkaException) -> None:
-        """Abort what failed; where even that is impossible, begin with a new producer."""
+        """Abort what failed; if that is impossible, continue with a new producer."""
         self.retries += 1
         write_event(self._settings.folder, "producer-retries", reason=str(problem))
         if error_of(problem).txn_requires_abort():
@@ -165,7 +165,7 @@ def chunks(everything: Sequence[Row]) -> Iterator[Sequence[Row]]:
 
 
 def run(settings: Settings) -> None:
-    """Create the topics, load everything at the asked pace, tell the event log."""
+    """Create the topics and load everything at the given pace; log the progress."""
     create_topics(settings.bootstrap_server)
     write_event(settings.folder, "topics-created", topics=PARTITIONS)
     everything = rows(settings.every)
@@ -174,7 +174,7 @@ def run(settings: Settings) -> None:
     sent = 0
     for number, chunk in enumerate(chunks(everything)):
         if number % ABORT_EACH == 1:
-            loader.doom(chunk)
+            loader.send_and_abort(chunk)
         loader.load(chunk)
         sent += len(chunk)
         facts = {"rows": sent, "aborted": loader.aborted_rows, "retries": loader.retries}
@@ -185,7 +185,7 @@ def run(settings: Settings) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Load the flights; the exit status tells whether all of them are committed."""
+    """Load the flights; the exit status says whether all of them are committed."""
     parser = argparse.ArgumentParser(prog="producer", description=__doc__)
     parser.add_argument("--bootstrap-server", required=True)
     parser.add_argument("--folder", type=Path, required=True)

@@ -1,4 +1,4 @@
-"""The demo's closing: a table for the terminal and one HTML page that needs nothing beside it."""
+"""The demo's report: tables for the terminal and one self-contained HTML page."""
 
 import base64
 from collections.abc import Sequence
@@ -8,12 +8,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from rich.console import Console
 from rich.table import Table
 
-from fencelog_demo.outcome import Blow, Hit, Outcome, recovery
+from fencelog_demo.outcome import InjectedFault, Outcome, Target, recovery
 from fencelog_demo.processes import describe
 
 CONSOLE_WIDTH = 100
-HITS_SHOWN = 6
-HITS_NAMED = 2
+TARGETS_SHOWN = 6
+TARGETS_NAMED = 2
 
 Line = tuple[str, str, str]
 """What is compared, exactly-once, at-least-once."""
@@ -29,9 +29,9 @@ def comparison(exact: Outcome, plain: Outcome) -> list[Line]:
         return str(values[0]), str(values[1])
 
     both = (exact, plain)
-    kills = sum(blow.signal == "SIGKILL" for blow in exact.blows)
-    strikes = f"{kills} + 1 zombie"
-    survived = [sum(it.name in blow.recovered_s for blow in it.blows) for it in both]
+    kills = sum(fault.signal == "SIGKILL" for fault in exact.faults)
+    faults = f"{kills} + 1 zombie"
+    survived = [sum(it.name in fault.recovered_s for fault in it.faults) for it in both]
     return [
         ("flights in the source", *count("rows_in")),
         ("records on the topic", *count("rows_out")),
@@ -40,8 +40,8 @@ def comparison(exact: Outcome, plain: Outcome) -> list[Line]:
         ("from aborted transactions", *count("aborted")),
         ("altered, or not in the source", *each(*(altered(it) for it in both))),
         ("monthly totals wrong", *each(*(totals(it) for it in both))),
-        ("kills, and drivers woken as zombies", *each(strikes, strikes)),
-        ("strikes survived", *each(*(f"{n} of {len(exact.blows)}" for n in survived))),
+        ("kills, and drivers resumed as zombies", *each(faults, faults)),
+        ("faults survived", *each(*(f"{n} of {len(exact.faults)}" for n in survived))),
         ("the zombie was fenced by the broker", *each(*(yes_or_no(it.fenced) for it in both))),
         ("micro-batches", *each(*(it.batches for it in both))),
         ("seconds to the last commit", *each(*(f"{it.seconds:.1f}" for it in both))),
@@ -67,44 +67,46 @@ def totals(it: Outcome) -> str:
 
 
 def print_table(outcomes: Sequence[Outcome], *, total_s: float) -> None:
-    """Print the comparison and the strikes to standard output."""
+    """Print the comparison and the faults to standard output."""
     exact, plain = outcomes
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=CONSOLE_WIDTH)
-    table = Table(title=f"One pipeline, two commit modes, the same strikes: {total_s:.0f} s in all")
+    table = Table(
+        title=f"One pipeline, two delivery modes, the same faults: {total_s:.0f} s in all"
+    )
     table.add_column("")
     table.add_column("exactly-once", justify="right", style="green")
     table.add_column("at-least-once", justify="right", style="yellow")
     for line in comparison(exact, plain):
         table.add_row(*line)
     console.print(table)
-    strikes = Table(title="The strikes, and how long until the next exactly-once commit")
-    for name in ("", "at", "what", "signal", "who: exit status", "again after"):
-        strikes.add_column(name, justify="right" if name in {"at", "again after"} else "left")
-    for blow in exact.blows:
-        strikes.add_row(
-            str(blow.number),
-            f"{blow.at_s:.1f} s",
-            blow.title,
-            blow.signal,
-            ", ".join(hit_text(hit) for hit in shown(blow, HITS_NAMED)),
-            recovery(blow),
+    faults = Table(title="The faults, and how long until the next exactly-once commit")
+    for name in ("", "at", "what", "signal", "process: exit status", "recovered after"):
+        faults.add_column(name, justify="right" if name in {"at", "recovered after"} else "left")
+    for fault in exact.faults:
+        faults.add_row(
+            str(fault.number),
+            f"{fault.at_s:.1f} s",
+            fault.title,
+            fault.signal,
+            ", ".join(target_text(target) for target in shown(fault, TARGETS_NAMED)),
+            recovery(fault),
         )
-    console.print(strikes)
+    console.print(faults)
 
 
-def hit_text(hit: Hit) -> str:
+def target_text(target: Target) -> str:
     """``java 123: -9 (SIGKILL)``."""
-    return f"{hit.name} {hit.pid}: {describe(hit.status)}"
+    return f"{target.name} {target.pid}: {describe(target.status)}"
 
 
-def shown(blow: Blow, most: int) -> Sequence[Hit]:
-    """The processes worth a line where a whole tree was hit: those whose end is known, Java first.
+def shown(fault: InjectedFault, most: int) -> Sequence[Target]:
+    """The processes to list where a whole tree was killed: those whose end is known, Java first.
 
-    How a worker ended is known to its daemon only, and the daemon dies with it.
+    Only its daemon knows how a worker ended, and the daemon is killed with it.
     """
-    return [hit for hit in blow.hits if hit.status is not None][:most]
+    return [target for target in fault.targets if target.status is not None][:most]
 
 
 def page(outcomes: Sequence[Outcome], png: bytes, *, total_s: float, quick: bool) -> str:
@@ -125,9 +127,9 @@ def page(outcomes: Sequence[Outcome], png: bytes, *, total_s: float, quick: bool
         image=base64.b64encode(png).decode(),
         total_s=total_s,
         quick=quick,
-        hits_shown=HITS_SHOWN,
+        targets_shown=TARGETS_SHOWN,
         shown=shown,
-        hit_text=hit_text,
+        target_text=target_text,
         recovery=recovery,
         describe=describe,
     )

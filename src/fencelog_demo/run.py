@@ -41,7 +41,7 @@ class Choice:
 
     @property
     def every(self) -> int:
-        """Each so-many-th flight is taken."""
+        """Every n-th flight is taken."""
         return QUICK_EVERY if self.quick else 1
 
 
@@ -50,7 +50,7 @@ def choice(arguments: Sequence[str] | None) -> Choice:
     parser = argparse.ArgumentParser(
         prog="./dev demo",
         description="Send New York's flights of 2013 through an exactly-once Spark pipeline that "
-        "is killed on the way, and audit what comes out.",
+        "is killed on the way, and audit the result.",
     )
     parser.add_argument("--quick", action="store_true", help="a tenth of the flights")
     parser.add_argument("--output", type=Path, default=Path("demo-output"), metavar="DIR")
@@ -59,7 +59,7 @@ def choice(arguments: Sequence[str] | None) -> Choice:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo; the exit status follows the audit, and the proof that there was a danger."""
+    """Run the demo. The exit status is 0 if the audit passes and the demo showed its point."""
     asked = choice(arguments)
     asked.output.mkdir(parents=True, exist_ok=True)
     adopt_orphans()
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write("demo: stopped\n")
         status = 130
     finally:
-        # Whatever is left of us, adopted orphans included.
+        # Whatever still runs, adopted orphans included.
         send(signal.SIGKILL, tree(os.getpid())[:0:-1])
     keep_logs(work, asked.output)
     if asked.keep or status not in {0, 130}:
@@ -93,7 +93,7 @@ def run(asked: Choice, work: Path) -> int:
     setup = Setup(every=asked.every, rows=rows, folder=work / "stage", produce_s=produce_s)
     stage = Stage(setup)
     with Screen(rows) as screen:
-        screen.say(f"{rows} flights, exactly-once and at-least-once under the same strikes")
+        screen.say(f"{rows} flights, exactly-once and at-least-once under the same faults")
         follow(stage, screen, begun)
         screen.say(f"{time.time() - begun:6.1f} s  audit: reading with kafka-python")
         audits = run_audits(stage)
@@ -151,31 +151,31 @@ def run_audits(stage: Stage) -> dict[str, tuple[dict[str, object], int]]:
 
 
 def left_hanging(address: str) -> list[str]:
-    """The transactions that the kills left open and that nobody will end."""
+    """The hanging transactions that the faults left behind."""
     with Client(address) as client:
         found = client.find_hanging_transactions()
     return [f"a transaction hangs on {each.partition}: {each}" for each in found]
 
 
 def shortcomings(outcomes: Sequence[Outcome]) -> list[str]:
-    """What the demo set out to show and did not, beside the audit's own verdict."""
+    """What the demo had to show and did not, apart from the audit's verdict."""
     exact, plain = outcomes
     found = []
     if plain.found("duplicated") == 0:
-        found.append("at-least-once doubled nothing under these kills: the demo showed nothing")
+        found.append("at-least-once duplicated nothing under these faults: the demo showed nothing")
     if not exact.fenced:
         found.append("the zombie driver was not fenced")
     found.extend(
-        f"{each.name}: never recovered from the strike on {blow.title}"
+        f"{each.name}: never recovered from fault {fault.number}, {fault.title}"
         for each in outcomes
-        for blow in each.blows
-        if each.name in blow.batches and each.name not in blow.recovered_s
+        for fault in each.faults
+        if each.name in fault.batches and each.name not in fault.recovered_s
     )
     return found
 
 
 def show_logs(work: Path) -> None:
-    """The last lines of the logs that moved last, for whoever has to find out."""
+    """Print the last lines of the three logs that were written last."""
     logs = sorted(work.glob("*/*.log"), key=lambda log: log.stat().st_mtime)[-3:]
     for log in logs:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:]

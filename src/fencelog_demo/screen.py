@@ -64,38 +64,38 @@ class Screen:
         self._console.print(text, markup=False)
 
     def show(self, stage: Stage, new: Sequence[Event], begun: float) -> None:
-        """Move the bars, and tell of each blow and each end."""
+        """Move the bars, and print each fault and each end of a process."""
         tally = stage.tally
         self._progress.update(self._bars[SENT], completed=tally.produced)
-        note = f"{tally.strikes}/{len(PLAN)} strikes"
+        note = f"{tally.faults}/{len(PLAN)} faults"
         for name in PIPELINES:
             self._progress.update(self._bars[name], completed=tally.delivered(name), note=note)
         for event in new:
-            line = told(event)
-            # A task that is refused is tried again, and refused again.
+            line = line_of(event)
+            # Spark retries a refused task, which is refused again.
             if line and line != self._last:
                 self.say(f"{event.at - begun:6.1f} s  {line}")
                 self._last = line
 
 
-def told(event: Event) -> str:
-    """An event as a line for people; empty for the many that are not worth one."""
+def line_of(event: Event) -> str:
+    """An event as a line for the user; empty for an event that gets none."""
     label = event.text("label")
     watched = event.text("role") in {"broker", "driver"} and label
     line = ""
     match event.kind:
-        case "struck":
-            line = struck(event)
-        case "woken":
-            line = "the frozen driver wakes, a zombie"
+        case "injected":
+            line = injected(event)
+        case "resumed":
+            line = "the frozen driver is resumed, a zombie"
         case "exited" if watched:
             line = f"{label} ended: {describe(event.number('status'))}"
         case "started" if watched:
             line = f"{label} starts, pid {event.number('pid')}"
         case "fenced":
-            line = f"the broker fences the zombie off {event.text('pipeline')}"
+            line = f"the broker fences the zombie from {event.text('pipeline')}"
         case "unplanned-restart":
-            line = f"{label} failed by itself and is started again"
+            line = f"{label} failed unplanned and is restarted"
         case "all-produced":
             line = f"all flights are sent; {event.number('aborted')} had been aborted first"
         case _:
@@ -103,8 +103,8 @@ def told(event: Event) -> str:
     return line
 
 
-def struck(event: Event) -> str:
-    """A blow: signal, title, batch, and who was hit."""
+def injected(event: Event) -> str:
+    """An injected fault: signal, title, and processes."""
     pids = event.facts["pids"]
     assert isinstance(pids, dict)
     ids = ", ".join(f"{name} {pid}" for pid, name in list(pids.items())[:2])

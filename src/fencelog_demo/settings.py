@@ -6,4 +6,4 @@ MAX_OFFSETS = "FENCELOG_DEMO_MAX_OFFSETS"
 FLIGHTS = "flights"
 COMPARED = "delays-at-least-once"
 PARTITIONS = {FLIGHTS: 3, "delays": 3, "delays-monthly": 1, COMPARED: 3}
-"""The demo's topics. Three tasks to a batch are several, and two cores are soon through them."""
+"""The demo's topics. Three tasks per batch are more than one, and two cores finish them soon."""

@@ -1,7 +1,6 @@
-"""The sink of the demo's pipeline: the product's own, with places to stand still beside it.
+"""The sink of the demo's pipeline: fencelog's sink, with points at which it waits for the killer.
 
-It adds announcements to the writer that it wraps and changes nothing else, so the product needs no
-switch for its own death.
+It only adds announcements to the writer that it wraps, so fencelog needs no switch for faults.
 """
 
 import json
@@ -40,10 +39,10 @@ class AnnouncedMessage(WriterCommitMessage):  # type: ignore[misc]
 
 @dataclass
 class AnnouncedWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
-    """Wraps a writer; says where each task and each commit stands, and waits there to be hit.
+    """Wraps a writer; announces the points of each task and each commit, and waits at them.
 
-    With a ``tally_field`` it tells the sum of that field over the written values and never waits:
-    that is how the running totals say how many flights they cover.
+    With a ``tally_field`` it announces the sum of that field over the written values and never
+    waits: so the running totals say how many flights they cover.
     """
 
     inner: DataSourceStreamArrowWriter
@@ -52,7 +51,7 @@ class AnnouncedWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
     tally_field: str | None
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
-        """Write through; stop before the last acknowledgement and again when all is written."""
+        """Write through; wait before the last acknowledgement and again when all is written."""
         context = TaskContext.get()
         assert context is not None, "a writer writes inside a task"
         where = {
@@ -61,7 +60,7 @@ class AnnouncedWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
             "attempt": context.attemptNumber(),
         }
         counted = [0]
-        with self._fence_told(where["batch"]):
+        with self._fencing_logged(where["batch"]):
             message = self.inner.write(self._counted(iterator, counted, where))
         self._say("task-written", tally=counted[0], **where)
         return AnnouncedMessage(message, counted[0])
@@ -72,7 +71,7 @@ class AnnouncedWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         for batch in iterator:
             counted[0] += self._tally(batch)
             yield batch
-        # The writer holds every row now, and has acknowledgements for some of them at most.
+        # The writer has every row now, and acknowledgements for some of them at most.
         self._say("task-writing", tally=counted[0], **where)
 
     def _tally(self, batch: "pa.RecordBatch") -> int:
@@ -82,23 +81,23 @@ class AnnouncedWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         return sum(json.loads(value)[self.tally_field] for value in values)
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Commit through; stop before and after."""
-        told = [message for message in messages if isinstance(message, AnnouncedMessage)]
-        assert len(told) == len(messages), "Spark commits with a message of every task"
-        tally = sum(message.tally for message in told)
+        """Commit through; wait before and after."""
+        announced = [message for message in messages if isinstance(message, AnnouncedMessage)]
+        assert len(announced) == len(messages), "Spark commits with a message of every task"
+        tally = sum(message.tally for message in announced)
         self._say("before-commit", batch=batchId, tally=tally)
-        with self._fence_told(batchId):
-            self.inner.commit([message.inner for message in told], batchId)
+        with self._fencing_logged(batchId):
+            self.inner.commit([message.inner for message in announced], batchId)
         self._say("after-commit", batch=batchId, tally=tally)
 
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Abort through; a task that Spark knows no result of stays None."""
+        """Abort through; a task without a known result stays None."""
         inner = [each.inner if isinstance(each, AnnouncedMessage) else None for each in messages]
         self.inner.abort(inner, batchId)
 
     @contextmanager
-    def _fence_told(self, batch: int) -> Iterator[None]:
-        """Write down that the broker refused this run because of a newer one, and pass it on."""
+    def _fencing_logged(self, batch: int) -> Iterator[None]:
+        """Log that the broker refused this run because of a newer one, and raise it again."""
         try:
             yield
         except FencedError as error:
@@ -114,13 +113,13 @@ class AnnouncedWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
 
 
 class AnnouncedSource(DefaultSource):
-    """``format("fencelog-demo")``: the product's sink, announced.
+    """``format("fencelog-demo")``: fencelog's sink, announced.
 
-    Options beside the product's: ``announceTo`` (the stage's folder) and ``tallyField``.
+    Options beside fencelog's: ``announceTo`` (the stage's folder) and ``tallyField``.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Take our two options out; the product refuses what it does not know."""
+        """Remove our two options, because fencelog's sink refuses unknown ones."""
         given = {name.lower(): value for name, value in options.items()}
         self._folder = given.pop("announceto")
         self._tally_field = given.pop("tallyfield", None)
@@ -135,6 +134,6 @@ class AnnouncedSource(DefaultSource):
     def streamWriter(  # noqa: N802 - Spark's name
         self, schema: "StructType", overwrite: bool
     ) -> DataSourceStreamArrowWriter:
-        """Wrap the product's writer."""
+        """Wrap fencelog's writer."""
         inner = super().streamWriter(schema, overwrite)
         return AnnouncedWriter(inner, self._folder, self._pipeline, self._tally_field)

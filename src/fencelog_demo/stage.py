@@ -1,6 +1,6 @@
-"""The stage: broker, producer, killer and drivers, run as an operator would who restarts what died.
+"""The stage: broker, producer, killer and drivers, run by an operator who restarts what ended.
 
-Nothing here blocks. ``step`` looks at what happened and does what follows; it is called often.
+Nothing here blocks. ``step`` handles what happened since the last call; it is called often.
 """
 
 import importlib.util
@@ -27,18 +27,18 @@ STOP_S = 30.0
 ZOMBIE_S = 15.0
 UNPLANNED_RESTARTS_MAX = 3
 BATCHES = 6
-"""Micro-batches that the whole share makes at least: each strike needs one of its own."""
+"""Micro-batches that the whole share makes at least: each fault needs one of its own."""
 
 SPARK = {
     "spark.sql.shuffle.partitions": "2",
     "spark.python.daemon.module": "fencelog_demo.daemon",
-    # The compiler that warms up fast: no driver of this demo lives for long.
+    # The compiler that warms up fast: no driver of this demo runs for long.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 
 
 class StageError(Exception):
-    """The stage cannot go on; the message says why and which log to read."""
+    """The stage cannot continue; the message says why and which log to read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class Child:
     process: "subprocess.Popen[bytes]"
     log: Path
     status: int | None = None
-    struck: bool = False
+    is_target: bool = False
 
 
 @dataclass(kw_only=True)
@@ -74,7 +74,7 @@ class Tally:
         default_factory=lambda: {name: {} for name in PIPELINES}
     )
     totals: int = 0
-    strikes: int = 0
+    faults: int = 0
 
     def delivered(self, pipeline: str) -> int:
         """Flights in committed batches of a pipeline, each batch once."""
@@ -89,8 +89,8 @@ class Tally:
                 self.all_produced = True
             case "totals-committed":
                 self.totals = max(self.totals, event.number("tally"))
-            case "struck":
-                self.strikes += 1
+            case "injected":
+                self.faults += 1
             case "reached" if event.text("point") == "after-commit":
                 batches, batch = self.batches[event.text("pipeline")], event.number("batch")
                 batches[batch] = max(batches.get(batch, 0), event.number("tally"))
@@ -127,7 +127,7 @@ class Stage:
         self._children: list[Child] = []
         self._labels: Counter[str] = Counter()
         self._orphans: dict[int, str] = {}
-        self._begun = self._heard = time.monotonic()
+        self._begun = self._last_event_at = time.monotonic()
         self._stopping_since: float | None = None
         self._complete_since: float | None = None
         self._unplanned = 0
@@ -136,30 +136,30 @@ class Stage:
         self._zombie: Child | None = None
         self.done = False
 
-    # --- what happens
+    # --- events
 
     def step(self) -> list[Event]:
-        """Do what there is to do; return the events that are new. Raises StageError."""
+        """Handle what happened; return the new events. Raises StageError."""
         new = list(self._follower.new())
         for event in new:
-            self._heard = time.monotonic()
+            self._last_event_at = time.monotonic()
             self.events.append(event)
             self.tally.count(event)
             self._act(event)
         if not self.done:
-            self._look_at_broker()
-            self._look_at_children()
-            self._look_at_orphans()
-            self._look_at_progress()
+            self._check_broker()
+            self._check_children()
+            self._check_orphans()
+            self._check_progress()
         return new
 
     def _act(self, event: Event) -> None:
         match event.kind:
-            case "struck":
+            case "injected":
                 self._orphans.update(dict.fromkeys(map(int, self._pids(event)), event.text("role")))
-                self._mark_struck(event)
+                self._mark_targets(event)
                 if event.text("signal") == "SIGSTOP":
-                    # Nothing is heard of it any more, so its operator takes it for dead.
+                    # It is silent now, so its operator considers it dead.
                     self._zombie, self._driver = self._driver, self._start_driver()
             case _:
                 pass
@@ -169,22 +169,22 @@ class Stage:
         assert isinstance(pids, dict)
         return list(pids)
 
-    def _mark_struck(self, event: Event) -> None:
+    def _mark_targets(self, event: Event) -> None:
         pids = set(self._pids(event))
         for child in self._children:
             if str(child.process.pid) in pids:
-                child.struck = True
+                child.is_target = True
                 self._orphans.pop(child.process.pid, None)
 
-    # --- looking
+    # --- checks
 
-    def _look_at_broker(self) -> None:
+    def _check_broker(self) -> None:
         if self.address:
             return
         found = LISTENING.search(self._broker.log.read_text(encoding="utf-8", errors="replace"))
         if found:
             self.address = found.group(1)
-            self._tell("broker-ready", address=self.address)
+            self._log_event("broker-ready", address=self.address)
             folder = ["--folder", str(self.setup.folder)]
             self._start("killer", [sys.executable, "-m", "fencelog_demo.killer", *folder])
             self._start_producer(folder)
@@ -193,11 +193,11 @@ class Stage:
         elif time.monotonic() - self._begun > BROKER_START_S:
             raise StageError(f"the broker did not start; its log is {self._broker.log}")
 
-    def _look_at_children(self) -> None:
+    def _check_children(self) -> None:
         for child in self._children:
             if child.status is None and (status := child.process.poll()) is not None:
                 child.status = status
-                self._tell(
+                self._log_event(
                     "exited",
                     role=child.role,
                     label=child.label,
@@ -207,25 +207,25 @@ class Stage:
                 self._replace(child, status)
 
     def _replace(self, child: Child, status: int) -> None:
-        """Start again what died; anything else that should not have ended ends the stage."""
+        """Restart what ended; any other unexpected end fails the stage."""
         if child is self._broker:
             if self.done:
                 return
-            if not child.struck:
+            if not child.is_target:
                 raise StageError(f"the broker ended with {status}; its log is {child.log}")
             self._broker = self._start_broker()
         elif child is self._driver and self._stopping_since is None:
-            if not child.struck:
+            if not child.is_target:
                 self._unplanned += 1
-                self._tell("unplanned-restart", label=child.label, status=status)
+                self._log_event("unplanned-restart", label=child.label, status=status)
             if self._unplanned > UNPLANNED_RESTARTS_MAX:
-                raise StageError(f"the driver failed again and again; its log is {child.log}")
+                raise StageError(f"the driver failed repeatedly; its log is {child.log}")
             self._driver = self._start_driver()
         elif child.role in {"producer", "killer"} and status != 0:
             raise StageError(f"the {child.role} ended with {status}; its log is {child.log}")
 
-    def _look_at_orphans(self) -> None:
-        """Learn how adopted processes ended; workers' ends are told by Spark's daemon."""
+    def _check_orphans(self) -> None:
+        """Log how adopted processes ended; Spark's daemon logs how workers ended."""
         for pid, role in list(self._orphans.items()):
             try:
                 status = exit_status(pid)
@@ -233,26 +233,26 @@ class Stage:
                 continue  # not ours yet, or its daemon has seen it
             if status is not None:
                 del self._orphans[pid]
-                self._tell("exited", role=role, pid=pid, status=status)
+                self._log_event("exited", role=role, pid=pid, status=status)
 
-    def _look_at_progress(self) -> None:
-        if time.monotonic() - self._heard > SILENCE_S:
+    def _check_progress(self) -> None:
+        if time.monotonic() - self._last_event_at > SILENCE_S:
             raise StageError(f"nothing happened for {SILENCE_S:.0f} s; see {self.setup.folder}")
         if self._stopping_since is not None:
-            self._look_at_stop(self._stopping_since)
+            self._check_stop(self._stopping_since)
         elif self._complete():
-            if self.tally.strikes < len(PLAN):
+            if self.tally.faults < len(PLAN):
                 raise StageError(
-                    f"all flights are delivered, but only {self.tally.strikes} of {len(PLAN)} "
-                    "strikes have fallen"
+                    f"all flights are delivered, but only {self.tally.faults} of {len(PLAN)} "
+                    "faults were injected"
                 )
-            if not self._zombie_lives():
+            if not self._zombie_runs():
                 assert self._driver is not None
                 self._driver.process.send_signal(signal.SIGTERM)
                 self._stopping_since = time.monotonic()
 
-    def _zombie_lives(self) -> bool:
-        """Whether there still is one; it gets its time to be refused, and no more."""
+    def _zombie_runs(self) -> bool:
+        """Whether the zombie still runs; after ZOMBIE_S it is killed."""
         if self._zombie is None or self._zombie.status is not None:
             return False
         self._complete_since = self._complete_since or time.monotonic()
@@ -265,14 +265,14 @@ class Stage:
         done = all(tally.delivered(name) >= rows for name in PIPELINES)
         return tally.all_produced and done and tally.totals >= rows
 
-    def _look_at_stop(self, since: float) -> None:
+    def _check_stop(self, since: float) -> None:
         driver = self._driver
         assert driver is not None
         if driver.status is None and time.monotonic() - since > STOP_S:
             raise StageError(f"the driver did not stop; its log is {driver.log}")
         producers = [child for child in self._children if child.role == "producer"]
         if driver.status is not None and all(child.status is not None for child in producers):
-            self._tell("over", delivered=self.tally.delivered(EXACTLY_ONCE))
+            self._log_event("over", delivered=self.tally.delivered(EXACTLY_ONCE))
             self.done = True
 
     # --- starting and ending
@@ -281,7 +281,7 @@ class Stage:
         listen = self.address or "127.0.0.1:0"
         data = str(self.setup.folder / "data")
         command = [*self.setup.fencelog, "serve", "--data-dir", data, "--listen", listen]
-        # Only members move a group that has any (E8); those of the pipelines record progress.
+        # Only members commit for a group that has any (E8); those of the pipelines record progress.
         return self._start("broker", command, {"FENCELOG_GROUP_FENCE": "required"})
 
     def _start_producer(self, folder: list[str]) -> None:
@@ -324,17 +324,17 @@ class Stage:
             )
         child = Child(role=role, label=label, process=process, log=log)
         self._children.append(child)
-        self._tell("started", role=role, label=label, pid=process.pid)
+        self._log_event("started", role=role, label=label, pid=process.pid)
         return child
 
-    def _tell(self, kind: str, **facts: object) -> None:
+    def _log_event(self, kind: str, **facts: object) -> None:
         write_event(self.setup.folder, kind, **facts)
 
     def close(self) -> None:
-        """End the broker as an operator does, with SIGTERM, and wait for whoever is left."""
+        """End the broker as an operator does, with SIGTERM, and wait for all processes."""
         self._broker.process.terminate()
         for child in self._children:
             if child.status is None:
                 child.process.wait(STOP_S)
-        self._look_at_children()
+        self._check_children()
         self.events.extend(self._follower.new())

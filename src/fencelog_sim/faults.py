@@ -1,10 +1,10 @@
-"""What befalls a run: a plan of faults, drawn from the seed, written as JSON, carried out in order.
+"""The plan of faults of a run: drawn from the seed, written as JSON, injected in order.
 
 A fault comes at a time, or at a point: the n-th disk or metadata operation, request or answer of
 the broker that matches a pattern, counted from the fault's time on. The points are named after what
 the broker does there (``sync t-0/*.log``, ``append __transaction_state-*``, ``put *``,
-``request EndTxn``, ``answer Produce``), so a fault hits the moment between two steps of the
-broker's code without a line about faults in that code.
+``request EndTxn``, ``answer Produce``), so a fault comes between two steps of the broker's
+code without a line about faults in that code.
 """
 
 from collections.abc import Sequence
@@ -38,10 +38,10 @@ class Kind(StrEnum):
     RESET = "reset"
     """All connections, or one of them (``how``: all, one), are reset."""
     SWALLOW = "swallow"
-    """One connection loses all it sends from now on, and neither side is told."""
+    """One connection loses all it sends from now on, without an error on either side."""
     STRAND = "strand"
     """What a client has under way on one connection arrives ``seconds`` later, though the client
-    is told at once that the connection is lost."""
+    sees at once that the connection is lost."""
     SYNC_FAILS = "sync-fails"
     """The next sync of a log fails (EIO); ``seconds`` later the broker is killed, or its host
     loses power where ``how`` names a Loss, and started anew."""
@@ -56,7 +56,7 @@ class Kind(StrEnum):
     ROT = "rot"
     """The broker stops cleanly, a bit of a stored batch flips, and ``seconds`` later it is back."""
     LATE_MARKER = "late-marker"
-    """A marker of a coordinator that is long dead arrives in an open transaction."""
+    """A marker of an earlier coordinator epoch arrives in an open transaction."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +67,11 @@ class Fault:
     at: float
     """Virtual seconds after the clients have started."""
     point: str = ""
-    """Where it strikes, ``verb name``, each with ``*`` for anything; empty: at its time."""
+    """Where it is injected, ``verb name``, each with ``*`` for anything; empty: at its time."""
     nth: int = 1
     """Which match of the point, from 1."""
     after: bool = False
-    """Strike right after what the point names, not before it."""
+    """Inject it right after what the point names, not before it."""
     seconds: float = 1.0
     how: str = ""
 
@@ -91,7 +91,7 @@ class Fault:
         return cls(**fields)  # type: ignore[arg-type]  # unknown names raise TypeError
 
     def __str__(self) -> str:
-        """As a person reads it."""
+        """One line for the report."""
         where = f" {'after' if self.after else 'before'} {self.point} #{self.nth}" * bool(
             self.point
         )
@@ -151,7 +151,7 @@ NAMES: Sequence[tuple[str, int]] = (
     ("rename *", 4),
     ("sync_directory *", 8),
 )
-"""Points at which a name is there and not yet stable."""
+"""Points at which a file name exists and is not synced yet."""
 NAME_POINTS = frozenset(point for point, _ in NAMES)
 NAMES_SHARE = 0.25
 STARTING: Sequence[tuple[str, int]] = (
@@ -166,7 +166,7 @@ STARTING: Sequence[tuple[str, int]] = (
 )
 """The points of a start, counted from its beginning."""
 POINTED = (Kind.KILL, Kind.POWER, Kind.PAUSE, Kind.RESET, Kind.CUT)
-"""Kinds that may strike at a point."""
+"""Kinds that may be injected at a point."""
 STRANDED: Sequence[tuple[str, int]] = (
     ("request EndTxn", 12),
     ("request TxnOffsetCommit", 8),
@@ -174,7 +174,7 @@ STRANDED: Sequence[tuple[str, int]] = (
     ("request Produce", 20),
     ("request CommitTransaction", 4),
 )
-"""Requests that are worth to arrive late."""
+"""Requests whose late arrival is dangerous."""
 WEIGHTS: Sequence[tuple[Kind, float]] = (
     (Kind.KILL, 5),
     (Kind.POWER, 5),
@@ -221,12 +221,12 @@ def draw(random: Random, span_s: float, *, clients: int, durability: str) -> Pla
         if kind in {Kind.KILL, Kind.POWER, Kind.RESTART} and random.random() < 0.4:
             faults += _into_the_start(random, fault, durability)
         elif kind is Kind.KILL and fault.point in NAME_POINTS and random.random() < 0.7:
-            # What the killed run has named, the next one uses; the power takes the names.
+            # The next start uses names that the killed one created; the power cut loses them.
             later = round(at + fault.seconds + random.uniform(0.1, 1.5), 3)
             how = _how(random, Kind.POWER, clients, durability)
             faults.append(Fault(kind=Kind.POWER, at=later, how=how))
         if kind is Kind.SLOW_DISK and random.random() < 0.5:
-            # What waits for a sync is sent again, and then the power fails.
+            # What waits for a sync is sent again, then comes the power cut.
             resent = round(at + random.uniform(0.0, 0.5), 3)
             faults.append(Fault(kind=Kind.RESET, at=resent, how="all"))
             later = round(resent + random.uniform(0.05, max(fault.seconds, 0.05)), 3)
@@ -259,7 +259,7 @@ def _fault(random: Random, kind: Kind, at: float, clients: int, durability: str)
 
 
 def _losses(durability: str) -> list[str]:
-    """What ``os`` mode promises is survival of the process's death, not of the machine's."""
+    """``os`` mode promises to survive the end of the process, not a power cut."""
     return [each.name for each in Loss] if durability == "fsync" else [Loss.NONE.name]
 
 
@@ -283,20 +283,20 @@ def _how(random: Random, kind: Kind, clients: int, durability: str) -> str:
 
 
 def _into_the_start(random: Random, stroke: Fault, durability: str) -> list[Fault]:
-    """What strikes while the broker recovers from an earlier stroke, and what comes after."""
+    """A fault during the recovery from an earlier fault, and the one after it."""
     style = random.random()
     if style < 0.3:
         at = round(stroke.at + stroke.seconds + random.uniform(0.0, 0.1), 3)
         kind = Kind.POWER if random.random() < 0.6 else Kind.KILL
         return [Fault(kind=kind, at=at, how=_how(random, kind, 1, durability), seconds=0.1)]
-    # While the broker is down, so that the start is what meets it.
+    # Armed while the broker is down, so that it comes in the start.
     at = round(stroke.at + random.uniform(0.0, stroke.seconds), 3)
     if style < 0.6:
         kind = random.choice((Kind.SYNC_FAILS, Kind.WRITE_FAILS, Kind.FULL))
         how = _how(random, kind, 1, durability)
         return [Fault(kind=kind, at=at, how=how, seconds=round(random.uniform(0.5, 2.0), 3))]
     point, most = random.choice(STARTING)
-    struck = Fault(
+    first = Fault(
         kind=Kind.KILL,
         at=at,
         point=point,
@@ -306,4 +306,4 @@ def _into_the_start(random: Random, stroke: Fault, durability: str) -> list[Faul
     )
     later = round(at + stroke.seconds + random.uniform(0.5, 2.0), 3)
     how = _how(random, Kind.POWER, 1, durability)
-    return [struck, Fault(kind=Kind.POWER, at=later, how=how)]
+    return [first, Fault(kind=Kind.POWER, at=later, how=how)]

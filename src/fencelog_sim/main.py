@@ -1,4 +1,4 @@
-"""``./dev sim``: one seed in detail, or many of them side by side."""
+"""``./dev sim``: one seed in detail, or many in parallel."""
 
 import argparse
 import asyncio
@@ -31,10 +31,10 @@ from fencelog_sim.shrink import shrink
 from fencelog_sim.workloads import WORKLOADS
 
 SEEDS_PER_PROCESS = 100
-"""A worker keeps what its killed processes were doing, so it is replaced after so many seeds."""
+"""A worker keeps the tasks of killed processes in memory, so it is replaced after these many."""
 LOG_LINES = 40
 FAILURES_SHOWN = 20
-ROOM_POLL_S = 0.1
+SLOT_POLL_S = 0.1
 FAILED = 1
 INTERRUPTED = 130
 USAGE = 2
@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Run the real broker and real clients in a simulated world, by seed.",
         epilog="A failing seed is shrunk to a short plan of faults. The exit status is 1 then.",
     )
-    parser.add_argument("seed", nargs="?", type=int, help="one seed, told in detail")
+    parser.add_argument("seed", nargs="?", type=int, help="one seed, in detail")
     parser.add_argument(
         "--seeds", type=_range, metavar="A:B", default=(0, 200), help="from A to B-1 (0:200)"
     )
@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=[*sorted(WORKLOADS), "all"],
         help="what the clients do (queue for one seed, else all)",
     )
-    parser.add_argument("--minutes", type=_minutes, help="go on from A for so long")
+    parser.add_argument("--minutes", type=_minutes, help="run seeds from A for this many minutes")
     parser.add_argument("--jobs", type=_count, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--stop", action="store_true", help="end at the first failure")
     parser.add_argument("--no-shrink", action="store_true", help="leave failing plans as they are")
@@ -118,7 +118,7 @@ def _say(*lines: str) -> None:
 # -- one seed ----------------------------------------------------------------------------------
 
 
-class _Tail(logging.Handler):
+class _LogBuffer(logging.Handler):
     """The log of the run's broker, with virtual times."""
 
     def __init__(self) -> None:
@@ -132,12 +132,12 @@ class _Tail(logging.Handler):
 
 
 def _one(options: argparse.Namespace, case: Case) -> int:
-    tail = _Tail()
-    logging.basicConfig(handlers=[tail], level=logging.INFO)
+    log = _LogBuffer()
+    logging.basicConfig(handlers=[log], level=logging.INFO)
     result = run(case)
     _say(_story(result))
     if options.log or result.problems:
-        _say("\nthe broker's log:", *(f"  {line}" for line in tail.lines[-LOG_LINES:]))
+        _say("\nthe broker's log:", *(f"  {line}" for line in log.lines[-LOG_LINES:]))
     if options.history:
         lines = (json.dumps(event) + "\n" for event in result.history)
         Path(options.history).write_text("".join(lines), encoding="utf-8")
@@ -149,7 +149,7 @@ def _one(options: argparse.Namespace, case: Case) -> int:
             _say(_shrunk(shrink(result, run)))
     _say(f"digest: {result.digest}")
     sys.stdout.flush()
-    # What killed processes were doing must not run its ``finally`` blocks now.
+    # The tasks of killed processes must not run their ``finally`` blocks now.
     os._exit(FAILED if result.problems else 0)
 
 
@@ -161,7 +161,7 @@ def _story(result: Result) -> str:
             f"seed {result.case.seed}, workload {result.case.workload}: "
             f"{setting.durability} mode, {scale.clients} clients, {scale.partitions} partitions, "
             f"faults for {result.span_s:.1f} s",
-            *(result.story or ["  no fault struck"]),
+            *(result.story or ["  no fault was injected"]),
             f"{result.events} events in {result.virtual_s:.1f} virtual seconds, "
             f"{result.real_s:.2f} real ones; {counts}",
         ]
@@ -189,7 +189,7 @@ class _Totals:
     events: int = 0
     virtual_s: float = 0.0
     real_s: float = 0.0
-    struck: Counter[str] = field(default_factory=Counter)
+    injected: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[Result] = field(default_factory=list)
 
@@ -198,13 +198,13 @@ class _Totals:
         self.events += result.events
         self.virtual_s += result.virtual_s
         self.real_s += result.real_s
-        self.struck.update(result.struck)
+        self.injected.update(result.injected)
         self.counts.update(result.counts)
         if result.problems:
             self.failures.append(result)
 
     def note(self, took_s: float) -> str:
-        """What the progress bar says."""
+        """The text beside the progress bar."""
         return (
             f"{self.seeds / took_s:.1f}/s, {self.virtual_s / 3600:.2f} virtual hours, "
             f"{len(self.failures)} failed"
@@ -212,7 +212,7 @@ class _Totals:
 
 
 def _light(case: Case) -> Result:
-    """Run in a worker; only what is needed goes back."""
+    """Run in a worker; return only what is needed."""
     logging.disable()
     result = run(case)
     return result if result.problems else replace(result, history=[], story=[])
@@ -227,13 +227,13 @@ class _Cases:
         seeds = itertools.count(first) if options.minutes else range(first, end)
         self._cases = (Case(seed, name) for seed in seeds for name in names)
         self._ends_at = time.monotonic() + 60 * options.minutes if options.minutes else None
-        self.room = Semaphore(options.jobs * 4)
+        self.slots = Semaphore(options.jobs * 4)
         self.stopped = False
 
     def __iter__(self) -> Iterator[Case]:
         for case in self._cases:
             # The pool cannot end while this waits.
-            while not self.room.acquire(timeout=ROOM_POLL_S):
+            while not self.slots.acquire(timeout=SLOT_POLL_S):
                 if self.stopped:
                     return
             if self._ends_at is not None and time.monotonic() > self._ends_at:
@@ -246,13 +246,13 @@ def _many(options: argparse.Namespace, names: Sequence[str]) -> int:
     context = multiprocessing.get_context("fork")
     status = 0
     with (
-        context.Pool(options.jobs, _leave_ctrl_c_alone, (), SEEDS_PER_PROCESS) as pool,
+        context.Pool(options.jobs, _ignore_sigint, (), SEEDS_PER_PROCESS) as pool,
         _progress(cases.count) as progress,
     ):
         bar = progress.add_task("seeds", total=cases.count, note="")
         try:
             for result in pool.imap_unordered(_light, cases):
-                cases.room.release()
+                cases.slots.release()
                 totals.add(result)
                 progress.update(bar, advance=1, note=totals.note(time.monotonic() - began))
                 if result.problems:
@@ -260,7 +260,7 @@ def _many(options: argparse.Namespace, names: Sequence[str]) -> int:
                     if options.stop:
                         break
         except KeyboardInterrupt:
-            status = INTERRUPTED  # what was run so far is told all the same
+            status = INTERRUPTED  # what was run so far is still reported
         finally:
             cases.stopped = True
     _report(totals, time.monotonic() - began)
@@ -271,8 +271,8 @@ def _many(options: argparse.Namespace, names: Sequence[str]) -> int:
     return FAILED if totals.failures else status
 
 
-def _leave_ctrl_c_alone() -> None:
-    """In a worker: a terminal sends it to all processes, and the one that has them answers."""
+def _ignore_sigint() -> None:
+    """Ignore SIGINT in a worker: a terminal signals all processes, and the parent handles it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
@@ -300,8 +300,8 @@ def _report(totals: _Totals, took_s: float) -> None:
     if not totals.seeds:
         console.print("no seed was run in this time")
         return
-    table = Table("fault", "struck", box=None)
-    for kind, number in totals.struck.most_common():
+    table = Table("fault", "injected", box=None)
+    for kind, number in totals.injected.most_common():
         table.add_row(kind, str(number))
     console.print(table)
     console.print(", ".join(f"{value} {name}" for name, value in totals.counts.items()))

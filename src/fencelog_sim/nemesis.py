@@ -1,4 +1,4 @@
-"""Carries out a plan of faults on a world, and heals the world afterwards."""
+"""Injects the faults of a plan into a world, and heals the world afterwards."""
 
 import asyncio
 from collections import Counter
@@ -35,7 +35,7 @@ class _Armed:
 
 
 class Nemesis:
-    """One run's faults. ``report`` is told each one when it strikes."""
+    """One run's faults. ``report`` is called with each fault when it is injected."""
 
     def __init__(self, world: World, plan: Plan, report: Callable[[Fault], None]) -> None:
         """Watch the points of a world."""
@@ -46,14 +46,14 @@ class Nemesis:
         self._requests: dict[tuple[int, int], str] = {}
         self._following: list[asyncio.Task[None]] = []
         self._at: SimTransport | None = None
-        """The connection on which the request that a fault waited for has come."""
-        self.struck: Counter[str] = Counter()
+        """The connection whose frame a fault at a point waited for."""
+        self.injected: Counter[str] = Counter()
         world.gate = self._gate
         world.network.arriving = self._arriving
         world.network.sending = self._sending
 
     async def run(self) -> None:
-        """Strike or arm each fault at its time."""
+        """Inject or arm each fault at its time."""
         began = self._world.loop.time()
         for fault in self._plan:
             await asyncio.sleep(max(0.0, began + fault.at - self._world.loop.time()))
@@ -61,10 +61,10 @@ class Nemesis:
                 verb, _, pattern = fault.point.partition(" ")
                 self._armed.append(_Armed(fault, verb, pattern, fault.nth))
             else:
-                self._strike(fault)
+                self._inject(fault)
 
     async def heal(self) -> None:
-        """End every fault, and see to a broker on a sound disk. No point strikes any more."""
+        """End every fault, disarm all points, and make sure that a broker runs on a sound disk."""
         world = self._world
         self._armed.clear()
         for task in self._following:
@@ -82,32 +82,32 @@ class Nemesis:
     # -- points --------------------------------------------------------------------------------
 
     def _gate(self, verb: str, name: str, size: int) -> Halt | None:
-        """What befalls an operation of the disk or the metadata store, in the very step of it."""
+        """The fault at an operation of the disk or the metadata store, in the same step."""
         fault = self._due(verb, name)
         if fault is None:
             return None
         if fault.kind not in {Kind.KILL, Kind.POWER}:
-            self._strike(fault)
+            self._inject(fault)
             return None
         done = size if fault.after else self._world.faults.choice((0, 0, size // 2))
-        return Halt(done, lambda: self._strike(fault))
+        return Halt(done, lambda: self._inject(fault))
 
     def _at_frame(self, verb: str, name: str, transport: SimTransport) -> None:
-        """Called ahead of a request that arrives, or an answer that is sent."""
+        """Called before a request arrives or a response is sent."""
         fault = self._due(verb, name)
         if fault is None:
             return
         if fault.kind is Kind.STRAND:
             self._at = transport
-            self._strike(fault)
+            self._inject(fault)
             self._at = None
         elif fault.after:
             self._soon(fault)
         else:
-            self._strike(fault)
+            self._inject(fault)
 
     def _due(self, verb: str, name: str) -> Fault | None:
-        """The armed fault whose point this is, and whose turn it is."""
+        """The armed fault whose n-th match this is."""
         for armed in self._armed:
             if armed.verb == verb and fnmatchcase(name, armed.pattern):
                 armed.left -= 1
@@ -117,9 +117,9 @@ class Nemesis:
         return None
 
     def _soon(self, fault: Fault) -> None:
-        """Strike once the broker's current step is over."""
+        """Inject the fault after the broker's current step."""
         loop = self._world.loop
-        loop.call_soon(self._strike, fault, context=loop.outside.context)
+        loop.call_soon(self._inject, fault, context=loop.outside.context)
 
     def _arriving(self, transport: SimTransport, data: bytes) -> None:
         if transport.process is not self._world.broker or len(data) < _REQUEST.size:
@@ -138,15 +138,15 @@ class Nemesis:
         if name is not None:
             self._at_frame("answer", name, transport)
 
-    # -- strikes -------------------------------------------------------------------------------
+    # -- injection -----------------------------------------------------------------------------
 
-    def _strike(self, fault: Fault) -> None:
+    def _inject(self, fault: Fault) -> None:
         if self._carry_out(fault):
-            self.struck[fault.kind] += 1
+            self.injected[fault.kind] += 1
             self._report(fault)
 
     def _carry_out(self, fault: Fault) -> bool:  # noqa: C901, PLR0912 - a table of kinds
-        """Begin a fault; whether there was anything to strike."""
+        """Begin a fault; False if it has nothing to act on."""
         world = self._world
         match fault.kind:
             case Kind.KILL if world.broker is not None:
@@ -193,7 +193,7 @@ class Nemesis:
                 self._follow(fault, lambda: self._rot(fault), at_once=True)
             case Kind.LATE_MARKER:
                 self._follow(fault, lambda: self._mark_late(fault), at_once=True)
-                return False  # told when it finds its transaction
+                return False  # reported when it finds its transaction
             case Kind.SLOW_DISK:
                 world.sync_factor = SLOW
                 self._follow(fault, self._quick_disk)
@@ -225,7 +225,7 @@ class Nemesis:
         else:
             world.failing = "sync" if fault.kind is Kind.SYNC_FAILS else "append"
 
-    # -- what follows --------------------------------------------------------------------------
+    # -- follow-ups ----------------------------------------------------------------------------
 
     def _follow(self, fault: Fault, what: Callable[[], object], *, at_once: bool = False) -> None:
         async def later() -> None:
@@ -258,12 +258,12 @@ class Nemesis:
             await self._start_again()
 
     async def _rot(self, fault: Fault) -> None:
-        """Damage below the recovery point takes the partition out of service, and cuts nothing."""
+        """Damage below the recovery point takes the partition offline and truncates nothing."""
         world = self._world
-        # What a failed disk has not synced may be cut where it is damaged.
+        # Recovery may truncate damage in what a failed disk has not synced.
         if await world.stop_broker() and not world.needs_restart:
             world.flip_a_bit()
-            # A clean start trusts what a clean stop has closed, and looks at no batch.
+            # After a clean stop a start checks no batch, so remove its mark.
             await world.disk.remove(CLEAN_SHUTDOWN)
         await self._start_again()
         await asyncio.sleep(fault.seconds)
@@ -273,12 +273,12 @@ class Nemesis:
             await self._start_again()
 
     async def _mark_late(self, fault: Fault) -> None:
-        """Wait for a transaction of a producer whom a newer coordinator has marked before."""
+        """Wait for a transaction of a producer that has a marker of a newer coordinator epoch."""
         world = self._world
         for _ in range(LATE_MARKER_TRIES):
             await asyncio.sleep(LATE_MARKER_RETRY_S)
             if world.mark_late():
-                self.struck[fault.kind] += 1
+                self.injected[fault.kind] += 1
                 self._report(fault)
                 return
 

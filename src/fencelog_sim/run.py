@@ -1,4 +1,4 @@
-"""One seed, from the first packet to the verdict."""
+"""One run: the seed's setting, the clients, the faults and the checks at the end."""
 
 import asyncio
 import gc
@@ -28,14 +28,14 @@ SETTLE_LIMIT_S = 180.0
 RUN_LIMIT_S = 600.0
 CLIENT_DOWN_S = 0.5
 DISK_FAULTS = {Kind.SYNC_FAILS, Kind.WRITE_FAILS, Kind.FULL}
-"""What may make a broker end by itself, with a StorageError."""
+"""Faults after which a broker may stop by itself with a StorageError."""
 OFFICE_HOST = "10.0.2.1"
-"""Where topics are prepared and everything is read in the end."""
+"""The host that creates the topics and reads everything at the end."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What decides a run: the seed, and what a person or the shrinker set by hand."""
+    """What determines a run: the seed, and what a user or the shrinker overrides."""
 
     seed: int
     workload: str
@@ -74,16 +74,16 @@ class Result:
     virtual_s: float = 0.0
     real_s: float = 0.0
     problems: list[str] = field(default_factory=list)
-    struck: dict[str, int] = field(default_factory=dict)
+    injected: dict[str, int] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     history: list[Event] = field(default_factory=list)
     story: list[str] = field(default_factory=list)
-    """The faults as they struck, one line each."""
+    """The faults in the order of injection, one line each."""
 
 
 @dataclass
 class SimStage:
-    """The stage of one client's life."""
+    """The stage of one client process."""
 
     bootstrap: str
     random: Random
@@ -102,10 +102,10 @@ class SimStage:
 
 
 def run(case: Case) -> Result:
-    """Run a case in this process and judge it.
+    """Run a case in this process and check it.
 
-    What its killed processes were doing is kept in memory for ever, so a process that runs many
-    cases has to be replaced from time to time.
+    The tasks of its killed processes stay in memory, so a process that runs many cases has to be
+    replaced from time to time.
     """
     trampolines.install()
     name = f"{case.workload}/{case.seed}"
@@ -139,7 +139,7 @@ class _Run:
         self._world = World(name, setting)
         self._workload: Workload = WORKLOADS[case.workload]()
         self._monitor = Monitor(self._world)
-        self._nemesis = Nemesis(self._world, plan, self._struck)
+        self._nemesis = Nemesis(self._world, plan, self._report_fault)
         self._stages: dict[int, SimStage] = {}
         self._stopping = False
 
@@ -153,10 +153,10 @@ class _Run:
         verdict = check(result.history)
         notes = sum(event["type"] == "meta" for event in result.history)
         result.problems += [f"{each.kind}: {each.text}" for each in verdict.problems]
-        result.problems += self._workload.judge(result.history)
+        result.problems += self._workload.check(result.history)
         result.problems += self._monitor.violations
         result.problems += world.crashes
-        is_excused = bool(DISK_FAULTS & self._nemesis.struck.keys())
+        is_excused = bool(DISK_FAULTS & self._nemesis.injected.keys())
         result.problems += [
             f"the broker ended by itself: {end}"
             for end in world.ends
@@ -166,10 +166,10 @@ class _Run:
         result.counts = {
             **verdict.counts,
             **self._monitor.counts,
-            "notes of tables": notes,
-            "runs with nothing to judge": int(verdict.outcome == "nothing-checked" and not notes),
+            "table events": notes,
+            "runs with nothing to check": int(verdict.outcome == "nothing-checked" and not notes),
         }
-        result.struck = dict(self._nemesis.struck)
+        result.injected = dict(self._nemesis.injected)
         result.digest = world.loop.digest()
         result.events = world.loop.events
         result.virtual_s = world.loop.time()
@@ -221,7 +221,7 @@ class _Run:
             self._result.problems.append(f"{name} did not end within {limit_s:.0f} s")
 
     async def _keep_client(self, index: int) -> None:
-        """Start a client, and another one whenever it has died."""
+        """Start a client, and another one after each end of it."""
         world, incarnation = self._world, 0
         random = world.stream(f"keeper/{index}")
         while not self._stopping:
@@ -239,7 +239,7 @@ class _Run:
     def _client(self, stage: SimStage, index: int) -> Callable[[], Coroutine[Any, Any, None]]:
         return lambda: self._workload.client(stage, index)
 
-    # -- what is written down ------------------------------------------------------------------
+    # -- history -------------------------------------------------------------------------------
 
     def _stage(self, process: str) -> SimStage:
         world = self._world
@@ -256,14 +256,14 @@ class _Run:
         self._result.history.append(event)
         self._world.loop.note(crc32(repr(event).encode()).to_bytes(4, "big"))
 
-    def _struck(self, fault: Fault) -> None:
+    def _report_fault(self, fault: Fault) -> None:
         at = self._world.loop.time()
         self._result.story.append(f"{at:8.3f} s  {fault}")
         self._result.history.append({"type": "fault", "time": at, "what": str(fault.kind)})
 
 
 def _draw_setting(random: Random, case: Case) -> tuple[Setting, Scale, float]:
-    """What the seed says of everything but the faults."""
+    """Draw from the seed all settings except the faults."""
     setting = Setting(
         durability="fsync" if random.random() < 0.7 else "os",
         weather=Weather(

@@ -70,7 +70,7 @@ def _fewer_faults(case: Case, plan: Plan, fails: Callable[[Case], bool]) -> Case
 
 
 def _simpler_faults(case: Case, fails: Callable[[Case], bool]) -> Case:
-    """Let each fault strike at its time instead of at a point, and last one second."""
+    """Inject each fault at its time instead of at a point, for one second."""
     plan = case.plan or ()
     for number, fault in enumerate(plan):
         for simpler in _simpler(fault):

@@ -1,4 +1,4 @@
-"""The small interface between a workload and the stage that it plays on, simulated or real.
+"""The interface between a workload and the stage that runs it, simulated or real.
 
 A workload knows no faults. Its clients may die at any await, and are then started again by the
 stage under a new process name; everything that must outlive a client is in the log or the history.
@@ -13,7 +13,7 @@ from fencelog.check.history import Event, Recorder
 
 @dataclass(frozen=True)
 class Scale:
-    """How much happens. The simulator plays small, real chaos large."""
+    """How much happens: little in the simulator, much in ``./dev prove chaos``."""
 
     clients: int = 3
     partitions: int = 3
@@ -28,7 +28,7 @@ class Scale:
 
 
 class Stage(Protocol):
-    """What one client of a workload is given."""
+    """What one client of a workload gets from its stage."""
 
     bootstrap: str
     """``host:port`` of the cluster."""
@@ -50,7 +50,7 @@ class Stage(Protocol):
 
 
 class Workload(Protocol):
-    """A kind of traffic with the claim that must hold of its history."""
+    """A kind of traffic, and the check of its history."""
 
     name: str
 
@@ -69,6 +69,6 @@ class Workload(Protocol):
         """
         ...
 
-    def judge(self, events: list[Event]) -> list[str]:
-        """Problems beyond the checker's anomalies that only this workload can tell; else empty."""
+    def check(self, events: list[Event]) -> list[str]:
+        """Problems that only this workload can find, beside the checker's; else empty."""
         ...

@@ -106,7 +106,7 @@ def test_a_chart_that_cannot_be_written_does_not_look_like_a_verdict(
         ("\xff\xfe", "not UTF-8", "as UTF-8"),
     ],
 )
-def test_what_cannot_be_judged_ends_with_2_and_a_hint(file: Path, text, what, hint) -> None:
+def test_an_unreadable_history_ends_with_2_and_a_hint(file: Path, text, what, hint) -> None:
     file.write_bytes(text.encode("latin-1"))
     done = run(file)
     assert done.returncode == 2

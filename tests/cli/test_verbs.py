@@ -112,7 +112,7 @@ def test_files_are_produced_one_after_the_other(cli: Cli, topic: str, tmp_path: 
     assert cli.out("topic", "consume", topic, "-c", "3", "-f", "%v ") == b"1 2 3 "
 
 
-def test_reading_begins_where_it_is_told_to(
+def test_reading_starts_at_the_requested_offset(
     cli: Cli, topic: str, shared_broker: BrokerProcess
 ) -> None:
     records = [ToSend(b"%d" % n, timestamp_ms=1_357_000_000_000 + n * 1000) for n in range(6)]

@@ -69,7 +69,7 @@ def start(
 
 @pytest.fixture(params=list(FOLDERS))
 def node(request: pytest.FixtureRequest, start: Callable[[str], NodeClient]) -> NodeClient:
-    """Each of the three clients from npm in turn."""
+    """Each of the three clients from npm."""
     return start(request.param)
 
 

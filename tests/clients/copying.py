@@ -30,7 +30,7 @@ PAUSE_S = 0.1
 
 
 class Copier:
-    """One process, restarted when it gives up, until it is told to leave."""
+    """One process, restarted when it gives up, until it is asked to leave."""
 
     def __init__(self, command: Sequence[str], folder: Path | None, log: IO[bytes]) -> None:
         """Start it."""
@@ -88,7 +88,7 @@ class Case:
         self._copiers: list[Copier] = []
 
     def options(self, member: str) -> str:
-        """What a copier is told, as JSON."""
+        """The options of a copier, as JSON."""
         return json.dumps(
             {
                 "client": self.client,
@@ -107,7 +107,7 @@ class Case:
         )
 
     def run(self, command: Callable[[str], Sequence[str]], folder: Path | None) -> None:
-        """The whole life of the group; raises AssertionError where it does not get on."""
+        """Run the group from start to end; raises AssertionError where it does not get on."""
         with self.log.open("wb") as log, Client(self._address) as admin:
 
             def start(member: str) -> Copier:
@@ -159,8 +159,10 @@ class Case:
         )
 
     def _kill_open(self, admin: Client, victim: Copier, other: Copier) -> None:
-        """Feed, and kill this one while a transaction of its group is open."""
-        other.process.send_signal(signal.SIGSTOP)  # so that what is open is the victim's
+        """Write input, and kill this one while a transaction of its group is open."""
+        other.process.send_signal(
+            signal.SIGSTOP
+        )  # so that the open transaction is of the killed one
         try:
             values = [b"%d" % (len(self.values) + number) for number in range(CHUNK * 4)]
             sent = [ToSend(value, partition=at % PARTITIONS) for at, value in enumerate(values)]
@@ -198,7 +200,7 @@ class Case:
             if each.transactional_id.startswith(self.group) and each.state == "Ongoing"
         ]
 
-    def judge(self) -> None:
+    def check(self) -> None:
         """Each input record once in the output, and nothing left open. Raises AssertionError."""
         with Client(self._address) as admin:
             wait_until(

@@ -30,7 +30,7 @@ class NotInstalled(Exception):  # noqa: N818 - it names a fact
 
 
 def run(command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None) -> None:
-    """Run an install command; raises NotInstalled with the errors that it told."""
+    """Run an install command; raises NotInstalled with the errors that it printed."""
     shown = " ".join(command)
     try:
         done = subprocess.run(
@@ -55,7 +55,7 @@ def run(command: Sequence[str], folder: Path, environment: Mapping[str, str] | N
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Nobody else installs here meanwhile."""
+    """Hold the lock of the installation meanwhile."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -68,4 +68,4 @@ def node(where: Path, name: str) -> Callable[[str], list[str]]:
 def test_each_record_is_copied_once_through_kills_of_members_and_of_the_broker(  # E7, E8, E11, E15
     copied: Callable[[str], Case], client: str
 ) -> None:
-    copied(client).judge()
+    copied(client).check()

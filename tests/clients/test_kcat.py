@@ -42,7 +42,7 @@ def kcat(program: str, clients_broker: BrokerProcess) -> Kcat:
 
 
 def _features(program: str) -> list[str]:
-    """What librdkafka was built with, as kcat tells."""
+    """What librdkafka was built with, as kcat says."""
     told = subprocess.run([program, "-V"], capture_output=True, text=True, check=True).stdout
     return told.partition("builtin.features=")[2].partition(")")[0].split(",")
 
@@ -208,7 +208,7 @@ def leave(member: "subprocess.Popen[str]") -> Sequence[dict[str, Any]]:
     return envelopes(member.communicate(timeout=DEADLINE_S)[0])
 
 
-def test_an_idempotent_producer_loses_and_doubles_nothing_over_a_kill_of_the_broker(  # E13, E15
+def test_an_idempotent_producer_loses_and_duplicates_nothing_over_a_kill_of_the_broker(  # E13, E15
     program: str, mortal: BrokerProcess, topic: str
 ) -> None:
     with Client(mortal.address) as admin:

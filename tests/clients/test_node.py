@@ -178,7 +178,7 @@ def test_each_administrative_call_does_what_it_says(
     assert told == expected
 
 
-def test_an_idempotent_producer_loses_and_doubles_nothing_over_a_kill_of_the_broker(  # E13, E15
+def test_an_idempotent_producer_loses_and_duplicates_nothing_over_a_kill_of_the_broker(  # E13, E15
     mortal: BrokerProcess, node: NodeClient, topic: str
 ) -> None:
     with Client(mortal.address) as admin:

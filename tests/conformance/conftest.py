@@ -22,7 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(params=list(CLIENTS))
 def client(request: pytest.FixtureRequest) -> StockClient:
-    """Each of the three client libraries in turn."""
+    """Each of the three client libraries."""
     return CLIENTS[request.param]
 
 

@@ -118,7 +118,7 @@ def test_lost_answers_to_a_versioned_transactions_requests_change_nothing(
 
 
 @pytest.mark.parametrize("kills", [3])
-def test_a_broker_that_is_killed_while_we_write_loses_and_doubles_nothing(
+def test_a_broker_that_is_killed_while_we_write_loses_and_duplicates_nothing(
     broker: BrokerProcess, topic: str, kills: int
 ) -> None:  # D1, E4, E13, E15
     with Client(broker.address) as client:
@@ -182,7 +182,7 @@ def test_records_that_retention_deleted_are_a_loss_and_not_a_gap(
             list(client.fetch(place, 0, 50))
 
 
-def test_a_fenced_producer_is_told_and_can_do_no_harm(
+def test_a_fenced_producer_gets_an_error_and_changes_nothing(
     shared_broker: BrokerProcess, topic: str
 ) -> None:  # E2
     with Client(shared_broker.address) as client:

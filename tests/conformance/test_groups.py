@@ -30,7 +30,7 @@ def group_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerPro
 
 @pytest.fixture(params=list(MEMBERS))
 def client(request: pytest.FixtureRequest) -> str:
-    """Each of the three client libraries in turn."""
+    """Each of the three client libraries."""
     return str(request.param)
 
 
@@ -85,7 +85,9 @@ def test_partitions_are_shared_out_and_taken_over(
     assert sorted(each.value for each in came) == sorted(values)
     first.commit(dict.fromkeys(ALL, 10))
     second = make(client)
-    assert polled_until(shared(first, second), first, second) == []  # nobody reads anything twice
+    assert (
+        polled_until(shared(first, second), first, second) == []
+    )  # no member reads anything twice
     second.close()
     assert polled_until(lambda: first.assignment() == ALL, first) == []
     assert [first.committed(partition) for partition in sorted(ALL)] == [10] * PARTITIONS
@@ -111,7 +113,7 @@ def test_a_member_begins_where_its_group_has_committed_and_seeks_where_it_likes(
     assert [(each.partition, each.offset) for each in came] == [(1, 4)]
 
 
-def test_a_static_member_restarts_and_nobody_has_to_move(
+def test_a_static_member_restarts_without_a_rebalance(
     make: Make, client: str, group_broker: BrokerProcess
 ) -> None:
     one, other = make(client, instance="one"), make(client, instance="other")

@@ -1,4 +1,4 @@
-"""Bytes that are no request close the connection that sent them, and disturb nobody else."""
+"""Bytes that are no request close the connection that sent them, and disturb no other."""
 
 import socket
 import struct
@@ -94,7 +94,7 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0(
     assert 18 in [key for key, _, _ in keys]
 
 
-def test_a_client_that_sends_nothing_whole_disturbs_nobody(
+def test_a_client_with_incomplete_frames_disturbs_no_other(
     shared_broker: BrokerProcess, topic: str
 ) -> None:
     place = (shared_broker.host, shared_broker.port)
@@ -150,7 +150,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path_factory.mktemp("malformed") / "data") as process:
         yield process
         assert process.running
-        # An exception that nobody expected is logged with its traceback.
+        # An unexpected exception is logged with its traceback.
         assert "our mistake" not in process.stderr
         assert "Traceback" not in process.stderr
 

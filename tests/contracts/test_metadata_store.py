@@ -40,7 +40,7 @@ async def a_while(verb: str, key: str, size: int) -> None:
 
 
 async def fill(store: MetadataStore) -> None:
-    """Leave no room for a large value."""
+    """Leave no space for a large value."""
     if isinstance(store, SimMetadata):
         store.gate = lambda _verb, _key, size: Fault(NO_SPACE) if size > 10_000 else None
     else:

@@ -1,7 +1,7 @@
-"""An event log as a stage with five strikes writes it, made by hand for the tests of the report."""
+"""An event log as a stage with five faults writes it, for the tests of the report."""
 
 from fencelog_demo.events import Event
-from fencelog_demo.plan import EXACTLY_ONCE, PIPELINES, PLAN, Strike
+from fencelog_demo.plan import EXACTLY_ONCE, PIPELINES, PLAN, Fault
 
 DOWN_S = {"worker": 1.5, "broker": 2.0, "before-commit": 9.0, "after-commit": 9.0, "zombie": 10.0}
 
@@ -23,7 +23,7 @@ class Log:
 
 
 def events_of(rows: int) -> list[Event]:
-    """A run over ten batches; strike n falls in batch 2n - 1 and costs its usual time."""
+    """A run over ten batches; fault n comes in batch 2n - 1 and costs its usual time."""
     log = Log(1_000_000.0)
     size = rows // 10
     log.add("started", role="broker", label="broker 1", pid=100)
@@ -39,17 +39,17 @@ def events_of(rows: int) -> list[Event]:
         log.add("produced", rows=sent, aborted=sent // 6)
         log.reached("task-written", batch, tally)
         number, odd = divmod(batch, 2)
-        strike = PLAN[number] if odd else None
-        if strike:
-            if strike.point == "after-commit":
+        fault = PLAN[number] if odd else None
+        if fault:
+            if fault.point == "after-commit":
                 log.reached("after-commit", batch, tally)
-            drivers, brokers = strike_down(log, strike, batch, drivers, brokers)
+            drivers, brokers = inject(log, fault, batch, drivers, brokers)
             log.reached("task-written", batch, tally)
         log.reached("before-commit", batch, tally)
         log.at += 0.1
         log.reached("after-commit", batch, tally)
-        if strike and strike.freeze:
-            log.add("woken", signal="SIGCONT", pids={"302": "python"})
+        if fault and fault.freeze:
+            log.add("resumed", signal="SIGCONT", pids={"302": "python"})
             log.at += 0.7
             log.add("fenced", pipeline=EXACTLY_ONCE, batch=batch, pid=302, reason="newer run")
             log.add("exited", role="driver", label="driver 3", pid=302, status=1)
@@ -61,27 +61,25 @@ def events_of(rows: int) -> list[Event]:
     return log.events
 
 
-def strike_down(
-    log: Log, strike: Strike, batch: int, drivers: int, brokers: int
-) -> tuple[int, int]:
-    """Hit, end and start again what this strike is meant for."""
-    signal = "SIGSTOP" if strike.freeze else "SIGKILL"
-    pid = {"worker": 900, "broker": 99 + brokers, "driver": 299 + drivers}[strike.role]
+def inject(log: Log, fault: Fault, batch: int, drivers: int, brokers: int) -> tuple[int, int]:
+    """Log the fault, the end of its targets and their restart."""
+    signal = "SIGSTOP" if fault.freeze else "SIGKILL"
+    pid = {"worker": 900, "broker": 99 + brokers, "driver": 299 + drivers}[fault.role]
     pids = {str(pid): "python"}
-    if strike.role == "driver":
+    if fault.role == "driver":
         pids = {str(pid + 1000): "java", **pids, str(pid + 2000): "python3"}
-    facts = {"strike": strike.name, "title": strike.title, "role": strike.role, "signal": signal}
+    facts = {"fault": fault.name, "title": fault.title, "role": fault.role, "signal": signal}
     batches = dict.fromkeys(PIPELINES, batch)
-    log.add("struck", batches=batches, point=strike.point, killer=50, pids=pids, **facts)
+    log.add("injected", batches=batches, point=fault.point, killer=50, pids=pids, **facts)
     log.at += 0.05
-    if not strike.freeze:
-        for hit in pids:
-            log.add("exited", role=strike.role, label="", pid=int(hit), status=-9)
-    if strike.role == "broker":
+    if not fault.freeze:
+        for target in pids:
+            log.add("exited", role=fault.role, label="", pid=int(target), status=-9)
+    if fault.role == "broker":
         brokers += 1
         log.add("started", role="broker", label=f"broker {brokers}", pid=99 + brokers)
-    if strike.role == "driver":
+    if fault.role == "driver":
         drivers += 1
         log.add("started", role="driver", label=f"driver {drivers}", pid=299 + drivers)
-    log.at += DOWN_S[strike.name]
+    log.at += DOWN_S[fault.name]
     return drivers, brokers

@@ -31,22 +31,22 @@ def totals(source: dict[audit.FlightKey, audit.FlightFacts]) -> list[tuple[bytes
     ]
 
 
-def event_of(key: audit.FlightKey, facts: audit.FlightFacts, fate: str = "commit") -> bytes:
+def event_of(key: audit.FlightKey, facts: audit.FlightFacts, outcome: str = "commit") -> bytes:
     """One event as the pipeline writes it."""
     names = ("year", "month", "day", "carrier", "flight", "origin", "sched_dep_time")
     more = ("airline", "dest", "dep_delay", "arr_delay", "cancelled")
     event = dict(zip(names, key, strict=True)) | dict(zip(more, facts, strict=True))
-    return json.dumps({**event, "fate": fate}).encode()
+    return json.dumps({**event, "outcome": outcome}).encode()
 
 
 def test_the_audit_reads_the_same_flights_as_the_producer(source) -> None:
     flights = data.flights(EVERY).to_pylist()
-    told = {
+    produced = {
         (row["year"], row["month"], row["day"], row["carrier"], row["flight"], row["origin"],
          row["sched_dep_time"]): (row["dest"], row["dep_delay"], row["arr_delay"])
         for row in flights
     }  # fmt: skip
-    assert told == {key: facts[1:4] for key, facts in source.items()}
+    assert produced == {key: facts[1:4] for key, facts in source.items()}
 
 
 def test_a_faultless_run_passes_with_the_promised_line(source, events, totals) -> None:

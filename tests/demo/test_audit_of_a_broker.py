@@ -15,19 +15,19 @@ pytestmark = pytest.mark.conformance
 EVERY = 2_000
 
 
-def write(address: str, *, lost: int = 0, doubled: int = 0, aborted: int = 0) -> None:
+def write(address: str, *, lost: int = 0, duplicated: int = 0, aborted: int = 0) -> None:
     """Play the pipeline with these faults, in one transaction after an aborted one."""
     source = audit.read_source(audit.data_folder(), EVERY)
     names = ("year", "month", "day", "carrier", "flight", "origin", "sched_dep_time")
     more = ("airline", "dest", "dep_delay", "arr_delay", "cancelled")
     rows = [dict(zip(names + more, (*key, *facts), strict=True)) for key, facts in source.items()]
-    marked = [{**row, "fate": "abort"} for row in rows]
-    told = [{**row, "fate": "commit"} for row in rows]
+    marked = [{**row, "outcome": "abort"} for row in rows]
+    committed = [{**row, "outcome": "commit"} for row in rows]
     producer = Producer({"bootstrap.servers": address, "transactional.id": "broken"})
     producer.init_transactions(30)
     for events, commit in (
         (marked, False),
-        (told[lost:] + told[len(told) - doubled :] + marked[:aborted], True),
+        (committed[lost:] + committed[len(committed) - duplicated :] + marked[:aborted], True),
     ):
         producer.begin_transaction()
         for event in events:
@@ -58,7 +58,7 @@ def test_only_committed_rows_are_seen_and_the_audit_passes(broker: BrokerProcess
 
 
 def test_faults_fail_the_audit(broker: BrokerProcess) -> None:
-    write(broker.address, lost=3, doubled=2)
+    write(broker.address, lost=3, duplicated=2)
     assert run_audit(broker.address) == (1, "audit: 169 in, 168 out, 3 lost, 2 duplicated")
 
 

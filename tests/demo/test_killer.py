@@ -1,4 +1,4 @@
-"""The killer against real processes that only pretend to be a pipeline."""
+"""The killer against real processes that stand for a pipeline."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ SLEEPER = (
 
 @pytest.fixture
 def start() -> Iterator[Callable[[], "subprocess.Popen[bytes]"]]:
-    """Starts processes with a child each; all are gone afterwards."""
+    """Starts processes with a child each; all end with the test."""
     running: list[subprocess.Popen[bytes]] = []
 
     def go() -> "subprocess.Popen[bytes]":
@@ -59,7 +59,7 @@ def reached(point: str, batch: int, pid: int, ticket: str, pipeline: str) -> Eve
 def both_reach(killer: Killer, point: str, batch: int, pids: list[int], ticket: str) -> None:
     """Both pipelines come to a point, each in a process."""
     for pid, pipeline in zip(pids, PIPELINES, strict=True):
-        killer.hear(reached(point, batch, pid, f"{ticket}-{pipeline}", pipeline))
+        killer.handle(reached(point, batch, pid, f"{ticket}-{pipeline}", pipeline))
 
 
 def started(role: str, process: "subprocess.Popen[bytes]") -> Event:
@@ -67,19 +67,19 @@ def started(role: str, process: "subprocess.Popen[bytes]") -> Event:
 
 
 def answered(folder: Path, ticket: str) -> list[bool]:
-    """Whether each pipeline was let go on."""
+    """Whether each pipeline got its answer."""
     return [(folder / ANSWERS / f"{ticket}-{pipeline}").exists() for pipeline in PIPELINES]
 
 
-def killer_after(folder: Path, strikes: int) -> Killer:
-    """A killer that has carried out this many strikes of the plan, on processes long gone."""
+def killer_after(folder: Path, faults: int) -> Killer:
+    """A killer that has injected this many faults of the plan, into processes that had ended."""
     killer = Killer(folder)
     points = ["task-written", "task-writing", "before-commit", "after-commit"]
     gone_process = subprocess.Popen([sys.executable, "-c", ""])
     gone_process.wait(10)
     for role in ("broker", "driver"):
-        killer.hear(started(role, gone_process))
-    for batch in range(strikes):
+        killer.handle(started(role, gone_process))
+    for batch in range(faults):
         both_reach(killer, points[batch], batch, [gone_process.pid] * 2, f"old-{batch}")
     return killer
 
@@ -88,36 +88,38 @@ def test_workers_are_killed_alone_and_the_log_names_them(tmp_path: Path, start) 
     workers = [start(), start()]
     both_reach(Killer(tmp_path), "task-written", 0, [each.pid for each in workers], "t")
     assert [worker.wait(10) for worker in workers] == [-signal.SIGKILL] * 2
-    (struck,) = [event for event in Follower(tmp_path).new() if event.kind == "struck"]
-    assert (struck.text("role"), struck.text("signal")) == ("worker", "SIGKILL")
-    assert list(struck.facts["pids"]) == [str(worker.pid) for worker in workers]
+    (injected,) = [event for event in Follower(tmp_path).new() if event.kind == "injected"]
+    assert (injected.text("role"), injected.text("signal")) == ("worker", "SIGKILL")
+    assert list(injected.facts["pids"]) == [str(worker.pid) for worker in workers]
     assert answered(tmp_path, "t") == [True, True]
 
 
-def test_who_waits_for_the_other_pipeline_is_not_answered_yet(tmp_path: Path, start) -> None:
+def test_a_process_that_waits_for_the_other_pipeline_gets_no_answer_yet(
+    tmp_path: Path, start
+) -> None:
     killer = Killer(tmp_path)
-    killer.hear(reached("task-written", 0, start().pid, f"t-{PIPELINES[0]}", PIPELINES[0]))
+    killer.handle(reached("task-written", 0, start().pid, f"t-{PIPELINES[0]}", PIPELINES[0]))
     assert answered(tmp_path, "t") == [False, False]
 
 
-def test_a_driver_dies_with_its_whole_tree(tmp_path: Path, start) -> None:
+def test_a_driver_is_killed_with_its_whole_tree(tmp_path: Path, start) -> None:
     driver = start()
-    family = tree(driver.pid)
+    processes = tree(driver.pid)
     killer = killer_after(tmp_path, 2)
-    killer.hear(started("driver", driver))
+    killer.handle(started("driver", driver))
     both_reach(killer, "before-commit", 9, [1, 1], "t")
     assert driver.wait(10) == -signal.SIGKILL
-    assert all(gone(process, 5) for process in family)
+    assert all(gone(process, 5) for process in processes)
 
 
-def test_the_frozen_driver_wakes_when_its_successor_has_done_its_batches(tmp_path, start) -> None:
+def test_the_frozen_driver_resumes_when_its_successor_has_done_its_batches(tmp_path, start) -> None:
     zombie, successor = start(), start()
     killer = killer_after(tmp_path, 4)
-    killer.hear(started("driver", zombie))
+    killer.handle(started("driver", zombie))
     both_reach(killer, "before-commit", 7, [zombie.pid] * 2, "frozen")
     until(lambda: frozen(zombie))
     assert answered(tmp_path, "frozen") == [False, False]
-    killer.hear(started("driver", successor))
+    killer.handle(started("driver", successor))
     both_reach(killer, "after-commit", 6, [successor.pid] * 2, "t6")
     assert answered(tmp_path, "frozen") == [False, False]
     both_reach(killer, "after-commit", 7, [successor.pid] * 2, "t7")
@@ -126,12 +128,12 @@ def test_the_frozen_driver_wakes_when_its_successor_has_done_its_batches(tmp_pat
     assert not frozen(successor)
 
 
-def test_the_wake_up_is_logged_before_anybody_wakes(
+def test_the_resume_is_logged_before_the_signal_is_sent(
     tmp_path: Path, start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = start()
     killer = killer_after(tmp_path, 4)
-    killer.hear(started("driver", driver))
+    killer.handle(started("driver", driver))
     both_reach(killer, "before-commit", 7, [driver.pid] * 2, "frozen")
     logged: list[str] = []
 
@@ -140,11 +142,11 @@ def test_the_wake_up_is_logged_before_anybody_wakes(
         return send(number, targets)
 
     monkeypatch.setattr("fencelog_demo.killer.send", send_later)
-    killer.thaw()
-    assert logged[-1] == "woken"
+    killer.resume()
+    assert logged[-1] == "resumed"
 
 
-def test_who_is_not_meant_goes_on_at_once(tmp_path: Path) -> None:
+def test_a_process_at_another_point_gets_its_answer_at_once(tmp_path: Path) -> None:
     both_reach(Killer(tmp_path), "before-commit", 0, [os.getpid()] * 2, "t")
     assert answered(tmp_path, "t") == [True, True]
     assert not list(Follower(tmp_path).new())
@@ -159,7 +161,7 @@ def test_the_killer_follows_the_log_as_a_process_of_its_own(tmp_path: Path) -> N
         assert killer.wait(10) == 0
 
 
-def test_half_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
+def test_half_a_line_is_read_when_it_is_complete(tmp_path: Path) -> None:
     log = tmp_path / "events.jsonl"
     follower = Follower(tmp_path)
     log.write_text('{"at": 1, "kind": "one"}\n{"at": 2, ')
@@ -179,5 +181,5 @@ def test_a_process_that_has_ended_has_no_tree_and_gets_no_signal() -> None:
 @pytest.mark.parametrize(
     ("status", "words"), [(0, "0"), (3, "3"), (-9, "-9 (SIGKILL)"), (None, "-")]
 )
-def test_an_exit_status_is_told_with_its_signal(status: int | None, words: str) -> None:
+def test_an_exit_status_is_shown_with_its_signal(status: int | None, words: str) -> None:
     assert describe(status) == words

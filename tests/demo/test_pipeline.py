@@ -37,7 +37,7 @@ def test_events_and_totals_pass_the_audit(spark: "SparkSession", flights: "DataF
     assert findings.totals_checked > 100
 
 
-def test_a_cancelled_flight_is_told_with_null_delays(
+def test_the_event_of_a_cancelled_flight_has_null_delays(
     spark: "SparkSession", flights: "DataFrame"
 ) -> None:
     from fencelog_demo.pipeline import delays

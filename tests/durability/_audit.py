@@ -1,4 +1,4 @@
-"""Judges a trace: what was not on stable storage when an answer left that says it is (D1, D2)."""
+"""Checks a trace: what was not on stable storage when a response said that it is (D1, D2)."""
 
 import json
 from collections import Counter
@@ -43,7 +43,7 @@ class Audit:
     _asked_at: dict[int, int] = field(default_factory=dict)
 
     def read(self, trace: Path) -> "Audit":
-        """Judge all events of a trace, oldest first; a next trace goes on where one ended."""
+        """Check all events of a trace, oldest first; a next trace goes on where one ended."""
         for line in trace.read_text().splitlines():
             self._count += 1
             event = json.loads(line)

@@ -29,7 +29,7 @@ def find_in_trace(search: Search) -> tuple[str, Sequence[str]]:
 
 
 def tail_after_a_kill(folder: Path, environment: Mapping[str, str]) -> Audit:
-    """What is wrong with the answers of a second life in fsync mode, after one without syncs."""
+    """What is wrong with the answers of a second run in fsync mode, after one without syncs."""
     first, second = live_twice(folder, environment=environment)
     audit = Audit(RECORDS).read(first)
     (unsynced,) = audit.unsynced

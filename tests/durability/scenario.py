@@ -1,4 +1,4 @@
-"""A short life of a traced broker: everything whose answer promises that something is durable."""
+"""A short run of a traced broker: everything whose answer promises that something is durable."""
 
 import sys
 from collections.abc import Mapping

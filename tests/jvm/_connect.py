@@ -31,8 +31,8 @@ def source(file: Path, topic: str) -> dict[str, str]:
         "file": str(file),
         "topic": topic,
         "batch.size": "20",
-        # A worker reads its offsets to their end before it fences its dead task, whose transaction
-        # is in the way until it is timed out.
+        # A worker reads its offsets to their end before it fences its killed task. The task's open
+        # transaction blocks that until it times out.
         "producer.override.transaction.timeout.ms": "2000",
     }
 

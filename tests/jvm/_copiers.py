@@ -24,7 +24,7 @@ SETTINGS = {
 
 
 class Copier:
-    """A process of ``CopyExactlyOnce`` under one name; started again when it is dead."""
+    """A process of ``CopyExactlyOnce`` under one name; restarted after its end."""
 
     def __init__(self, class_path: str, address: str, name: str, folder: Path) -> None:
         """Describe it; ``start`` starts it."""
@@ -39,12 +39,12 @@ class Copier:
 
     @property
     def running(self) -> bool:
-        """Whether its process lives."""
+        """Whether its process runs."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def said(self) -> list[str]:
-        """What it printed, in all its lives."""
+        """What it printed, in all its processes."""
         return self._out.read_text("utf-8").splitlines()
 
     @property
@@ -54,7 +54,7 @@ class Copier:
 
     @property
     def was_refused(self) -> bool:
-        """Whether it was told that it is a zombie: by its generation, or by its epoch."""
+        """Whether it learned that it is a zombie: by its generation, or by its epoch."""
         told = ("CommitFailedException", "ProducerFencedException", "InvalidProducerEpoch")
         return any(name in line for name in told for line in self.said)
 
@@ -84,7 +84,7 @@ class Copier:
 
 
 class Feeder:
-    """Writes numbered records over all partitions until it is told to stop."""
+    """Writes numbered records over all partitions until it is stopped."""
 
     def __init__(self, address: str, partitions: int) -> None:
         """Describe it; entering it begins to write."""

@@ -67,7 +67,7 @@ def shares(client: Client) -> list[int]:
 
 
 def await_shares(client: Client, copiers: list[Copier], *wanted: int) -> None:
-    """Start again who is dead, until these are the members' shares."""
+    """Restart members that ended, until these are the members' shares."""
 
     def holds() -> bool:
         for copier in copiers:

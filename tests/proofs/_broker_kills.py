@@ -1,7 +1,7 @@
 """Writers against a broker that is killed with SIGKILL again and again, and then a count.
 
 One stock client writes idempotent records, another one transactions over all partitions, some of
-them aborted on purpose. What each was told is kept: acknowledged, committed, aborted, or not known.
+them aborted on purpose. What each knows is kept: acknowledged, committed, aborted, or unknown.
 At the end a reader of another library reads everything at ``read_committed``, and the counts must
 agree.
 """
@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.proofs._judge import Told, judge_ends, judge_plain, judge_transactions, read_all
+from tests.proofs._compare import Written, check_ends, compare_plain, compare_transactions, read_all
 from tests.support.broker import BrokerProcess
 from tests.support.hangs import hanging
 
@@ -54,7 +54,7 @@ class Verdict:
     """Why transactional producers were given up; harmless, and good to know."""
 
 
-def _write_plain(address: str, told: Told, stop: threading.Event) -> None:
+def _write_plain(address: str, written: Written, stop: threading.Event) -> None:
     """Idempotent records, numbered, round robin over the partitions, through every crash."""
     from confluent_kafka import KafkaException, Producer
 
@@ -71,32 +71,32 @@ def _write_plain(address: str, told: Told, stop: threading.Event) -> None:
 
     def delivered(error: object, message: object) -> None:
         if error is not None:
-            told.failures.append(f"idempotent write failed for good: {error}")
+            written.failures.append(f"idempotent write failed for good: {error}")
             stop.set()
             return
-        told.plain[int(message.value())] = (message.partition(), message.offset())  # type: ignore[attr-defined]
+        written.plain[int(message.value())] = (message.partition(), message.offset())  # type: ignore[attr-defined]
 
     try:
         while not stop.is_set():
-            number = told.sent_plain
+            number = written.sent_plain
             try:
                 producer.produce(
                     PLAIN_TOPIC, b"%d" % number, partition=number % PARTITIONS, callback=delivered
                 )
-                told.sent_plain += 1
+                written.sent_plain += 1
             except BufferError:
                 pass
             producer.poll(0.0 if number % PAUSE_EVERY else PAUSE_S)
         left = producer.flush(END_DEADLINE_S)
         if left:
-            told.failures.append(f"{left} idempotent records were never acknowledged")
+            written.failures.append(f"{left} idempotent records were never acknowledged")
     except (KafkaException, SystemError) as error:
         # A fatal error that meets a callback's comes out of confluent-kafka as a SystemError.
-        told.failures.append(f"the idempotent producer gave up: {error}")
+        written.failures.append(f"the idempotent producer gave up: {error}")
         stop.set()
 
 
-def _write_transactions(address: str, told: Told, stop: threading.Event) -> None:
+def _write_transactions(address: str, written: Written, stop: threading.Event) -> None:
     """Transactions of numbered records; a producer that fails for good is replaced."""
     from confluent_kafka import KafkaException
 
@@ -107,17 +107,17 @@ def _write_transactions(address: str, told: Told, stop: threading.Event) -> None
             if producer is None:
                 producer = _transactional(address)
             number += 1
-            _one_transaction(producer, number, told)
+            _one_transaction(producer, number, written)
         except KafkaException as error:
-            if number not in told.committed | told.aborted:
-                told.unknown.add(number)
-            told.replaced.append(f"in transaction {number}: {error}")
+            if number not in written.committed | written.aborted:
+                written.unknown.add(number)
+            written.replaced.append(f"in transaction {number}: {error}")
             producer = None
     try:
         # The last transaction may have been left open: a next producer ends it, as in real life.
         _transactional(address)
     except KafkaException as error:
-        told.failures.append(f"no transactional producer comes up in the end: {error}")
+        written.failures.append(f"no transactional producer comes up in the end: {error}")
 
 
 def _transactional(address: str):
@@ -144,7 +144,7 @@ def _transactional(address: str):
             return producer
 
 
-def _one_transaction(producer, number: int, told: Told) -> None:
+def _one_transaction(producer, number: int, written: Written) -> None:
     from confluent_kafka import KafkaException
 
     producer.begin_transaction()
@@ -168,9 +168,9 @@ def _one_transaction(producer, number: int, told: Told) -> None:
             elif not problem.retriable() or time.monotonic() > deadline:
                 raise
     if end == producer.abort_transaction:
-        told.aborted.add(number)
+        written.aborted.add(number)
     else:
-        told.committed.add(number)
+        written.committed.add(number)
 
 
 def _create_topics(address: str) -> None:
@@ -237,19 +237,19 @@ def run(
     environment: Mapping[str, str] | None = None,
     progress: Callable[[], None] = lambda: None,
 ) -> Verdict:
-    """Kill a broker that many times under load, then read and judge.
+    """Kill a broker that many times under load, then read and compare.
 
     ``environment`` is the broker's: a copy of the source with a fault may run in its place.
     """
     chance = random.Random(seed)
     began = time.monotonic()
-    told = Told()
+    written = Written()
     stop = threading.Event()
     in_recovery = 0
     with BrokerProcess(data_dir, durability=durability, environment=environment) as broker:
         _create_topics(broker.address)
         writers = [
-            threading.Thread(target=write, args=(broker.address, told, stop))
+            threading.Thread(target=write, args=(broker.address, written, stop))
             for write in (_write_plain, _write_transactions)
         ]
         for writer in writers:
@@ -260,25 +260,27 @@ def run(
             stop.set()
             for writer in writers:
                 writer.join(3 * END_DEADLINE_S)
-        problems = [*told.failures, *judge_ends(broker.address, TXN_TOPIC, PARTITIONS)]
+        problems = [*written.failures, *check_ends(broker.address, TXN_TOPIC, PARTITIONS)]
         problems += hanging(broker.address)
         plain = read_all(broker.address, PLAIN_TOPIC, PARTITIONS)
         transactions = read_all(broker.address, TXN_TOPIC, PARTITIONS)
         kills = len(broker.exit_statuses)
-    problems += judge_plain(told, plain)
-    of_transactions, unknown_seen = judge_transactions(told, transactions, RECORDS_PER_TRANSACTION)
+    problems += compare_plain(written, plain)
+    of_transactions, unknown_seen = compare_transactions(
+        written, transactions, RECORDS_PER_TRANSACTION
+    )
     return Verdict(
         durability=durability,
         seed=seed,
         kills=kills,
         in_recovery=in_recovery,
         seconds=time.monotonic() - began,
-        acknowledged=len(told.plain),
-        committed=len(told.committed),
-        aborted=len(told.aborted),
-        unknown=len(told.unknown),
+        acknowledged=len(written.plain),
+        committed=len(written.committed),
+        aborted=len(written.aborted),
+        unknown=len(written.unknown),
         unknown_seen=unknown_seen,
         read=sum(len(records) for found in (plain, transactions) for records in found.values()),
         problems=(*problems, *of_transactions),
-        replaced=tuple(told.replaced),
+        replaced=tuple(written.replaced),
     )

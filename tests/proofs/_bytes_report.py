@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from tests.proofs._bytes_check import OUTCOMES
 from tests.proofs._bytes_history import PROGRAMS, all_left
-from tests.proofs._bytes_judge import OUTCOMES
 from tests.proofs._report import commit, head, problem_lines
 from tests.support.found import Found, section
 

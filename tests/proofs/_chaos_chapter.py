@@ -76,17 +76,17 @@ def play(
         ) as broker,
     ):
         proxy.tell("upstream", port=broker.port)
-        told = Play(
+        play = Play(
             workload=script.workload,
             bootstrap=f"127.0.0.1:{proxy.port}",
             folder=folder,
             seed=hash_of(script.seed),
             scale=script.scale,
         )
-        crew = Crew(told)
+        crew = Crew(play)
         nemesis = Nemesis(broker, crew, proxy, disk, script.seed, diary(folder))
         try:
-            _act(script, outcome, nemesis, lambda: watch(told.counts))
+            _act(script, outcome, nemesis, lambda: watch(play.counts))
         finally:
             crew.close()
             outcome.faults, outcome.lives = nemesis.counts, crew.lives

@@ -57,7 +57,7 @@ def events_of(folder: Path) -> list[Event]:
     return events
 
 
-def judge(workload: str, folder: Path) -> Checked:
+def check_chapter(workload: str, folder: Path) -> Checked:
     """Check a chapter's history and ask the workload."""
     began = time.monotonic()
     events = events_of(folder)
@@ -65,7 +65,7 @@ def judge(workload: str, folder: Path) -> Checked:
     problems = [str(each) for each in verdict.problems]
     if verdict.outcome == "nothing-checked":
         problems.append("nothing was checked")
-    problems += WORKLOADS[workload]().judge(events)
+    problems += WORKLOADS[workload]().check(events)
     if problems:
         with (folder / HISTORY).open("w", encoding="utf-8") as file:
             file.writelines(json.dumps(event, separators=(",", ":")) + "\n" for event in events)
@@ -101,5 +101,5 @@ class Check:
 if __name__ == "__main__":
     # Millions of small lists that all live to the end: the collector would only walk them.
     gc.disable()
-    checked = judge(sys.argv[1], Path(sys.argv[2]))
+    checked = check_chapter(sys.argv[1], Path(sys.argv[2]))
     (Path(sys.argv[2]) / VERDICT).write_text(json.dumps(vars(checked)), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The processes of a chapter of chaos: a proxy to command, and a crew of clients to keep alive."""
+"""The processes of a chapter of chaos: a proxy, and a crew of clients that are restarted."""
 
 import json
 import os
@@ -67,7 +67,7 @@ def tail(path: Path) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Play:
-    """What the clients of a chapter are told."""
+    """What the clients of a chapter get."""
 
     workload: str
     bootstrap: str
@@ -126,7 +126,7 @@ class _Slot:
 
 @dataclass
 class Crew:
-    """Keeps every client alive, each life under a new name, until told to stop."""
+    """Restarts every client that ended, under a new name, until it is stopped."""
 
     play: Play
     gave_up: list[str] = field(default_factory=list)

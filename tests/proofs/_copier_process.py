@@ -27,7 +27,7 @@ ABORT_SHARE = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What one copier is told."""
+    """The options of one copier."""
 
     client: str
     bootstrap: str
@@ -201,10 +201,10 @@ class ConfluentCopier:
             try:
                 call(*arguments)
             except KafkaException as error:
-                told = error.args[0]
-                if told.txn_requires_abort():
-                    raise AbortError(str(told)) from error
-                if not told.retriable():
+                failure = error.args[0]
+                if failure.txn_requires_abort():
+                    raise AbortError(str(failure)) from error
+                if not failure.retriable():
                     raise
             else:
                 return

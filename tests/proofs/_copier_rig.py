@@ -24,8 +24,8 @@ from typing import Any, Self
 
 from fencelog.client.blocking import Client
 from fencelog.types import TopicPartition
+from tests.proofs._compare import check_ends, read_all
 from tests.proofs._copier_process import Options
-from tests.proofs._judge import judge_ends, read_all
 from tests.support.broker import BrokerProcess
 from tests.support.waiting import wait_until
 
@@ -150,7 +150,7 @@ class Reader:
                     self.found[message.partition()].append((message.offset(), message.value()))
                     self.count += 1
                 elif not trouble.retriable():
-                    self.errors.append(f"the reader was told: {trouble}")
+                    self.errors.append(f"the reader got: {trouble}")
 
     def close(self) -> None:
         """Stop."""
@@ -267,7 +267,7 @@ def run(cell: Cell, folder: Path, *, seed: int, records: int, size: int) -> Resu
         finally:
             crew.end("clean")
             reader.close()
-        _judge(cell, broker.address, reader, result)
+        _check(cell, broker.address, reader, result)
     result.problems += [*reader.errors, *crew.failures]
     result.lives = crew.lives
     result.committed, result.aborted = crew.ended["c"], crew.ended["a"]
@@ -307,16 +307,16 @@ def _wait(crew: Crew, reader: Reader, records: int) -> None:
     wait_until(seen, deadline_s=DEADLINE_S, what=f"{records} records are visible")
 
 
-def _judge(cell: Cell, address: str, reader: Reader, result: Result) -> None:
+def _check(cell: Cell, address: str, reader: Reader, result: Result) -> None:
     """Compare both readers' records with the input, and look for what is left open."""
     found = read_all(address, TARGET, cell.partitions)
-    problems = judge_output(found, cell.partitions, result.records)
+    problems = check_copies(found, cell.partitions, result.records)
     problems += [
         f"read meanwhile: {each}"
-        for each in judge_output(reader.found, cell.partitions, result.records)
+        for each in check_copies(reader.found, cell.partitions, result.records)
     ]
-    problems += judge_ends(address, TARGET, cell.partitions)
-    problems += judge_ends(address, SOURCE, cell.partitions)
+    problems += check_ends(address, TARGET, cell.partitions)
+    problems += check_ends(address, SOURCE, cell.partitions)
     places = [TopicPartition(SOURCE, p) for p in range(cell.partitions)]
     with Client(address) as admin:
         ends = admin.offsets(places, "latest", "replicated")
@@ -331,7 +331,7 @@ def _judge(cell: Cell, address: str, reader: Reader, result: Result) -> None:
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
-def judge_output(
+def check_copies(
     found: Mapping[int, Sequence[tuple[int, bytes]]], partitions: int, records: int
 ) -> list[str]:
     """What is wrong with an output, given that the input holds the numbers below ``records``."""

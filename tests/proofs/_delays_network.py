@@ -1,7 +1,7 @@
 """Between a producer and a broker: connections that know frames and hold them as a schedule says.
 
-A producer asks through a ``Network``. Where the schedule holds its request it is told so at once by
-``HeldError``, as if its time had run out: no schedule waits for a timeout of real length.
+A producer asks through a ``Network``. Where the schedule holds its request it raises ``HeldError``
+at once, as if its time had run out: no schedule waits for a timeout of real length.
 """
 
 import asyncio

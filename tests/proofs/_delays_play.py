@@ -1,4 +1,4 @@
-"""Plays schedules before a real broker, many at a time, and judges each by its history."""
+"""Plays schedules before a real broker, many at a time, and checks the history of each."""
 
 import asyncio
 import tempfile
@@ -56,14 +56,14 @@ class Outcome:
     """Held requests whose connection ended instead of an answer."""
     problems: list[str] = field(default_factory=list)
     disturbed: list[str] = field(default_factory=list)
-    """What its client was refused; no violation, but told."""
+    """What its client was refused; no violation, but reported."""
     stuck_s: float = 0.0
     """How long readers of committed data waited at the end."""
     seconds: float = 0.0
 
 
 class Desk:
-    """What the judge asks the broker, on a connection that nothing is held on."""
+    """What the check asks the broker, on a connection on which nothing is held."""
 
     def __init__(self, network: Network) -> None:
         """Ask on this network's connections."""
@@ -115,7 +115,7 @@ class Desk:
 
 
 async def play(schedule: Schedule, slot: Slot, arena: "Arena") -> Outcome:
-    """Play one schedule to its end and judge it."""
+    """Play one schedule to its end and check it."""
     outcome = Outcome(schedule=schedule)
     began = time.monotonic()
     events: list[Event] = []

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.proofs._chaos_holds import ADD_PARTITIONS, END, PRODUCE
 from tests.proofs._chaos_rig import ProxyProcess
-from tests.proofs._judge import Told, judge_ends, judge_transactions
+from tests.proofs._compare import Written, check_ends, compare_transactions
 from tests.support.broker import BrokerProcess
 from tests.support.stock import CLIENTS, Confluent, TransactionalWriter
 
@@ -76,7 +76,7 @@ def _play(
 ) -> None:
     client, address = CLIENTS[stock.client], f"127.0.0.1:{proxy.port}"
     name = f"stock-{number}"
-    told = Told()
+    written = Written()
     writer: TransactionalWriter | None = None
     held_at = chosen.randrange(TRANSACTIONS - 1)
     for transaction in range(TRANSACTIONS):
@@ -85,21 +85,21 @@ def _play(
         if transaction == held_at:
             order = {"kind": chosen.choice(KINDS), "wait": False, "most_s": HELD_MOST_S}
             proxy.tell("hold", **order)
-        if not _transaction(writer, name, transaction, chosen.random() < 0.7, told):
+        if not _transaction(writer, name, transaction, chosen.random() < 0.7, written):
             with suppress(Exception):
                 writer.close()
             writer = None
     proxy.tell("heal")
     # A successor ends what the last one may have left open.
     (writer or client.transactional(address, name)).close()
-    _judge(stock, broker, name, told)
+    _check(stock, broker, name, written)
 
 
 def _transaction(
-    writer: TransactionalWriter, name: str, number: int, commits: bool, told: Told
+    writer: TransactionalWriter, name: str, number: int, commits: bool, written: Written
 ) -> bool:
     """One transaction; whether its producer may go on."""
-    told.unknown.add(number)
+    written.unknown.add(number)
     try:
         writer.begin()
         for index in range(TOPICS):
@@ -109,24 +109,24 @@ def _transaction(
             writer.commit()
         else:
             writer.abort()
-    except Exception as error:  # noqa: BLE001 - each library has its own; the judge decides
-        told.replaced.append(repr(error))
+    except Exception as error:  # noqa: BLE001 - each library has its own; the check decides
+        written.replaced.append(repr(error))
         return False
-    told.unknown.remove(number)
-    (told.committed if commits else told.aborted).add(number)
+    written.unknown.remove(number)
+    (written.committed if commits else written.aborted).add(number)
     return True
 
 
-def _judge(stock: Stock, broker: str, name: str, told: Told) -> None:
+def _check(stock: Stock, broker: str, name: str, written: Written) -> None:
     found = {
         index: [
             (seen.offset, seen.value or b"") for seen in Confluent().read(broker, f"{name}-{index}")
         ]
         for index in range(TOPICS)
     }
-    problems, _ = judge_transactions(told, found, TOPICS)
+    problems, _ = compare_transactions(written, found, TOPICS)
     for index in range(TOPICS):
-        problems += judge_ends(broker, f"{name}-{index}", 1)
+        problems += check_ends(broker, f"{name}-{index}", 1)
     stock.problems += [f"{stock.client}, schedule {name}: {each}" for each in problems]
-    stock.committed += len(told.committed)
-    stock.aborted += len(told.aborted)
+    stock.committed += len(written.committed)
+    stock.aborted += len(written.aborted)

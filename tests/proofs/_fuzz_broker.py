@@ -1,7 +1,7 @@
-"""``fencelog serve`` that can say how long its loop was held: CPU time of its longest turn.
+"""``fencelog serve`` that can say how long its loop was held: CPU time of its longest iteration.
 
 Wall time would measure the machine as well. SIGUSR1 makes it write the figure to stderr and begin
-anew. It runs on asyncio's own loop, whose turns can be measured; uvloop's are no longer than these.
+anew. It runs on asyncio's own loop, whose iterations can be measured; uvloop's are no longer.
 """
 
 import asyncio
@@ -11,13 +11,13 @@ import time
 
 
 class Turns:
-    """The turns of this process's loop."""
+    """The iterations of this process's loop."""
 
     longest_s = 0.0
 
     @classmethod
     def measure(cls) -> None:
-        """Put a clock around every turn."""
+        """Measure the CPU time of every iteration."""
         base = asyncio.base_events.BaseEventLoop
         inner = base._run_once  # type: ignore[attr-defined]
 
@@ -30,8 +30,8 @@ class Turns:
 
     @classmethod
     def tell(cls, *_: object) -> None:
-        """Write the longest turn since the last time."""
-        sys.stderr.write(f"longest turn {1e3 * cls.longest_s:.2f} ms\n")
+        """Write the longest iteration since the last time."""
+        sys.stderr.write(f"longest iteration {1e3 * cls.longest_s:.2f} ms\n")
         sys.stderr.flush()
         cls.longest_s = 0.0
 

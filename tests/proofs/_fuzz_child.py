@@ -59,7 +59,7 @@ class Fuzzer:
     def tell(self) -> None:
         """Write the tally where the parent reads it."""
         tally = self._target.tally
-        told = {
+        tally = {
             "streams": tally.streams,
             "answered": tally.answered,
             "closed": tally.closed,
@@ -69,7 +69,7 @@ class Fuzzer:
             "requests": [[key, version, n] for (key, version), n in tally.requests.items()],
         }
         path = PLACE / f"tally-{os.getpid()}.json"
-        path.with_suffix(".new").write_text(json.dumps(told), encoding="utf-8")
+        path.with_suffix(".new").write_text(json.dumps(tally), encoding="utf-8")
         path.with_suffix(".new").replace(path)
 
 

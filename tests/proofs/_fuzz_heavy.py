@@ -1,4 +1,4 @@
-"""Requests that name very many things: what one of them costs the loop, nobody else may wait for.
+"""Requests that name very many things: no other client may wait for all of one.
 
 For each list of each request there is one frame that fills just that list; the names in it are of
 topics and groups that exist as well as of such that do not.

@@ -59,10 +59,10 @@ class MeasuredBroker(BrokerProcess):
         return [sys.executable, "-m", "tests.proofs._fuzz_broker", *plain[3:]]
 
     def longest_turn_ms(self) -> float:
-        """CPU time of the longest turn since the last time this was asked."""
+        """CPU time of the longest loop iteration since the last call."""
         lines = self.stderr.count("\n")
         os.kill(self.pid, signal.SIGUSR1)
-        return float(self.wait_for_line(re.compile(r"^longest turn (\S+) ms"), since=lines)[1])
+        return float(self.wait_for_line(re.compile(r"^longest iteration (\S+) ms"), since=lines)[1])
 
     def resident_mib(self) -> float:
         """Memory of the process."""
@@ -220,10 +220,10 @@ def attack(
         while time.monotonic() < ends and broker.running:
             live.resident_mib = max(live.resident_mib, broker.resident_mib())
             time.sleep(0.2)
-        told = [each.communicate(timeout=120)[0] for each in watching]
+        printed = [each.communicate(timeout=120)[0] for each in watching]
         attackers.end()
         live.sent = attackers.sent
-        live.attacked, live.quiet = (json.loads(each) for each in told)
+        live.attacked, live.quiet = (json.loads(each) for each in printed)
         live.turn_ms, live.quiet_turn_ms = broker.longest_turn_ms(), quiet.longest_turn_ms()
         broker.terminate()
         live.wrong = [line for line in broker.stderr.splitlines() if WRONG.search(line)]

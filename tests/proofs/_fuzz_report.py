@@ -102,7 +102,7 @@ class Proof:
         )
 
 
-def told_by(folder: Path) -> dict[str, Any]:
+def tally_of(folder: Path) -> dict[str, Any]:
     """The tallies of all processes, in one."""
     total: dict[str, Any] = {"requests": Counter()}
     for path in sorted(folder.glob("tally-*.json")):
@@ -220,7 +220,7 @@ def _live_lines(live: Live) -> list[str]:
         f"broker, {1e3 * _worst(live.quiet):.0f} ms at the other",
         f"- later than 100 ms: {100 * late_share(live.attacked):.2f} % of the answers of the "
         f"attacked broker, {100 * late_share(live.quiet):.2f} % of the other's",
-        f"- the longest turn of the attacked loop took {live.turn_ms:.1f} ms of CPU time (bar "
+        f"- the longest iteration of the attacked loop took {live.turn_ms:.1f} ms of CPU time (bar "
         f"{TURN_MS_MAX:.0f}), of the other {live.quiet_turn_ms:.1f}",
         f"- memory of the attacked broker: {live.resident_before_mib:.0f} MiB before, at most "
         f"{live.resident_mib:.0f} MiB",

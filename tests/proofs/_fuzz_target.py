@@ -255,11 +255,11 @@ class Target:
             if transport.is_closed or not connection.busy:
                 break
             await asyncio.sleep(0)
-        self._judge(stream, transport)
+        self._check(stream, transport)
         connection.connection_lost(None)
         await asyncio.sleep(0)
 
-    def _judge(self, stream: bytes, transport: _Transport) -> None:
+    def _check(self, stream: bytes, transport: _Transport) -> None:
         """Each answer must be readable, and be the one to its request."""
         headers = []
         for frame in split(stream):

@@ -26,9 +26,9 @@ class Hunt:
     seeds: int
     """How many ran, the one that failed included."""
     problem: str
-    """What the checker, or whoever it was, told first; empty where nothing did."""
+    """The first problem, the checker's before any other; empty without one."""
     kinds: tuple[str, ...]
-    """Who told of it."""
+    """What reported it."""
 
 
 def hunt(source: Path, workload: str, seeds: int = SEEDS_MAX, *, checker: bool = False) -> Hunt:
@@ -65,7 +65,7 @@ class Hunter:
         self._needed: dict[str, int] = {}
 
     def find(self, search: Search) -> tuple[str, Sequence[str]]:
-        """Look for a fault with each of its workloads in turn, up to the first success."""
+        """Look for a fault with each of its workloads, up to the first success."""
         hunted = Hunt("", 0, "", ())
         for workload in search.argument.split():
             hunted = hunt(search.source, workload, self._seeds_max)
@@ -73,8 +73,8 @@ class Hunter:
                 break
         needed = self._needed.get(hunted.workload, CONTROL_SEEDS_MIN)
         self._needed[hunted.workload] = max(needed, hunted.seeds)
-        told = [f"{', '.join(hunted.kinds)}: {hunted.problem}"] if hunted.problem else []
-        return f"{hunted.workload}, {hunted.seeds} seeds", told
+        problems = [f"{', '.join(hunted.kinds)}: {hunted.problem}"] if hunted.problem else []
+        return f"{hunted.workload}, {hunted.seeds} seeds", problems
 
     def control(self) -> list[Hunt]:
         """Run the sound source over every seed that was needed, workload by workload."""

@@ -24,7 +24,7 @@ BETWEEN, BEFORE_END, AFTER_END = "between the two", "before the commit", "after 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What a worker is told."""
+    """The options of a worker."""
 
     client: str
     bootstrap: str
@@ -223,5 +223,5 @@ def work(worker: Worker, options: Options) -> None:
 
 
 if __name__ == "__main__":
-    told = Options(**json.loads(sys.argv[1]))
-    work(WORKERS[told.client](told), told)
+    options = Options(**json.loads(sys.argv[1]))
+    work(WORKERS[options.client](options), options)

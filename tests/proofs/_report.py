@@ -15,7 +15,7 @@ from typing import Protocol
 from tests.support.faults import ROOT
 
 REPORTS = ROOT / "docs/internals/proofs"
-PROBLEMS_TOLD = 50
+PROBLEMS_SHOWN = 50
 
 
 def head(
@@ -51,7 +51,7 @@ class Proof(Protocol):
 
 
 def parser(name: str, doc: str | None, *, full: str = "a run at full size") -> ArgumentParser:
-    """What every long proof with a seed may be told."""
+    """The options of every long proof with a seed."""
     found = ArgumentParser(prog=f"./dev prove {name}", description=doc)
     found.add_argument("--seed", type=int, default=None, help="default: a new one; it is printed")
     found.add_argument("--report", type=Path, default=None, help=f"default: by date, for {full}")
@@ -81,8 +81,8 @@ def problem_lines(problems: Sequence[str]) -> list[str]:
     """The part of a report that has the problems; nothing where there are none."""
     if not problems:
         return []
-    told = [" / ".join(each.splitlines()) for each in problems[:PROBLEMS_TOLD]]
-    return ["## Problems", "", *(f"- {each}" for each in told), ""]
+    lines = [" / ".join(each.splitlines()) for each in problems[:PROBLEMS_SHOWN]]
+    return ["## Problems", "", *(f"- {each}" for each in lines), ""]
 
 
 def publish(name: str, began: datetime, text: str, path: Path | None, *, is_full: bool) -> None:

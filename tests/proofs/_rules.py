@@ -50,16 +50,16 @@ RULES = {
 SEEN = {
     "E11": [
         "tests/proofs/test_orders.py::"
-        "test_a_crash_within_a_transaction_neither_doubles_nor_loses_records"
+        "test_a_crash_within_a_transaction_neither_duplicates_nor_loses_records"
     ],
     "E15": [
         "tests/unit/storage/test_recovery.py::test_side_files_are_not_trusted_after_an_unclean_stop"
     ],
     "S1": ["tests/spark/test_batch.py::test_the_columns_are_those_of_sparks_kafka_connector"],
     "S2": [
-        "tests/spark/test_crashes.py::test_no_death_of_a_driver_or_task_loses_or_doubles_a_record"
+        "tests/spark/test_crashes.py::test_no_kill_of_a_driver_or_task_loses_or_duplicates_a_record"
     ],
-    "S6": ["tests/spark/test_stream.py::test_lost_records_stop_the_stream_unless_told_otherwise"],
+    "S6": ["tests/spark/test_stream.py::test_lost_records_stop_the_stream_by_default"],
     "S7": ["tests/spark/test_crashes.py::test_a_killed_executor_changes_nothing"],
 }
 

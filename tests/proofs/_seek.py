@@ -23,7 +23,7 @@ RUN_CPU_S = 60
 
 
 NEED_FINAL_READERS = {"lost-write", "torn-transaction", "unseen"}
-"""Where the log never came to rest nobody has read all of it, and these prove nothing."""
+"""Without final readers that read the whole log, these prove nothing."""
 WORKLOADS_SAY = (
     "spurious-out-of-order",
     "version ",
@@ -33,8 +33,8 @@ WORKLOADS_SAY = (
 )
 
 
-def told(problems: Sequence[str]) -> dict[str, str]:
-    """Who told of the problems, and the first that each told; the checker comes first.
+def first_problems(problems: Sequence[str]) -> dict[str, str]:
+    """The kinds of problems, and the first problem of each kind; the checker's come first.
 
     The checker's anomalies go by their names.
     """
@@ -82,14 +82,14 @@ def seek(case: Case) -> tuple[int, list[str]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Look from a first seed up to an end; ``--checker``: for what the checker itself tells."""
+    """Look from a first seed up to an end; ``--checker``: for what the checker itself finds."""
     workload, first, end = arguments[0], int(arguments[1]), int(arguments[2])
     wants_checker = "--checker" in arguments
     cases = (Case(seed, workload) for seed in range(first, end))
     context = multiprocessing.get_context("fork")
     with context.Pool(1, maxtasksperchild=SEEDS_PER_PROCESS) as pool:
         for seed, problems in pool.imap(seek, cases):
-            kinds = told(problems)
+            kinds = first_problems(problems)
             if kinds and (not wants_checker or any(kind in ERRORS for kind in kinds)):
                 problem = next(iter(kinds.values()))
                 found = {"seed": seed, "kinds": list(kinds), "problem": problem}

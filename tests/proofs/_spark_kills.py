@@ -1,14 +1,13 @@
 """A Spark query whose tasks, executors, driver and broker are killed; its output stays exact.
 
 One query copies a topic to another by versioned transactions, over one checkpoint, through a row of
-drivers. At most kills it stands still at a chosen point, so what must be visible is known exactly:
+drivers. At most kills it waits at a chosen point, so what must be visible is known exactly:
 the input up to the end that the checkpoint has for the last decided batch, each record once.
 """
 
 import json
 import os
 import random
-import signal
 import subprocess
 import threading
 import time
@@ -18,14 +17,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from tests.proofs._judge import read_all
+import psutil
+
+from tests.proofs._compare import read_all
 from tests.support.broker import BrokerProcess
 from tests.support.hangs import hanging
 from tests.support.spark.driver_process import PYTHONPATH, DriverProcess
 from tests.support.spark.faults import Announced, Fault, plan
 from tests.support.waiting import wait_until
 
-"""The tests' data source and this checkout's product, for workers too."""
 SOURCE, SINK = "source", "sink"
 PARTITIONS = 2
 BATCH_RECORDS = 100
@@ -43,7 +43,7 @@ CLUSTER_SETTINGS = {
 
 @dataclass(frozen=True)
 class Kill:
-    """Who dies where; ``random`` is any moment of a batch."""
+    """What is killed where; ``random`` is any moment of a batch."""
 
     target: str
     point: str
@@ -55,7 +55,7 @@ class Kill:
 
 @dataclass(frozen=True)
 class Stage:
-    """The kills of one driver; a stage that ends with the driver's death is followed by another."""
+    """The kills of one driver; after a stage that ends with a kill of the driver comes another."""
 
     master: str
     kills: tuple[Kill, ...]
@@ -68,7 +68,7 @@ CHOSEN = (
     Kill("driver", "start"),
     *(Kill("executor", point) for point in POINTS[:2]),
 )
-"""Each kind of death at each of its points."""
+"""Each kind of kill at each of its points."""
 SLICE = (Kill("worker", "written"), Kill("broker", "committing"), Kill("driver", "committed"))
 """What the test suite runs."""
 
@@ -222,7 +222,7 @@ class Run:
                 self._broker.restart()
             case "executor":
                 # The worker's parent is the daemon, and that one's is the executor's JVM.
-                os.kill(_parent(facts["parent"]), signal.SIGKILL)
+                psutil.Process(facts["parent"]).parent().kill()
             case _:
                 assert kill.target == "worker", kill  # it has killed itself
 
@@ -234,7 +234,7 @@ class Run:
 
         wait_until(reached, deadline_s=STEP_S, what=what)
 
-    # -- judging -------------------------------------------------------------------------------
+    # -- checks ----------------------------------------------------------------------------------
 
     def _last(self, log: str) -> int:
         """The last batch in a log of the checkpoint, -1 without one."""
@@ -262,7 +262,7 @@ class Run:
                 break
             if _is_beyond_repair(found) or (self._driver and self._driver.status is not None):
                 break
-        self._judge(found, batches, when)
+        self._check(found, batches, when)
 
     def _expect(self, batches: Sequence[int], when: str) -> None:
         """The output is exact for these batches; the markers of the last one may still be due."""
@@ -272,7 +272,7 @@ class Run:
             if time.monotonic() > deadline:
                 break
             found = self._read()
-        self._judge(found, batches, when)
+        self._check(found, batches, when)
 
     def expect_all(self) -> None:
         """The whole input is in the output, each record once."""
@@ -302,7 +302,7 @@ class Run:
     def _problem(self, found: Output, batches: Sequence[int]) -> str | None:
         return problem(found, [self._ends(batch) for batch in batches])
 
-    def _judge(self, found: Output, batches: Sequence[int], when: str) -> None:
+    def _check(self, found: Output, batches: Sequence[int], when: str) -> None:
         wrong = self._problem(found, batches)
         if wrong is not None:
             self._wrong(f"after {when}: {wrong}")
@@ -344,12 +344,6 @@ def _fault(batch: int, kill: Kill) -> Fault | None:
     )
 
 
-def _parent(pid: int) -> int:
-    status = Path(f"/proc/{pid}/status").read_text()
-    (line,) = (each for each in status.splitlines() if each.startswith("PPid:"))
-    return int(line.split()[1])
-
-
 def run(
     folder: Path,
     *,
@@ -359,7 +353,7 @@ def run(
     progress: Callable[[], None] = lambda: None,
     durability: str = "os",
 ) -> Verdict:
-    """Do the kills in as few drivers as they need, judge after each one and in the end."""
+    """Do the kills in as few drivers as they need, check after each one and at the end."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
     began = time.monotonic()

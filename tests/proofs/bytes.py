@@ -23,18 +23,18 @@ from pathlib import Path
 from fencelog.adapters.file_disk import FileDisk
 from fencelog.errors import CorruptionError
 from fencelog_sim.world.disk import Loss, SimDisk
-from tests.proofs._bytes_history import Left, all_left, disk_of, recorded
-from tests.proofs._bytes_judge import (
+from tests.proofs._bytes_check import (
     FLIP,
     OFFLINE,
     SHORTER,
+    Checker,
     Fault,
-    Judge,
     Outcome,
     faults,
     kind_of,
     start,
 )
+from tests.proofs._bytes_history import Left, all_left, disk_of, recorded
 from tests.proofs._bytes_report import report
 from tests.proofs._report import publish
 from tests.support.faults import ROOT
@@ -92,16 +92,16 @@ def damaged(left: Left, fault: Fault) -> dict[str, bytes]:
 
 
 async def try_out(left: Left, part: int, *, on_disk: bool) -> Counts:
-    """Judge every ``part``-th fault in one history; the first of each row of files is one."""
-    counts, judge = Counts(), Judge(left)
+    """Check every ``part``-th fault in one history; the first of each row of files is one."""
+    counts, checker = Counts(), Checker(left)
     for rebuilt in (False, True):
-        await judge.reference(left.end, rebuilt=rebuilt)
+        await checker.reference(left.end, rebuilt=rebuilt)
     for number, fault in enumerate(islice(faults(left), 0, None, part)):
         disk = disk_of(damaged(left, fault))
-        outcome = await judge.judge(fault, disk)
+        outcome = await checker.check(fault, disk)
         counts.add(left, fault, outcome)
-        is_told = fault.kind == FLIP and outcome.what == OFFLINE
-        if (number % AGAIN_EVERY == 0 or is_told) and outcome.problem is None:
+        is_reported = fault.kind == FLIP and outcome.what == OFFLINE
+        if (number % AGAIN_EVERY == 0 or is_reported) and outcome.problem is None:
             counts.again += 1
             problem = await _start_again(left, fault, outcome, disk)
             if problem is not None:
@@ -162,7 +162,7 @@ def _one(name: str, durability: str, stop: str, part: int, on_disk: bool) -> Cou
 def count(
     part: int, *, on_disk: bool = False, workers: int = 1, until_wrong: bool = False
 ) -> Counts:
-    """Judge every ``part``-th fault in each history, or in each up to one with a problem."""
+    """Check every ``part``-th fault in each history, or in each up to one with a problem."""
     total = Counts()
     names = [(left.name, left.durability, left.stop) for left in all_left()]
     if workers == 1:
@@ -178,7 +178,7 @@ def count(
 
 
 def find_at_every_byte(search: Search) -> tuple[str, list[str]]:
-    """Judge a part of the damage with the copy, up to the first history with a problem."""
+    """Check a part of the damage with the copy, up to the first history with a problem."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.proofs.bytes", "--part", str(FAULT_PART), "--until-wrong"],
         cwd=ROOT,
@@ -188,8 +188,8 @@ def find_at_every_byte(search: Search) -> tuple[str, list[str]]:
         check=False,
     )
     assert done.returncode in (0, 1), done.stderr
-    told = [line.removeprefix(PROBLEM) for line in done.stderr.splitlines() if PROBLEM in line]
-    return done.stdout.strip().rpartition("\n")[2], told
+    problems = [line.removeprefix(PROBLEM) for line in done.stderr.splitlines() if PROBLEM in line]
+    return done.stdout.strip().rpartition("\n")[2], problems
 
 
 def main(argv: list[str]) -> int:

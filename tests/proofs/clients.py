@@ -39,9 +39,9 @@ Plan = tuple[Case, Callable[[str], Sequence[str]], Path | None]
 
 def arguments(options: str) -> list[str]:
     """ADDRESS SOURCE TARGET GROUP NAME, as the programs take them."""
-    told = json.loads(options)
-    name = told["transactional_id"].rpartition("-")[2]
-    return [told["bootstrap"], told["source"], told["target"], told["group"], name]
+    settings = json.loads(options)
+    name = settings["transactional_id"].rpartition("-")[2]
+    return [settings["bootstrap"], settings["source"], settings["target"], settings["group"], name]
 
 
 def in_python(client: str) -> Callable[[str], list[str]]:
@@ -80,7 +80,7 @@ def verdict(arena: Arena, case: Case) -> str:
     if failure := arena.failure(case.client):
         return repr(failure)
     try:
-        case.judge()
+        case.check()
     except AssertionError as wrong:
         return str(wrong)
     return "ok"

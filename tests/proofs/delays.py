@@ -2,7 +2,7 @@
 
 A schedule says which requests of a transactional producer are held on their way, what the producer
 does meanwhile, and when they arrive after all: in its transaction, in a later one, when it is gone,
-after a restart of the broker. Each has a history, and the history checker judges it.
+after a restart of the broker. Each has a history, and the history checker checks it.
 
 Exit status 0: with transaction version 2 nothing was torn, lost, doubled, shown too early or stuck,
 however its requests were held; with version 1 neither, where whole connections were held; and each
@@ -87,21 +87,26 @@ def _chapters(kind: Kind, count: int, seed: int, first: int) -> list[list[list[S
 async def play_faulty(
     environment: Mapping[str, str], kind: Kind, seed: int, count: int
 ) -> tuple[list[str], list[str]]:
-    """Play schedules before a faulty broker; returns what they told, and what without delays."""
+    """Play schedules before a faulty broker; returns their problems, and those without delays."""
     delayed = [draw(seed, at, kind) for at in range(count)]
-    told: list[list[str]] = []
+    problems: list[list[str]] = []
     for schedules in (delayed, [replace(each, holds=()) for each in delayed]):
         async with Arena(environment) as arena:
             outcomes = await arena.wave(schedules)
-        told.append([problem for each in outcomes for problem in each.problems[:1]])
-    return told[0], told[1]
+        problems.append([problem for each in outcomes for problem in each.problems[:1]])
+    return problems[0], problems[1]
 
 
 def find_by_delays(search: Search) -> tuple[str, list[str]]:
     """Play schedules of the version and mode that the fault's head says."""
     kind = kind_named(search.argument)
-    told, without = uvloop.run(play_faulty(search.environment, kind, search.seed, FAULT_SCHEDULES))
-    return f"{kind.name}: {len(told)} of {FAULT_SCHEDULES}, {len(without)} without delays", told
+    problems, without = uvloop.run(
+        play_faulty(search.environment, kind, search.seed, FAULT_SCHEDULES)
+    )
+    return (
+        f"{kind.name}: {len(problems)} of {FAULT_SCHEDULES}, {len(without)} without delays",
+        problems,
+    )
 
 
 def kind_named(name: str) -> Kind:

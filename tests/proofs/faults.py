@@ -1,7 +1,7 @@
-"""``./dev prove faults [NAME…]``: apply each fault to a copy of the source; its finders tell it.
+"""``./dev prove faults [NAME…]``: apply each fault to a copy of the source, and find it.
 
-Each fault of ``tests/faults`` is looked for by every proof that its head names: a test turns red, a
-seed of the simulator fails, a long proof tells a problem. The seeds that found something then run
+Each fault of ``tests/faults`` is looked for by every proof that its head names: a test fails, a
+seed of the simulator fails, a long proof reports a problem. The seeds that found something then run
 on the sound source, too, and must fail nowhere. ``--write`` keeps the tables in the report;
 ``--refresh`` runs nothing: it writes the patches anew, with the line numbers and the context of the
 source as it stands, and the table of ``docs/internals/rules.md``.
@@ -28,12 +28,12 @@ from tests.support.found import Find, Found, Search, look_for, summary, table
 
 REPORT = ROOT / "docs/internals/proofs/faults.md"
 TEST_DEADLINE_S = 240
-COLUMNS = 400  # so that pytest's summary has room for what failed
+COLUMNS = 400  # wide enough for the failure in pytest's summary
 TESTS_FAILED = 1  # pytest's exit status; any other one means that no test ran to its end
 
 
 def find_by_test(search: Search) -> tuple[str, Sequence[str]]:
-    """Run one test against the copy; that it fails is the problem told."""
+    """Run one test against the copy; its failure is the problem."""
     try:
         done = subprocess.run(
             [

@@ -1,7 +1,7 @@
-"""``./dev prove fences [FENCE…]``: take each fence away and see the failure that it exists for.
+"""``./dev prove fences [FENCE…]``: remove each fence and show the failure that it prevents.
 
 Each fence is taken away by a fault of ``tests/faults``: seeds run from 0 until the
-checker itself finds a violation; that run is made small, told, and run again with the fence.
+checker itself finds a violation; that run is made small, described, and run again with the fence.
 ``--write`` puts the transcripts and the table into ``docs/guide/fences.md``.
 """
 
@@ -25,9 +25,9 @@ PAGE = ROOT / "docs/guide/fences.md"
 SEEDS_MAX = 1000
 SEEDS_WHERE_HELD = 200
 """Run where another fence is expected to hold."""
-TELL_LIMIT_S = 900
-WITNESS_CHARACTERS = 150
-Told: TypeAlias = Mapping[str, Any]
+CASE_LIMIT_S = 900
+COUNTEREXAMPLE_CHARACTERS = 150
+CaseReport: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -109,12 +109,12 @@ ABLATIONS: tuple[Ablation, ...] = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one ablation; ``without`` and ``with_it`` tell the same small case."""
+    """The result of one ablation; ``without`` and ``with_it`` describe the same small case."""
 
     ablation: Ablation
     hunted: Hunt
-    without: Told | None = None
-    with_it: Told | None = None
+    without: CaseReport | None = None
+    with_it: CaseReport | None = None
 
     @property
     def is_as_expected(self) -> bool:
@@ -124,24 +124,24 @@ class Outcome:
         return self.with_it is not None and not self.with_it["problems"]
 
 
-def tell(source: Path, case: Mapping[str, object], kind: str | None = None) -> Told:
+def run_case(source: Path, case: Mapping[str, object], kind: str | None = None) -> CaseReport:
     """Run a case on a source; with a kind of anomaly it is made small first."""
-    command = [sys.executable, "-m", "tests.proofs._tell", json.dumps(case)]
+    command = [sys.executable, "-m", "tests.proofs._run_case", json.dumps(case)]
     done = subprocess.run(
         [*command, *([kind] if kind else [])],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
-        timeout=TELL_LIMIT_S,
+        timeout=CASE_LIMIT_S,
         check=True,
     )
-    told: Told = json.loads(done.stdout.splitlines()[-1])
-    return told
+    report: CaseReport = json.loads(done.stdout.splitlines()[-1])
+    return report
 
 
 def take_away(ablation: Ablation) -> Outcome:
-    """Look for the violation, tell it, and run the same case with the fence."""
+    """Look for the violation, describe it, and run the same case with the fence."""
     seeds = SEEDS_MAX if ablation.is_seen else SEEDS_WHERE_HELD
     with tempfile.TemporaryDirectory(prefix="fencelog-fence-") as folder:
         source = copy_source(ablation.fault, Path(folder))
@@ -149,8 +149,8 @@ def take_away(ablation: Ablation) -> Outcome:
         if not hunted.problem:
             return Outcome(ablation, hunted)
         case = {"seed": hunted.seeds - 1, "workload": hunted.workload}
-        without = tell(source, case, hunted.kinds[0])
-    return Outcome(ablation, hunted, without, tell(SOURCE, without["case"]))
+        without = run_case(source, case, hunted.kinds[0])
+    return Outcome(ablation, hunted, without, run_case(SOURCE, without["case"]))
 
 
 def transcript(outcome: Outcome) -> list[str]:
@@ -159,7 +159,7 @@ def transcript(outcome: Outcome) -> list[str]:
     if without is None or with_it is None:
         return [f"{outcome.hunted.seeds} seeds without it: no anomaly"]
     case = without["case"]
-    # The worst kind comes first; of it the finding with the longest counterexample tells most.
+    # The worst kind comes first; of it, show the finding with the longest counterexample.
     kind = without["findings"][0]["kind"]
     finding = max(
         (each for each in without["findings"] if each["kind"] == kind),
@@ -173,7 +173,10 @@ def transcript(outcome: Outcome) -> list[str]:
         *(without["faults"] or ["  no fault at all"]),
         without["headline"],
         f"  {finding['kind']}: {finding['text']}",
-        *(f"    {shorten(line, WITNESS_CHARACTERS, placeholder=' …')}" for line in counterexample),
+        *(
+            f"    {shorten(line, COUNTEREXAMPLE_CHARACTERS, placeholder=' …')}"
+            for line in counterexample
+        ),
         "",
         "with it, the same seed and faults:",
         *(with_it["faults"] or ["  no fault at all"]),

@@ -18,7 +18,7 @@ from pathlib import Path
 from random import Random
 
 from tests.proofs import _fuzz_live as live_part
-from tests.proofs._fuzz_report import Guided, Proof, report, told_by
+from tests.proofs._fuzz_report import Guided, Proof, report, tally_of
 from tests.proofs._report import ROOT, chosen_seed, conclude, parser
 from tests.support.damage import join
 from tests.support.requests import KEYS_AND_VERSIONS, a_request
@@ -92,7 +92,7 @@ def guided(minutes: float, seed: int, folder: Path) -> Guided:
         found.logs.append(log.read_text(encoding="utf-8", errors="replace"))
         if done.returncode:
             print(f"the fuzzing process ended with {done.returncode}: {log}", file=sys.stderr)
-    found.tally = told_by(folder)
+    found.tally = tally_of(folder)
     found.findings = sorted(folder.glob("finding-*.txt"))
     found.ended = sorted(folder.glob("ended-*"))
     return found

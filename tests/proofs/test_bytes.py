@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from tests.proofs._bytes_check import MOVED, OUTCOMES
 from tests.proofs._bytes_history import all_left
-from tests.proofs._bytes_judge import MOVED, OUTCOMES
 from tests.proofs.bytes import count, try_out
 
 PART = 37

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.proofs._chaos_chapter import Script, play
-from tests.proofs._chaos_check import judge
+from tests.proofs._chaos_check import check_chapter
 from tests.proofs._chaos_nemesis import FAULTS, number_of, plan
 from tests.proofs._chaos_shorts import SMALL
 
@@ -29,7 +29,7 @@ def test_chaos_of_processes_network_and_disk_shows_no_anomaly(
         scale=SMALL,
     )
     outcome = play(script, tmp_path, lambda counts: None)
-    checked = judge(script.workload, tmp_path)
+    checked = check_chapter(script.workload, tmp_path)
     assert not outcome.problems, script.seed
     assert not checked.problems, (script.seed, checked.text)
     assert checked.counts["sends acknowledged"] > 0

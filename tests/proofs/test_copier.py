@@ -1,4 +1,4 @@
-"""A slice of ``./dev prove copier``, and that its judge sees what it is there to see."""
+"""A slice of ``./dev prove copier``, and that its checks find what they must."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.proofs import copier
-from tests.proofs._copier_rig import PARTITIONS, Cell, Result, cells, judge_output, run
+from tests.proofs._copier_rig import PARTITIONS, Cell, Result, cells, check_copies, run
 from tests.support.faults import copy_source, load
 
 RECORDS, SIZE = 6_000, 250
@@ -78,8 +78,8 @@ SOUND: Records = {0: [(0, b"0"), (1, b"2")], 1: [(0, b"1"), (1, b"3")]}
     ],
 )
 def test_an_output_that_is_not_the_input_is_named(found: Records, problem: str) -> None:
-    assert judge_output(SOUND, 2, 4) == []
-    assert any(problem in each for each in judge_output(found, 2, 4))
+    assert check_copies(SOUND, 2, 4) == []
+    assert any(problem in each for each in check_copies(found, 2, 4))
 
 
 def test_a_run_that_is_in_the_ledger_is_not_made_again(

@@ -24,7 +24,7 @@ SEEDS = 40
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BY_TESTS)
-def test_the_test_of_a_fault_turns_red(name: str) -> None:
+def test_the_test_of_a_fault_fails(name: str) -> None:
     fault = load(name)
     found = look_for(fault, fault.arguments("test")[-1], find_by_test)
     assert found.problems, found

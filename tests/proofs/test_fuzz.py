@@ -1,4 +1,4 @@
-"""A slice of ``./dev prove fuzz``, and that its judges see what they are there to see."""
+"""A slice of ``./dev prove fuzz``, and that its checks find what they must."""
 
 import asyncio
 import struct
@@ -139,7 +139,7 @@ def test_decoding_takes_no_more_than_the_items_of_a_request_do() -> None:
 
 @pytest.fixture
 def turns(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Counts the turns of asyncio's loop from here on."""
+    """Counts the iterations of asyncio's loop from here on."""
     counter = count()
     base = asyncio.base_events.BaseEventLoop
     inner = base._run_once  # type: ignore[attr-defined]
@@ -152,9 +152,7 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     return counter
 
 
-def test_a_request_that_names_much_takes_a_turn_of_the_loop_for_every_few_things(
-    tmp_path: Path, turns: Iterator[int]
-) -> None:
+def test_a_long_request_is_handled_in_time_slices(tmp_path: Path, turns: Iterator[int]) -> None:
     async def scenario() -> dict[str, int]:
         taken: dict[str, int] = {}
         config = BrokerConfig(data_dir=str(tmp_path), port=0, durability="os")

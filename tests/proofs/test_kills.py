@@ -1,4 +1,4 @@
-"""A slice of ``./dev prove kills``, and that its judges see what they are there to see."""
+"""A slice of ``./dev prove kills``, and that its checks find what they must."""
 
 import random
 from collections import Counter
@@ -9,7 +9,7 @@ import pytest
 
 from tests.proofs import _broker_kills as broker_part
 from tests.proofs import _spark_kills as spark_part
-from tests.proofs._judge import Told, judge_plain, judge_transactions
+from tests.proofs._compare import Written, compare_plain, compare_transactions
 from tests.proofs.kills import find_by_broker_kills
 from tests.support.faults import load
 from tests.support.found import look_for
@@ -18,7 +18,7 @@ from tests.support.found import look_for
 @pytest.mark.slow
 @pytest.mark.conformance
 @pytest.mark.parametrize(("durability", "kills"), [("os", 3), ("fsync", 2)])
-def test_a_broker_killed_again_and_again_loses_doubles_and_moves_nothing(
+def test_a_repeatedly_killed_broker_loses_duplicates_and_moves_nothing(
     durability: str, kills: int, tmp_path: Path
 ) -> None:  # D1, E4, E13, E15
     seed = random.randrange(10**6)
@@ -67,9 +67,9 @@ ACKNOWLEDGED = {0: (0, 0), 1: (1, 0), 2: (0, 1)}
     ],
 )
 def test_a_fault_among_plain_records_is_named(found: Records, problem: str) -> None:
-    told = Told(plain=ACKNOWLEDGED, sent_plain=3)
-    assert judge_plain(told, SOUND) == []
-    assert any(problem in each for each in judge_plain(told, found))
+    written = Written(plain=ACKNOWLEDGED, sent_plain=3)
+    assert compare_plain(written, SOUND) == []
+    assert any(problem in each for each in compare_plain(written, found))
 
 
 def of_transaction(number: int, *indexes: int) -> list[tuple[int, bytes]]:
@@ -88,10 +88,10 @@ def of_transaction(number: int, *indexes: int) -> list[tuple[int, bytes]]:
     ],
 )
 def test_a_fault_among_transactions_is_named(found: Records, problem: str) -> None:
-    told = Told(committed={1}, aborted={2}, unknown={3})
+    written = Written(committed={1}, aborted={2}, unknown={3})
     sound = {0: of_transaction(1, 0, 1), 1: of_transaction(3, 0, 1)}
-    assert judge_transactions(told, sound, 2) == ([], 1)
-    assert any(problem in each for each in judge_transactions(told, found, 2)[0])
+    assert compare_transactions(written, sound, 2) == ([], 1)
+    assert any(problem in each for each in compare_transactions(written, found, 2)[0])
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def name_of(case: Case) -> str:
 @pytest.mark.slow
 @pytest.mark.conformance
 @pytest.mark.parametrize("case", of(is_transaction=False), ids=name_of)
-def test_a_crash_between_output_and_offsets_doubles_or_loses_records(
+def test_a_crash_between_output_and_offsets_duplicates_or_loses_records(
     case: Case, shared_broker: BrokerProcess, topic: str
 ) -> None:  # E11
     result = run(case, shared_broker.address, topic)
@@ -37,7 +37,7 @@ def test_a_crash_between_output_and_offsets_doubles_or_loses_records(
 @pytest.mark.slow
 @pytest.mark.conformance
 @pytest.mark.parametrize("case", of(is_transaction=True), ids=name_of)
-def test_a_crash_within_a_transaction_neither_doubles_nor_loses_records(
+def test_a_crash_within_a_transaction_neither_duplicates_nor_loses_records(
     case: Case, shared_broker: BrokerProcess, topic: str
 ) -> None:  # E11
     result = run(case, shared_broker.address, topic)

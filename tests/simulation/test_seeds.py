@@ -31,7 +31,7 @@ REGRESSIONS: dict[str, dict[str, object]] = {
         "span_s": 1.268,
     },
     # A start lost a coordinator to its disk while markers were written, and took the transactions
-    # that this one had decided for some that nobody lists: a committed version was aborted.
+    # that this one had decided for some that no coordinator lists: a committed version was aborted.
     "coordinator_lost_in_a_start": {
         "seed": 59,
         "workload": "versioned",
@@ -65,7 +65,7 @@ def test_two_hundred_seeds_show_no_anomaly_and_all_kinds_of_faults() -> None:
         assert f"\n {kind} " in told, told
 
 
-def test_ctrl_c_tells_what_was_run_so_far() -> None:
+def test_ctrl_c_reports_the_seeds_run_so_far() -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "fencelog_sim", "--minutes", "5", "--jobs", "2"],
         stdout=subprocess.PIPE,

@@ -121,7 +121,7 @@ def read(spark: "SparkSession", log: Log) -> Read:
 
 @pytest.fixture
 def read_stream(spark: "SparkSession", log: Log) -> Read:
-    """Streaming read of a topic from its beginning, unless told otherwise."""
+    """Streaming read of a topic from its beginning by default."""
 
     def reader(topic: str, **options: str) -> "DataFrame":
         return (

@@ -131,7 +131,7 @@ def test_offsets_without_records_are_no_loss(log, topic, read) -> None:
     assert values(only_the_marker) == []
 
 
-def test_a_start_beyond_the_log_is_a_loss_unless_told_otherwise(log, topic, read) -> None:  # S6
+def test_a_start_beyond_the_log_is_a_loss_by_default(log, topic, read) -> None:  # S6
     log.topic(topic, 1)
     log.produce(topic, ["a"])
     start = f'{{"{topic}": {{"0": 50}}}}'

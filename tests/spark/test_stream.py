@@ -189,7 +189,7 @@ def test_asynchronous_progress_is_refused(log, topics, read_stream, write_stream
         write_stream(read_stream(source), sink, asyncProgressTrackingEnabled="true")
 
 
-def test_lost_records_stop_the_stream_unless_told_otherwise(
+def test_lost_records_stop_the_stream_by_default(
     log, topics, read_stream, write_stream
 ) -> None:  # S6
     source, sink = topics
@@ -250,7 +250,7 @@ def test_a_repeated_batch_writes_nothing(log, topics, read_stream, write_stream,
     assert log.values(sink) == numbered(3)
 
 
-def test_a_long_batch_does_not_die_of_its_length(log, topics, read_stream, write_stream) -> None:
+def test_a_long_batch_does_not_time_out(log, topics, read_stream, write_stream) -> None:
     source, sink = topics  # V7
     log.produce(source, ["a"], partition=0)
 
@@ -282,7 +282,7 @@ def test_what_a_failed_batch_wrote_counts_only_at_least_once(
     assert log.values(sink) == sorted(numbered(3) * copies)
 
 
-def test_a_killed_broker_is_waited_for_and_nothing_is_lost_or_doubled(
+def test_a_killed_broker_is_waited_for_and_nothing_is_lost_or_duplicated(
     spark, broker, tmp_path
 ) -> None:  # S2
     with Client(broker.address) as client:

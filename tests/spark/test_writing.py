@@ -130,7 +130,7 @@ def test_a_newer_run_fences_writes_and_commits_of_the_older(sink: Sink) -> None:
 
 
 def test_spark_s_abort_without_messages_leaves_a_newer_run_alone(sink: Sink) -> None:
-    # Spark calls it so after a stop, when it has no message to tell whose batch it was.
+    # Spark calls it so after a stop, when no message says whose batch it was.
     written = sink.write(sink.batch(0), "a")
     writer = StreamWriter(sink.options, StructType([StructField("value", BinaryType())]))
     writer.abort([None, None], 0)

@@ -72,12 +72,12 @@ class BrokerProcess:
 
     @property
     def running(self) -> bool:
-        """Whether the process is alive."""
+        """Whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def stderr(self) -> str:
-        """Everything the broker wrote to stderr, over all its lives."""
+        """Everything the broker wrote to stderr, over all its processes."""
         with self._grew:
             return "".join(self._lines)
 
@@ -137,7 +137,7 @@ class BrokerProcess:
         return self._end(signal.SIGTERM)
 
     def restart(self, *, kill: bool = True) -> Self:
-        """Stop (by SIGKILL unless told otherwise), start on the same port and directory."""
+        """Stop (by SIGKILL by default), start on the same port and directory."""
         if kill:
             self.kill()
         else:

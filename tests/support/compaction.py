@@ -31,7 +31,7 @@ async def write(world: World, *records: tuple[str, str | None], producer_id: int
 
 
 async def filled(disk: SimDisk | None = None, durability: str = "fsync") -> World:
-    """Segments with everything that compaction has to judge, and some of it in each."""
+    """Segments with every case of compaction, and several cases in each."""
     world = await World.create(disk, config=CONFIG, durability=durability)
     for number in range(12):
         await write(world, (f"k{number % 3}", f"{number}" * 70), ("one", f"{number}"))

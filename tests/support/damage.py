@@ -138,7 +138,7 @@ def wrong_number(frame: bytes, random: Random) -> bytes:
 
 
 def wrong_length(frame: bytes, random: Random) -> bytes:
-    """A length or a count lies: null, negative, one more, all that is left, far too many."""
+    """A length or a count is wrong: null, negative, one more, all that is left, far too many."""
     places, begin = noted(frame)
     if not places.lengths:
         return frame
@@ -169,7 +169,7 @@ def wrong_length(frame: bytes, random: Random) -> bytes:
 
 
 def wrong_tags(frame: bytes, random: Random) -> bytes:
-    """Tagged fields that nobody knows, too many of them, or ones that lie."""
+    """Unknown tagged fields, too many of them, or ones with wrong lengths."""
     places, begin = noted(frame)
     at = [*((position + begin, size) for position, size in places.tags)]
     at.append((begin, 0))
@@ -195,7 +195,7 @@ def cut(frame: bytes, random: Random) -> bytes:
 
 
 def longer(frame: bytes, random: Random) -> bytes:
-    """Bytes follow that nobody asked for."""
+    """Trailing bytes that belong to no field."""
     return frame + random.choice((b"\0", b"\xff" * 8, frame, bytes(100)))
 
 
@@ -233,7 +233,7 @@ def spliced(frame: bytes, random: Random) -> bytes:
 
 
 def wrong_batch(frame: bytes, random: Random) -> bytes:
-    """A record batch whose header or records lie, under a checksum that is right."""
+    """A record batch with a wrong header or wrong records, under a valid checksum."""
     places, begin = noted(frame)
     if not places.records:
         return wrong_length(frame, random)

@@ -1,4 +1,4 @@
-"""Faults: mistakes made on purpose in a copy of the source, which a test or a proof must find.
+"""Faults: mutations of a copy of the source that a test or a proof must find.
 
 ``tests/faults/NAME.patch`` is one fault: a head of ``Key: value`` lines (the rules that it breaks,
 what goes wrong, and one ``Found-by`` line for each that finds it), then a unified diff against
@@ -146,7 +146,7 @@ def copy_source(fault: Fault, folder: Path) -> Path:
 
 
 def diff(faulty: Mapping[str, str]) -> str:
-    """The unified diff from the source to these files, with as little context as tells the place.
+    """The unified diff from the source to these files, with as little context as is unique.
 
     Raises FaultError where no context does.
     """
@@ -160,7 +160,7 @@ def _diff_of_file(file: str, faulty: str) -> str:
         text = "".join(unified_diff(before, after, OLD[4:] + file, NEW[4:] + file, n=context))
         if all(sound.count(hunk.old) == 1 for hunk in _hunks(file, text)):
             return text
-    raise FaultError(f"{file}: its lines do not tell the place of the change")
+    raise FaultError(f"{file}: its lines do not make the place of the change unique")
 
 
 def refresh(name: str) -> None:

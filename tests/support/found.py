@@ -37,12 +37,12 @@ class Search:
 Effort: TypeAlias = str
 """How much was run, such as "19 seeds"."""
 Find: TypeAlias = Callable[[Search], tuple[Effort, Sequence[str]]]
-"""Runs a proof on a copy; returns the effort and the problems that it told, none if it held."""
+"""Runs a proof on a copy; returns the effort and the problems that it found, none if it held."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What a proof told of a fault."""
+    """What a proof found of a fault."""
 
     fault: Fault
     argument: str
@@ -53,8 +53,8 @@ class Found:
     @property
     def line(self) -> str:
         """One line."""
-        told = f"found: {self.first}" if self.problems else "NOT FOUND"
-        return f"{self.fault.name} ({self.effort}, {self.seconds:.0f} s): {told}"
+        result = f"found: {self.first}" if self.problems else "NOT FOUND"
+        return f"{self.fault.name} ({self.effort}, {self.seconds:.0f} s): {result}"
 
     @property
     def first(self) -> str:
@@ -83,7 +83,7 @@ def look_for(fault: Fault, argument: str, find: Find, seed: int = 0) -> Found:
 
 
 def look_for_all(kind: str, find: Find, seed: int) -> list[Found]:
-    """Look for each fault that this kind of proof must find; tells each on stderr."""
+    """Look for each fault that this kind of proof must find; reports each on stderr."""
     found = []
     for fault in found_by(kind):
         for argument in fault.arguments(kind):
@@ -105,7 +105,7 @@ def table(found: Sequence[Found]) -> list[str]:
         for each in found
     ]
     return [
-        "| fault | breaks | what goes wrong | run | s | first told |",
+        "| fault | breaks | what goes wrong | run | s | first problem |",
         *["|---" * 6 + "|"],
         *rows,
     ]

@@ -19,7 +19,7 @@ async def hang(
     sequence: int = 0,
     partition: int = 0,
 ) -> int:
-    """Append one record in a transaction that nobody knows of; return its offset."""
+    """Append one record in a transaction that no coordinator knows; return its offset."""
     found = node.broker.logs.get(topic, partition)
     assert found is not None
     sent = memoryview(

@@ -1,4 +1,4 @@
-"""What no kill may leave behind: a transaction that nobody will end."""
+"""What no kill may leave behind: a hanging transaction."""
 
 from fencelog.client.blocking import Client
 
@@ -6,7 +6,7 @@ TIMEOUT_S = 20.0
 
 
 def hanging(address: str) -> list[str]:
-    """Each open transaction that no coordinator lists, told for people: ``txn find-hanging``."""
+    """Each open transaction that no coordinator lists, as text: ``txn find-hanging``."""
     with Client(address, request_timeout_s=TIMEOUT_S) as client:
         return [
             f"a transaction hangs on {each.partition} from offset {each.start_offset} on: {each}"

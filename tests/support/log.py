@@ -176,7 +176,7 @@ class Driver:
         return self.builder().finish()
 
     def restarted(self) -> "Driver":
-        """A new life on the same files."""
+        """A restart on the same files."""
         driver = Driver(self.rebuilt())
         driver.files = self.files
         driver.now_ms = self.now_ms

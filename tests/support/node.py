@@ -74,7 +74,7 @@ class HeldDisk(SimDisk):
 
 
 class World:
-    """What outlives a node: its disk and its metadata."""
+    """What stays when a node ends: its disk and its metadata."""
 
     def __init__(self, folder: Path, **settings: object) -> None:
         """``settings``: of every node here, where it is not given others."""
@@ -121,7 +121,7 @@ class World:
 
 
 class Peer:
-    """One connection that says what it is told to."""
+    """One connection that sends what a test gives it."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader

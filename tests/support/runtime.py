@@ -1,7 +1,7 @@
 """A runtime of a few lines for shards under test: a log, a high watermark, a clock, crashes.
 
 It does what the broker's does: appends the records of a decision as one, replays them at once, and
-commits when told to. After each append it rebuilds the shard from its log and compares: whatever is
+commits on request. After each append it rebuilds the shard from its log and compares: whatever is
 in the shard but not in the log shows as a difference. Before each it compares, too: a decision that
 changes what only ``replay`` may change shows there. At each crash it does so from what compaction
 would leave of the log: under each key the newest record has to say all (D4).

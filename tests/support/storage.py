@@ -1,4 +1,4 @@
-"""A partition on a simulated disk, and what its producers were told."""
+"""A partition on a simulated disk, and what its producers got as responses."""
 
 import asyncio
 from collections.abc import Coroutine

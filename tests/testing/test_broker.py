@@ -64,7 +64,7 @@ def test_a_kill_leaves_the_files_as_they_are_and_no_mark_of_a_clean_stop(
 def test_a_kill_breaks_every_connection_and_refuses_new_ones(fencelog_broker: LocalBroker) -> None:
     with socket.create_connection(address_of(fencelog_broker), DEADLINE_S) as silent:
         with Client(fencelog_broker.bootstrap) as client:
-            client.topics()  # accepted behind the silent one
+            client.topics()  # accepted after the one that sends nothing
         fencelog_broker.kill()
         with contextlib.suppress(ConnectionResetError):
             assert silent.recv(1) == b""
@@ -72,7 +72,7 @@ def test_a_kill_breaks_every_connection_and_refuses_new_ones(fencelog_broker: Lo
         socket.create_connection(address_of(fencelog_broker), DEADLINE_S)
 
 
-def test_while_it_is_dead_nobody_else_gets_its_port(fencelog_broker: LocalBroker) -> None:
+def test_while_it_is_killed_no_other_process_gets_its_port(fencelog_broker: LocalBroker) -> None:
     fencelog_broker.kill()
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
         other.bind(address_of(fencelog_broker))
@@ -93,7 +93,7 @@ def test_a_kill_keeps_what_was_not_sent_from_a_slow_reader(fencelog_broker: Loca
         slow.recv(answer_bytes - 4, socket.MSG_WAITALL)
         slow.sendall(API_VERSIONS_V0 * many)
         for _ in range(10):
-            fencelog_broker.records("orders")  # the broker reads from both in turns
+            fencelog_broker.records("orders")  # the broker reads from both alternately
         fencelog_broker.kill()
         got = 0
         with contextlib.suppress(ConnectionResetError):
@@ -102,7 +102,7 @@ def test_a_kill_keeps_what_was_not_sent_from_a_slow_reader(fencelog_broker: Loca
     assert got < many * answer_bytes
 
 
-def test_lives_leave_neither_threads_nor_descriptors_behind(
+def test_restarts_leave_neither_threads_nor_descriptors(
     tmp_path: Path, fresh_name: Callable[[str], str]
 ) -> None:
     def one_life() -> tuple[int, int]:
@@ -136,12 +136,17 @@ def test_what_a_broker_does_after_its_kill_is_refused_in_words(tmp_path: Path) -
 
 def test_a_directory_that_cannot_be_used_says_so_and_leaves_no_thread(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("a file")
-    before = threading.active_count()
+    before = set(threading.enumerate())
     broker = LocalBroker(tmp_path / "data")
     with pytest.raises(FencelogError, match="data"):
         broker.start()
     broker.close()
-    assert threading.active_count() == before
+
+    def none_left() -> bool:
+        new = set(threading.enumerate()) - before
+        return not any(thread.name.startswith("fencelog-") for thread in new)
+
+    wait_until(none_left, what="the end of the broker's threads")
 
 
 def test_what_is_decided_is_settled_once_its_markers_are_in_the_log(
@@ -223,7 +228,7 @@ def test_a_member_that_is_expired_commits_nothing_more(  # E8
         fencelog_broker.expire_member("shop", "nobody")
 
 
-def test_nobody_is_fenced_by_a_name_that_was_never_used(fencelog_broker: LocalBroker) -> None:
+def test_an_unknown_transactional_id_fences_no_producer(fencelog_broker: LocalBroker) -> None:
     with pytest.raises(RequestError, match="TRANSACTIONAL_ID_NOT_FOUND"):
         fencelog_broker.fence("nobody")
     with pytest.raises(FencelogError, match="nobody has no open transaction"):
@@ -290,7 +295,9 @@ def test_misuse_is_named(
         misuse(fencelog_broker)
 
 
-def test_a_hold_that_nothing_meets_tells_what_it_waited_for(fencelog_broker: LocalBroker) -> None:
+def test_a_hold_that_no_request_meets_names_what_it_waited_for(
+    fencelog_broker: LocalBroker,
+) -> None:
     with (
         fencelog_broker.hold("EndTxn") as held,
         pytest.raises(TimeoutError, match="0 of 1 EndTxn"),

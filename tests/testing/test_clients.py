@@ -17,7 +17,7 @@ DEADLINE_S = 20.0
 
 @pytest.fixture(params=list(CLIENTS))
 def client(request: pytest.FixtureRequest) -> StockClient:
-    """Each of the three client libraries in turn."""
+    """Each of the three client libraries."""
     return CLIENTS[request.param]
 
 
@@ -78,7 +78,7 @@ def test_a_commit_that_was_under_way_when_its_producer_was_fenced_is_refused(  #
     assert values(fencelog_broker, "orders") == [b"of the successor"]
 
 
-def test_aborted_records_are_shown_to_nobody_who_reads_committed_ones(  # E10
+def test_aborted_records_are_not_visible_at_read_committed(  # E10
     client: StockClient, fencelog_broker: LocalBroker
 ) -> None:
     address = fencelog_broker.bootstrap

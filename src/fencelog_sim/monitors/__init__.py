@@ -1,1 +1,1 @@
-"""What must hold after every step of a run, judged beside the broker."""
+"""Monitors: they check after every step of a run what must hold."""

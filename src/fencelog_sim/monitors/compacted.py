@@ -1,7 +1,7 @@
-"""Judges what compaction puts in the place of segments (D4): every record and every marker.
+"""Checks the files that replace compacted segments (D4): every record and every marker.
 
 Written a second time, from bytes alone: each file of the log is read again, and what is missing
-from the new one must be superseded, aborted, or a tombstone or marker whose time has come.
+from the new one must be superseded, aborted, or a tombstone or marker past its retention.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -42,7 +42,7 @@ class _Record(NamedTuple):
 
 @dataclass(frozen=True)
 class Swap:
-    """Some neighbouring segments and the one file that took their place."""
+    """Adjacent segments and the one file that replaced them."""
 
     base: int
     end: int
@@ -51,7 +51,7 @@ class Swap:
 
 
 @dataclass(frozen=True)
-class Judge:
+class SwapChecker:
     """What is known of the log in the step in which the new file gets its name."""
 
     batches: Sequence[Batch]
@@ -66,7 +66,7 @@ class Judge:
     read_new: ReadBatch
 
     def problems(self, swap: Swap) -> Iterator[str]:
-        """Yield what compaction may not do."""
+        """Yield each violation by compaction."""
         if swap.end > self.stable:
             yield f"offsets up to {swap.end} are compacted, but the LSO is {self.stable} (D4)"
         if not swap.old or swap.old[-1].header.next_offset != swap.end:
@@ -134,7 +134,7 @@ class Judge:
     def _is_same(self, known: Batch, made: Batch) -> bool:
         was, now = known.header, made.header
         if now.base_sequence == NO_SEQUENCE and was.producer_id not in self.ledger.producers:
-            was = was._replace(base_sequence=NO_SEQUENCE)  # nobody knows its sequences (E5)
+            was = was._replace(base_sequence=NO_SEQUENCE)  # its sequences are unknown (E5)
         return _identity(was) == _identity(now) and known.marker == made.marker
 
     def _is_aborted(self, header: BatchHeader) -> bool:

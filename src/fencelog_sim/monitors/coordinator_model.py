@@ -1,6 +1,6 @@
-"""What the coordinators' logs say, record by record, and what follows for the partitions.
+"""A model of the coordinators: the state that their logs give, record by record.
 
-Each record is judged against those before it: which step it takes, who owns a producer id, whether
+Each record is checked against those before it: which step it takes, who owns a producer id, whether
 what it completes is really done. From them follow the grants (which producer may write to which
 partition) and the decisions (which marker is due where). Everything is read from bytes on disk.
 """
@@ -51,7 +51,7 @@ class Partitions(Protocol):
         ...
 
     def is_committed(self, place: Place) -> bool:
-        """Whether the high watermark covers a record, as far as can be told."""
+        """Whether the high watermark covers a record, as far as is known."""
         ...
 
 
@@ -63,7 +63,7 @@ class Shared:
         self.partitions = partitions
         self.grants: dict[int, dict[TopicPartition, Grant]] = {}
         self.owners: dict[int, str] = {}
-        """Who was given a producer id; kept over crashes, as an id is never given twice (E1)."""
+        """The owner of each producer id; kept over crashes, as no id is assigned twice (E1)."""
         self.written_by: set[int] = set()
         """Producer ids of all data ever seen."""
         self.asked: Counter[tuple[str, TopicPartition, int]] = Counter()
@@ -99,7 +99,7 @@ class TransactionView:
         self.decided_at: dict[str, int] = {}
 
     def take(self, record: LogRecord, offset: int) -> Iterator[str]:
-        """Take a record over; yields what is wrong with it."""
+        """Apply a record; yields its violations."""
         name = transaction_records.read_key(record.key)
         old = self.transactions.pop(name, None)
         if record.value is None:
@@ -147,10 +147,10 @@ class TransactionView:
         if not same and producer_id in self._shared.written_by:
             yield f"{new.transactional_id} is given producer id {producer_id}, which has data (E7)"
 
-    def judge(
+    def check(
         self, partition: TopicPartition, header: BatchHeader, marker: Marker, *, serving: bool
     ) -> str | None:
-        """What is wrong with a marker of one of the producers here; see ``Coordinators.judge``."""
+        """What is wrong with a marker of one of the producers here; see ``Coordinators.check``."""
         transaction = self.transactions.get(self.ids[header.producer_id])
         if transaction is None:
             return "ends a transaction of an id that was forgotten (E10)" if serving else None
@@ -186,7 +186,7 @@ class VersionedView:
         self.decided_at: dict[str, int] = {}
 
     def take(self, record: LogRecord, offset: int) -> Iterator[str]:
-        """Take a record over; yields what is wrong with it."""
+        """Apply a record; yields its violations."""
         match versioned_records.read_key(record.key):
             case AppKey(name):
                 yield from self._take_app(name, record.value, offset)
@@ -247,7 +247,7 @@ class VersionedView:
         before = frozenset() if old is None else old.partitions
         grants.update(dict.fromkeys(sorted(new.partitions - before), grant))
 
-    def judge(self, partition: TopicPartition, header: BatchHeader, marker: Marker) -> str | None:
+    def check(self, partition: TopicPartition, header: BatchHeader, marker: Marker) -> str | None:
         """What is wrong with a marker of one of the producers here."""
         joined = self.producers[header.producer_id]
         app = self.apps[joined.app]
@@ -261,11 +261,11 @@ class VersionedView:
         if not self._shared.partitions.is_committed(Place(self._name, self.decided_at[app.app])):
             return f"{what}, whose decision is not committed (E16)"
         if partition not in joined.partitions:
-            return f"{what}, which did not enlist {partition} (V5)"
+            return f"{what}, which did not add {partition} (V5)"
         return None
 
     def siblings(self, producer_id: int, partition: TopicPartition) -> list[int]:
-        """The producers whose markers belong into one append with this one's (V6)."""
+        """The producers whose markers belong in one append with this one's (V6)."""
         joined = self.producers[producer_id]
         app = self.apps[joined.app]
         if not app.phase.is_ending or partition in app.written:
@@ -310,7 +310,7 @@ class GroupView:
         """Places of what is pending, or was aborted."""
 
     def take(self, record: LogRecord, offset: int) -> Iterator[str]:
-        """Take a record over; yields what is wrong with it."""
+        """Apply a record; yields its violations."""
         name = group_metadata.read_group_key(record.key)
         if name is not None:
             yield from self._take_group(name, record.value)
@@ -332,7 +332,7 @@ class GroupView:
         if self._shared.asked[asked] > 0:
             self._shared.asked[asked] -= 1
         elif new < old:
-            yield f"group {key[0]} goes from {old} back to {new} on {key[1]}, and nobody asked"
+            yield f"group {key[0]} goes from {old} back to {new} on {key[1]}, and no client asked"
 
     def _take_group(self, name: str, value: bytes | None) -> Iterator[str]:
         if value is None:
@@ -354,8 +354,8 @@ class GroupView:
                 self.offsets[group, partition] = offset
 
     def has_shown(self, group: str, partition: TopicPartition, at: int, offset: int) -> str | None:
-        """What is wrong with an offset that was told, by the place of its record (E10)."""
-        what = f"group {group} was told {offset} for {partition}, from the record at {at}"
+        """What is wrong with an offset that a group fetched, by the place of its record (E10)."""
+        what = f"group {group} fetched {offset} for {partition}, from the record at {at}"
         if self._written.get(at) != (group, partition, offset):
             return f"{what}, which says {self._written.get(at)}"
         if at in self._hidden:
@@ -398,14 +398,14 @@ class Coordinators:
     def has_shown(
         self, name: TopicPartition, group: str, partition: TopicPartition, at: int, offset: int
     ) -> str | None:
-        """What is wrong with a committed offset that a group was told, by its record's place."""
+        """What is wrong with a committed offset that a group fetched, by its record's place."""
         view = self._views.get(name)
         if not isinstance(view, GroupView):
-            return f"group {group} was told {offset} for {partition}, which no log has"
+            return f"group {group} fetched {offset} for {partition}, which no log has"
         return view.has_shown(group, partition, at, offset)
 
     def forget(self, name: TopicPartition) -> None:
-        """A crash took records of this log: those that are left will be taken over anew."""
+        """A crash lost records of this log: the remaining ones are applied again."""
         self._views.pop(name, None)
         for grants in self.shared.grants.values():
             for partition in [p for p, grant in grants.items() if grant.place.log == name]:
@@ -419,7 +419,7 @@ class Coordinators:
         assert name.topic == GROUP_TOPIC, name
         return GroupView(self.shared)
 
-    def judge_begin(self, partition: TopicPartition, header: BatchHeader) -> str | None:
+    def check_begin(self, partition: TopicPartition, header: BatchHeader) -> str | None:
         """What is wrong with a batch that opens a transaction on a partition (E14, V5)."""
         grant = self.shared.grants.get(header.producer_id, {}).get(partition)
         if grant is None:
@@ -430,7 +430,7 @@ class Coordinators:
             return "opens a transaction before the coordinator's record of it is committed (E16)"
         return None
 
-    def judge(
+    def check(
         self, partition: TopicPartition, header: BatchHeader, marker: Marker, *, serving: bool
     ) -> str | None:
         """What is wrong with a transaction marker. It ends the producer's grant on the partition.
@@ -441,15 +441,15 @@ class Coordinators:
         self.shared.grants.get(header.producer_id, {}).pop(partition, None)
         for view in self._views.values():
             if isinstance(view, TransactionView) and header.producer_id in view.ids:
-                return view.judge(partition, header, marker, serving=serving)
+                return view.check(partition, header, marker, serving=serving)
             if isinstance(view, VersionedView) and header.producer_id in view.producers:
-                return view.judge(partition, header, marker)
+                return view.check(partition, header, marker)
         if serving or marker.commit:
-            return "a marker that nobody decided (E16)"
+            return "a marker that no coordinator decided (E16)"
         return None
 
     def siblings(self, producer_id: int, partition: TopicPartition) -> list[int]:
-        """The producers whose markers belong into one append with this one's (V6)."""
+        """The producers whose markers belong in one append with this one's (V6)."""
         for view in self._views.values():
             if isinstance(view, VersionedView) and producer_id in view.producers:
                 return view.siblings(producer_id, partition)

@@ -1,8 +1,8 @@
 """Monitors of one run: what must hold after every step of the broker, and after each crash.
 
-They look on and change nothing: no event, no draw of chance, no byte. The broker's observer tells
+They only observe and change nothing: no event, no random draw, no byte. The broker's observer tells
 what was touched, so that a step costs a look at that; beside it each step looks at one partition in
-turn, which would find what no event told. The oracle at the disk judges every batch.
+turn, which would find what no event told. The oracle at the disk checks every batch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ NO_PARTITION = TopicPartition("producer-ids", 0)
 Offsets: TypeAlias = tuple[int, int, int, int]
 """Log start, last stable offset, high watermark, end."""
 Runtime: TypeAlias = CoordinatorRuntime[Any]
-Told: TypeAlias = tuple[int, str, Mapping[TopicPartition, Kept]]
+OffsetResponse: TypeAlias = tuple[int, str, Mapping[TopicPartition, Kept]]
 """The end of the log when somebody asked, the group, its offsets."""
 
 
@@ -60,7 +60,7 @@ class _Watched:
 
 
 class Monitor(Watcher):
-    """Looks on at one world's broker over all of its lives."""
+    """Observes one world's broker over all of its processes."""
 
     def __init__(self, world: World) -> None:
         """Watch a world from its first event on."""
@@ -73,11 +73,11 @@ class Monitor(Watcher):
         self._round: list[_Watched] = []
         self._touched: dict[Partition, None] = {}
         self._shards: dict[tuple[str, int], ShardReplay] = {}
-        self._offsets_told: dict[Partition, list[Told]] = {}
-        """What groups are about to be told of their offsets, by the log that has them."""
+        self._offset_responses: dict[Partition, list[OffsetResponse]] = {}
+        """Offset responses that are about to be sent to groups, by the log that has the offsets."""
         self._replays: dict[TopicPartition, LogReplay] = {}
         self._ids: set[int] = set()
-        """Every producer id that was handed out in any life."""
+        """Every producer id that any broker process assigned."""
         self._may_be_damaged = False
         self._events = self._lives = self._recoveries = self._compared = 0
         world.watcher = self
@@ -92,8 +92,8 @@ class Monitor(Watcher):
     def counts(self) -> dict[str, int]:
         """How much was looked at."""
         return {
-            "broker lives watched": self._lives,
-            "broker steps watched": self._events,
+            "broker processes observed": self._lives,
+            "broker steps observed": self._events,
             "appends observed": self._oracles.appends,
             "batches observed": self._oracles.batches,
             "recoveries observed": self._recoveries,
@@ -101,7 +101,7 @@ class Monitor(Watcher):
             "files compacted": self._oracles.swaps,
         }
 
-    # -- the lives of the broker ---------------------------------------------------------------
+    # -- starts and ends of the broker ---------------------------------------------------------
 
     def booting(self, node: Node) -> None:
         """A node is about to start on the disk as it is."""
@@ -132,7 +132,7 @@ class Monitor(Watcher):
                 self._report(name, f"offline after a start, though nothing damaged it: {error}")
 
     def crashed(self, loss: Loss | None) -> None:
-        """The broker's process has ended; ``loss`` where its host lost power, running or not."""
+        """The broker's process has ended; ``loss`` if its host lost power, running or not."""
         if self._node is not None:
             self._look_around(at_the_end=True)
             for watched in self._watched.values():
@@ -147,7 +147,7 @@ class Monitor(Watcher):
         self._watched.clear()
         self._touched.clear()
         self._shards.clear()
-        self._offsets_told.clear()
+        self._offset_responses.clear()
 
     def after_event(self, process: Process) -> None:
         """A step of a process has ended."""
@@ -168,7 +168,7 @@ class Monitor(Watcher):
             for shard in self._shards.values():
                 shard.due = True
 
-    # -- finding what there is -----------------------------------------------------------------
+    # -- finding partitions -------------------------------------------------------------------
 
     def _look_around(self, *, at_the_end: bool = False) -> None:
         """Find what has come to be, look at the coordinators, and begin another round."""
@@ -186,7 +186,7 @@ class Monitor(Watcher):
                 self._compare_shard(runtime, loaded, at_the_end=at_the_end)
 
     def _watch(self, partition: Partition) -> _Watched:
-        """Look at a partition for the first time in this life of the broker."""
+        """Look at a partition for the first time in this broker process."""
         name = partition.name
         oracle = self._oracles.logs.get(layout.directory_name(name))
         replay = self._replays.setdefault(name, LogReplay())
@@ -227,7 +227,7 @@ class Monitor(Watcher):
                     return self._shard(runtime, loaded)
         return None
 
-    # -- what the observer is told ---------------------------------------------------------------
+    # -- observed events ------------------------------------------------------------------------
 
     def appended(self, partition: TopicPartition, base_offset: Offset, end_offset: Offset) -> None:
         """Look at this partition once the step has ended."""
@@ -258,7 +258,7 @@ class Monitor(Watcher):
         known.pending.append((base_offset, tuple(records)))
 
     def answered(self, shard: TopicPartition, end_offset: Offset, response: object) -> None:
-        """No answer leaves before what it reveals is committed (E16)."""
+        """A response is sent only after what it reveals is committed (E16)."""
         partition = None if self._logs is None else self._logs.get(*shard)
         if partition is None:
             return
@@ -269,7 +269,7 @@ class Monitor(Watcher):
                 f"answered at HW {high_watermark}, though the answer reveals what is below "
                 f"{end_offset} (E16)",
             )
-        self._told(partition, end_offset)
+        self._response_sent(partition, end_offset)
         self._replied(partition, response)
 
     def producer_id_assigned(self, producer_id: ProducerId) -> None:
@@ -286,7 +286,7 @@ class Monitor(Watcher):
     def offsets_fetched(
         self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> None:
-        """Offsets of a group are about to be told, once all that the shard knows is committed."""
+        """Offsets of a group are sent once all that the shard knows is committed."""
         assert self._node is not None
         runtime = self._node.groups
         index = partition_for(group, runtime.partition_count)
@@ -294,12 +294,12 @@ class Monitor(Watcher):
         known = loaded.shard._offsets.committed(group)
         kept = {name: Kept(offsets[name], known[name].at) for name in offsets}
         log = loaded.partition
-        self._offsets_told.setdefault(log, []).append((log.log.log_end_offset, group, kept))
+        self._offset_responses.setdefault(log, []).append((log.log.log_end_offset, group, kept))
 
-    def _told(self, log: Partition, end: int) -> None:
-        """An answer leaves that reveals what is below ``end``: so may the offsets (E10)."""
-        waiting = self._offsets_told.get(log, [])
-        self._offsets_told[log] = [each for each in waiting if each[0] > end]
+    def _response_sent(self, log: Partition, end: int) -> None:
+        """A response that reveals what is below ``end`` is sent: so may the offsets be (E10)."""
+        waiting = self._offset_responses.get(log, [])
+        self._offset_responses[log] = [each for each in waiting if each[0] > end]
         for at_end, group, offsets in waiting:
             for partition, kept in offsets.items() if at_end <= end else ():
                 problem = self._oracles.coordinators.has_shown(
@@ -309,7 +309,7 @@ class Monitor(Watcher):
                     self._report(log.name, problem)
 
     def _replied(self, log: Partition, response: object) -> None:
-        """No member hears of a generation whose number could be given again after a crash (E8)."""
+        """A member learns only a generation that a crash cannot assign again (E8)."""
         for reply in response if isinstance(response, tuple) else ():
             answer = reply.answer
             if isinstance(answer, JoinAnswer) and answer.error is ErrorCode.NONE:
@@ -317,11 +317,11 @@ class Monitor(Watcher):
                 if answer.generation > stored:
                     self._report(
                         log.name,
-                        f"{answer.member_id} is told of generation {answer.generation}, though "
+                        f"{answer.member_id} learns generation {answer.generation}, though "
                         f"{stored} is the highest that is stored (E8)",
                     )
 
-    # -- looking -------------------------------------------------------------------------------
+    # -- checks of state ----------------------------------------------------------------------
 
     def _check(self, watched: _Watched) -> None:
         now = watched.offsets()
@@ -377,7 +377,7 @@ class Monitor(Watcher):
         return self._logs is not None and self._logs.get(*name) is watched.partition
 
     def _compare_log(self, watched: _Watched, now: Offsets) -> None:
-        """Hold a partition's state against its replay, once all of it is on disk."""
+        """Compare a partition's state with its replay, once all of it is on disk."""
         oracle = self._oracle_of(watched)
         if oracle is None or oracle.end != now[3] or not self._is_current(watched):
             return
@@ -387,14 +387,14 @@ class Monitor(Watcher):
             self._report(watched.partition.name, problem)
 
     def _compare_shard(self, runtime: Runtime, loaded: Loaded[Any], *, at_the_end: bool) -> None:
-        """Hold a shard against the replay of its log, once all of it is on disk or at the end."""
+        """Compare a shard with the replay of its log, once all of it is on disk or at the end."""
         shard = self._shard(runtime, loaded)
         name = loaded.partition.name
         oracle = self._oracles.logs.get(layout.directory_name(name))
         if oracle is None or not (shard.due or at_the_end):
             return
         if loaded.partition.failure is not None:
-            return  # loaded up to the high watermark, and to be thrown away (D2)
+            return  # loaded up to the high watermark, and to be dropped (D2)
         if not at_the_end and oracle.end != loaded.partition.log.log_end_offset:
             return
         shard.due = False
@@ -404,7 +404,7 @@ class Monitor(Watcher):
         if problem is not None:
             self._report(name, f"the shard is not its replay: {problem}")
 
-    # -- what the oracle asks -----------------------------------------------------------------
+    # -- questions of the oracle ---------------------------------------------------------------
 
     def _read(self, path: str) -> bytes | None:
         disk = self._world.disk

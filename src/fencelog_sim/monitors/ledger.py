@@ -1,8 +1,8 @@
-"""What one partition's batches may say of producers and transactions, judged one by one.
+"""What one partition's batches may say of producers and transactions, checked one by one.
 
-Written a second time and in another way than ``fencelog.log``, because it judges it: nothing here
+Written independently of ``fencelog.log``, because it checks it: nothing here
 looks at the log's own state. A method that takes a batch returns what is wrong with it, or None,
-and takes it over either way, so that one fault is told once.
+and applies it in any case, so that one fault is reported once.
 
 Producers that expire are not known here: a run is far shorter than the day that it takes.
 """
@@ -67,7 +67,7 @@ class Ledger:
         self._ended: deque[tuple[int, int]] = deque()
 
     def data(self, header: BatchHeader) -> str | None:
-        """Take a data batch of a producer over; returns what is wrong with it."""
+        """Apply a data batch of a producer; returns its violation or None."""
         _, _, _, _, _, _, delta, _, _, producer_id, epoch, sequence, _ = header
         producer = self.producers.get(producer_id)
         if producer is None:
@@ -103,7 +103,7 @@ class Ledger:
         return None
 
     def marker(self, header: BatchHeader, marker: Marker) -> str | None:
-        """Take a transaction marker over; returns what is wrong with it."""
+        """Apply a transaction marker; returns its violation or None."""
         producer_id, epoch = header.producer_id, header.producer_epoch
         producer = self.producers.get(producer_id)
         problem = self._misplaced_marker(producer, epoch, marker)
@@ -129,8 +129,8 @@ class Ledger:
     @staticmethod
     def _misplaced_marker(producer: Producer | None, epoch: int, marker: Marker) -> str | None:
         if producer is None:
-            # The first to tell of an epoch fences the older ones here: worth its bytes.
-            return "a marker that ends nobody's state (V5)" if marker.drops_state else None
+            # The first marker of an epoch fences older epochs here, so it is needed.
+            return "a marker that drops no producer state (V5)" if marker.drops_state else None
         if marker.coordinator_epoch < producer.coordinator_epoch:
             return (
                 f"a marker of coordinator epoch {marker.coordinator_epoch} after one of "

@@ -1,8 +1,9 @@
-"""A oracle at the simulated disk: reads every byte that is appended to a log, and remembers.
+"""The log oracle at the simulated disk: it reads every byte that is appended to a log.
 
-It knows nothing but files. Each batch is judged by its place, its checksum, its producer and its
-transaction, the coordinators' logs included (``decided``). After a crash each log must be a prefix
-of what was appended that holds everything promised (E15), whatever recovery did to its files.
+It knows only files. It checks each batch by its place, its checksum, its producer and its
+transaction, the coordinators' logs included (``coordinator_model``). After a crash each log must be
+a prefix of what was appended that holds everything promised (E15), whatever recovery did to its
+files.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from fencelog.types import NO_PRODUCER_ID, TopicId, TopicPartition
 from fencelog.wire.batch import HEADER_BYTES, BatchHeader, check_crc, read_header
 from fencelog.wire.control import Marker, read_marker
 from fencelog.wire.records import read_records
-from fencelog_sim.monitors.compacted import Batch, Judge, Swap
+from fencelog_sim.monitors.compacted import Batch, Swap, SwapChecker
 from fencelog_sim.monitors.coordinator_model import Coordinators, Place
 from fencelog_sim.monitors.ledger import Ledger
 
@@ -70,7 +71,7 @@ class LogOracle:
 
 
 class LogOracles:
-    """The logs of one broker over all of its lives."""
+    """The logs of one broker over all of its processes."""
 
     def __init__(self, read: ReadFile, offsets: LiveOffsets, now_ms: Callable[[], int]) -> None:
         """``read`` gives the content of a file, ``offsets`` asks the live broker."""
@@ -157,7 +158,7 @@ class LogOracles:
     # -- batches -------------------------------------------------------------------------------
 
     def _take(self, log: LogOracle, batch: Batch) -> None:
-        """Judge a new batch and take it over."""
+        """Check a new batch and apply it."""
         self.batches += 1
         header = batch.header
         where = f"offset {header.base_offset}"
@@ -176,12 +177,12 @@ class LogOracles:
         if header.producer_id < 0:
             return
         if batch.marker is not None:
-            problem = self.coordinators.judge(log.name, header, batch.marker, serving=self.serving)
+            problem = self.coordinators.check(log.name, header, batch.marker, serving=self.serving)
             self._report_all(log, where, [problem, log.ledger.marker(header, batch.marker)])
             self.coordinators.end(log.name, header.producer_id, commit=batch.marker.commit)
         elif not header.is_control:
             opens = header.is_transactional and header.producer_id not in log.ledger.open
-            problem = self.coordinators.judge_begin(log.name, header) if opens else None
+            problem = self.coordinators.check_begin(log.name, header) if opens else None
             self._report_all(log, where, [problem, log.ledger.data(header)])
             self.coordinators.shared.written_by.add(header.producer_id)
 
@@ -242,7 +243,7 @@ class LogOracles:
         _put(log, swap.new, base, end)
 
     def removed(self, path: str) -> None:
-        """A file is gone. A compacted one that has no place yet was given up."""
+        """A file was removed; if it was a compacted one before its swap, compaction gave it up."""
         directory, _, file = path.rpartition("/")
         base = layout.parse_swap_name(file)
         log = self.logs.get(directory)
@@ -266,7 +267,7 @@ class LogOracles:
         def read_new(batch: Batch) -> bytes:
             return data[batch.position : batch.position + batch.header.size]
 
-        judge = Judge(
+        checker = SwapChecker(
             log.batches,
             log.ledger,
             log.ledger.last_stable_offset(high_watermark, log.log_start),
@@ -274,7 +275,7 @@ class LogOracles:
             read_old,
             read_new,
         )
-        for problem in judge.problems(swap):
+        for problem in checker.problems(swap):
             self.report(log.name, problem)
 
     def _settle_swaps(self, log: LogOracle) -> None:
@@ -300,7 +301,7 @@ class LogOracles:
             log.stale = True
 
     def reconcile(self, log: LogOracle, before: tuple[int, int] | None = None) -> None:
-        """See what recovery has left of a log, and go on from there.
+        """Read what recovery has left of a log, and continue from there.
 
         ``before``: the bytes of this file from this position on were appended since.
         """
@@ -308,7 +309,7 @@ class LogOracles:
         log.apart = None
         offsets = self._offsets(log.name)
         if offsets is not None:
-            # Stored before it is seen: a crash may come between.
+            # Stored before it is visible: a crash may come between.
             log.log_start = max(log.log_start, offsets[0])
         self._settle_swaps(log)
         kept, lost = self._survivors(log, before)
@@ -360,7 +361,7 @@ class LogOracles:
     def _check_rest(
         self, log: LogOracle, kept: list[Batch], size: int, before: tuple[int, int] | None
     ) -> None:
-        """What survived may not be followed by anything that was never appended."""
+        """After what survived, nothing may follow that was never appended."""
         segments = {each.segment for each in log.batches if each.segment >= log.log_start}
         last = kept[-1].segment if kept else -1
         for segment in sorted({each for each in segments if each >= last}):
@@ -376,7 +377,7 @@ class LogOracles:
                 )
 
     def _rebuild(self, log: LogOracle, kept: list[Batch]) -> None:
-        """Derive everything anew from the batches that are left; they were judged before."""
+        """Derive everything anew from the remaining batches; they were checked before."""
         log.rebuilt += 1
         log.batches = kept
         log.ledger = Ledger()
@@ -396,7 +397,7 @@ class LogOracles:
             elif not header.is_control:
                 log.ledger.data(header)
 
-    # -- what the coordinators' records are held against ---------------------------------------
+    # -- questions of the coordinator model -----------------------------------------------------
 
     def is_open(self, producer_id: int, partition: TopicPartition) -> bool:
         """Whether the producer has data there without a marker after it."""
@@ -409,14 +410,14 @@ class LogOracles:
         return None if log is None or log.stale else log.ledger.marked.get(producer_id)
 
     def is_committed(self, place: Place) -> bool:
-        """Whether the high watermark covers a record, as far as can be told."""
+        """Whether the high watermark covers a record, as far as is known."""
         offsets = self._offsets(place.log)
         return offsets is None or offsets[1] > place.offset
 
-    # -- what is wrong -------------------------------------------------------------------------
+    # -- violations ----------------------------------------------------------------------------
 
     def report(self, name: TopicPartition, problem: str) -> None:
-        """Keep what is wrong with a log, up to a number."""
+        """Keep the violations of a log, up to a number."""
         if len(self.violations) < VIOLATIONS_MAX:
             self.violations.append(f"{name}: {problem}")
 

@@ -22,7 +22,7 @@ from fencelog_sim.monitors.log_oracle import LogOracle
 GIVEN = frozenset({"coordinator_epoch", "_limits"})
 """What a shard is made with: no record says it."""
 SOFT = frozenset({"_retention", "_timers", "_groups"})
-"""When to look again, sessions, who waits: it lives as long as the shard, unrecorded."""
+"""When to look again, sessions, who waits: it lasts as long as the shard, unrecorded."""
 CLOCKS = frozenset({"_deadlines", "deadlines", "forgotten_at"})
 """A load restarts them, so only is compared who has one."""
 DECISIONS = frozenset({"_decided_at", "decided_at"})
@@ -73,7 +73,7 @@ Entry: TypeAlias = tuple[LogRecord, ...] | MarkerToWrite
 
 @dataclass(eq=False)
 class ShardReplay:
-    """A loaded shard, and another one that is fed from the bytes on disk."""
+    """A loaded shard, and another one that replays the bytes on disk."""
 
     runtime: CoordinatorRuntime[Shard]
     loaded: Loaded[Shard]
@@ -88,7 +88,7 @@ class ShardReplay:
     def compare(self, log: LogOracle, now: Instant, *, to_the_end: bool = False) -> str | None:
         """What is wrong; the log must be on disk, or ``to_the_end`` the rest is fed, and all ends.
 
-        The rest is what the runtime was seen to append.
+        The rest is what the runtime appended.
         """
         other = self._feed(log, now)
         if to_the_end:
@@ -132,10 +132,10 @@ def _end(shard: Shard, producer_id: ProducerId, *, commit: bool) -> None:
 
 
 class LogReplay:
-    """A partition's state made anew from the bytes on disk, by the product's own replay."""
+    """A partition's state made anew from the bytes on disk, by fencelog's own replay."""
 
     def __init__(self) -> None:
-        """Nothing fed yet."""
+        """Nothing replayed yet."""
         self._builder = LogBuilder(_CONFIG)
         self._fed = 0
         self._segment = -1
@@ -150,11 +150,13 @@ class LogReplay:
         yield from _ledger_difference(log, live)
         mine = live._state
         if mine.producers != state.producers:
-            told, seen = dict(mine.producers), dict(state.producers)
+            actual, seen = dict(mine.producers), dict(state.producers)
             if log.compacted:
-                told = {pid: each for pid, each in told.items() if not _says_less(seen, pid, each)}
-                seen = {pid: each for pid, each in seen.items() if pid in told}
-            problem = difference({"producers": told}, {"producers": seen})
+                actual = {
+                    pid: each for pid, each in actual.items() if not _says_less(seen, pid, each)
+                }
+                seen = {pid: each for pid, each in seen.items() if pid in actual}
+            problem = difference({"producers": actual}, {"producers": seen})
             if problem is not None:
                 yield problem
         if list(mine.transactions.open()) != list(state.transactions.open()):
@@ -196,23 +198,23 @@ def _has_taken_over(log: LogOracle, live: PartitionLog) -> bool:
 
 
 def _says_less(
-    seen: Mapping[ProducerId, ProducerState], producer_id: ProducerId, told: ProducerState
+    seen: Mapping[ProducerId, ProducerState], producer_id: ProducerId, actual: ProducerState
 ) -> bool:
     """Whether what compaction left of a producer is a part of what the log knows of it.
 
-    Its last batch, or the epoch of a marker, and what is open: the rest may be gone with the
-    batches that told it.
+    Its last batch, or the epoch of a marker, and what is open: the rest may be gone with its
+    batches.
     """
     left = seen.get(producer_id)
-    if left is None or (left.epoch, left.open_offset) != (told.epoch, told.open_offset):
+    if left is None or (left.epoch, left.open_offset) != (actual.epoch, actual.open_offset):
         return False
     batches, known = (
         [(b.first_sequence, b.last_sequence, b.last_offset) for b in each.batches]
-        for each in (left, told)
+        for each in (left, actual)
     )
     is_part = known[len(known) - len(batches) :] == batches and bool(batches) == bool(known)
-    is_next = left.next_sequence in (told.next_sequence, UNKNOWN_SEQUENCE)
-    return is_part and is_next and left.coordinator_epoch <= told.coordinator_epoch
+    is_next = left.next_sequence in (actual.next_sequence, UNKNOWN_SEQUENCE)
+    return is_part and is_next and left.coordinator_epoch <= actual.coordinator_epoch
 
 
 def _aborted(log: LogOracle, found: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
@@ -227,12 +229,12 @@ def _aborted(log: LogOracle, found: Iterable[tuple[int, ...]]) -> list[tuple[int
 
 
 def _ledger_difference(log: LogOracle, live: PartitionLog) -> Iterator[str]:
-    """What the log tells of itself, held against the oracle's own books."""
-    told_aborted = live.aborted_transactions(live.log_start_offset, live.log_end_offset)
+    """The log's own state, compared with the oracle's ledger."""
+    live_aborted = live.aborted_transactions(live.log_start_offset, live.log_end_offset)
     seen_aborted = [
         each for each in log.ledger.aborted if each.marker_offset >= live.log_start_offset
     ]
-    told: dict[str, object] = {
+    actual: dict[str, object] = {
         "producers": {
             each.producer_id: (
                 each.producer_epoch,
@@ -243,7 +245,7 @@ def _ledger_difference(log: LogOracle, live: PartitionLog) -> Iterator[str]:
             for each in live.producers()
         },
         "open": {each.producer_id: each.first_offset for each in live.open_transactions()},
-        "aborted": _aborted(log, [each[:3] for each in told_aborted]),
+        "aborted": _aborted(log, [each[:3] for each in live_aborted]),
     }
     ledger = log.ledger
     seen: dict[str, object] = {
@@ -254,13 +256,13 @@ def _ledger_difference(log: LogOracle, live: PartitionLog) -> Iterator[str]:
         "open": dict(ledger.open),
         "aborted": _aborted(log, seen_aborted),
     }
-    problem = difference(told, seen)
+    problem = difference(actual, seen)
     if problem is not None:
         yield problem
 
 
 def _has_data(log: LogOracle, producer_id: int, first: int, marker: int) -> bool:
-    """Whether anything of a transaction is left, so that readers must be told of it."""
+    """Whether anything of a transaction is left, so that readers need it as aborted."""
     return any(
         batch.marker is None
         and batch.header.producer_id == producer_id
@@ -270,9 +272,9 @@ def _has_data(log: LogOracle, producer_id: int, first: int, marker: int) -> bool
     )
 
 
-def _coordinator_epoch(log: LogOracle, producer_id: int, told: int) -> int:
-    """The epoch to expect in the books; compaction may have taken the marker that told it."""
+def _coordinator_epoch(log: LogOracle, producer_id: int, actual: int) -> int:
+    """The epoch to expect in the ledger; compaction may have removed its marker."""
     producer = log.ledger.producers.get(producer_id)
-    if log.compacted and producer is not None and told < producer.coordinator_epoch:
+    if log.compacted and producer is not None and actual < producer.coordinator_epoch:
         return producer.coordinator_epoch
-    return told
+    return actual

@@ -1,7 +1,7 @@
 """Workloads on aiokafka, a client that others wrote.
 
-Its calls know no time limit of their own, so each is given one here. What it does behind our back
-is kept apart from what it tells: a call that ran out of time may still do its work.
+Its calls know no time limit of their own, so each is given one here. What it does in the background
+is kept apart from its results: a call that ran out of time may still do its work.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ async def _bounded(call: Awaitable[T], seconds: float = CALL_S) -> T:
 
 
 def _forget(future: "asyncio.Future[Any]") -> None:
-    """Let nobody complain that an error was not looked at."""
+    """Mark an error as retrieved, so asyncio does not log it."""
     if not future.done():
         future.add_done_callback(_forget)
     elif not future.cancelled():

@@ -35,7 +35,7 @@ def plan(keys: Keys) -> Plan:
     return steps
 
 
-def judge(events: list[Event]) -> list[str]:
+def check(events: list[Event]) -> list[str]:
     """Name the transfers of which not exactly both halves are visible in the end."""
     halves: dict[str, list[str]] = {}
     for key, offset, value in seen_in_the_end(events):
@@ -48,7 +48,7 @@ def judge(events: list[Event]) -> list[str]:
     ]
     if len(problems) > PROBLEMS_MAX:
         problems[PROBLEMS_MAX:] = [f"and {len(problems) - PROBLEMS_MAX} more transfers"]
-    return problems + queue.judge(events)
+    return problems + queue.check(events)
 
 
 HABIT = Habit(plan, transaction_share=1.0)
@@ -56,4 +56,4 @@ HABIT = Habit(plan, transaction_share=1.0)
 
 def bank() -> Traffic:
     """The workload on fencelog's own client."""
-    return Traffic("bank", OwnLibrary, HABIT, judge)
+    return Traffic("bank", OwnLibrary, HABIT, check)

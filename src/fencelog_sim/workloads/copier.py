@@ -2,7 +2,7 @@
 
 It polls the partitions that are its own, makes one output of each input, and commits outputs and
 offsets in one transaction. Now and then it hangs in the middle: its heartbeats stop, or the group
-goes on to a new generation behind its back, and then it ends its transaction as a zombie would.
+begins a new generation without it, and then it ends its transaction as a zombie would.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class Copier:
         transactional_id: str,
         outputs: Sequence[TopicPartition],
     ) -> None:
-        """Know nothing of what an earlier process did: the group's offsets tell."""
+        """Know nothing of an earlier process; the group's offsets say where to continue."""
         self._stage = stage
         self._random = stage.random
         self._history = stage.history
@@ -72,7 +72,7 @@ class Copier:
     async def turn(self, *, is_steady: bool = False) -> None:
         """Join, leave, or copy a little. ``is_steady``: nothing is done wrong on purpose.
 
-        Raises one of ERRORS; the next turn begins where that leaves it.
+        Raises one of ERRORS; the next call begins where that leaves it.
         """
         try:
             await self._turn(is_steady=is_steady)
@@ -89,7 +89,7 @@ class Copier:
 
     async def _turn(self, *, is_steady: bool) -> None:
         if self._sender is None:
-            # Before the offsets are asked for: what the last one left open is ended by this.
+            # Before the offsets are fetched: this ends what the last process left open.
             options = ProducerOptions(
                 transactional_id=self._transactional_id,
                 transaction_timeout_ms=int(TIMEOUT_SESSIONS * self._stage.scale.session_s * 1000),

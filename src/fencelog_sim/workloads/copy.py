@@ -86,7 +86,7 @@ class Copy:
             await cluster.close()
 
     async def client(self, stage: Stage, index: int) -> None:
-        """Feed and copy until told to stop."""
+        """Write and copy until the stage stops."""
         cluster, beats = open_cluster(stage), open_cluster(stage)
         library = OwnLibrary(stage)
         copier = _copier(stage, cluster, beats, index)
@@ -136,7 +136,7 @@ class Copy:
         finally:
             await cluster.close()
 
-    def judge(self, events: list[Event]) -> list[str]:
+    def check(self, events: list[Event]) -> list[str]:
         """Name inputs that the group never came to, and errors that no client can explain."""
         problems = [
             f"broken: {event['process']}: {event['error']}"
@@ -187,7 +187,7 @@ def _copier(stage: Stage, cluster: Cluster, beats: Cluster, index: int) -> Copie
 
 
 async def _rest() -> None:
-    """What failed at once would fail at once again, and time would stand still."""
+    """What failed at once would fail at once again without any time passing."""
     await asyncio.sleep(RETRY_S)
 
 

@@ -80,13 +80,13 @@ class Driver:
         return self._run in self._joined_runs
 
     async def play(self) -> None:
-        """Drive until told to stop."""
+        """Drive until the stage stops."""
         while not self._stage.stopping:
             try:
                 await self._turn()
             except ERRORS as error:
                 self._refused(error)
-                # What failed at once would fail at once again, and time would stand still.
+                # What failed at once would fail at once again without any time passing.
                 await asyncio.sleep(RETRY_S)
             await self._stage.pause()
 
@@ -115,14 +115,14 @@ class Driver:
         if code is ErrorCode.RUN_FENCED:
             self._begin_run()
         elif code in (ErrorCode.STALE_VERSION, ErrorCode.VERSION_GAP) and not self._is_driving:
-            self._version = None  # An earlier run, still alive, was faster.
+            self._version = None  # An earlier run that still runs was faster.
         elif code in (
             ErrorCode.STALE_VERSION,
             ErrorCode.VERSION_GAP,
             ErrorCode.VERSION_CONFLICT,
             ErrorCode.APP_IN_USE,
         ):
-            raise WrongAnswerError(f"{self._run} drives {self._app}, and was told: {error}")
+            raise WrongAnswerError(f"{self._run} drives {self._app}, and got: {error}")
 
     def _begin_run(self) -> None:
         """Go on as a new run; its first Join ends what the last one left open."""
@@ -198,7 +198,7 @@ class Driver:
     async def _write(
         self, version: int, winners: list[Attempt], losers: list[Attempt], fate: Fate
     ) -> None:
-        """Write, let fate decide, and record what became of it."""
+        """Write, end the try in a randomly chosen way, and record its outcome."""
         lost = [self._history.invoke(invoked(each.sends), transactional=True) for each in losers]
         sends = [send for winner in winners for send in winner.sends]
         invocation = self._history.invoke(invoked(sends), transactional=True)
@@ -248,7 +248,7 @@ class Driver:
         except ERRORS:
             return
 
-    # --- fates
+    # --- ways to end a try
 
     async def _decide(self, batch: Batch, named_ids: Sequence[int]) -> None:
         await self._transactions.commit(
@@ -342,7 +342,7 @@ class Driver:
                     self._app, self._query, newer, batch.version, TIMEOUT_MS, takeover=False
                 )
             except ERRORS:
-                return  # Perhaps it is the newest run now. Its next request will tell.
+                return  # It may be the newest run now; its next request shows that.
 
         async with asyncio.TaskGroup() as racing:
             racing.create_task(take_over())
@@ -360,7 +360,7 @@ class Driver:
         return Outcome("ok")
 
     async def _desert(self) -> None:
-        """Write in an app that nobody will hear of again: its timeout alone can end it (V7).
+        """Write in an app that no client uses again: only its timeout can end it (V7).
 
         It has no query, so it is one batch and its app is forgotten after a while (V4).
         """
@@ -405,7 +405,7 @@ class Driver:
             )
 
     async def _come_back(self, version: int) -> None:
-        """Speak as a run that was succeeded by another (V2)."""
+        """Send requests as a run that was replaced by another (V2)."""
         older = [run for run in self._joined_runs if run != self._run]
         if not older:
             return

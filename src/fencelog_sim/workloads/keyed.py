@@ -1,8 +1,8 @@
 """Tables: few keys written again and again, tombstones, on topics that forget.
 
 One topic is compacted, one is compacted and deletes, one only deletes; segments are small, and old
-records are deleted by request, too. A history cannot judge what is meant to vanish, so the events
-are this workload's own, and so is the judgement (``keyed_claims``).
+records are deleted by request, too. The history checker cannot check deleted records, so the
+events are this workload's own, and so is the check (``keyed_claims``).
 """
 
 import asyncio
@@ -72,7 +72,7 @@ class Keyed:
             await cluster.close()
 
     async def client(self, stage: Stage, index: int) -> None:
-        """Write, read and delete until told to stop."""
+        """Write, read and delete until the stage stops."""
         cluster = open_cluster(stage)
         writer = _Client(stage, cluster, _identifier(index))
         try:
@@ -110,7 +110,7 @@ class Keyed:
         finally:
             await cluster.close()
 
-    def judge(self, events: list[Event]) -> list[str]:
+    def check(self, events: list[Event]) -> list[str]:
         """What is missing and was not superseded, what is there and should not be."""
         return claims(
             events, {topic: Table("compact" in policy) for topic, policy in POLICIES.items()}

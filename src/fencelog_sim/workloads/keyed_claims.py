@@ -1,7 +1,7 @@
 """What must hold of tables that are compacted and deleted from, as their clients saw them.
 
 Every acknowledged record is there, or its key was written again later, or it lies below the log's
-start. Nothing is there that was aborted, nothing twice, nothing elsewhere than was told, and
+start. Nothing is there that was aborted, nothing twice, nothing elsewhere than acknowledged, and
 whoever reads an offset twice reads the same.
 """
 

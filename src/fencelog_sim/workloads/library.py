@@ -1,7 +1,7 @@
 """What a workload needs of a client library, so that one workload tries several.
 
 Every call may raise one of the library's ``errors``; what that says of the outcome is the
-workload's to judge. Anything else that is raised is a defect.
+workload's to decide. Anything else that is raised is a defect.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +50,7 @@ class Writer(Protocol):
 
 
 class Reader(Protocol):
-    """One consumer at read_committed that is told what to read."""
+    """One consumer at read_committed with partitions assigned by its owner."""
 
     positions: Positions
     """Of what is assigned; polls move it on."""

@@ -1,4 +1,4 @@
-"""Transactions that stay open until the broker ends them, under ids that nobody takes over (E12).
+"""Transactions that stay open until the broker ends them, under ids of no other client (E12).
 
 What a workload's own clients leave open is ended by their successors, or when the log is settled:
 that would hide a broker that forgets to. Some of these are deserted, and others go on at about the
@@ -56,7 +56,7 @@ async def _linger(stage: Stage, writer: OwnWriter, sends: list[Send], timeout_s:
         invocation.failed(unknown(sends), named(error))
         return
     if deserts:
-        # Nobody will ever commit it.
+        # No client will ever commit it.
         invocation.failed(unknown(sends), "deserted")
         return
     invocation.committing()

@@ -170,7 +170,7 @@ class OwnReader:
 
 
 class _LateStart(dict[TopicPartition, PartitionSender]):
-    """Lets a producer count from just before the wrap: nobody writes 2^31 records to see it."""
+    """Lets a producer count from just before the wrap: writing 2^31 records takes too long."""
 
     def __init__(self, first: int) -> None:
         super().__init__()

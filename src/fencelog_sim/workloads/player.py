@@ -41,7 +41,7 @@ class _ChosenAbortError(Exception):
 
 
 class Keys:
-    """Where one client may write, and values that nobody else writes."""
+    """Where one client may write, and values that no other client writes."""
 
     def __init__(self, stage: Stage, topics: Generations) -> None:
         """Count from 0: the process's name makes the values unique."""
@@ -69,7 +69,7 @@ class Keys:
 
 @dataclass(frozen=True)
 class Habit:
-    """What tells one workload's clients from another's."""
+    """What distinguishes one workload's clients from another's."""
 
     plan: Callable[[Keys], Plan]
     transaction_share: float
@@ -108,7 +108,7 @@ class Player:
         transactional_id: str,
         habit: Habit,
     ) -> None:
-        """Know nothing of what an earlier client of this index did: the log knows."""
+        """Know nothing of an earlier client of this index; the log has what it did."""
         self._stage = stage
         self._random = stage.random
         self._history = stage.history
@@ -122,7 +122,7 @@ class Player:
         self._lingered = 0
 
     async def play(self) -> None:
-        """Do operations until told to stop, beginning with the newest topic."""
+        """Do operations until the stage stops, beginning with the newest topic."""
         while not self._stage.stopping:
             try:
                 await self._topics.find()
@@ -132,7 +132,7 @@ class Player:
                 await asyncio.sleep(RETRY_S)
         while not self._stage.stopping:
             if not await self.operation():
-                # What failed at once would fail at once again, and time would stand still.
+                # What failed at once would fail at once again without any time passing.
                 await asyncio.sleep(RETRY_S)
             await self._stage.pause()
 

@@ -36,8 +36,8 @@ def _send(keys: Keys) -> Send:
     return Send(partition, keys.names(keys.count()))
 
 
-def judge(events: list[Event]) -> list[str]:
-    """Name who was told that it is out of order: our client never is, so that was wrong (E5)."""
+def check(events: list[Event]) -> list[str]:
+    """Name clients that got an out-of-order error: our client never sends out of order (E5)."""
     return [
         f"spurious-out-of-order: {event['process']}: {event['error']}"
         for event in events
@@ -50,7 +50,7 @@ HABIT = Habit(plan, TRANSACTION_SHARE)
 
 def queue() -> Traffic:
     """The workload on fencelog's own client."""
-    return Traffic("queue", OwnLibrary, HABIT, judge)
+    return Traffic("queue", OwnLibrary, HABIT, check)
 
 
 def queue_aiokafka() -> Traffic:

@@ -1,4 +1,4 @@
-"""The last phase of every workload: end what is open, wait for rest, read all from the beginning.
+"""The last phase of every workload: end what is open, wait until all is stable, read everything.
 
 All faults are healed by then, so what does not succeed within the bound never will.
 """
@@ -42,7 +42,7 @@ async def insist(
 async def end_transactions(
     stage: Stage, cluster: Cluster, transactional_ids: Sequence[str]
 ) -> None:
-    """Fence whoever has these ids; what they left open is aborted, what was decided completed."""
+    """Fence the producers of these ids: what is open is aborted, what is decided is completed."""
     for transactional_id in transactional_ids:
         options = ProducerOptions(transactional_id=transactional_id)
         sender = await insist(
@@ -91,7 +91,7 @@ async def come_to_rest(
         return await insist(stage, "rest of the log", ends, within_s)
     except TimeoutError:
         if found:
-            # Who judges the history is told where it hangs.
+            # The checker of the history needs to know where it hangs.
             stage.history.end({key_of(*each): offsets for each, offsets in found.items()})
         raise
 

@@ -1,4 +1,4 @@
-"""A workload of players who all have one habit, on one client library."""
+"""A workload whose players all have the same habit, on one client library."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Traffic:
     name: str
     library: OpenLibrary
     habit: Habit
-    judgement: Callable[[list[Event]], list[str]]
+    checker: Callable[[list[Event]], list[str]]
 
     async def prepare(self, stage: Stage) -> None:
         """Create the first topic."""
@@ -30,7 +30,7 @@ class Traffic:
             await cluster.close()
 
     async def client(self, stage: Stage, index: int) -> None:
-        """Do operations until told to stop."""
+        """Do operations until the stage stops."""
         cluster = open_cluster(stage)
         library = self.library(stage)
         topics = Generations(cluster, self.name, stage.scale)
@@ -55,9 +55,9 @@ class Traffic:
         finally:
             await cluster.close()
 
-    def judge(self, events: list[Event]) -> list[str]:
-        """What the habit's own judge says."""
-        return self.judgement(events)
+    def check(self, events: list[Event]) -> list[str]:
+        """The problems that the workload's own checker finds."""
+        return self.checker(events)
 
     def _transactional_id(self, index: int) -> str:
         return f"{self.name}-{index}"

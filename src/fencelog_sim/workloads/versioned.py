@@ -1,6 +1,6 @@
-"""Versioned transactions under attack: per app one driver, whose versions must each happen once.
+"""Versioned transactions under faults: one driver per app, whose versions must each commit once.
 
-The values say app, version and try, so the end of the log tells whether a version was written by
+The values say app, version and try, so the end of the log shows whether a version was written by
 one try alone, and whether versions stand in their order.
 """
 
@@ -32,7 +32,7 @@ class Versioned:
             await cluster.close()
 
     async def client(self, stage: Stage, index: int) -> None:
-        """Drive the app until told to stop, as a run that was not seen before."""
+        """Drive the app until the stage stops, as a new run."""
         cluster, tasks = open_cluster(stage), open_cluster(stage)
         topics = Generations(cluster, NAME, stage.scale)
         try:
@@ -54,7 +54,7 @@ class Versioned:
         finally:
             await cluster.close()
 
-    def judge(self, events: list[Event]) -> list[str]:
+    def check(self, events: list[Event]) -> list[str]:
         """Name versions that two tries wrote, and versions out of order on a partition."""
         tries: dict[tuple[str, int], dict[str, str]] = {}
         newest: dict[tuple[str, str], int] = {}

@@ -88,7 +88,7 @@ class SimFile:
             inode.fail_sync(end)
             self._failed = True
             raise _failed("sync", self._path, verdict.reason)
-        # As on the real disk: one that failed beside this one may have had our pages.
+        # As on the real disk: a concurrent sync that failed may have taken these pages.
         self._check_not_failed()
 
     async def close(self) -> None:
@@ -140,11 +140,11 @@ class SimDisk(Device):
         self.open_files = 0
         self.operations = operations
         self.wrote: Callable[[str, int, bytes], None] | None = None
-        """Told path, position and bytes of each append, in the step in which they are there."""
+        """Called with path, position and bytes of each append, in the same step."""
         self.renamed: Callable[[str], None] | None = None
-        """Told the new name of each file that was renamed, in the same way."""
+        """Called with the new name of each file that was renamed, in the same way."""
         self.removed: Callable[[str], None] | None = None
-        """Told the name of each file that was removed, in the same way."""
+        """Called with the name of each file that was removed, in the same way."""
 
     @property
     def free_bytes(self) -> int | None:
@@ -251,7 +251,7 @@ class SimDisk(Device):
         directory.sync(end if verdict is None else min(directory.synced + verdict.done, end))
         await self.heed(verdict, "sync directory", path)
 
-    # -- what befalls it -----------------------------------------------------------------------
+    # -- crashes and damage -------------------------------------------------------------------
 
     def restarted(self) -> Self:
         """The disk as the next process finds it after a kill: all that was written, nothing open.
@@ -288,14 +288,14 @@ class SimDisk(Device):
     # -- inside --------------------------------------------------------------------------------
 
     def verdict(self, verb: str, name: str, size: int = 0) -> Halt | Fault | None:
-        """What befalls an operation, which is traced."""
+        """The fault at an operation; the operation is traced."""
         verdict = super().verdict(verb, name, size)
         if self.operations is not None and verb not in READING:
             self.operations.append((verb, name))
         return verdict
 
     def sync_verdict(self, path: str, size: int) -> Halt | Fault | None:
-        """What befalls the sync of a file, its failure by ``failing_syncs`` included."""
+        """The fault at the sync of a file, ``failing_syncs`` included."""
         verdict = self.verdict("sync", path, size)
         if verdict is None and self.failing_syncs > 0:
             self.failing_syncs -= 1
@@ -303,14 +303,14 @@ class SimDisk(Device):
         return verdict
 
     async def heed(self, verdict: Halt | Fault | None, what: str, path: str) -> None:
-        """Go on, fail, or never return."""
+        """Continue, fail, or never return."""
         if isinstance(verdict, Halt):
             await self.halt(verdict)
         if verdict is not None:
             raise _failed(what, path, verdict.reason)
 
     async def pass_gate(self, verb: str, what: str, path: str, size: int = 0) -> None:
-        """Heed the verdict on an operation that is whole or not at all."""
+        """Apply the fault to an operation that happens whole or not at all."""
         verdict = self.verdict(verb, path, size)
         if verdict is not None:
             await self.heed(verdict, what, path)
@@ -321,7 +321,7 @@ class SimDisk(Device):
         self.open_files += 1
 
     def closed(self, inode: Inode) -> None:
-        """Take an opening back."""
+        """Count a close."""
         self.open_files -= 1
         if not self._ended:
             inode.openings -= 1

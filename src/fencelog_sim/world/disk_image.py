@@ -1,4 +1,4 @@
-"""What is on the simulated drive: files and directories as programs see them, and what is stable.
+"""The disk image: files and directories as programs see them, and what of them is stable.
 
 Not stable are the bytes of a file since its last sync, and each change of a directory's names since
 its own. A directory is a name like any other in its parent, and lost with that name. A sync that
@@ -17,7 +17,7 @@ BEHIND_A_HOLE = 60
 """Bytes that may survive behind zeros: no whole batch, which D3 would take for damage to promised
 data, and a run has no operator to tell otherwise."""
 WRITTEN_BACK = (0.1, 0.5, 0.8, 0.9)
-"""The shares of unsynced files that the kernel wrote back of itself; files are old, or new."""
+"""The shares of unsynced files that the kernel wrote back by itself; files are old, or new."""
 Change: TypeAlias = "dict[str, Inode | Directory | None]"
 """Names given and, by None, taken; whole or not at all."""
 
@@ -125,7 +125,7 @@ class Directory:
             return self.names
         names = dict(self.stable)
         if loss is not Loss.ALL and self.changes:
-            # A journal keeps changes in order; without one each fares for itself.
+            # A journal keeps changes in order; without one each is kept or lost by itself.
             in_order = random.random() < 0.5
             end = random.randint(0, len(self.changes)) if in_order else len(self.changes)
             for change in self.changes[:end]:
@@ -149,7 +149,7 @@ class Directory:
 
 @dataclass(eq=False, slots=True)
 class DiskImage:
-    """The drive: a tree of files, and how much room it has."""
+    """The drive: a tree of files and its free space."""
 
     root: Directory = field(default_factory=Directory)
     capacity: int | None = None
@@ -157,7 +157,7 @@ class DiskImage:
     used: int = 0
 
     def take(self, size: int) -> int:
-        """How many of these bytes there is room for; they are taken."""
+        """Take as many of these bytes as there is space for; returns their number."""
         if self.capacity is not None:
             size = max(min(size, self.capacity - self.used), 0)
         self.used += size

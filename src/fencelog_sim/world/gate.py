@@ -1,4 +1,4 @@
-"""How a simulated device is steered: what befalls an operation, and how long it takes.
+"""How a simulated device is controlled: the fault at an operation, and its delay.
 
 A gate answers in the very step in which an operation takes effect, so that a kill or a fault hits
 it exactly. A delay is awaited ahead of that, by those operations only that wait on a real device.
@@ -37,7 +37,7 @@ Delay = Callable[[str, str, int], Awaitable[None]]
 
 
 class Device:
-    """What the simulated disk and metadata have in common: hooks, and an end.
+    """The common part of the simulated disk and metadata store: hooks, and an end.
 
     One device object is one process's view. It ends with the process; after that nothing that is
     asked of it takes effect or returns.
@@ -51,7 +51,7 @@ class Device:
         self._halted: list[asyncio.Future[None]] = []
 
     def verdict(self, verb: str, name: str, size: int = 0) -> Halt | Fault | None:
-        """What befalls an operation that is about to take effect."""
+        """The fault at an operation that is about to take effect."""
         if self._ended:
             return Halt()
         return None if self.gate is None else self.gate(verb, name, size)

@@ -1,12 +1,12 @@
 """An event loop whose time is virtual and whose order of task steps comes from a seed.
 
 Nothing waits: when no callback is ready, the clock jumps to the next timer. Each callback belongs
-to a simulated process, told by a context variable that tasks and callbacks inherit. The callbacks
+to a simulated process, named by a context variable that tasks and callbacks inherit. The callbacks
 of a killed process are dropped, so none of its ``finally`` blocks runs, as after ``kill -9``; those
 of a paused one are put aside until it goes on.
 
 Callbacks of protocols keep the order in which they were made, as sockets do; only the steps of
-tasks that are ready in the same turn are shuffled.
+tasks that are ready in the same iteration are shuffled.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 TURN_S = 1e-6
-"""What a turn of the loop costs, so that a loop without waits does not stop the clock."""
+"""The virtual time of one iteration, so that a loop without waits does not stop the clock."""
 DIGEST_BUFFER_BYTES = 1 << 16
 CANCELLED_TIMERS_MAX = 512
 
@@ -78,7 +78,7 @@ class SimFuture(asyncio.Future[Any]):
 
 
 class StuckError(Exception):
-    """Nothing is left to run though the run's main task waits."""
+    """Nothing is left to run, but the run's main task still waits."""
 
 
 class Wires(Protocol):
@@ -98,7 +98,7 @@ class Wires(Protocol):
 
 
 _graves: list[object] = []
-"""What killed processes were doing. Kept for ever: collecting a coroutine runs its ``finally``."""
+"""The tasks of killed processes. Kept for ever: collecting a coroutine runs its ``finally``."""
 
 
 class SimLoop(asyncio.BaseEventLoop):
@@ -143,7 +143,7 @@ class SimLoop(asyncio.BaseEventLoop):
         sys.set_asyncgen_hooks(_graves.append, _graves.append)
         try:
             while not task.done():
-                self._turn()
+                self._iterate()
                 if self._now > limit_s:
                     raise TimeoutError(f"the run did not end within {limit_s:.0f} virtual seconds")
         finally:
@@ -156,7 +156,7 @@ class SimLoop(asyncio.BaseEventLoop):
         """Whether ``run`` is under way."""
         return asyncio._get_running_loop() is self
 
-    def _turn(self) -> None:
+    def _iterate(self) -> None:
         """Run what is ready now, or jump to what is next."""
         timers, queue = self._timers, self._queue
         self._now += TURN_S
@@ -241,11 +241,11 @@ class SimLoop(asyncio.BaseEventLoop):
         return self._make_task(self, main, process.context)
 
     def kill(self, process: Process) -> None:
-        """Let nothing of a process run again."""
+        """End a process: nothing of it runs again."""
         process.alive = False
         _graves.extend(process.parked)
         process.parked.clear()
-        # Held, or they would be closed, and their ``finally`` blocks run, once nothing waits.
+        # Kept, or they would be closed and their ``finally`` blocks run.
         _graves.extend(
             task
             for task in asyncio.all_tasks(self)
@@ -253,11 +253,11 @@ class SimLoop(asyncio.BaseEventLoop):
         )
 
     def pause(self, process: Process) -> None:
-        """Stop a process where it stands (SIGSTOP)."""
+        """Pause a process (SIGSTOP)."""
         process.paused = True
 
     def resume(self, process: Process) -> None:
-        """Let a paused process go on; what came due meanwhile runs first, in order."""
+        """Resume a paused process; what became due meanwhile runs first, in order."""
         process.paused = False
         parked, process.parked = process.parked, []
         self._queue.extend(parked)
@@ -268,7 +268,7 @@ class SimLoop(asyncio.BaseEventLoop):
         _graves.append((list(self._queue), list(self._timers)))
         self._closed = True
 
-    # -- what asyncio asks of a loop -----------------------------------------------------------
+    # -- asyncio's interface of a loop ---------------------------------------------------------
 
     def call_soon(
         self,
@@ -276,7 +276,7 @@ class SimLoop(asyncio.BaseEventLoop):
         *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
-        """Run a callback in the next turn."""
+        """Run a callback in the next iteration."""
         handle = asyncio.Handle(callback, args, self, context)
         self._queue.append(handle)
         return handle
@@ -390,7 +390,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return [(AF_INET, SOCK_STREAM, 6, "", (host, port))]
 
     def _broken(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Keep what a callback raised: no process of ours may leave an exception unhandled."""
+        """Keep what a callback raised: no process may leave an exception unhandled."""
         del loop
         error = context.get("exception")
         self.errors.append(f"{context.get('message')}: {error!r}")

@@ -44,14 +44,14 @@ class SimMetadata(Device):
     """MetadataStore in memory; one process's view of it.
 
     Verbs of the hooks: ``get``, ``list``, ``put`` and ``delete``, all of which may be delayed. They
-    take their turns in the order of the calls, as in the one thread of the real store.
+    take effect in the order of the calls, as in the one thread of the real store.
     """
 
     def __init__(self) -> None:
         """An empty store."""
         super().__init__()
         self._cells = _Cells()
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._closed = False
         self._in_flight: list[_Write] = []
         self._doubtful: _Write | None = None
@@ -59,13 +59,13 @@ class SimMetadata(Device):
 
     async def get(self, key: str) -> tuple[bytes, int] | None:
         """Value and version of a key, or None."""
-        async with self._turn:
+        async with self._lock:
             await self._reach("get", key)
             return self._cells.values.get(key)
 
     async def list(self, prefix: str) -> list[tuple[str, bytes, int]]:
         """Key, value and version of each key with this prefix, in key order."""
-        async with self._turn:
+        async with self._lock:
             await self._reach("list", prefix)
             cells = sorted(self._cells.values.items())
             return [(key, *cell) for key, cell in cells if key.startswith(prefix)]
@@ -86,7 +86,7 @@ class SimMetadata(Device):
 
     async def close(self) -> None:
         """Release the store, after the operations asked for; a second close does nothing."""
-        async with self._turn:
+        async with self._lock:
             self._closed = True
 
     def restarted(self, random: Random | None = None) -> "SimMetadata":
@@ -113,7 +113,7 @@ class SimMetadata(Device):
     async def _write(self, verb: str, key: str, size: int, write: _Write) -> int | None:
         self._in_flight.append(write)
         try:
-            async with self._turn:
+            async with self._lock:
                 return await self._take_effect(verb, key, size, write)
         finally:
             if write in self._in_flight:

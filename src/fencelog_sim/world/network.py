@@ -3,7 +3,7 @@
 A connection is two pipes. What is written is cut into segments, each of which arrives after the
 link's latency, in order. A cut holds the segments of one direction back until it is healed, as TCP
 sends them again; a reset ends both sides with an error; a silent loss swallows whatever is sent
-from then on and tells nobody, which leaves both sides half open.
+from then on without an error, which leaves both sides half open.
 """
 
 import asyncio
@@ -165,16 +165,16 @@ class SimTransport(asyncio.Transport):
             return
         self.write_eof()
         self.closing = True
-        self._network.tell_lost(self, None)
+        self._network.report_lost(self, None)
 
     def abort(self) -> None:
-        """End now; the peer is told by a reset."""
+        """End now; the peer gets a reset."""
         if self.closing:
             return
         self.closing = True
         if self.out is not None:
             self._network.reset_peer(self.out)
-        self._network.tell_lost(self, None)
+        self._network.report_lost(self, None)
 
     def pause_reading(self) -> None:
         """Leave what arrives in the socket."""
@@ -192,7 +192,7 @@ class SimTransport(asyncio.Transport):
         return self.reading and not self.closing
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """When the protocol is told to pause and to resume writing."""
+        """When to make the protocol pause and resume writing."""
         self._high = WRITE_BUFFER_BYTES if high is None else high
         self._low = self._high // 4 if low is None else low
 
@@ -288,22 +288,22 @@ class Network:
         assert transport.out is not None
         for side in (transport, transport.out.target):
             side.closing = True
-            self.tell_lost(side, ConnectionResetError("connection reset by peer"))
+            self.report_lost(side, ConnectionResetError("connection reset by peer"))
 
     def swallow(self, transport: SimTransport) -> None:
-        """Lose all that a connection sends from now on, and tell nobody."""
+        """Lose all that a connection sends from now on, without an error."""
         assert transport.out is not None
         assert transport.into is not None
         transport.out.swallows = transport.into.swallows = True
 
     def strand(self, transport: SimTransport, seconds: float) -> None:
-        """Let all that is under way to this side arrive late, and tell the other it is cut off."""
+        """Deliver all that is under way to this side late; the other side sees a reset."""
         pipe = transport.into
         assert pipe is not None
         pipe.late_until = self.loop.time() + seconds
         pipe.source.closing = True
         self._enqueue(pipe, Mark.RESET)
-        self.tell_lost(pipe.source, ConnectionResetError(104, "connection reset by peer"))
+        self.report_lost(pipe.source, ConnectionResetError(104, "connection reset by peer"))
 
     def process_ended(self, process: Process, *, silently: bool) -> None:
         """Close a dead process's sockets; a host without power cannot even do that."""
@@ -448,10 +448,10 @@ class Network:
                 target.deliver_end()
             else:
                 target.closing = True
-                self.tell_lost(target, ConnectionResetError(104, "connection reset by peer"))
+                self.report_lost(target, ConnectionResetError(104, "connection reset by peer"))
         self.pump(pipe)
 
-    def tell_lost(self, transport: SimTransport, error: Exception | None) -> None:
+    def report_lost(self, transport: SimTransport, error: Exception | None) -> None:
         """Call ``connection_lost``, once, in the transport's own process."""
         if transport.lost:
             return

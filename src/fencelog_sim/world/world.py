@@ -1,4 +1,4 @@
-"""The simulated machines of one run: a broker with its disk, its clients, and what befalls them.
+"""The simulated machines of one run: a broker with its disk, its clients, and their crashes.
 
 Everything random is drawn from streams named after the run's seed, one per purpose, so that a
 change in one place does not shift the draws of all others.
@@ -82,7 +82,7 @@ class World:
         self.metadata = SimMetadata()
         self._delays = self.stream("disk").random
         self.gate: Gate | None = None
-        """What befalls an operation of disk or metadata at its very step; set by the nemesis."""
+        """The fault at an operation of disk or metadata, in the same step; set by the nemesis."""
         self.failing = ""
         """The verb whose next operation on a log fails with an I/O error."""
         self.sync_factor = 1.0

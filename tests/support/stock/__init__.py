@@ -1,7 +1,7 @@
 """Stock Kafka clients behind one small interface, so that a claim is written once for all three.
 
 Nothing here knows fencelog: the clients are confluent-kafka (librdkafka), kafka-python and aiokafka
-as PyPI has them. A client that is told that it is a zombie raises ``Fenced``.
+as PyPI has them. A client that learns that it is a zombie raises ``Fenced``.
 """
 
 from tests.support.stock.aio import Aio

@@ -163,12 +163,12 @@ def fenced_by_confluent() -> Iterator[None]:
         cause = error if isinstance(error, KafkaException) else error.__cause__
         if not isinstance(cause, KafkaException):
             raise
-        told = cause.args[0]
+        failure = cause.args[0]
         zombie = {
             KafkaError._FENCED,
             KafkaError.INVALID_PRODUCER_EPOCH,
             KafkaError.PRODUCER_FENCED,
         }
-        if told.code() in zombie or (told.fatal() and "fenced" in told.str().lower()):
-            raise Fenced(str(told)) from error
+        if failure.code() in zombie or (failure.fatal() and "fenced" in failure.str().lower()):
+            raise Fenced(str(failure)) from error
         raise

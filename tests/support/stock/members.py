@@ -345,10 +345,10 @@ class Worker:
             try:
                 producer.send_offsets_to_transaction(places, metadata, DEADLINE_S)
             except KafkaException as error:
-                told = error.args[0]
-                if not told.txn_requires_abort():
+                failure = error.args[0]
+                if not failure.txn_requires_abort():
                     raise
-                raise Refused(told.name()) from error
+                raise Refused(failure.name()) from error
         else:
             from kafka import errors
 

@@ -162,7 +162,7 @@ async def test_a_record_without_a_key_is_refused_by_name(world: World) -> None: 
         assert (await peer.produce("t", mixed)).error is ErrorCode.NONE
 
 
-async def test_the_coordinators_logs_are_compacted_and_tell_the_same(world: World) -> None:  # E9
+async def test_the_compacted_coordinator_logs_give_the_same_state(world: World) -> None:  # E9
     settings = {"internal_partitions": 1}
     async with world.node(crash=True, **settings) as node, Peer.of(node) as peer:
         await peer.create_topic("t")
@@ -216,7 +216,7 @@ async def test_a_damaged_log_is_left_alone_and_the_others_are_compacted(world: W
         assert (await peer.produce("t", keyed(node, ("k", "v")))).error is ErrorCode.NONE
 
 
-async def test_a_full_disk_puts_compaction_off_until_there_is_room(world: World) -> None:  # D2
+async def test_a_full_disk_delays_compaction_until_space_is_free(world: World) -> None:  # D2
     async with world.node() as node, Peer.of(node) as peer:
         await peer.create_topic("t", **SMALL)
         newest = await fill(node, peer)

@@ -1,4 +1,4 @@
-"""Limits at the door: what one client does never disturbs another."""
+"""Limits of connections and requests: no client disturbs another."""
 
 import asyncio
 import logging
@@ -172,7 +172,7 @@ async def test_a_stop_answers_what_was_begun(world: World) -> None:
         await stopping
 
 
-async def test_a_budget_that_others_use_up_stops_nobody_for_good(world: World) -> None:
+async def test_a_budget_used_up_by_others_is_available_again_later(world: World) -> None:
     async with (
         world.node(queued_bytes_max=100_000) as node,
         Peer.of(node) as peer,

@@ -1,4 +1,4 @@
-"""One timer for all waits: each ends when it is due, whoever came first."""
+"""One timer for all waits: each ends when it is due, in any order of arrival."""
 
 import asyncio
 from collections.abc import Callable

@@ -34,7 +34,7 @@ async def delete_records(
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-async def test_the_log_begins_where_it_was_told_to_and_segments_below_go(
+async def test_the_log_starts_at_the_requested_offset_and_segments_below_are_deleted(
     world: World, version: int
 ) -> None:  # D4
     async with world.node() as node, Peer.of(node) as peer:
@@ -118,7 +118,7 @@ async def test_the_lso_rises_where_an_open_transaction_is_passed(world: World) -
         assert (fetched.last_stable_offset, fetched.log_start_offset) == (2, 2)
 
 
-async def test_a_reader_that_waits_below_the_new_start_is_told(world: World) -> None:  # D4
+async def test_a_waiting_fetch_below_the_new_log_start_is_answered(world: World) -> None:  # D4
     async with world.node() as node, Peer.of(node) as peer, Peer.of(node) as reader:
         await peer.create_topic("t")
         await peer.produce("t", batch("a"))

@@ -1,4 +1,4 @@
-"""A disk that is full or fails, under a whole broker: what breaks is told, and nothing else (D2).
+"""A disk that is full or fails, under a whole broker: only what failed gets an error (D2).
 
 Each fault meets each kind of file: a partition's log, the logs of the coordinators, the metadata
 and the checkpoints. What was acknowledged before is there after the next start; nothing is

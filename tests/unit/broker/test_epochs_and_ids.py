@@ -1,4 +1,4 @@
-"""What tells a reader that its partition is another one than it was: epochs and topic ids."""
+"""How a reader learns that its partition was replaced: leader epochs and topic ids."""
 
 import asyncio
 

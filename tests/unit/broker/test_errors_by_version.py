@@ -212,7 +212,9 @@ def test_the_table_has_every_request_of_a_transaction_in_every_version() -> None
 
 
 @pytest.mark.parametrize("version", range(3, SUPPORTED[ApiKey.PRODUCE].maximum + 1))
-async def test_a_partition_judges_a_batch_alike_in_each_version(world: World, version: int) -> None:
+async def test_a_partition_validates_a_batch_alike_in_each_version(
+    world: World, version: int
+) -> None:
     """E2, E4, E5, E6: an idempotent producer's batches, one row after the other."""
     rows = [  # epoch, sequence, what is answered, and at which offset
         (1, 0, ErrorCode.NONE, 0),

@@ -1,4 +1,4 @@
-"""Producers and transactional ids that nobody uses any more, through a whole node and its disk."""
+"""Expiry of unused producers and transactional ids, through a whole node and its disk."""
 
 from fencelog.broker.metadata.catalog import GROUP_TOPIC, TRANSACTION_TOPIC
 from fencelog.coordination.group.records import write_key as write_offset_key

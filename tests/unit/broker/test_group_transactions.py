@@ -29,7 +29,7 @@ async def fetch_errors(peer: Peer, version: int) -> tuple[ErrorCode, ErrorCode, 
 
 
 @pytest.mark.parametrize("version", [2, 5, 6, 7, 8, 9])
-async def test_an_offset_counts_with_its_marker_and_nobody_reads_past_it_before(
+async def test_a_pending_offset_counts_with_its_marker_and_is_not_passed_before(
     world: World, version: int
 ) -> None:
     async with world.node(**FAST) as node, Peer.of(node) as peer:
@@ -141,7 +141,7 @@ async def test_a_replaced_static_member_takes_no_offset_into_a_transaction(
         assert await zombie.heartbeat() is ErrorCode.FENCED_INSTANCE_ID
 
 
-async def test_a_required_fence_takes_no_offset_of_nobody_into_a_transaction(
+async def test_a_required_fence_refuses_transactional_offsets_without_a_member(
     world: World,
 ) -> None:  # E8
     async with world.node(**FAST) as node, Peer.of(node) as peer:

@@ -28,7 +28,7 @@ from tests.support.node import Peer, World, until
     ("join", "sync", "heartbeat", "leave", "commit"),
     [(0, 0, 0, 0, 2), (3, 1, 2, 2, 5), (5, 3, 3, 3, 7), (6, 4, 4, 4, 8), (9, 5, 4, 5, 9)],
 )
-async def test_a_member_lives_through_its_group_in_every_dialect(
+async def test_a_member_joins_syncs_and_leaves_in_every_request_version(
     world: World, join: int, sync: int, heartbeat: int, leave: int, commit: int
 ) -> None:
     async with world.node(**FAST) as node, Peer.of(node) as peer:
@@ -98,7 +98,7 @@ def _members(node: Node) -> tuple[object, ...]:
     return shard.describe("g").members
 
 
-async def test_no_member_hears_of_a_generation_that_is_not_stored(world: World) -> None:  # E16
+async def test_no_member_learns_a_generation_that_is_not_stored(world: World) -> None:  # E16
     async with world.node(**FAST) as node, Peer.of(node) as peer:
         await peer.create_topic("t")
         member = Member(peer)
@@ -207,7 +207,7 @@ async def test_a_fence_may_be_required_while_the_broker_serves(world: World) -> 
         assert await stranger.commit(2) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def test_offsets_on_a_deleted_topic_are_forgotten_even_if_the_broker_dies_on_the_way(
+async def test_offsets_of_a_deleted_topic_are_removed_even_after_a_kill_in_between(
     world: World,
 ) -> None:
     async with world.node(**FAST) as node, Peer.of(node) as peer:
@@ -231,7 +231,7 @@ async def test_offsets_on_a_deleted_topic_are_forgotten_even_if_the_broker_dies_
         assert await committed(peer) == -1
 
 
-async def test_members_that_wait_are_told_when_their_coordinator_loses_its_disk(
+async def test_waiting_members_get_an_error_when_the_coordinators_disk_fails(
     world: World,
 ) -> None:  # D2
     async with world.node(**FAST) as node, Peer.of(node) as peer, Peer.of(node) as other:

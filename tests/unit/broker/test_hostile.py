@@ -1,4 +1,4 @@
-"""Requests that no good client sends: each gets a typed error or is closed, and hurts nobody."""
+"""Requests that no good client sends: a typed error or a closed connection; others go on."""
 
 import asyncio
 import gc
@@ -67,7 +67,7 @@ async def test_a_producer_id_that_cannot_be_reserved_is_refused(
         assert answer.error_code == ErrorCode.NONE
 
 
-async def test_a_request_that_names_thousands_lets_others_have_their_turn(world: World) -> None:
+async def test_a_request_with_thousands_of_names_yields_to_other_connections(world: World) -> None:
     async with world.node() as node, Peer.of(node) as greedy, Peer.of(node) as modest:
         await modest.create_topic("t")
         asked = hot.FetchTopic("t", None, [hot.FetchPartition(0, -1, 0, -1, 1)] * 20_000)
@@ -157,7 +157,7 @@ def test_a_connection_that_ends_before_its_request_begins_leaves_nothing_behind(
             data = b"".join(bytes(part) for part in request)
             connection.get_buffer(-1)[: len(data)] = data
             connection.buffer_updated(len(data))
-            # The end is noticed in the same turn of the loop, as a reset behind a request may be.
+            # The end is noticed in the same iteration, as a reset behind a request may be.
             connection.connection_lost(None)
             await asyncio.sleep(0)
 

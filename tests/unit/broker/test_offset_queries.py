@@ -85,7 +85,7 @@ async def test_the_largest_timestamp_is_found_wherever_it_is(world: World) -> No
         (4, ErrorCode.UNKNOWN_LEADER_EPOCH),
     ],
 )
-async def test_who_names_another_leader_epoch_is_told(
+async def test_another_leader_epoch_is_refused(
     world: World, epoch: int, error: ErrorCode
 ) -> None:  # F7
     async with world.node() as node, Peer.of(node) as peer:

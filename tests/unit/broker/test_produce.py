@@ -157,7 +157,7 @@ def test_a_damaged_batch_is_refused_on_arrival(world: World) -> None:  # D3
     run(scenario())
 
 
-def test_zstd_goes_to_nobody_who_cannot_know_it(world: World) -> None:
+def test_zstd_is_not_sent_to_clients_that_cannot_read_it(world: World) -> None:
     async def scenario() -> None:
         unknown = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
         records = [RecordToWrite(None, b"v", SystemClock().now_ms())]

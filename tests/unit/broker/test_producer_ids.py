@@ -1,4 +1,4 @@
-"""Producer ids: unique for ever, whatever is lost."""
+"""Producer ids are unique, also after a loss of data."""
 
 import asyncio
 from pathlib import Path
@@ -25,7 +25,7 @@ def taken_in_a_life(path: Path, count: int, *, highest_seen: int = -1) -> list[i
     return asyncio.run(life())
 
 
-def test_ids_are_unique_over_blocks_and_lives(tmp_path: Path) -> None:  # E7
+def test_producer_ids_are_unique_over_blocks_and_restarts(tmp_path: Path) -> None:  # E7
     path = tmp_path / "metadata.sqlite"
     taken = [*taken_in_a_life(path, BLOCK_SIZE + 5), *taken_in_a_life(path, 5)]
     assert len(set(taken)) == len(taken)
@@ -36,7 +36,7 @@ def test_no_id_that_a_log_has_seen_is_handed_out_again(tmp_path: Path) -> None: 
     assert taken_in_a_life(tmp_path / "metadata.sqlite", 3, highest_seen=5000) == [5001, 5002, 5003]
 
 
-async def test_who_gets_no_id_is_told_to_come_again(
+async def test_a_producer_without_a_free_id_gets_a_retriable_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # D2, E7
     async with World(tmp_path).node() as node, Peer.of(node) as peer:

@@ -33,7 +33,7 @@ def end_of(node: Node, topic: str) -> int:
     return partition.log.log_end_offset if partition else 0
 
 
-async def test_a_reader_of_a_failed_partition_waits_and_holds_up_nobody(world: World) -> None:  # D2
+async def test_a_fetch_of_a_failed_partition_waits_and_delays_no_other(world: World) -> None:  # D2
     async with world.node(crash=True) as node, Peer.of(node) as peer:
         await peer.create_topic("t")
         await peer.produce("t", batch("a"))
@@ -284,7 +284,7 @@ async def test_a_broker_whose_flusher_ends_still_stops(world: World) -> None:
         assert node.failure() is not None
 
 
-async def test_topics_that_fill_the_limit_leave_room_for_the_coordinators(
+async def test_topics_that_fill_the_limit_leave_partitions_for_the_coordinators(
     world: World,
 ) -> None:  # E9
     async with world.node(partitions_max=4) as node, Peer.of(node) as peer:

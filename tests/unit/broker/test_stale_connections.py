@@ -82,7 +82,7 @@ async def two_workers(old: Peer, new: Peer) -> tuple[Worker, Worker]:
 
 
 def short_and_long(worker: Worker) -> tuple[bytes, bytes]:
-    """A producer's first two writes; the second needs more than one turn."""
+    """A producer's first two writes; the second needs more than one time slice."""
     record = RecordToWrite(key=b"k", value=b"v", timestamp_ms=1000)
     short, long = (
         build_batch(

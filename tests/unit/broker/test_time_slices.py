@@ -1,4 +1,4 @@
-"""Long requests: their work is done in turns, and what no client sends is refused at the door."""
+"""Long requests run in time slices; a request that no client sends is refused before its work."""
 
 import asyncio
 import warnings
@@ -31,7 +31,7 @@ def many(count: int, key: bytes | None = b"k", value: bytes = b"", **how: object
     return build_batch([record] * count, **how)  # type: ignore[arg-type]
 
 
-async def test_of_all_who_wait_one_goes_on_in_each_turn_of_the_loop_in_their_order() -> None:
+async def test_waiting_requests_get_one_time_slice_each_iteration_in_order() -> None:
     turns, loop_turn, went = TimeSlices(), 0, []
 
     async def work(who: str) -> None:
@@ -47,7 +47,7 @@ async def test_of_all_who_wait_one_goes_on_in_each_turn_of_the_loop_in_their_ord
     assert len({at for _, at in went}) == 3
 
 
-async def test_who_has_hung_up_takes_nobodys_turn() -> None:
+async def test_a_closed_connection_takes_no_time_slice() -> None:
     turns = TimeSlices()
     gone, here = asyncio.create_task(turns.next()), asyncio.create_task(turns.next())
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""What operators are told of transactions: whole lists, filters, and who has which partition."""
+"""Transaction requests of operators: whole lists, filters, and the producers of a partition."""
 
 import asyncio
 
@@ -64,7 +64,7 @@ async def test_transactions_are_listed_by_state_producer_and_age(world: World) -
         assert await listed(peer, duration_filter=1) == [(*mine, "Ongoing")]
 
 
-async def test_a_state_that_does_not_exist_is_told(world: World) -> None:
+async def test_an_unknown_state_filter_is_reported(world: World) -> None:
     async with world.node() as node, Peer.of(node) as peer:
         await Producer(peer).init()
         request = ListTransactionsRequest(
@@ -120,7 +120,9 @@ async def test_a_description_names_where_a_marker_is_still_to_come(world: World)
         (transactional_id("nobody"), ErrorCode.TRANSACTIONAL_ID_NOT_FOUND),
     ],
 )
-async def test_an_id_that_is_not_there_is_told(world: World, name: str, error: ErrorCode) -> None:
+async def test_an_unknown_transactional_id_is_reported(
+    world: World, name: str, error: ErrorCode
+) -> None:
     async with world.node() as node, Peer.of(node) as peer:
         assert (await described(peer, name)).error_code == error
 
@@ -172,7 +174,7 @@ async def test_no_producer_is_described_by_what_is_not_durable(world: World) -> 
         assert (found.producer_id, found.last_sequence) == (7, 0)
 
 
-async def test_a_partition_out_of_service_describes_nobody(world: World) -> None:  # D2, E16
+async def test_an_offline_partition_describes_no_producer(world: World) -> None:  # D2, E16
     async with world.node(crash=True) as node, Peer.of(node) as peer:
         await peer.create_topic("t")
         partition_of(node, "t").fail(StorageError("a test"))

@@ -281,7 +281,7 @@ async def test_a_decision_that_is_not_durable_is_not_carried_out(world: World) -
         await settled(node, "t")
 
 
-async def test_a_coordinator_that_cannot_read_its_log_keeps_nobody_else_from_serving(
+async def test_a_coordinator_that_cannot_read_its_log_leaves_the_others_serving(
     world: World,
 ) -> None:  # D3
     async with world.node(crash=True) as node, Peer.of(node) as peer:

@@ -185,7 +185,7 @@ async def test_a_first_write_misses_no_step_of_its_coordinator(world: World) -> 
         assert (await peer.produced(12)).error is ErrorCode.NONE
 
 
-async def test_a_first_write_is_told_to_come_again_where_markers_cannot_be_written(
+async def test_a_first_write_gets_a_retriable_error_while_markers_cannot_be_written(
     world: World,
 ) -> None:  # E14
     async with world.node() as node, Peer.of(node) as peer:
@@ -253,7 +253,7 @@ async def test_an_offset_of_an_ended_epoch_is_refused(world: World) -> None:  # 
         assert await late.commit_offset(3) is ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-async def test_clients_of_both_versions_live_side_by_side(world: World) -> None:  # E14
+async def test_clients_of_both_transaction_versions_work_at_once(world: World) -> None:  # E14
     async with world.node() as node, Peer.of(node) as peer, Peer.of(node) as other:
         await peer.create_topic("t")
         old, new = Worker(peer), Producer2(other)

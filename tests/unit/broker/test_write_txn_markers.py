@@ -1,4 +1,4 @@
-"""WriteTxnMarkers through a whole node: it ends what hangs, and harms nothing that is alive."""
+"""WriteTxnMarkers through a whole node: it ends hanging transactions and no others."""
 
 import pytest
 
@@ -105,7 +105,7 @@ async def test_a_decided_transaction_is_not_ended_the_other_way(world: World) ->
         assert visible(await peer.fetch("t")) == [(0, "a")]
 
 
-async def test_a_marker_from_outside_fences_nobody(world: World) -> None:  # E2, E17
+async def test_write_txn_markers_fences_no_producer(world: World) -> None:  # E2, E17
     async with world.node() as node, Peer.of(node) as peer, Peer.of(node) as operator:
         await peer.create_topic("t")
         producer = Producer(peer)

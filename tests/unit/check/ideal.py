@@ -1,4 +1,4 @@
-"""Clean histories: random clients of an ideal log, which loses and doubles nothing.
+"""Clean histories: random clients of an ideal log, which loses and duplicates nothing.
 
 Clients are generators that are resumed in random order, so that their operations overlap. What
 becomes of an operation and what its client is told about it are chosen apart.
@@ -110,7 +110,7 @@ class Run:
         return steps
 
     def _fate(self) -> tuple[int, str]:
-        """What becomes of a transaction, and what its client is told."""
+        """The outcome of a transaction, and the response to its client."""
         committed = self.random.random() < 0.75
         told = self.random.choices(["sure", "indeterminate", "nothing"], [8, 2, 1])[0]
         if told != "sure":

@@ -22,7 +22,7 @@ def texts(root: ElementTree.Element) -> list[str]:
 
 
 def outlined(root: ElementTree.Element) -> list[str]:
-    """What hovering over the operations of the counterexample tells."""
+    """The tooltips of the operations of the counterexample."""
     return [
         title.text or ""
         for rect in root.iter(f"{SVG}rect")
@@ -42,7 +42,7 @@ def lost(before: int = 0, after: int = 0) -> Written:
     return h
 
 
-def test_the_witness_is_outlined_numbered_and_told() -> None:
+def test_the_counterexample_is_outlined_numbered_and_described() -> None:
     root = chart(lost())
     assert len(outlined(root)) == 2
     shown = texts(root)
@@ -56,7 +56,7 @@ def test_the_records_around_the_finding_are_rows() -> None:
     assert {"0: a&b", "1: b"} <= set(shown)
 
 
-def test_of_a_long_history_the_times_between_the_witnesses_are_left_out() -> None:
+def test_a_long_history_leaves_out_the_time_between_counterexamples() -> None:
     root = chart(lost(before=2000, after=2000))
     assert len(outlined(root)) == 2
     assert any("s left out" in text for text in texts(root))

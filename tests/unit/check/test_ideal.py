@@ -113,7 +113,7 @@ def disagree(events: Events, random: Random) -> None:
 
 
 def invent(events: Events, _random: Random) -> None:
-    """A value at a new offset that nobody sent."""
+    """A value at a new offset that no client sent."""
     last = [each for each in polls(events, "final0") if each[KEYS[0]]][-1]
     last[KEYS[0]].append([last[KEYS[0]][-1][0] + 50, "invented"])
 

@@ -104,7 +104,7 @@ def test_what_cannot_be_is_refused_with_its_place_and_a_way_out(events, place, w
     assert hint in refused.value.hint
 
 
-def test_in_memory_the_number_of_the_event_is_told() -> None:
+def test_an_error_in_memory_names_the_number_of_the_event() -> None:
     with pytest.raises(HistoryError, match="event 2: "):
         check([INVOKE, INVOKE])
 

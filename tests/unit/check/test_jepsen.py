@@ -161,7 +161,7 @@ def test_a_send_that_skips_is_allowed() -> None:
     h.ok("w", send("x", "a", 1), send("x", "c"))
     h.unknown("v", send("x", "b"))
     h.ok("r", poll(x=[(2, "b"), (3, "c")]))
-    # Jepsen's case also holds a lost write: nobody read a, and somebody read on.
+    # Jepsen's case also holds a lost write: no client read a, and one read on.
     assert h.verdict().found == {"lost-write": 1, "int-send-skip": 1}
 
 
@@ -177,7 +177,7 @@ def test_polls_of_one_operation_that_go_back(polls: list[Records]) -> None:
     assert h.kinds() == {"int-nonmonotonic-poll": 1}
 
 
-def test_sends_of_one_operation_that_go_back_by_what_was_told_or_by_what_was_read() -> None:
+def test_sends_of_one_operation_out_of_order_by_acknowledgements_or_by_reads() -> None:
     h = Written()
     h.ok("p", send("x", "c", 3), send("x", "a", 1))
     h.unknown("p", send("y", "d"), send("y", "b"))
@@ -206,7 +206,7 @@ def test_many_values_at_the_same_two_offsets_are_all_found() -> None:
     assert {each.offsets for each in inconsistent} >= {(1,)}
 
 
-def test_polls_of_a_failed_operation_tell_of_duplicates_and_its_sends_do_not() -> None:
+def test_polls_of_a_failed_operation_show_duplicates_and_its_sends_do_not() -> None:
     h = Written()
     h.ok("w", send("x", 0, 1))
     h.failed("w", send("x", 1, 2))

@@ -44,7 +44,7 @@ def test_sends_that_overlap_have_no_order() -> None:
     assert h.verdict().valid
 
 
-def test_others_between_the_sends_of_an_operation_are_told_and_allowed() -> None:
+def test_other_records_between_the_sends_of_an_operation_are_reported_and_allowed() -> None:
     h = Written()
     h.ok("w", send("x", "a", 1), send("x", "c"), txn=True)
     h.unknown("v", send("x", "b"))
@@ -77,7 +77,7 @@ def test_a_last_stable_offset_below_the_high_watermark_hangs_in_the_end() -> Non
     assert (finding.key, finding.offsets) == ("x", (3, 5))
 
 
-def test_only_the_last_end_tells_whether_a_transaction_hangs() -> None:
+def test_only_the_last_end_shows_whether_a_transaction_hangs() -> None:
     h = Written()
     h.ends(x=(0, 3, 5, 5))
     h.ends(x=(0, 5, 5, 5))
@@ -127,7 +127,7 @@ def test_transactions_that_read_what_came_before_are_no_circle() -> None:
     assert h.verdict().valid
 
 
-def test_transactions_that_write_around_each_other_are_told_and_allowed() -> None:
+def test_write_cycles_of_transactions_are_reported_and_allowed() -> None:
     h = Written()
     a = h.begin("a", send("x", "a"), send("y", "a"), txn=True)
     b = h.begin("b", send("x", "b"), send("y", "b"), txn=True)
@@ -151,7 +151,7 @@ def test_reads_outside_a_circle_of_writes_do_not_change_its_name() -> None:
     assert h.verdict().found == {"G0": 1}
 
 
-def test_a_circle_with_a_write_in_it_is_told_and_allowed() -> None:
+def test_a_cycle_with_a_write_in_it_is_reported_and_allowed() -> None:
     h = Written()
     a = h.begin("a", send("x", "a"), send("y", "c"), txn=True)
     b = h.begin("b", send("y", "b"), txn=True)

@@ -1,4 +1,4 @@
-"""Lost, torn, doubled, aborted and phantom records: each alone, and its clean neighbour."""
+"""Lost, torn, duplicate, aborted and phantom records: each alone, and a similar clean case."""
 
 from tests.unit.check.writing import Written, poll, send, who
 
@@ -13,7 +13,7 @@ def test_an_acknowledged_record_that_readers_went_past_is_lost() -> None:
     assert who(finding) == [("w", lost), ("r", past)]
 
 
-def test_an_acknowledged_record_that_nobody_reached_is_unread_without_final_readers() -> None:
+def test_an_acknowledged_record_past_all_readers_is_unread_without_final_readers() -> None:
     h = Written()
     h.ok("w", send("x", "a", 0), send("x", "b", 1))
     h.ok("r", poll(x=[(0, "a")]))
@@ -107,7 +107,7 @@ def test_one_visible_record_of_a_transaction_proves_that_it_committed() -> None:
     assert finding.values == ("a", "b")
 
 
-def test_without_that_proof_a_transaction_without_a_known_end_owes_nothing() -> None:
+def test_without_that_proof_a_transaction_without_a_known_end_has_no_missing_records() -> None:
     h = Written()
     h.unknown("w", send("x", "a", 0), send("y", "b", 0), txn=True)
     h.ok("v", send("y", "c", 1))
@@ -175,7 +175,7 @@ def test_a_value_at_two_offsets_is_a_duplicate() -> None:
     assert (finding.offsets, finding.values) == ((0, 2), ("a",))
 
 
-def test_a_value_that_was_told_one_offset_and_seen_at_another_is_a_duplicate() -> None:
+def test_a_value_acknowledged_at_one_offset_and_read_at_another_is_a_duplicate() -> None:
     h = Written()
     h.ok("w", send("x", "a", 1))
     h.unknown("v", send("x", "b"))
@@ -201,7 +201,7 @@ def test_two_values_polled_at_one_offset_are_inconsistent() -> None:
     assert finding.values == ("a", "b")
 
 
-def test_an_offset_told_to_two_senders_is_inconsistent() -> None:
+def test_an_offset_acknowledged_to_two_senders_is_inconsistent() -> None:
     h = Written()
     h.ok("w", send("x", 641, 537))
     h.ok("v", send("x", 645, 537))
@@ -210,7 +210,7 @@ def test_an_offset_told_to_two_senders_is_inconsistent() -> None:
     assert (finding.offsets, set(finding.values)) == ((537,), {641, 645})
 
 
-def test_a_sender_that_was_told_where_another_value_is_finds_its_own_lost() -> None:
+def test_a_value_acknowledged_at_the_offset_of_another_is_lost() -> None:
     h = Written()
     h.ok("w", send("x", "a", 0))
     h.ok("v", send("x", "b", 0), send("x", "c", 2))
@@ -218,7 +218,7 @@ def test_a_sender_that_was_told_where_another_value_is_finds_its_own_lost() -> N
     assert h.kinds() == {"inconsistent-offset": 1, "lost-write": 1}
 
 
-def test_a_value_that_nobody_sent_is_a_phantom() -> None:
+def test_a_value_that_no_client_sent_is_a_phantom() -> None:
     h = Written()
     h.ok("w", send("x", "a", 0), send("y", "b", 0))
     h.ok("r", poll(x=[(0, "a"), (1, "b")], y=[(0, "b")]))

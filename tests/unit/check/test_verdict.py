@@ -73,7 +73,7 @@ def test_a_problem_in_a_history_of_little_is_a_problem_all_the_same() -> None:
     assert h.verdict().outcome == "invalid"
 
 
-def test_the_report_shows_the_worst_kind_first_with_its_witness() -> None:
+def test_the_report_shows_the_worst_kind_first_with_its_counterexample() -> None:
     h = Written()
     h.ok("w", send("x", "a", 0), send("x", "b", 1), send("x", "c", 2))
     h.ok("s", poll(x=[(0, "a")]))

@@ -7,7 +7,7 @@ Records = list[tuple[int, Value]]
 
 
 def send(key: str, value: Value, offset: int | None = None) -> list[object]:
-    """A send, and the offset that its client was told."""
+    """A send, and the offset of its acknowledgement."""
     return ["send", key, value, offset]
 
 

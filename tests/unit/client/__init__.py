@@ -1,1 +1,1 @@
-"""Tests of the client, room by room; real brokers are in ``tests/conformance``."""
+"""Tests of the client, module by module; real brokers are in ``tests/conformance``."""

@@ -1,4 +1,4 @@
-"""What the codec's tests share: batches made by the wire room, buffers that tell of overruns."""
+"""What the codec's tests share: batches made by ``fencelog.wire``, buffers that show overruns."""
 
 import ctypes
 import mmap
@@ -109,7 +109,7 @@ class Fenced:
         self._made: list[np.ndarray] = []
 
     def empty(self, count: object, kind: type) -> np.ndarray:
-        """Room between two fences."""
+        """A buffer between two guards."""
         assert isinstance(count, int)
         whole = np.full(count * np.dtype(kind).itemsize + 2 * GUARD, 0xA5, np.uint8)
         self._made.append(whole)
@@ -117,11 +117,11 @@ class Fenced:
 
     def zeros(self, count: object, kind: type) -> np.ndarray:
         """The same, cleared."""
-        room = self.empty(count, kind)
-        room[:] = 0
-        return room
+        buffer = self.empty(count, kind)
+        buffer[:] = 0
+        return buffer
 
     @property
     def intact(self) -> bool:
-        """Whether nobody wrote outside its room."""
+        """Whether nothing was written outside the buffer."""
         return all((m[:GUARD] == 0xA5).all() and (m[-GUARD:] == 0xA5).all() for m in self._made)

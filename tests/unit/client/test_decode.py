@@ -46,7 +46,7 @@ RECORDS = st.lists(
 
 @given(RECORDS, st.sampled_from(list(Compression)), st.integers(0, 1 << 40))
 @settings(deadline=None, max_examples=60)
-def test_decoding_gives_what_the_wire_room_reads(
+def test_decoding_gives_what_the_wire_package_reads(
     records: list, codec: Compression, base_offset: int
 ) -> None:
     data = batch(records, compression=codec, base_offset=base_offset)
@@ -185,7 +185,9 @@ def test_an_error_in_a_later_batch_names_its_own_offset() -> None:
     ("at", "form", "number"),
     [(57, ">i", -1), (57, ">i", 1 << 30), (23, ">i", -1), (57, ">i", 3), (57, ">i", 1)],
 )
-def test_a_header_that_lies_about_its_records_is_refused(at: int, form: str, number: int) -> None:
+def test_a_header_that_does_not_match_its_records_is_refused(
+    at: int, form: str, number: int
+) -> None:
     data = bytearray(batch([record(), record()]))
     struct.pack_into(form, data, at, number)
     with pytest.raises(WireError):
@@ -233,7 +235,7 @@ def test_any_bytes_end_in_rows_or_a_wire_error_and_never_outside_a_buffer(
 
 @given(st.binary(min_size=1, max_size=300))
 @settings(deadline=None, max_examples=100)
-def test_random_records_are_read_as_the_wire_room_reads_them_or_refused_by_both(
+def test_random_records_are_read_as_by_the_wire_package_or_refused_by_both(
     body: bytes,
 ) -> None:
     data = bytearray(batch([record()]))[:61] + body

@@ -96,7 +96,7 @@ def test_an_end_that_is_not_answered_is_repeated_under_its_own_epoch() -> None: 
         assert written(broker) == [(1, 0), (2, 0)]
 
 
-def test_after_an_end_that_nobody_answered_an_abort_asks_for_an_epoch() -> None:  # E7
+def test_after_an_end_without_a_response_an_abort_asks_for_an_epoch() -> None:  # E7
     with FakeBroker() as broker, Client(broker.address, request_timeout_s=0.5) as client:
         asked = scripted(broker, [None] * 30, [ErrorCode.NONE])
         producer = client.producer(transactional_id="x")
@@ -133,7 +133,7 @@ def test_an_abort_after_a_failed_batch_costs_no_request_but_its_own() -> None:  
         producer.close()
 
 
-def test_a_zombie_is_told_so_by_its_end_and_gets_no_epoch() -> None:  # E2, E7
+def test_the_end_txn_of_a_zombie_is_refused_and_gets_no_epoch() -> None:  # E2, E7
     with FakeBroker() as broker, Client(broker.address) as client:
         asked = scripted(broker, [ErrorCode.PRODUCER_FENCED], [])
         producer = client.producer(transactional_id="x")
@@ -147,7 +147,7 @@ def test_a_zombie_is_told_so_by_its_end_and_gets_no_epoch() -> None:  # E2, E7
         assert asked == [("fresh", -1, -1), ("commit", 5, 1)]
 
 
-def test_an_abort_where_nothing_was_written_asks_nobody() -> None:
+def test_an_abort_of_an_empty_transaction_sends_no_request() -> None:
     with FakeBroker() as broker, Client(broker.address) as client:
         asked = scripted(broker, [], [])
         with client.producer(transactional_id="x") as producer:

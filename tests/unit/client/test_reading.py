@@ -78,7 +78,7 @@ def test_a_fetch_that_brought_nothing_is_repeated(answer: bytes | None) -> None:
         assert [r.value for r in client.fetch(PLACE, 0, 2)] == [b"0", b"1"]
 
 
-def test_a_batch_larger_than_the_fetch_is_asked_for_with_more_room() -> None:
+def test_a_batch_larger_than_the_fetch_is_fetched_with_a_larger_limit() -> None:
     sizes: list[int] = []
 
     def answer(version: int, body: memoryview) -> bytes:
@@ -109,7 +109,7 @@ def test_damaged_records_are_named_by_partition_and_offset() -> None:
             list(client.fetch_arrow(PLACE, 0, 10))
 
 
-def test_records_before_the_asked_offset_do_not_turn_the_reader_in_a_circle() -> None:
+def test_records_before_the_requested_offset_cause_no_endless_fetch() -> None:
     with FakeBroker() as broker, Client(broker.address) as client:
         broker.next(ApiKey.FETCH, fetched(numbered(0, 3)))
         with pytest.raises(WireError, match="only records below it, up to 3"):

@@ -81,7 +81,7 @@ def test_a_gap_that_the_broker_sees_behind_a_batch_in_flight_is_asked_about_agai
 
 
 async def enqueue_at_once(producer, count: int) -> None:
-    """Queue batches in one turn of the loop, so that they are in flight together."""
+    """Queue batches in one iteration of the loop, so that they are in flight together."""
     batches = []
     for number in range(count):
         producer._buffer.add("t", 1, None, b"%d" % number, None, (), None)
@@ -131,7 +131,7 @@ def test_a_retry_ends_at_the_deadline_and_says_so() -> None:
         assert caught.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
 
 
-def test_where_nobody_listens_the_error_says_where_and_asks_whether_it_runs() -> None:
+def test_a_refused_connection_names_the_address_and_asks_whether_a_broker_runs() -> None:
     with FakeBroker() as broker:
         address = broker.address
     with (

@@ -36,7 +36,7 @@ LONG_S = 1000.0
 
 @dataclass
 class Client:
-    """A process: what it was told last."""
+    """A process: the last responses that it got."""
 
     instance_id: str | None
     member_id: str = ""
@@ -159,7 +159,7 @@ class World:
 
     def commit(self, client: Client) -> None:
         if client.generation < 0:
-            return  # it never was in a generation: nothing tells it from a plain recorder
+            return  # it never was in a generation: nothing distinguishes it from a plain recorder
         in_transaction = ProducerId(self.numbers % 2)
         asked = Commit(
             group="g",
@@ -171,7 +171,7 @@ class World:
             self.runtime.shard.commit(asked, now=self.runtime.now, wall_ms=self.runtime.wall_ms)
         )
         if answers[T0] is ErrorCode.NONE:
-            # E8: whoever was fenced by a newer generation never lands an offset.
+            # E8: a member fenced by a newer generation never commits an offset.
             assert client.generation == self.newest
         self.runtime.end(in_transaction, commit=True)
 
@@ -221,7 +221,7 @@ def test_generations_only_rise_and_a_fenced_member_never_commits(  # E8, E15
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(steps, max_size=25))
-def test_every_request_is_answered_once_and_a_group_of_the_silent_ends_empty(
+def test_every_request_is_answered_once_and_a_group_without_heartbeats_ends_empty(
     script: list[tuple[str, int]],
 ) -> None:
     world = play(script)

@@ -14,7 +14,7 @@ IDLE = ProducerView(7, 3, 4, 0, 2, None)
 
 
 @pytest.mark.parametrize("outcome", [TransactionOutcome.ABORT, TransactionOutcome.UNKNOWN])
-def test_what_nobody_lists_is_aborted_under_the_epoch_that_it_has(
+def test_a_transaction_that_no_coordinator_lists_is_aborted_in_its_epoch(
     outcome: TransactionOutcome,
 ) -> None:  # E17
     assert validate_operator_marker(abort(7, 3, 2), outcome, OPEN) == abort(7, 3, 2)
@@ -44,7 +44,7 @@ def test_what_its_coordinator_lists_is_left_alone(
 
 @pytest.mark.parametrize("outcome", [TransactionOutcome.ABORT, TransactionOutcome.UNKNOWN])
 @pytest.mark.parametrize("state", [OPEN, IDLE, None])
-def test_nobody_commits_what_no_coordinator_committed(
+def test_no_operator_marker_commits_what_no_coordinator_committed(
     outcome: TransactionOutcome, state: ProducerView | None
 ) -> None:  # E14
     assert validate_operator_marker(commit(7, 3, 2), outcome, state) is ErrorCode.INVALID_TXN_STATE

@@ -179,7 +179,7 @@ class Transactions(RuleBasedStateMachine):
         number, writes, client.writes = client.number, client.writes, []
 
         def again() -> None:
-            # A delayed EndTxn that meets the next transaction is what version 1 cannot tell (E14).
+            # Version 1 cannot recognise a delayed EndTxn that meets the next transaction (E14).
             if client.number == number and not client.writes:
                 self.decide(client, commit, writes)
 

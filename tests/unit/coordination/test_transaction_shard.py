@@ -148,5 +148,5 @@ def test_a_foreign_record_is_damage() -> None:
     ("state", "name"),
     [(TxnState.PREPARE_COMMIT, "PrepareCommit"), (TxnState.EMPTY, "Empty")],
 )
-def test_states_are_told_by_kafkas_names(state: TxnState, name: str) -> None:  # E9
+def test_states_have_kafkas_names(state: TxnState, name: str) -> None:  # E9
     assert state.kafka_name == name

@@ -55,7 +55,7 @@ class Decided:
 
 @dataclass
 class Truth:
-    """What was promised to drivers, and the runs that were told so, oldest first."""
+    """What was promised to drivers, and the runs that got the promise, oldest first."""
 
     committed: list[tuple[Caller, bytes, frozenset[ProducerId]]] = field(default_factory=list)
     joined: dict[ProducerId, Caller] = field(default_factory=dict)

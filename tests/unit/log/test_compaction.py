@@ -189,7 +189,7 @@ def test_what_is_left_of_a_transaction_is_never_open_or_visible_again() -> None:
 # Producers
 
 
-def test_the_last_batch_of_a_live_producer_stays_emptied() -> None:  # D4, E4
+def test_the_last_batch_of_an_active_producer_stays_without_records() -> None:  # D4, E4
     files = Files.of()
     files.write(("a", "1"), producer_id=7, sequence=0)
     files.write(("a", "2"), ("a", "3"), producer_id=7, sequence=1)
@@ -233,7 +233,7 @@ def test_the_last_batch_of_a_forgotten_producer_goes() -> None:
     assert files.offsets() == [(1, 1)]
 
 
-def test_a_producer_of_which_only_a_marker_tells_keeps_its_epoch() -> None:  # D4, E2
+def test_a_producer_with_only_a_marker_left_keeps_its_epoch() -> None:  # D4, E2
     files = Files.of(delete_retention_ms=10)
     files.write(("a", "1"), producer_id=7, sequence=0, transactional=True)
     files.end(7, commit=False, epoch=5)
@@ -310,7 +310,7 @@ def test_the_last_batch_of_a_file_stays_emptied_where_nothing_else_holds_its_end
     assert (header.record_count, len(batch)) == (0, 61)
 
 
-def test_a_round_that_finds_no_room_for_more_keys_leaves_the_rest_to_the_next() -> None:
+def test_a_compaction_round_with_a_full_key_map_leaves_the_rest_to_the_next() -> None:
     files = Files.of()
     for number in range(6):
         files.write((f"k{number}", "1"), (f"k{number}", "2"))

@@ -245,7 +245,7 @@ def test_a_snapshot_of_kafka_itself_is_read() -> None:
     assert [tuple(batch)[:4] for batch in producers[7].batches] == [(4, 5, 4, 5)]
 
 
-def test_an_empty_snapshot_holds_nobody() -> None:
+def test_an_empty_snapshot_has_no_producers() -> None:
     assert decode_snapshot(encode_snapshot({}, -1)) == ({}, -1)
 
 

@@ -220,7 +220,7 @@ def test_a_refused_batch_leaves_no_trace() -> None:
     assert sum(write.size for write in partition.log.take_unflushed()) == len(before)
 
 
-def test_batches_without_a_producer_are_never_judged() -> None:
+def test_batches_without_a_producer_are_not_validated_for_sequence() -> None:
     partition = Driver()
     for number in range(3):
         assert partition.produce() == Appended(number, number + 1)

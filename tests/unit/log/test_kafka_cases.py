@@ -115,7 +115,7 @@ def test_a_marker_without_data_leaves_no_aborted_transaction() -> None:  # E10
     assert partition.log.last_stable_offset == partition.log.log_end_offset
 
 
-def test_an_aborted_transaction_is_told_in_every_segment_that_it_spans() -> None:  # E10
+def test_an_aborted_transaction_is_listed_in_every_segment_that_it_spans() -> None:  # E10
     partition = Driver(segment_bytes=1024)
     for sequence in range(4):
         partition.produce_in_transaction(7, sequence=sequence, payload=600)

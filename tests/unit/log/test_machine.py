@@ -1,4 +1,4 @@
-"""The log against a plain model: a list of what was stored, looked through for every answer."""
+"""The log against a plain model: a list of what was stored, searched for every answer."""
 
 from dataclasses import dataclass, field
 

@@ -65,7 +65,7 @@ def test_the_rebuilt_log_goes_on_like_the_one_that_was_lost() -> None:  # E15
     assert state_of(again.log) == state_of(partition.log)
 
 
-def test_everything_that_was_fed_is_committed() -> None:  # D2
+def test_a_rebuilt_log_has_everything_committed() -> None:  # D2
     log = lived_in().rebuilt()
     assert log.high_watermark == log.log_end_offset
     assert log.take_unflushed() == []
@@ -126,7 +126,7 @@ def test_a_log_of_nothing_starts_at_its_start_offset() -> None:
     assert (log.log_start_offset, log.log_end_offset, log.segment_base_offsets) == (17, 17, [17])
 
 
-def test_an_older_start_checkpoint_gives_way_to_the_files() -> None:  # D4
+def test_the_files_override_an_older_log_start_checkpoint() -> None:  # D4
     builder = LogBuilder(LogConfig(), log_start=3)
     builder.open_segment(10)
     assert builder.log_end == 10
@@ -200,7 +200,7 @@ def test_a_control_batch_of_another_type_only_takes_an_offset() -> None:  # O9
     assert builder.finish().producers() == []
 
 
-def test_a_dropping_marker_whose_data_was_deleted_leaves_nobody() -> None:  # V5, D4
+def test_a_dropping_marker_whose_data_was_deleted_leaves_no_producer() -> None:  # V5, D4
     partition = Driver(segment_bytes=200)
     partition.produce_in_transaction(7, payload=100)
     partition.mark(marker(7, drop_state=True))

@@ -173,7 +173,7 @@ def test_a_marker_of_an_older_epoch_never_ends_a_newer_transaction() -> None:  #
     assert len(partition.log.open_transactions()) == 1
 
 
-def test_a_repeated_marker_does_no_harm_and_waits_for_the_first() -> None:
+def test_a_repeated_marker_changes_nothing_and_waits_for_the_first() -> None:
     partition = Driver()
     partition.produce_in_transaction(7)
     assert partition.mark(commit(7)) == Appended(1, 2)

@@ -169,7 +169,7 @@ def test_where_no_sequence_is_known_an_epoch_of_one_transaction_begins_at_0() ->
     assert partition.append(transactional(0), guard) == Appended(0, 1)
 
 
-def test_a_marker_alone_tells_of_no_sequence() -> None:  # E5
+def test_a_marker_alone_sets_no_sequence() -> None:  # E5
     partition = Driver()
     partition.mark(abort(7, epoch=1))
     guard = partition.log.begin_verification(7, 1, 3, from_zero=True)

@@ -35,7 +35,7 @@ NOW_MS = TimestampMs(1_700_000_000_000)
 def data(
     producer_id: int = -1, epoch: int = 0, sequence: int = 0, count: int = 1, *, txn: bool = False
 ) -> bytearray:
-    """A data batch of one producer, or of nobody."""
+    """A data batch of one producer, or of none."""
     records = [RecordToWrite(None, b"value", NOW_MS)] * count
     if producer_id < 0:
         return build_batch(records)
@@ -165,7 +165,7 @@ class Files:
         leader_epoch: int = 0,
         position: int | None = None,
     ) -> None:
-        """Append batches in one write, at the log's end unless told otherwise."""
+        """Append batches in one write, at the log's end by default."""
         end = self._ends.get(name, 0) if offset is None else offset
         for batch in batches:
             assign(memoryview(batch), Offset(end), LeaderEpoch(leader_epoch))
@@ -189,7 +189,7 @@ class Files:
         self.oracle.wrote(f"{name}/{layout.PARTITION_METADATA}.tmp", 0, content)
 
     def crash(self, name: TopicPartition = DATA, *, promised: int = 0, lost: int = 0) -> None:
-        """End the broker's life; a start finds so many bytes less in the newest file."""
+        """End the broker; a start finds so many bytes less in the newest file."""
         self.log(name).promised = promised
         self.oracle.crashed()
         path = max(path for path in self.files if path.startswith(f"{name}/"))

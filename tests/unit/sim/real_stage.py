@@ -51,9 +51,9 @@ def play(
     deadline_s: float = 60.0,
     on_event: Callable[[int], None] = lambda count: None,
 ) -> list[Event]:
-    """Return the history of so many operations of each client, over so many lives, and the end.
+    """Return the history of so many operations of each client, over so many processes, and the end.
 
-    ``on_event`` is told how many events there are.
+    ``on_event`` is called with the number of events.
     """
     events: list[Event] = []
 

@@ -1,4 +1,4 @@
-"""The judge of compaction: what may go, what may not, and what a crash may take back."""
+"""The checker of compaction: what may go, what may not, and what a crash may revert."""
 
 from collections.abc import Sequence
 
@@ -51,7 +51,7 @@ def filled(*first: bytearray, then: Sequence[bytearray] = ()) -> Files:
 
 
 def swap(files: Files, *batches: bytes, base: int = 0) -> str:
-    """Give a compacted file the name that says what it stands for; returns what was told."""
+    """Give a compacted file the name that says what it stands for; returns the problems."""
     name = f"{DATA}/{layout.file_name(base, layout.LOG)}{layout.SWAP}"
     files.files[name] = bytearray(b"".join(batches))
     files.oracle.renamed(name)

@@ -1,4 +1,4 @@
-"""The workloads of groups and of tables on a real broker, and what their judges notice."""
+"""The workloads of groups and of tables on a real broker, and what their checkers find."""
 
 import json
 from collections.abc import Iterator
@@ -40,15 +40,15 @@ def test_copies_on_an_undisturbed_broker_are_exactly_once(  # E8, E10
     events = play(workload, quick_broker.address, operations=60, scale=SCALE)
     verdict = check(events)
     assert verdict.outcome == "valid", verdict.problems
-    assert workload.judge(events) == []
+    assert workload.check(events) == []
     assert verdict.counts["transactions"] > 5
     tampered: list[Any] = json.loads(json.dumps(events))
     (end,) = [each for each in tampered if each["type"] == "group_end"]
     end["offsets"] = dict.fromkeys(end["offsets"], 0)
     assert {each.kind for each in check(tampered).problems} == {"uncommitted-input"}
-    assert all(each.startswith("left behind: ") for each in workload.judge(tampered))
+    assert all(each.startswith("left behind: ") for each in workload.check(tampered))
     broken = {"type": "failed", "process": "w", "error": "RequestError: (UNKNOWN_SERVER_ERROR)"}
-    assert workload.judge([broken])[0].startswith("broken: w")
+    assert workload.check([broken])[0].startswith("broken: w")
 
 
 def test_tables_on_an_undisturbed_broker_lose_nothing_that_counts(  # D4
@@ -56,7 +56,7 @@ def test_tables_on_an_undisturbed_broker_lose_nothing_that_counts(  # D4
 ) -> None:
     workload = WORKLOADS["keyed"]()
     events: list[Any] = play(workload, quick_broker.address, operations=150, scale=SCALE)
-    assert workload.judge(events) == []
+    assert workload.check(events) == []
     assert [each for each in events if each.get("what") == "left"]
 
 

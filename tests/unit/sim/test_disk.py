@@ -1,4 +1,4 @@
-"""The simulated disk under kills, faults and delays, and with an end of its room."""
+"""The simulated disk under kills, faults and delays, and when it is full."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 
 def steer(disk: SimDisk, verb: str, verdict: Halt | Fault) -> None:
-    """Let this befall every operation of a kind."""
+    """Inject this at every operation of a kind."""
     disk.gate = lambda asked, _path, _size: verdict if asked == verb else None
 
 
@@ -237,7 +237,7 @@ async def test_a_sync_beside_one_that_failed_fails_too() -> None:  # D2
     assert isinstance(second, StorageError)
 
 
-async def test_a_full_disk_takes_what_it_has_room_for_and_removals_make_room() -> None:  # D2
+async def test_a_full_disk_writes_what_fits_and_removals_free_space() -> None:  # D2
     disk = SimDisk(free_bytes=5)
     kept = await made(disk, "kept", b"abc")
     with pytest.raises(StorageError, match="write failed: more: No space left on device"):

@@ -156,8 +156,8 @@ def test_a_sound_broker_passes_and_was_looked_at(durability: str) -> None:
     loss = live if durability == "fsync" else live_without_power_cuts
     assert rig.run(loss) == ""
     counts = rig.monitor.counts
-    assert counts["broker lives watched"] == 4 - (durability == "os")
-    assert counts["broker steps watched"] > 100
+    assert counts["broker processes observed"] == 4 - (durability == "os")
+    assert counts["broker steps observed"] > 100
     assert counts["batches observed"] > 20
     assert counts["recoveries observed"] >= 4
     assert counts["replays compared"] > 10
@@ -346,10 +346,10 @@ def test_a_list_of_aborted_transactions_that_is_one_short_is_noticed() -> None: 
 def test_a_group_that_goes_back_by_itself_is_noticed() -> None:
     async def main(rig: Rig) -> None:
         await rig.commit_offset(5)
-        rig.node.broker.observer = None  # so that no request tells of the next one
+        rig.node.broker.observer = None  # so that no request waits for the next one
         await rig.commit_offset(4)
 
-    assert "group g goes from 5 back to 4 on orders-0, and nobody asked" in Rig().run(main)
+    assert "group g goes from 5 back to 4 on orders-0, and no client asked" in Rig().run(main)
 
 
 @pytest.mark.parametrize("how", ["decided", "read"])

@@ -56,7 +56,7 @@ def written_by_app(files: Files) -> None:
         files.append(DATA, data(producer_id, txn=True))
 
 
-def test_what_a_sound_broker_writes_is_not_complained_of() -> None:
+def test_a_correct_broker_has_no_violations() -> None:
     files = Files()
     files.append(DATA, data(), data(3, 0, SEQUENCE_MODULUS - 2, count=3), data(3, 0, 1))  # E1
     files.append(DATA, data(3, 4, 0))  # E6
@@ -77,7 +77,7 @@ def test_what_a_sound_broker_writes_is_not_complained_of() -> None:
     assert [tuple(each)[1:] for each in files.log().ledger.aborted] == [(6, 8), (9, 10)]
 
 
-def test_what_a_sound_versioned_transaction_writes_is_not_complained_of() -> None:
+def test_a_correct_versioned_transaction_has_no_violations() -> None:
     files = Files()
     written_by_app(files)
     done = app(Phase.COMMITTING, committing=[1], last_version=0)
@@ -172,7 +172,7 @@ def undecided(files: Files) -> None:
     files.append(DATA, marker(7))
 
 
-def nobodys(files: Files) -> None:
+def undecided_marker(files: Files) -> None:
     files.append(DATA, marker(9, commit=False))
 
 
@@ -318,7 +318,7 @@ def offsets_back(files: Files) -> None:
         (plain_inside, "offset 1: a plain batch inside the producer's open transaction (E10)"),
         (incarnation_inside, "epoch 1 inside the open transaction of epoch 0 (E7)"),
         (undecided, "offset 1: a marker commits a transaction of t, which is Ongoing (E10, E17)"),
-        (nobodys, "orders-0: offset 0: a marker that nobody decided (E16)"),
+        (undecided_marker, "orders-0: offset 0: a marker that no coordinator decided (E16)"),
         (against_the_decision, "a marker commits a transaction of t, which is PrepareAbort (E10)"),
         (decision_not_committed, "a transaction of t, whose decision is not committed (E16)"),
         (marked_twice, "offset 2: a second marker of epoch 0, though nothing is open (E10)"),
@@ -341,11 +341,11 @@ def offsets_back(files: Files) -> None:
         (version_with_two_contents, "app a has version 3 with two fingerprints (V3)"),
         (version_skipped, "app a goes from version 3 to 5 (V3)"),
         (opened_twice, "app a begins anew, with producer 1 from before (V1)"),
-        (offsets_back, "group g goes from 5 back to 4 on orders-0, and nobody asked"),
+        (offsets_back, "group g goes from 5 back to 4 on orders-0, and no client asked"),
     ],
     ids=lambda each: each.__name__ if callable(each) else "",
 )
-def test_the_witness_notices(story: Story, expected: str) -> None:
+def test_the_oracle_reports_a_violation(story: Story, expected: str) -> None:
     files = Files()
     story(files)
     assert expected in files.said
@@ -367,7 +367,7 @@ def test_a_start_may_abort_what_no_coordinator_lists_and_not_commit_it() -> None
     files.append(DATA, marker(7, commit=False))
     assert files.said == ""
     files.append(DATA, marker(8, commit=True))
-    assert "a marker that nobody decided" in files.said
+    assert "a marker that no coordinator decided" in files.said
     files.oracle.violations.clear()
     opened(files, producer_id=9)
     files.append(DATA, marker(9, commit=False))
@@ -384,7 +384,7 @@ def test_a_write_that_fails_between_two_markers_does_not_part_them() -> None:  #
     assert files.said == ""
 
 
-def test_a_crash_may_take_what_was_not_promised() -> None:  # E15
+def test_a_crash_may_lose_what_was_not_promised() -> None:  # E15
     files = Files()
     files.append(DATA, data(3, 0, 0))
     files.append(DATA, data(3, 0, 1))
@@ -397,7 +397,7 @@ def test_a_crash_may_take_what_was_not_promised() -> None:  # E15
     assert files.said == ""
 
 
-def test_a_crash_may_not_take_what_was_promised() -> None:  # D1
+def test_a_crash_may_not_lose_what_was_promised() -> None:  # D1
     files = Files()
     files.append(DATA, data())
     files.append(DATA, data())
@@ -414,7 +414,7 @@ def test_a_recovery_may_not_change_what_it_keeps() -> None:  # E15
     assert "after a crash 146 bytes in file 0, of which only 73 are as they were" in files.said
 
 
-def test_what_a_crash_took_from_a_coordinator_is_known_no_more() -> None:  # E16
+def test_records_that_a_coordinator_lost_in_a_crash_are_forgotten() -> None:  # E16
     files = Files()
     opened(files)
     size = len(next(iter(files.files.values())))
@@ -425,12 +425,12 @@ def test_what_a_crash_took_from_a_coordinator_is_known_no_more() -> None:  # E16
     assert "a transaction of t, which is Ongoing" in files.said
 
 
-def test_bytes_that_follow_a_start_are_told_from_those_that_it_found() -> None:
+def test_bytes_appended_after_a_start_are_distinguished_from_earlier_ones() -> None:
     files = Files()
     files.append(DATA, data(3, 0, 0))
     files.log().promised = 1
     files.oracle.crashed()
-    files.append(DATA, data(3, 0, 1))  # nobody has looked at the log since
+    files.append(DATA, data(3, 0, 1))  # the log was not observed since
     assert files.said == ""
     assert files.log().end == 2
 

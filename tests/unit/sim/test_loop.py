@@ -8,7 +8,7 @@ from fencelog_sim.world.loop import SimLoop, StuckError
 
 
 def play(seed: str = "1") -> tuple[list[int], SimLoop]:
-    """Ten tasks that are ready in the same turns; the order of their steps."""
+    """Ten tasks that are ready in the same iterations; the order of their steps."""
     loop, order = SimLoop(seed), []
 
     async def worker(number: int) -> None:

@@ -104,7 +104,7 @@ def test_a_cut_holds_one_direction_back_until_it_heals() -> None:
     assert heard[1] > 5
 
 
-def test_a_swallowed_connection_tells_neither_side() -> None:
+def test_a_swallowed_connection_gives_neither_side_an_error() -> None:
     stage, heard = Stage(), []
 
     async def client() -> None:
@@ -148,7 +148,7 @@ def test_a_killed_peer_resets_its_connections_and_refuses_new_ones() -> None:
     assert outcomes == ["reset", "refused"]
 
 
-def test_a_host_without_power_is_silent_until_it_is_back() -> None:
+def test_a_host_without_power_does_not_answer_until_it_is_back() -> None:
     stage, outcomes = Stage(), []
 
     async def client() -> None:
@@ -174,7 +174,7 @@ def test_a_host_without_power_is_silent_until_it_is_back() -> None:
     assert outcomes == [pytest.approx(10, abs=0.5)]
 
 
-def test_nothing_of_a_dead_process_is_sent() -> None:
+def test_nothing_of_a_killed_process_is_sent() -> None:
     stage = Stage()
 
     async def client() -> None:
@@ -196,7 +196,7 @@ def test_nothing_of_a_dead_process_is_sent() -> None:
     assert stage.ends == ["reset"]
 
 
-def test_a_paused_process_is_not_told_that_it_may_write_again() -> None:
+def test_a_paused_process_gets_no_resume_writing() -> None:
     stage, told = Stage(), []
 
     class Writer(asyncio.Protocol):

@@ -55,7 +55,7 @@ class Odd:
             case _:
                 await asyncio.sleep(0.2)
 
-    def judge(self, events: list[Event]) -> list[str]:
+    def check(self, events: list[Event]) -> list[str]:
         return []
 
 
@@ -80,7 +80,7 @@ def test_a_run_in_which_nothing_happened_is_counted(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(WORKLOADS, "odd", Odd)  # type: ignore[arg-type]
     result = run(QUIET)
     assert result.problems == []
-    assert result.counts["runs with nothing to judge"] == 1
+    assert result.counts["runs with nothing to check"] == 1
 
 
 def test_a_case_and_its_plan_survive_json() -> None:

@@ -1,4 +1,4 @@
-"""Each workload on a real broker: what it records is valid, and its judge tells when it is not."""
+"""Each workload on a real broker: its history is valid, and its checker finds faults in it."""
 
 import asyncio
 import importlib.util
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow  # a broker process, and workloads played to their
 
 SCALE = Scale(clients=3, partitions=2, records_per_send=3, pause_s=0, key_records=30)
 FENCED = ("PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH")
-# A member's sessions take their time, and what is meant to vanish has a judge of its own.
+# A member's sessions take long, and deleted records have a checker of their own.
 EVERY = sorted(WORKLOADS.keys() - {"copy", "keyed"})
 
 
@@ -59,7 +59,7 @@ def test_what_a_workload_records_of_an_undisturbed_broker_is_valid(
     events = play(workload, broker.address, operations=20, scale=SCALE, lives=2)
     verdict = check(events)
     assert verdict.outcome == "valid", verdict.problems
-    assert workload.judge(events) == []
+    assert workload.check(events) == []
     outcomes = {event["type"] for event in events}
     assert outcomes >= {"ok", "failed", "reset", "end"}
     assert verdict.counts["sends acknowledged"] > 40
@@ -82,7 +82,7 @@ def test_a_workload_goes_on_over_kills_of_the_broker(name: str, broker: BrokerPr
     assert broker.exit_statuses == [-9, -9]
     verdict = check(events)
     assert verdict.outcome == "valid", verdict.problems
-    assert workload.judge(events) == []
+    assert workload.check(events) == []
     assert verdict.counts["sends acknowledged"] > 60
 
 
@@ -96,7 +96,7 @@ def test_the_bank_names_a_transfer_with_one_half(bank_history: list[Event]) -> N
     tampered = copy_of(bank_history)
     rows = next(iter(final_polls(tampered)[0].values()))
     _, value = rows.pop(0)
-    (problem,) = WORKLOADS["bank"]().judge(tampered)
+    (problem,) = WORKLOADS["bank"]().check(tampered)
     assert problem.startswith(f"transfer {value.partition(':')[0]} is seen as ")
 
 
@@ -104,7 +104,7 @@ def test_the_bank_names_a_half_that_is_there_twice(bank_history: list[Event]) ->
     tampered = copy_of(bank_history)
     rows = next(iter(final_polls(tampered)[0].values()))
     rows.append([rows[-1][0] + 1000, rows[0][1]])
-    (problem,) = WORKLOADS["bank"]().judge(tampered)
+    (problem,) = WORKLOADS["bank"]().check(tampered)
     assert rows[0][1].partition(":")[0] in problem
 
 
@@ -120,7 +120,7 @@ def test_a_version_that_two_tries_wrote_is_named(versioned_history: list[Event])
     offset, value = rows[0]
     app_and_version, _, _ = value.partition("#")
     rows.insert(0, [offset - 1, f"{app_and_version}#another.1.2.3"])
-    (problem,) = WORKLOADS["versioned"]().judge(tampered)
+    (problem,) = WORKLOADS["versioned"]().check(tampered)
     app, _, version = app_and_version.partition("@")
     assert problem.startswith(f"version {version} of {app} is visible from 2 tries: ")
     assert "another.1 at " in problem
@@ -131,7 +131,7 @@ def test_versions_out_of_order_are_named(versioned_history: list[Event]) -> None
     key, rows = next(iter(final_polls(tampered)[0].items()))
     app, _, version = rows[0][1].partition("#")[0].partition("@")
     rows.insert(0, [rows[0][0] - 1, f"{app}@{int(version) + 1000}#w.1.2.3"])
-    problems = WORKLOADS["versioned"]().judge(tampered)
+    problems = WORKLOADS["versioned"]().check(tampered)
     assert any(
         problem.startswith(f"version {version} of {app} is at {key} ") for problem in problems
     )
@@ -159,7 +159,7 @@ def refusing_nothing(
 @pytest.mark.parametrize(
     "code", [ErrorCode.VERSION_CONFLICT, ErrorCode.RUN_FENCED, ErrorCode.TRANSACTION_ABORTED]
 )
-def test_a_driver_does_not_live_with_a_commit_that_had_to_be_refused(  # V1, V2, V3
+def test_a_driver_fails_on_a_commit_that_had_to_be_refused(  # V1, V2, V3
     code: ErrorCode, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Transactions, "commit", refusing_nothing(code)(Transactions.commit))
@@ -225,10 +225,10 @@ def test_a_lingering_transaction_is_committed_whole_or_not_at_all(  # E12
     events = play(WORKLOADS["bank"](), broker.address, operations=15, scale=SCALE)
     verdict = check(events)
     assert verdict.outcome == "valid", verdict.problems
-    assert WORKLOADS["bank"]().judge(events) == []
+    assert WORKLOADS["bank"]().check(events) == []
     errors = [str(event.get("error", "")) for event in events]
     # A late write on a partition that is new to it learns it from the partition's leader.
-    assert any(late in error for error in errors for late in FENCED), "nobody was too late"
+    assert any(late in error for error in errors for late in FENCED), "no writer was too late"
 
 
 def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,13 +238,13 @@ def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["queue", "bank"])
-def test_a_client_that_is_told_of_a_gap_it_did_not_make_is_named(name: str) -> None:  # E5
+def test_a_sequence_gap_error_without_a_gap_is_reported(name: str) -> None:  # E5
     told = failure(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "produce to t-0")
     events: list[Event] = [
         {"type": "indeterminate", "process": "w1", "error": named(told), "steps": []},
         {"type": "failed", "process": "w2", "error": "TimeoutError", "steps": []},
     ]
-    (problem,) = WORKLOADS[name]().judge(events)
+    (problem,) = WORKLOADS[name]().check(events)
     assert problem.startswith("spurious-out-of-order: w1: ")
 
 

@@ -19,7 +19,7 @@ def fake_java(home: Path, version: str) -> Path:
     return home
 
 
-def test_the_version_is_asked_where_no_release_file_tells_it(tmp_path: Path) -> None:
+def test_java_is_run_for_its_version_if_there_is_no_release_file(tmp_path: Path) -> None:
     assert java_version(fake_java(tmp_path / "new", "21.0.1")) == 21
     assert java_version(fake_java(tmp_path / "old", "1.8.0_402")) == 8
     assert java_version(tmp_path / "none") is None

@@ -54,7 +54,7 @@ def test_shares_follow_what_waits() -> None:
     assert admit({A0: 0, B0: 0}, {A0: 900, B0: 100}, 100) == {A0: 90, B0: 10}
 
 
-def test_a_small_partition_beside_a_large_one_gets_its_turn() -> None:
+def test_a_small_partition_beside_a_large_one_gets_its_share() -> None:
     assert admit({A0: 0, B0: 0}, {A0: 1_000_000, B0: 1}, 10) == {A0: 9, B0: 1}
 
 

@@ -42,7 +42,7 @@ def test_a_stream_starts_at_the_latest_and_a_batch_at_the_earliest_as_in_kafkas_
     assert source(streaming=False).ending.everywhere == "latest"
 
 
-def test_isolation_is_transactional_unless_told_otherwise() -> None:  # F6
+def test_isolation_is_transactional_by_default() -> None:  # F6
     assert source().isolation == "transactional"
     assert source(kafka__isolation__level="read_uncommitted").isolation == "replicated"
     assert source(isolation="replicated").isolation == "replicated"
@@ -142,7 +142,7 @@ def test_missing_servers_name_the_option_and_the_variable() -> None:
         source_options({"subscribe": "a"}, {}, streaming=True)
 
 
-def test_the_sink_is_exactly_once_unless_told_otherwise() -> None:  # S2
+def test_the_sink_is_exactly_once_by_default() -> None:  # S2
     assert sink().exactly_once
     assert not sink(delivery="at-least-once").exactly_once
     with pytest.raises(OptionError, match="write one of exactly-once, at-least-once"):

@@ -9,7 +9,7 @@ from fencelog.spark.pipeline import PipelineError, _named, load, one_line
 
 class Writer:
     def trigger(self) -> None:
-        """What tells a writer from other values."""
+        """What distinguishes a writer from other values."""
 
 
 def write(folder: Path, text: str) -> Path:

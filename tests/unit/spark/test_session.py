@@ -26,7 +26,7 @@ def test_workers_are_used_again() -> None:
     assert DEFAULTS["spark.python.worker.reuse"] == "true"
 
 
-def test_masters_on_this_machine_are_told_from_clusters() -> None:
+def test_local_masters_are_distinguished_from_clusters() -> None:
     assert is_local("local[*,4]")
     assert is_local("local-cluster[2,1,1024]")
     assert not is_local("spark://127.0.0.1:7077")

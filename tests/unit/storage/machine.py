@@ -1,4 +1,4 @@
-"""Lives of one broker's storage on one simulated disk, each ended by a stop or by a power cut."""
+"""Runs of one broker's storage on one simulated disk, each ended by a stop or by a power cut."""
 
 from dataclasses import dataclass
 from random import Random
@@ -23,13 +23,13 @@ class History:
 
     durability: str
     acknowledged: bytes = b""
-    """Batches that a producer was told are stored."""
+    """Batches that were acknowledged to a producer."""
     appended: bytes = b""
     """These and all that were written after them."""
 
 
 class Machine:
-    """One life: open, do things, end."""
+    """One run: open, do things, end."""
 
     def __init__(self, disk: SimDisk, history: History) -> None:
         self.disk = disk
@@ -121,7 +121,7 @@ def check_state(world: World, stored: bytes) -> None:
 def live(
     disk: SimDisk, history: History, program, cut: int | None, fault: int | None = None
 ) -> bool:
-    """Run a life; returns False when the power was cut in it, or its disk failed."""
+    """Run once; returns False when the power was cut, or the disk failed."""
     if cut is not None:
         cut_at(disk, cut, fault=fault)
     try:

@@ -179,7 +179,7 @@ def test_a_reader_never_looks_into_a_new_file_with_an_old_plan(is_open: bool) ->
         await begun.wait()
         await compact(world)
         gate.set()
-        # Whose file it has opened it cannot tell: it reads nothing, and whoever asked asks again.
+        # It cannot know whose file it opened: it reads nothing, and the caller asks again.
         assert bytes(await reading) == b""
         assert newest(await records_of(world)) == newest(before)
         assert world.disk.open_files == 1, "only the newest segment is held open"

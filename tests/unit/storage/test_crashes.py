@@ -14,7 +14,7 @@ PRODUCERS = (11, 12)
 
 
 async def busy_life(machine: Machine) -> None:
-    """Everything a life has: rolls, transactions, checkpoints, and a clean stop."""
+    """Everything a run of the storage has: rolls, transactions, checkpoints, and a clean stop."""
     await machine.start()
     for number in range(8):
         machine.append(300)
@@ -32,7 +32,7 @@ async def start_only(machine: Machine) -> None:
 
 
 def operations_of(*programs) -> int:
-    """How many disk operations the last of these lives takes."""
+    """How many disk operations the last of these runs takes."""
     disk, history = SimDisk(operations=[]), History("fsync")
     for program in programs:
         disk.operations.clear()
@@ -94,7 +94,7 @@ KILL = "kill -9"
 
 
 def lives_ended_by(*ends: Loss | str):
-    """Some lives: what is done in each, how it ends (None: cleanly), where, and what fails."""
+    """Some runs: what is done in each, how it ends (None: cleanly), where, and what fails."""
     life = st.tuples(
         st.lists(ACTIONS, max_size=25),
         st.sampled_from([*ends, None]),
@@ -106,7 +106,7 @@ def lives_ended_by(*ends: Loss | str):
 
 
 def after(disk: SimDisk, end: Loss | str | None, seed: int) -> SimDisk:
-    """The disk as the next life finds it."""
+    """The disk as the next run finds it."""
     if end == KILL:
         return disk.restarted()
     assert end is None or isinstance(end, Loss)
@@ -133,7 +133,9 @@ async def perform(machine: Machine, actions: list[tuple[str, int]], *, stops: bo
 
 @given(lives=lives_ended_by(KILL, Loss.ALL, Loss.TORN, Loss.NONE))
 @settings(max_examples=100, deadline=None)
-def test_any_lives_on_one_disk_keep_a_prefix_with_all_that_was_acknowledged(lives) -> None:  # E15
+def test_any_restarts_on_one_disk_keep_a_prefix_with_all_that_was_acknowledged(
+    lives,
+) -> None:  # E15
     disk, history = SimDisk(), History("fsync")
     for actions, end, seed, cut, fault in lives:
         live(disk, history, lambda m: perform(m, actions, stops=end is None), cut, fault)  # noqa: B023

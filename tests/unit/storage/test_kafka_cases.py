@@ -94,7 +94,7 @@ def test_snapshots_go_with_the_segments_that_they_belong_to() -> None:
 
 
 @pytest.mark.parametrize("durability", ["fsync", "os"])
-def test_garbage_in_a_segment_below_the_log_start_harms_nobody(durability: str) -> None:  # D3
+def test_garbage_in_a_segment_below_the_log_start_is_ignored(durability: str) -> None:  # D3
     async def scenario() -> None:
         world = await segments(6)
         disk = world.disk.power_loss(Loss.NONE)

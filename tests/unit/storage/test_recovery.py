@@ -191,7 +191,7 @@ def test_a_whole_batch_of_a_wrong_leader_epoch_is_damage(
     run(scenario())
 
 
-def test_an_epoch_that_flips_between_two_others_is_told_by_the_checkpoint() -> None:  # D3
+def test_a_flipped_epoch_between_two_others_is_found_by_the_checkpoint() -> None:  # D3
     async def scenario() -> None:
         world = await one_segment(1)
         for epoch in (4, 4, 6):

@@ -1,4 +1,4 @@
-"""uv obeys what the machine tells pip, and needs no cache directory of the user's."""
+"""uv obeys the machine's settings of pip, and needs no cache directory of the user's."""
 
 import os
 import subprocess
@@ -28,7 +28,7 @@ def test_the_section_of_pip_install_overrides_the_global_one_and_a_variable_over
     }
 
 
-def test_uv_is_told_each_option_of_pip_under_its_own_name() -> None:
+def test_uv_gets_each_option_of_pip_under_its_own_name() -> None:
     told = environment({**options(LISTING), "extra-index-url": "a b", "quiet": "1"}, {})
     expected = {
         "UV_DEFAULT_INDEX": "https://mirror.example/simple",
@@ -44,7 +44,7 @@ def test_uv_is_told_each_option_of_pip_under_its_own_name() -> None:
     }
 
 
-def test_what_uv_is_told_itself_overrides_what_pip_is_told() -> None:
+def test_uvs_own_settings_override_those_of_pip() -> None:
     given = {"UV_DEFAULT_INDEX": "https://uv.example/simple", "PATH": "/bin"}
     told = environment(options(LISTING), given)
     assert given.items() <= told.items()

@@ -1,4 +1,4 @@
-"""The batch header: read, judged, patched in place; held against batches of other libraries."""
+"""The batch header: read, validated, patched in place; compared with other libraries' batches."""
 
 from typing import Any
 
@@ -179,13 +179,13 @@ def test_a_marker_is_no_batch_for_clients_to_produce() -> None:
 
 @settings(deadline=None)
 @given(st.binary(max_size=120))
-def test_any_bytes_are_judged_without_an_exception(data: bytes) -> None:
+def test_any_bytes_are_validated_without_an_exception(data: bytes) -> None:
     assert isinstance(validate_produced(data), ErrorCode)
 
 
 @settings(deadline=None)
 @given(st.data())
-def test_any_changed_byte_is_judged_without_an_exception(data: st.DataObject) -> None:
+def test_any_changed_byte_is_validated_without_an_exception(data: st.DataObject) -> None:
     whole = batch(**PRODUCED)
     whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     assert isinstance(validate_produced(whole), ErrorCode | BatchHeader)

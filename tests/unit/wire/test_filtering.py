@@ -62,7 +62,7 @@ def test_the_records_that_stay_are_what_they_were(records, keep, codec, horizon)
         assert (delete_horizon(after), after.compression) == (horizon, codec)
 
 
-def test_an_empty_batch_tells_of_its_offsets_and_its_producer_only() -> None:
+def test_an_empty_batch_keeps_only_its_offsets_and_its_producer() -> None:
     batch = build_batch(
         [RecordToWrite(b"k", b"v", BASE_MS)] * 3, producer_id=7, producer_epoch=2, base_sequence=5
     )

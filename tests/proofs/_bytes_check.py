@@ -71,8 +71,8 @@ class Started(NamedTuple):
 def faults(left: Left) -> Iterator[Fault]:
     """Every one that the proof asks for."""
     for path, data in left.files.items():
-        is_told_apart = left.stop in STOPS[:2] and not left.swapped
-        if not (path.endswith((layout.LOG, layout.SWAP)) or is_told_apart):
+        is_detectable = left.stop in STOPS[:2] and not left.swapped
+        if not (path.endswith((layout.LOG, layout.SWAP)) or is_detectable):
             continue  # neither the recovery point nor a swap makes a difference to it
         yield from (Fault(path, CUT, size) for size in range(len(data)))
         if not path.endswith(layout.LOG):
@@ -109,7 +109,7 @@ async def start(left: Left, disk: Disk) -> Started:
     return Started(store, log.log_end_offset, meaning)
 
 
-class Judge:
+class Checker:
     """Holds what comes of faults in one history against what may."""
 
     def __init__(self, left: Left) -> None:
@@ -138,7 +138,7 @@ class Judge:
             self._references[end, rebuilt] = whole.meaning
         return self._references[end, rebuilt]
 
-    async def judge(self, fault: Fault, disk: SimDisk) -> Outcome:
+    async def check(self, fault: Fault, disk: SimDisk) -> Outcome:
         """Start on a disk that has this fault."""
         left = self._left
         try:

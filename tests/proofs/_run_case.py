@@ -1,7 +1,7 @@
-"""Runs one case and tells it in one line of JSON: its faults, and what the checker says of it.
+"""Runs one case and describes it in one line of JSON: its faults, and what the checker says of it.
 
 A process of its own, whose Python path names the source that is run:
-``python -m tests.proofs._tell CASE [KIND]``. With the kind of an anomaly the case is made small
+``python -m tests.proofs._run_case CASE [KIND]``. With the kind of an anomaly the case is made small
 first, as long as the checker still finds that anomaly.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import replace
 from fencelog.check import Verdict, check
 from fencelog_sim.run import Case, Result, run
 from fencelog_sim.shrink import shrink
-from tests.proofs._seek import told
+from tests.proofs._seek import first_problems
 
 
 def case_of(text: str) -> Case:
@@ -28,7 +28,7 @@ def small(case: Case, kind: str) -> Case:
 
     def attempt(tried: Case) -> Result:
         result = run(tried)
-        found = told(result.problems)
+        found = first_problems(result.problems)
         return replace(result, problems=[found[kind]] if kind in found else [])
 
     best = shrink(attempt(case), attempt)
@@ -36,20 +36,20 @@ def small(case: Case, kind: str) -> Case:
 
 
 def headline(verdict: Verdict, kinds: Container[str]) -> str:
-    """The verdict in a line, of what can be told."""
+    """The verdict in a line, about these kinds."""
     found = [f"{count} {kind}" for kind, count in verdict.found.items() if kind in kinds]
     return f"INVALID: {', '.join(found)}" if found else verdict.text().splitlines()[0]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Tell a case."""
+    """Run a case and print its description."""
     logging.disable()
     case = case_of(arguments[0])
     if len(arguments) > 1:
         case = small(case, arguments[1])
     result = run(case)
     verdict = check(result.history)
-    kinds = told(result.problems)
+    kinds = first_problems(result.problems)
     findings = [
         {
             "kind": each.kind,
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
         for each in verdict.problems
         if each.kind in kinds
     ]
-    story = {
+    description = {
         "case": case.to_json(),
         "setting": f"{result.setting.durability} mode, {result.scale.clients} clients, "
         f"{result.scale.partitions} partitions",
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
         "problems": result.problems,
         "checked": {name: verdict.counts[name] for name in ("operations", "sends")},
     }
-    print(json.dumps(story))
+    print(json.dumps(description))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What writers were told, what a reader of another library finds, and whether the two agree."""
+"""Compares what writers know of their records with what a reader of another library finds."""
 
 import json
 import time
@@ -13,8 +13,8 @@ Found = Mapping[int, Sequence[tuple[int, bytes]]]
 
 
 @dataclass
-class Told:
-    """What the writers were told."""
+class Written:
+    """What the writers know of their records, from responses."""
 
     plain: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Number of each acknowledged record, with the partition and offset it was acknowledged at."""
@@ -65,8 +65,8 @@ def read_all(address: str, topic: str, partitions: int) -> Found:
         consumer.close()
 
 
-def judge_plain(told: Told, found: Found) -> list[str]:
-    """Nothing acknowledged lost or moved, nothing doubled or invented, order kept by partition."""
+def compare_plain(written: Written, found: Found) -> list[str]:
+    """Nothing acknowledged lost or moved, nothing duplicate or foreign, order kept by partition."""
     problems = []
     where: dict[int, tuple[int, int]] = {}
     for partition, records in found.items():
@@ -77,10 +77,10 @@ def judge_plain(told: Told, found: Found) -> list[str]:
             number = int(value)
             if number in where:
                 problems.append(f"record {number} is there twice: {where[number]}, {offset}")
-            if number >= told.sent_plain:
+            if number >= written.sent_plain:
                 problems.append(f"record {number} was never sent")
             where[number] = (partition, offset)
-    for number, place in told.plain.items():
+    for number, place in written.plain.items():
         if number not in where:
             problems.append(f"record {number}, acknowledged at {place}, is lost")
         elif where[number] != place:
@@ -88,8 +88,10 @@ def judge_plain(told: Told, found: Found) -> list[str]:
     return problems
 
 
-def judge_transactions(told: Told, found: Found, records_each: int) -> tuple[list[str], int]:
-    """Each transaction whole or absent, as its writer was told; and the number of unknown ones."""
+def compare_transactions(
+    written: Written, found: Found, records_each: int
+) -> tuple[list[str], int]:
+    """Each transaction whole or absent, as its writer knows; and the number of unknown ones."""
     seen: dict[int, Counter[int]] = defaultdict(Counter)
     problems = []
     for partition, records in found.items():
@@ -103,20 +105,20 @@ def judge_transactions(told: Told, found: Found, records_each: int) -> tuple[lis
     whole = Counter(range(records_each))
     for number, indexes in seen.items():
         if indexes != whole:
-            problems.append(f"transaction {number} is torn or doubled: {dict(indexes)}")
-        if number in told.aborted:
+            problems.append(f"transaction {number} is torn or duplicated: {dict(indexes)}")
+        if number in written.aborted:
             problems.append(f"transaction {number} was aborted and is visible")
     problems += [
         f"transaction {number} was committed and is lost"
-        for number in sorted(told.committed)
+        for number in sorted(written.committed)
         if number not in seen
     ]
-    strays = seen.keys() - told.committed - told.aborted - told.unknown
+    strays = seen.keys() - written.committed - written.aborted - written.unknown
     problems += [f"transaction {number} was never sent" for number in sorted(strays)]
-    return problems, len(told.unknown & seen.keys())
+    return problems, len(written.unknown & seen.keys())
 
 
-def judge_ends(address: str, topic: str, partitions: int) -> list[str]:
+def check_ends(address: str, topic: str, partitions: int) -> list[str]:
     """No transaction stays open: what transactional readers wait for reaches the log's end."""
     from kafka import KafkaConsumer
     from kafka.structs import TopicPartition
