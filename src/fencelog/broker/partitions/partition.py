@@ -94,6 +94,10 @@ class Partition:
         self._enqueue = enqueue
         self._observer = observer
         self._purgatory = Purgatory(partition_log.high_watermark)
+        self.stamps_on_append = False
+        """Whether the broker sets the timestamps."""
+        self.is_compacted = False
+        """Whether every record must have a key."""
         # The waits are the purgatory's own methods: a request calls them once for each partition.
         self.when_committed: Callable[[Offset, Done], None] = self._purgatory.when_committed
         self.committed = self._purgatory.committed
@@ -105,9 +109,7 @@ class Partition:
         """Take the topic's new settings."""
         self.log.reconfigure(config)
         self.stamps_on_append = config.message_timestamp_type == "LogAppendTime"
-        """Whether the broker sets the timestamps."""
         self.is_compacted = "compact" in config.cleanup_policy
-        """Whether every record must have a key."""
 
     # -- appending -----------------------------------------------------------------------------
 
