@@ -150,7 +150,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path_factory.mktemp("malformed") / "data") as process:
         yield process
         assert process.running
-        # An unexpected exception is logged with its traceback.
+        # An exception that nobody expected is logged with its traceback.
         assert "our mistake" not in process.stderr
         assert "Traceback" not in process.stderr
 

@@ -20,7 +20,7 @@ def test_no_byte_that_is_lost_or_flipped_is_served_for_another() -> None:  # D1,
     assert moved < 0.001 * sum(counts.outcomes.values())
 
 
-def test_a_start_from_real_files_comes_to_the_same() -> None:  # D3
+def test_a_start_from_real_files_gives_the_same_result() -> None:  # D3
     left = next(each for each in all_left() if each.name == "everything")
     counts = asyncio.run(try_out(left, 1009, on_disk=True))
     assert counts.on_disk > 20

@@ -1,4 +1,4 @@
-"""A slice of ``./dev prove faults``: some of each kind are found, and who tells of them."""
+"""A slice of ``./dev prove faults``: some of each kind are found, and by which check."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def test_the_test_of_a_fault_fails(name: str) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("name", "tellers"),
+    ("name", "kinds"),
     [
         ("no-dedupe", ["duplicate"]),
         ("lso-is-high-watermark", ["precommitted-read", "aborted-read"]),
@@ -40,9 +40,9 @@ def test_the_test_of_a_fault_fails(name: str) -> None:
         ("stale-run-accepted", ["a client"]),
     ],
 )
-def test_the_simulator_finds_a_fault(tmp_path: Path, name: str, tellers: list[str]) -> None:
+def test_the_simulator_finds_a_fault(tmp_path: Path, name: str, kinds: list[str]) -> None:
     fault = load(name)
     (argument,) = fault.arguments("simulator")
     source, workload = copy_source(fault, tmp_path), argument.split()[0]
-    hunted = hunt(source, workload, SEEDS, checker=tellers[0] in ERRORS)
-    assert set(tellers) & set(hunted.kinds), hunted
+    hunted = hunt(source, workload, SEEDS, checker=kinds[0] in ERRORS)
+    assert set(kinds) & set(hunted.kinds), hunted

@@ -80,7 +80,7 @@ def of_transaction(number: int, *indexes: int) -> list[tuple[int, bytes]]:
     ("found", "problem"),
     [
         ({0: of_transaction(1, 0)}, "is torn"),
-        ({0: of_transaction(1, 0, 1), 1: of_transaction(1, 1)}, "or doubled"),
+        ({0: of_transaction(1, 0, 1), 1: of_transaction(1, 1)}, "or duplicated"),
         ({0: of_transaction(1, 0, 1), 1: of_transaction(2, 0, 1)}, "was aborted and is visible"),
         ({}, "was committed and is lost"),
         ({0: of_transaction(1, 0, 1), 1: of_transaction(9, 0, 1)}, "was never sent"),

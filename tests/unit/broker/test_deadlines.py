@@ -58,7 +58,7 @@ def test_a_wait_that_was_done_in_time_never_expires() -> None:
     assert found == ["due", "last"]
 
 
-def test_who_expires_may_end_another_that_is_due_as_well() -> None:
+def test_an_expired_wait_may_discard_another_that_is_due() -> None:
     async def scenario() -> list[str]:
         deadlines = Deadlines()
         expired: list[str] = []

@@ -121,7 +121,7 @@ def test_a_data_partition_is_out_of_service_and_the_others_serve(
     run(scenario)
 
 
-def test_a_coordinator_of_transactions_is_gone_and_comes_back_with_what_it_had(
+def test_a_transaction_coordinator_with_a_failed_log_is_unavailable_until_a_restart(
     world: World, fail: Callable[[str], None]
 ) -> None:  # D2, E7
     async def scenario() -> None:
@@ -145,7 +145,7 @@ def test_a_coordinator_of_transactions_is_gone_and_comes_back_with_what_it_had(
     run(scenario)
 
 
-def test_a_coordinator_of_groups_is_gone_and_comes_back_with_what_it_had(
+def test_a_group_coordinator_with_a_failed_log_is_unavailable_until_a_restart(
     world: World, fail: Callable[[str], None]
 ) -> None:  # D2
     async def scenario() -> None:

@@ -132,7 +132,7 @@ def test_bytes_that_mean_nothing_are_answered_or_end_their_connection(
     asyncio.run(scenario())
 
 
-async def test_who_asked_for_no_answer_gets_none_in_a_version_that_is_not_spoken(
+async def test_acks_0_gets_no_response_in_an_unsupported_version(
     world: World,
 ) -> None:
     async with world.node() as node, Peer.of(node) as peer:

@@ -96,7 +96,7 @@ def test_offsets_that_others_know_are_skipped() -> None:
     assert sorted(each.offsets for each in found) == [(3, 4), (6, 7)]
 
 
-def test_who_is_assigned_anew_may_skip() -> None:
+def test_a_consumer_that_is_assigned_again_may_skip() -> None:
     assert "poll-skip" not in skips(resets=True).kinds()
 
 

@@ -43,7 +43,7 @@ def test_a_valid_history_says_what_was_checked() -> None:
     assert "run: seed 17" in text
 
 
-def test_what_could_not_be_noticed_is_said() -> None:
+def test_the_report_names_what_could_not_be_checked() -> None:
     h = Written()
     h.ok("w", send("x", "a", 0))
     h.ok("r", poll(x=[(0, "a")]))

@@ -96,7 +96,7 @@ def test_a_tombstone_stays_until_its_horizon_and_then_goes() -> None:  # D4
     assert files.records() == {1: ("b", "1"), 3: ("z", "last of its file")}
 
 
-def test_a_tombstone_that_was_superseded_goes_at_once() -> None:
+def test_a_superseded_tombstone_is_removed_at_once() -> None:
     files = Files.of()
     files.write(("a", None))
     files.write(("a", "again"))
@@ -125,7 +125,7 @@ def test_nothing_at_or_above_the_last_stable_offset_is_touched() -> None:  # D4
     assert files.records() == {3: ("a", "after"), 4: ("b", "1")}
 
 
-def test_records_of_an_aborted_transaction_go_and_supersede_nothing() -> None:  # D4, E10
+def test_records_of_an_aborted_transaction_are_removed_and_supersede_nothing() -> None:  # D4, E10
     files = Files.of()
     files.write(("a", "kept"), ("b", "old"))
     files.write(("a", "void"), producer_id=7, sequence=0, transactional=True)
@@ -204,7 +204,7 @@ def test_the_last_batch_of_an_active_producer_stays_without_records() -> None:  
     assert files.offsets() == [(1, 2), (3, 3)]
 
 
-def test_a_forgotten_producer_goes_on_after_a_load_though_its_last_batch_is_gone() -> None:  # E5
+def test_a_forgotten_producer_continues_after_a_load_without_its_last_batch() -> None:  # E5
     files = Files.of()
     files.write(("a", "1"), producer_id=7, sequence=0)
     files.write(("b", "1"), producer_id=7, sequence=1)
@@ -354,7 +354,7 @@ def test_a_round_is_due_by_the_share_that_is_dirty() -> None:
     assert files.log.compaction_need(2, 4, NOW_MS).is_due
 
 
-def test_a_round_goes_no_further_than_what_is_synced_and_old_enough() -> None:  # D2
+def test_a_compaction_round_stops_at_unsynced_or_too_recent_segments() -> None:  # D2
     files = Files.of(min_compaction_lag_ms=1000)
     for number in range(3):
         files.write(("a", "1"), timestamp=NOW_MS + 500 * number)

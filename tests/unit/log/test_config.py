@@ -28,7 +28,7 @@ def test_a_key_sets_its_field(key: str, text: str, field: str, value: object) ->
     assert config.to_topic_config()[key] == text
 
 
-def test_what_is_in_force_reads_back_as_the_same_settings() -> None:
+def test_described_settings_parse_to_the_same_settings() -> None:
     config = LogConfig(segment_bytes=4096, cleanup_policy=frozenset({"compact"}))
     assert LogConfig.from_topic_config(config.to_topic_config()) == config
 
@@ -69,5 +69,5 @@ def test_what_cannot_be_honoured_is_refused_by_name(key: str, text: str) -> None
         ("remote.storage.enable", "false"),
     ],
 )
-def test_what_kafkas_libraries_set_at_creation_is_taken(key: str, text: str) -> None:
+def test_settings_of_kafkas_libraries_at_creation_are_accepted(key: str, text: str) -> None:
     assert LogConfig.from_topic_config({key: text}) == LogConfig()

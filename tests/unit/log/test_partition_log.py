@@ -252,7 +252,7 @@ def test_the_tail_is_visible_as_far_as_it_is_written() -> None:  # F6
 
 @pytest.mark.parametrize("isolation", Isolation)
 @pytest.mark.parametrize("offset", [1, 2, 3])
-def test_between_what_is_seen_and_the_end_there_is_nothing_yet(
+def test_a_read_between_the_visible_end_and_the_log_end_returns_nothing(
     offset: int, isolation: Isolation
 ) -> None:
     partition = Driver()

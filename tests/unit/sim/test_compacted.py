@@ -69,7 +69,7 @@ def test_superseded_records_may_go_and_the_last_batch_stays() -> None:  # D4
     assert [each.header.base_offset for each in files.log().batches] == [0, SECOND, SECOND + 1]
 
 
-def test_what_compaction_took_a_crash_may_bring_back() -> None:  # D4, E15
+def test_a_crash_may_bring_back_what_compaction_removed() -> None:  # D4, E15
     old, new = keyed(("k", "1")), keyed(("k", "2"))
     files = filled(old, new, then=[keyed(("k", "3"))])
     assert swap(files, placed(new, 1)) == ""
@@ -91,7 +91,7 @@ def test_what_compaction_took_a_crash_may_bring_back() -> None:  # D4, E15
         ([("k", "1"), ("j", None)], 1, "took the tombstone at 1 before its time"),
     ],
 )
-def test_what_counts_may_not_go(  # D4
+def test_a_record_that_counts_may_not_be_removed(  # D4
     pairs: list[tuple[str, str | None]], gone: int, said: str
 ) -> None:
     old = keyed(*pairs)

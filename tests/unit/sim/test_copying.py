@@ -111,7 +111,7 @@ TWO = [*wrote([["k", "a"]]), *wrote([["k", "b"]], base=1)]
         [*wrote([["k", "c"]], "failed"), *left([])],
     ],
 )
-def test_what_tables_may_forget(events: list[Event]) -> None:  # D4
+def test_records_that_a_compacted_topic_may_lose(events: list[Event]) -> None:  # D4
     assert claims(events, TABLES) == []
 
 
@@ -144,5 +144,7 @@ def test_what_tables_may_forget(events: list[Event]) -> None:  # D4
         ),
     ],
 )
-def test_what_tables_may_not_forget_or_show(events: list[Event], said: str) -> None:  # D4
+def test_records_that_a_compacted_topic_may_not_lose_or_show(
+    events: list[Event], said: str
+) -> None:  # D4
     assert any(each.startswith(said) for each in claims(events, TABLES)), claims(events, TABLES)

@@ -260,7 +260,7 @@ class Grudging:
         self.closed = True
 
 
-def test_a_client_that_cancels_whoever_stops_it_is_cut_off() -> None:
+def test_a_client_that_cancels_its_stopping_task_is_cut_off() -> None:
     client = Grudging()
     asyncio.run(_stop(client, client))
     assert client.closed

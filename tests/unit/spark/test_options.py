@@ -155,7 +155,7 @@ def test_asynchronous_progress_tracking_is_refused() -> None:
         sink(asyncProgressTrackingEnabled="true")
 
 
-def test_what_spark_adds_of_its_own_is_no_mistake() -> None:
+def test_options_added_by_spark_are_accepted() -> None:
     assert sink(queryname="q", checkpointlocation="/c", path="p").checkpoint_location == "/c"
 
 
