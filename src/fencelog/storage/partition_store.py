@@ -288,7 +288,7 @@ class PartitionStore:
             await self._disk.remove(path + layout.SWAP)
             await self._disk.sync_directory(self._directory)
             return False
-        self._log.take_over(cleaned)
+        self._log.replace_segments(cleaned)
         for base in cleaned.replaced:
             del self._segments[base]
         self._segments[base_offset] = new
