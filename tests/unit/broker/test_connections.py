@@ -105,7 +105,9 @@ async def test_a_large_frame_that_never_ends_does_not_keep_the_others_out(world:
         stuck.close()
 
 
-def test_a_frame_that_is_sent_too_slowly_closes_its_connection(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_frame_that_is_sent_too_slowly_closes_its_connection(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scenario() -> None:
         async with world.node(frame_timeout_s=0.2, sweep_interval_s=0.01) as node:
             reader, writer = await asyncio.open_connection(*node.address)

@@ -55,8 +55,8 @@ async def test_an_open_transaction_keeps_its_id(world: World) -> None:  # E12
         (loaded,) = node.broker.transactions.loaded()
         looks = loaded.shard._retention
         for _ in range(3):
-            seen = looks.next_look
-            await until(lambda seen=seen: looks.next_look != seen, "it is looked at")
+            seen = looks.next_check
+            await until(lambda seen=seen: looks.next_check != seen, "it is looked at")
         assert await producer.produce("t", "a") is ErrorCode.NONE
         assert await producer.end(commit=True) is ErrorCode.NONE
         await settled(node, "t")
