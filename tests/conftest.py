@@ -1,10 +1,12 @@
 """Fixtures that any test may use, and the rule that real clients and Spark are never skipped."""
 
 import itertools
+import signal
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from fencelog_demo.stage import lay_out_spark
@@ -19,6 +21,14 @@ NEVER_SKIPPED = ("conformance", "spark")
 SHARED = {"spark": "spark", "demo": "spark", "jvm": "jvm", "clients": "clients"}
 """Folders whose tests share what is dear to start, by what they share: one process has all of it,
 the first one first, for they also take the longest. Of all others a process has whole files."""
+
+# How long an example takes is the machine's affair.
+hypothesis.settings.register_profile("fencelog", deadline=None)
+hypothesis.settings.load_profile("fencelog")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell ignores it in what it runs in the background, and so would every process of a test.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _numbers = itertools.count(1)
 

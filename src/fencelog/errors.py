@@ -1,7 +1,7 @@
-"""Error codes of the wire, and the exceptions of a broken world.
+"""Error codes of the wire, and fencelog's exceptions.
 
-A peer's mistake is an ``ErrorCode`` value in an answer; a broken world is one of the exceptions
-below.
+A peer's mistake is an ``ErrorCode`` value in a response; malformed bytes, a failed disk and a lost
+leadership are one of the exceptions below.
 """
 
 from enum import IntEnum
@@ -139,8 +139,8 @@ class ErrorCode(IntEnum):
     INVALID_VOTER_KEY = 125
     DUPLICATE_VOTER = 126
     VOTER_NOT_FOUND = 127
-    # fencelog's own, answered by fencelog's own requests only.
-    RUN_FENCED = 10000  # V2: a newer run drives this app
+    # fencelog's own codes: only fencelog's own requests return them.
+    RUN_FENCED = 10000  # V2: a newer run owns this app
     VERSION_CONFLICT = 10001  # V3: this version was committed with another fingerprint
     STALE_VERSION = 10002  # V3: a version below the last committed one
     VERSION_GAP = 10003  # V3: a version beyond last + 1
@@ -154,23 +154,23 @@ class FencelogError(Exception):
 
 
 class WireError(FencelogError):
-    """A peer sent bytes that are no valid frame, message or record batch."""
+    """A peer sent bytes that are not a valid frame, message or record batch."""
 
 
 class LimitError(WireError):
-    """What a peer sent holds, or unpacks to, more than its reader takes at a time."""
+    """A message or batch holds, or decompresses to, more than its reader's limit."""
 
 
 class CorruptionError(FencelogError):
-    """Stored bytes are not what was written; names file and position."""
+    """Stored bytes are not what was written; the message names file and position."""
 
 
 class StorageError(FencelogError):
-    """A write or a sync failed, or the disk is full; the partition serves no more writes (D2)."""
+    """A write or a sync failed, or the disk is full; the partition accepts no more writes (D2)."""
 
 
 class NotLeaderError(FencelogError):
-    """The shard or partition is not (or no longer) led here."""
+    """This broker is not, or no longer, the leader of the shard or partition."""
 
 
 class FencedError(FencelogError):
@@ -180,8 +180,7 @@ class FencedError(FencelogError):
 class RequestError(FencelogError):
     """A broker answered a request with an error code.
 
-    ``code`` is the answer; ``text``, the message without it, says what was asked, where, and what
-    to do.
+    ``text`` is the message without the code: what was requested, where, and what to do.
     """
 
     def __init__(self, code: ErrorCode, message: str) -> None:
@@ -192,7 +191,7 @@ class RequestError(FencelogError):
 
 
 def error_text(error: Exception) -> str:
-    """What a person is told: of a file, its name and what the system says, without its number."""
+    """Return the text for a user; for a file error, its name and the reason without the errno."""
     if not isinstance(error, OSError) or error.strerror is None:
         return str(error) or type(error).__name__
     return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"

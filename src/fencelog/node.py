@@ -1,4 +1,4 @@
-"""One broker, composed from its parts and adapters, with the order in which it starts and stops."""
+"""Composes one broker from its parts and adapters; defines its start and stop order."""
 
 import asyncio
 import logging
@@ -58,7 +58,7 @@ METADATA_FILE = "metadata.sqlite"
 
 @dataclass(frozen=True, kw_only=True)
 class Ports:
-    """What a node needs of the world; the simulator has ports of its own."""
+    """The interfaces a node runs on; the simulator supplies its own."""
 
     disk: Disk
     metadata: MetadataStore
@@ -67,11 +67,11 @@ class Ports:
 
 
 class Node:
-    """A broker from its first file to its last answer.
+    """A broker, from start to stop.
 
     Start: open the data directory, recover logs, replay coordinators, write outstanding markers,
-    listen: no reader is served while half of a decided transaction is marked (V6). A stop undoes
-    these steps in reverse order, and so does a start that fails.
+    listen. So no reader sees a decided transaction that is only partly marked (V6). A stop, and a
+    failed start, undo these steps in reverse order.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Node:
         observer: Observer | None = None,
         new_server: Callable[[BrokerConfig, Dispatcher], Server] = Server,
     ) -> None:
-        """Compose; nothing runs before ``start``. ``new_server`` makes what listens at the port."""
+        """Compose; nothing runs before ``start``. ``new_server`` makes the listener."""
         self.config = config
         self._ports = ports
         self._running = AsyncExitStack()
@@ -144,14 +144,14 @@ class Node:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where the broker listens; the port is the real one once it has started."""
+        """The address the broker listens on; after the start, with the real port."""
         return self.broker.address
 
     async def start(self) -> None:
-        """Recover and serve. Where that fails, or is cancelled, nothing is left running or open.
+        """Recover and serve. If that fails or is cancelled, nothing is left running or open.
 
         Raises CorruptionError or StorageError for an unusable directory, and OSError for an address
-        at which it cannot listen.
+        on which it cannot listen.
         """
         undo = AsyncExitStack()
         try:
@@ -160,7 +160,7 @@ class Node:
             try:
                 await undo.aclose()
             except FencelogError as error:
-                log.error("a failed start could not be undone: %s", error)  # noqa: TRY400
+                log.error("could not release everything after a failed start: %s", error)  # noqa: TRY400
             raise
         self._running = undo
 
@@ -179,7 +179,7 @@ class Node:
         self._begin(self.flusher.run())
         undo.push_async_callback(self.flusher.drained)
         for runtime in self.runtimes():
-            # What a key is stored under must be found again, whatever the setting says by now.
+            # The stored partition count maps keys to shards, even if the setting has changed.
             topic = broker.catalog.get(runtime.topic)
             if topic is not None:
                 runtime.partition_count = topic.partitions
@@ -196,18 +196,18 @@ class Node:
         undo.callback(broker.group_requests.close)
 
     async def stop(self) -> None:
-        """Answer what was begun, flush, and close so that the next start trusts the files."""
+        """Finish open requests, flush, and close so that the next start trusts the files."""
         await self._running.aclose()
 
     def failure(self) -> BaseException | None:
-        """Why a task that must run for ever has ended, or None."""
+        """Return the error that ended a background task, or None."""
         for task in self._tasks:
             if task.done() and not task.cancelled() and task.exception() is not None:
                 return task.exception()
         return None
 
     async def wait_failed(self) -> None:
-        """Return when the node cannot go on."""
+        """Return when a background task has ended."""
         await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
 
     def runtimes(
@@ -223,7 +223,7 @@ class Node:
     # -- inside --------------------------------------------------------------------------------
 
     def _begin(self, work: Coroutine[None, None, None]) -> None:
-        """Run what must run for as long as the broker does."""
+        """Start a task that runs for as long as the broker does."""
         self._tasks.append(asyncio.get_running_loop().create_task(work))
 
     async def _cancel_tasks(self) -> None:
@@ -232,7 +232,7 @@ class Node:
         await asyncio.gather(*self._tasks, return_exceptions=True)  # noqa: TID251 - all are cancelled
 
     async def _stop_upkeep(self) -> None:
-        """Let upkeep and compaction end by themselves: a sync cut short counts as failed (D2)."""
+        """Wait for upkeep and compaction to end: a cancelled sync counts as failed (D2)."""
         self._stopping.set()
         self.cleaner.stop()
         _, *upkeep = self._tasks
@@ -256,9 +256,9 @@ class Node:
         )
 
     async def _next_coordinator_epoch(self, shard: str) -> CoordinatorEpoch:
-        """A number that grows with every load of a shard, stored before it is used (E17).
+        """Return a number that grows with every load of a shard, stored before it is used (E17).
 
-        It is above every one that a log has at the start: the metadata may be an older copy.
+        It is above every epoch that a log has at the start: the metadata may be an older copy.
         """
         key = f"coordinator-epoch/{shard}"
         while True:
@@ -269,7 +269,7 @@ class Node:
                 return CoordinatorEpoch(value)
 
     async def _resume(self) -> None:
-        """Load every shard that has records, and finish what they had decided."""
+        """Load every shard that has records, and write the markers of decided transactions."""
         catalog = self.broker.catalog
         is_whole = not any(name.topic in INTERNAL_TOPICS for name in self.logs.offline())
         for runtime in self.runtimes():
@@ -289,20 +289,20 @@ class Node:
             for loaded in shards:
                 highest = max(highest, loaded.shard.highest_producer_id())
         await self.broker.producer_ids.start_above(ProducerId(highest))
-        # First: a marker of a stale coordinator would be refused, and waited for.
+        # Before the markers: one of a stale coordinator would be refused, and retried.
         if not is_whole or not await self._orphaned.end():
-            # What a coordinator decided is not known then, and the last stable offsets wait for it.
-            log.error("a coordinator is offline: transactions that none lists stay as they are")
+            # Its decisions are unknown, so the last stable offsets stay where they are.
+            log.error("a coordinator is offline: orphaned transactions stay open")
         await self._orphaned.retire()
         try:
             async with asyncio.timeout(self.config.resume_timeout_s):
                 for sender in self.marker_senders:
                     await sender.drain()
         except TimeoutError:
-            log.error("some markers cannot be written yet; their transactions stay open")  # noqa: TRY400
+            log.error("cannot write some transaction markers yet; their transactions stay open")  # noqa: TRY400
 
     async def _keep_up(self) -> None:
-        """What is due at intervals. A disk that fails here fails the writers, not this task."""
+        """Run checkpoints and retention. A disk failure fails the writers, not this task."""
         loop = asyncio.get_running_loop()
         interval_s = self.config.upkeep_interval_s
         checkpoint_s = self.config.checkpoint_interval_s
@@ -321,7 +321,7 @@ class Node:
                 if is_due:
                     await self.logs.upkeep(self._ports.clock.now_ms())
             except StorageError as error:
-                log.error("upkeep is put off: %s", error)  # noqa: TRY400
+                log.error("upkeep failed and will be retried: %s", error)  # noqa: TRY400
 
 
 def _transaction_limits(config: BrokerConfig) -> TransactionLimits:
@@ -346,9 +346,9 @@ def _group_limits(config: BrokerConfig) -> GroupLimits:
 
 @asynccontextmanager
 async def open_node(config: BrokerConfig) -> AsyncIterator[Node]:
-    """A node on the real world: started on entering, cleanly stopped on leaving.
+    """Run a node on the real disk and clock: start on entering, stop cleanly on leaving.
 
-    However it ends, the disk, the metadata store and the lock of the directory are released. Raises
+    Always releases the disk, the metadata store and the lock of the directory. Raises
     CorruptionError, and StorageError: a DirectoryInUseError names the broker that has it.
     """
     async with AsyncExitStack() as undo:

@@ -1,7 +1,7 @@
-"""The doors to the world that an event loop does not have: disk, metadata, wall clock, randomness.
+"""Interfaces to what an event loop does not provide: disk, metadata, wall clock, randomness.
 
-Interfaces only. Each has one contract suite under ``tests/contracts`` that every adapter passes.
-Deadlines and sockets are not here: they come from the running loop, which a simulated one replaces.
+Each has one contract suite under ``tests/contracts`` that every adapter passes. Deadlines and
+sockets are not here: they come from the running loop, which the simulator replaces.
 """
 
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ class DiskFile(Protocol):
         ...
 
     async def append(self, buffers: Sequence[Buffer]) -> None:
-        """Write the buffers at the end, all or an exception.
+        """Write all buffers at the end of the file.
 
-        Raises StorageError on a full disk or a failed write; what part of the buffers is in the
-        file afterwards is unknown, and the file must not be appended to again.
+        Raises StorageError on a full disk or a failed write. Any part of the buffers may then be in
+        the file, and the file must not be appended to again.
         """
         ...
 
@@ -34,7 +34,7 @@ class DiskFile(Protocol):
         """Return when everything written is on stable storage.
 
         Raises StorageError when the sync failed: the file's unsynced pages are then lost or
-        marked clean, so a later sync proves nothing (rule D2) and the file must be given up.
+        marked clean, so a later sync proves nothing (rule D2) and the file must not be used again.
         """
         ...
 
@@ -47,19 +47,19 @@ class Disk(Protocol):
     """A tree of files. Paths are relative to the data directory, with ``/`` between parts."""
 
     async def open(self, path: str, *, create: bool = False) -> DiskFile:
-        """Open for reading and appending; ``create`` makes an empty file where none is.
+        """Open for reading and appending; ``create`` makes an empty file if there is none.
 
-        A new name is durable once its directory is synced. Raises FileNotFoundError where there is
-        no such file and ``create`` is false, or no directory to make it in.
+        A new name is durable once its directory is synced. Raises FileNotFoundError if the file
+        does not exist and ``create`` is false, or if its directory does not exist.
         """
         ...
 
     async def list(self, path: str) -> list[str]:
-        """Names in a directory, sorted; empty where there is no such directory."""
+        """Return the names in a directory, sorted; empty if there is no such directory."""
         ...
 
     async def make_directory(self, path: str) -> None:
-        """Make a directory and its parents; an existing one is left as it is.
+        """Make a directory and its parents; an existing one is not changed.
 
         Each is durable, with all in it, once the directory that holds its name is synced.
         """
@@ -73,7 +73,7 @@ class Disk(Protocol):
         ...
 
     async def remove(self, path: str) -> None:
-        """Remove a file, or a directory with all in it; nothing happens where there is none."""
+        """Remove a file, or a directory with all in it; do nothing if there is none."""
         ...
 
     async def sync_directory(self, path: str) -> None:
@@ -82,22 +82,22 @@ class Disk(Protocol):
 
 
 class MetadataStore(Protocol):
-    """Small, durable, versioned cells: topics, configs, counters. Every write is synced."""
+    """Small, durable, versioned values: topics, configs, counters. Every write is synced."""
 
     async def get(self, key: str) -> tuple[bytes, int] | None:
-        """Value and version of a key, or None."""
+        """Return value and version of a key, or None."""
         ...
 
     async def list(self, prefix: str) -> list[tuple[str, bytes, int]]:
-        """Key, value and version of each key with this prefix, in key order."""
+        """Return key, value and version of each key with this prefix, in key order."""
         ...
 
     async def put(self, key: str, value: bytes, *, expected_version: int) -> int | None:
-        """Compare and set; 0 expects absence. Returns the new version, or None when it lost."""
+        """Compare and set; 0 expects absence. Returns the new version, or None on a conflict."""
         ...
 
     async def delete(self, key: str, *, expected_version: int) -> bool:
-        """Remove a key at this version; False when the version is another one."""
+        """Remove a key at this version; False if its version is different."""
         ...
 
     async def close(self) -> None:
@@ -109,7 +109,7 @@ class WallClock(Protocol):
     """The time of day, for record timestamps only; deadlines use the loop's clock."""
 
     def now_ms(self) -> TimestampMs:
-        """Milliseconds since 1970-01-01 UTC."""
+        """Return milliseconds since 1970-01-01 UTC."""
         ...
 
 

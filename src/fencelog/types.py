@@ -1,4 +1,4 @@
-"""Kinds of numbers and names that cross rooms.
+"""Types of numbers and names that several packages use.
 
 A ``NewType`` costs nothing at run time and keeps an offset from being passed for an epoch.
 """
@@ -17,7 +17,7 @@ CoordinatorEpoch = NewType("CoordinatorEpoch", int)
 """Number of a coordinatorship of a shard; grows at every load (rule E17)."""
 
 ProducerId = NewType("ProducerId", int)
-"""Server-assigned identity of a producer, unique for ever; -1 where there is none."""
+"""Server-assigned identity of a producer, never reused; -1 where there is none."""
 
 ProducerEpoch = NewType("ProducerEpoch", int)
 """Incarnation of a producer id (int16); a lower one is fenced (rule E2)."""
@@ -26,7 +26,7 @@ Sequence = NewType("Sequence", int)
 """Number of a record of one producer on one partition (int32, wraps to 0)."""
 
 Instant = NewType("Instant", float)
-"""Seconds on the running loop's monotonic clock; only differences mean anything."""
+"""Seconds on the running loop's monotonic clock; only differences have a meaning."""
 
 TimestampMs = NewType("TimestampMs", int)
 """Wall-clock milliseconds since 1970-01-01 UTC, as records carry them."""
@@ -47,5 +47,5 @@ class TopicPartition(NamedTuple):
     partition: int
 
     def __str__(self) -> str:
-        """Kafka's spelling, as directories and log lines have it: ``topic-0``."""
+        """Return Kafka's form, as in directory names and log lines: ``topic-0``."""
         return f"{self.topic}-{self.partition}"

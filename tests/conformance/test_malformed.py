@@ -151,7 +151,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         yield process
         assert process.running
         # An exception that nobody expected is logged with its traceback.
-        assert "our mistake" not in process.stderr
+        assert "internal error" not in process.stderr
         assert "Traceback" not in process.stderr
 
 

@@ -242,7 +242,7 @@ def _wrong_end(left: Left, fault: Fault, started: Started) -> str | None:
     if started.end != allowed:
         return f"ends at {started.end}, which is not {allowed}"
     is_torn = fault.kind == FLIP or fault.at not in _ends(left, fault.path)
-    return "cut in silence" if is_torn and started.store.cut is None else None
+    return "cut in silence" if is_torn and started.store.truncated is None else None
 
 
 def may_end_at(left: Left, fault: Fault) -> int | None:

@@ -38,7 +38,7 @@ Latencies = dict[str, list[tuple[float, float]]]
 PATIENCE_S = 0.02
 """How long an attacker waits for an answer: many requests rightly wait for something."""
 HEAVY_SHARE, SLOW_SHARE = 0.05, 0.02
-WRONG = re.compile(r"our mistake|Traceback|ERROR")
+WRONG = re.compile(r"internal error|Traceback|ERROR")
 MALICE = (
     struct.pack(">i", 100 << 20) + bytes(100),
     struct.pack(">i", 99 << 20) + b"\x00\x00\x00\x09" + bytes(1000),

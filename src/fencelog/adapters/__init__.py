@@ -1,1 +1,1 @@
-"""Adapters: what stands behind the ports on a real machine."""
+"""Adapters: the ports on a real machine."""

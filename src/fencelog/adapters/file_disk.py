@@ -1,7 +1,7 @@
 """The Disk port over a real directory, and the lock that keeps a second broker out of it.
 
-Reads and writes run inline: they meet the page cache and take microseconds. Syncs and the removal
-of trees take milliseconds and run in a small pool.
+Reads and writes run inline: they use the page cache and take microseconds. Syncs and the removal of
+directories take milliseconds and run in a small thread pool.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from fencelog.types import Buffer
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
-# Threads that wait in a sync share the file system's commits: on ext4 16 got through tens of times
-# as many syncs of small appends as one did. They are started when they are needed.
+# Concurrent syncs share the file system's commits: on ext4, 16 threads did tens of times as many
+# syncs of small appends as one. They are started when they are needed.
 _SYNC_THREADS = 16
 _BUFFERS_PER_WRITE_MAX = 1024  # IOV_MAX of Linux
 _LOCK_FILE = ".lock"  # Kafka's name for it
@@ -49,7 +49,7 @@ class FileDiskFile:
         return self._size
 
     async def append(self, buffers: Sequence[Buffer]) -> None:
-        """Write all buffers at the end; on StorageError the file takes no more."""
+        """Write all buffers at the end; after a StorageError the file accepts no more writes."""
         self._check_usable()
         views = [memoryview(buffer) for buffer in buffers if len(buffer)]
         try:
@@ -77,7 +77,7 @@ class FileDiskFile:
             raise _storage_error("read", self._path, error) from error
 
     async def sync(self) -> None:
-        """Return when everything written is on stable storage; never retried once it failed."""
+        """Return when everything written is on stable storage; never retried after a failure."""
         self._check_usable()
         sync = self._disk.submit(os.fdatasync, self._descriptor)
         self._syncs.add(sync)
@@ -86,7 +86,7 @@ class FileDiskFile:
             await asyncio.shield(sync)
         except OSError as error:
             raise _storage_error("sync", self._path, error) from error
-        # A sync that ran beside this one may have taken the error report for our pages.
+        # A concurrent sync may have got the error report for these pages.
         self._check_not_failed()
 
     def _sync_ended(self, sync: "asyncio.Future[None]") -> None:
@@ -95,11 +95,11 @@ class FileDiskFile:
             self._failure = f"an earlier sync failed: {getattr(error, 'strerror', error)}"
 
     async def close(self) -> None:
-        """Close without syncing, after the syncs under way; a second close does nothing."""
+        """Close without syncing, after the syncs in progress; a second close does nothing."""
         if self._closed:
             return
         self._closed = True
-        # A descriptor closed under a running sync could by then be another file.
+        # A descriptor that is closed during a sync could be reused for another file.
         if self._syncs:
             await asyncio.wait(set(self._syncs))
         os.close(self._descriptor)
@@ -110,7 +110,7 @@ class FileDiskFile:
 
     def _check_not_failed(self) -> None:
         if self._failure is not None:
-            raise StorageError(f"{self._path} is given up: {self._failure}")
+            raise StorageError(f"{self._path} accepts no more writes: {self._failure}")
 
     def _fail(self, what: str, error: OSError) -> StorageError:
         self._failure = f"{what} failed: {error.strerror}"
@@ -121,7 +121,7 @@ class FileDisk:
     """A directory of the file system as a Disk."""
 
     def __init__(self, root: str | Path) -> None:
-        """Make the directory where it is missing, and make its name durable."""
+        """Create the directory if it is missing, and make its name durable."""
         self._root = Path(os.path.abspath(root))
         self._pool = ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="fencelog-disk")
         try:
@@ -133,7 +133,7 @@ class FileDisk:
             raise _storage_error("make directory", self._root, error) from error
 
     async def open(self, path: str, *, create: bool = False) -> FileDiskFile:
-        """Open for reading and appending; ``create`` makes an empty file where none is."""
+        """Open for reading and appending; ``create`` makes an empty file if there is none."""
         where = self._where(path)
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         try:
@@ -144,7 +144,7 @@ class FileDisk:
             raise _storage_error("open", where, error) from error
 
     async def list(self, path: str) -> list[str]:
-        """Names in a directory, sorted; empty where there is no such directory."""
+        """Return the names in a directory, sorted; empty if there is no such directory."""
         where = self._where(path)
         try:
             return sorted(os.listdir(where))
@@ -154,7 +154,7 @@ class FileDisk:
             raise _storage_error("list", where, error) from error
 
     async def make_directory(self, path: str) -> None:
-        """Make a directory and its parents; an existing one is left as it is."""
+        """Make a directory and its parents; an existing one is not changed."""
         where = self._where(path)
         try:
             where.mkdir(parents=True, exist_ok=True)
@@ -172,7 +172,7 @@ class FileDisk:
             raise _storage_error("rename", source, error) from error
 
     async def remove(self, path: str) -> None:
-        """Remove a file, or a directory with all in it; nothing happens where there is none."""
+        """Remove a file, or a directory with all in it; do nothing if there is none."""
         where = self._where(path)
         assert where != self._root, path
         try:
@@ -215,7 +215,7 @@ class DirectoryLock:
 
     @classmethod
     def acquire(cls, root: str | Path) -> Self:
-        """Lock the directory, or raise DirectoryInUseError naming the holder's pid."""
+        """Lock the directory, or raise DirectoryInUseError with the pid of its holder."""
         directory = Path(root)
         path = directory / _LOCK_FILE
         try:
@@ -240,7 +240,7 @@ class DirectoryLock:
         return cls(descriptor)
 
     def release(self) -> None:
-        """Give the directory up; a second release does nothing."""
+        """Unlock the directory; a second release does nothing."""
         if self._descriptor >= 0:
             # The file stays: removing it would let two brokers lock two files of one name.
             os.close(self._descriptor)
@@ -248,7 +248,7 @@ class DirectoryLock:
 
 
 def _after(views: list[memoryview], written: int) -> list[memoryview]:
-    """What of the views is left when the first ``written`` bytes are gone."""
+    """Return the views without their first ``written`` bytes."""
     for index, view in enumerate(views):
         if written < view.nbytes:
             return [view[written:], *views[index + 1 :]]

@@ -1,7 +1,7 @@
 """The MetadataStore port over SQLite in the data directory.
 
-One connection in one thread of its own, so that the loop never waits for a sync. WAL with full
-sync: a write that was answered survives power loss.
+One connection in a thread of its own, so that the loop never waits for a sync. WAL with full sync:
+a completed write survives power loss.
 """
 
 import asyncio
@@ -16,8 +16,8 @@ from fencelog.errors import CorruptionError, StorageError
 
 _R = TypeVar("_R")
 
-# Versions come from one counter for all cells, so that a writer that remembers a deleted cell never
-# overwrites the cell that was made under the same key later.
+# Versions come from one counter for all cells, so that a stale version of a deleted cell never
+# matches a later cell of the same key.
 _SCHEMA = """
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS cells (
@@ -37,16 +37,16 @@ class SqliteMetadata:
     def __init__(
         self, path: Path, thread: ThreadPoolExecutor, connection: sqlite3.Connection
     ) -> None:
-        """Take over an open connection and the thread that it lives in; see ``open``."""
+        """Take over an open connection and its thread; see ``open``."""
         self._path = path
         self._thread = thread
         self._connection: sqlite3.Connection | None = connection
 
     @classmethod
     async def open(cls, path: str | Path, *, sync: bool = True) -> Self:
-        """Open or make the file. Raises StorageError or CorruptionError.
+        """Open or create the file. Raises StorageError or CorruptionError.
 
-        Without ``sync`` what was answered survives the process and no power loss.
+        Without ``sync`` completed writes survive the process, but no power loss.
         """
         where = Path(path)
         thread = ThreadPoolExecutor(1, thread_name_prefix="fencelog-metadata")
@@ -61,7 +61,7 @@ class SqliteMetadata:
         return cls(where, thread, connection)
 
     async def get(self, key: str) -> tuple[bytes, int] | None:
-        """Value and version of a key, or None."""
+        """Return value and version of a key, or None."""
 
         def work(connection: sqlite3.Connection) -> tuple[bytes, int] | None:
             row = connection.execute(
@@ -72,7 +72,7 @@ class SqliteMetadata:
         return await self._run(work)
 
     async def list(self, prefix: str) -> list[tuple[str, bytes, int]]:
-        """Key, value and version of each key with this prefix, in key order."""
+        """Return key, value and version of each key with this prefix, in key order."""
 
         def work(connection: sqlite3.Connection) -> list[tuple[str, bytes, int]]:
             rows = connection.execute(
@@ -85,7 +85,7 @@ class SqliteMetadata:
         return await self._run(work)
 
     async def put(self, key: str, value: bytes, *, expected_version: int) -> int | None:
-        """Compare and set; 0 expects absence. Returns the new version, or None when it lost."""
+        """Compare and set; 0 expects absence. Returns the new version, or None on a conflict."""
 
         def work(connection: sqlite3.Connection) -> int | None:
             connection.execute("BEGIN IMMEDIATE")
@@ -100,7 +100,7 @@ class SqliteMetadata:
         return await self._run(work)
 
     async def delete(self, key: str, *, expected_version: int) -> bool:
-        """Remove a key at this version; False when the version is another one."""
+        """Remove a key at this version; False if its version is different."""
 
         def work(connection: sqlite3.Connection) -> bool:
             deleted = connection.execute(
@@ -111,7 +111,7 @@ class SqliteMetadata:
         return await self._run(work)
 
     async def close(self) -> None:
-        """Close the file after the work under way; a second close does nothing."""
+        """Close the file after the work in progress; a second close does nothing."""
         connection, self._connection = self._connection, None
         if connection is None:
             return

@@ -10,7 +10,7 @@ class SystemClock:
     """The time of day of the machine."""
 
     def now_ms(self) -> TimestampMs:
-        """Milliseconds since 1970-01-01 UTC."""
+        """Return milliseconds since 1970-01-01 UTC."""
         return TimestampMs(time.time_ns() // 1_000_000)
 
 

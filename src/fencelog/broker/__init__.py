@@ -1,1 +1,1 @@
-"""The broker's shell: sockets, waits and tasks around the pure rooms."""
+"""The broker: sockets, waits and tasks around the pure packages."""

@@ -1,4 +1,4 @@
-"""What a handler reaches: the broker's parts, composed by the node."""
+"""The broker's parts as handlers use them, composed by the node."""
 
 from dataclasses import dataclass, field
 
@@ -42,6 +42,6 @@ class Broker:
     stale_connections: StaleConnections = field(default_factory=StaleConnections)
     observer: Observer | None = None
     cluster_id: str = ""
-    """The data directory's; known once the node has started."""
+    """The data directory's; set when the node starts."""
     address: tuple[str, int] = ("127.0.0.1", 0)
-    """Where the broker listens; the port is the real one once it does."""
+    """The address the broker listens on; after the start, with the real port."""

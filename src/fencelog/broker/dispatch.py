@@ -1,4 +1,4 @@
-"""From a frame to its handler: header, version check, decoding, and the answer's encoding."""
+"""Passes a frame to its handler: reads the header, checks the version, decodes and encodes."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -14,14 +14,14 @@ from fencelog.wire.primitives import REQUEST_ITEMS_MAX
 
 Q = TypeVar("Q", bound=Message)
 PLAIN_FRAME_BYTES_MAX = 1024 * 1024
-"""For messages without records: tens of thousands of partitions by name."""
+"""For requests without records; enough for tens of thousands of partition names."""
 LONG_BODY_BYTES = 16 * 1024
-"""Above this a request takes a turn of its own to be read, and one to be answered."""
+"""Above this, decoding, handling and encoding each get a time slice of their own."""
 RawHandler = Callable[[Broker, Request], Answer]
 
 
 def respond(request: Request, *body: Buffer) -> list[Buffer]:
-    """The reply of these body buffers, behind the request's response header."""
+    """Return the reply: the request's response header, then these body buffers."""
     header = request.header
     flexible = response_is_flexible(header.api_key, header.api_version)
     return [response_header(header.correlation_id, flexible), *body]
@@ -31,7 +31,7 @@ def message_handler(
     kind: type[Q],
     handle: Callable[[Broker, Q, Request], Awaitable[Message]],
 ) -> RawHandler:
-    """Wrap a handler of decoded messages; while it waits, the connection's next request does."""
+    """Wrap a handler of decoded messages; while it waits, so does the connection's next request."""
 
     async def run(broker: Broker, request: Request, decoded: Q) -> Reply:
         response = await handle(broker, decoded, request)
@@ -60,7 +60,7 @@ class Dispatcher:
     """Finds the handler of a request."""
 
     def __init__(self, broker: Broker, handlers: dict[ApiKey, RawHandler]) -> None:
-        """Take one handler for each request that is spoken, no more and no fewer."""
+        """Take exactly one handler for each API key."""
         assert handlers.keys() == set(ApiKey), handlers.keys() ^ set(ApiKey)
         self._broker = broker
         self._handlers: dict[int, tuple[RawHandler, int, int]] = {
@@ -68,7 +68,7 @@ class Dispatcher:
         }
 
     def __call__(self, frame: bytearray, connection: Connection) -> Answer:
-        """Answer one frame. Raises WireError where Kafka, too, ends the connection."""
+        """Answer one frame. Raises WireError where Kafka, too, closes the connection."""
         header, body = read_request_header(memoryview(frame))
         entry = self._handlers.get(header.api_key)
         if entry is None:
@@ -76,11 +76,14 @@ class Dispatcher:
         handler, minimum, maximum = entry
         if not minimum <= header.api_version <= maximum and header.api_key != ApiKey.API_VERSIONS:
             raise WireError(
-                f"{ApiKey(header.api_key).name} version {header.api_version} is not spoken here, "
-                f"only {minimum} to {maximum}"
+                f"{ApiKey(header.api_key).name} version {header.api_version} is not supported: "
+                f"use {minimum} to {maximum}"
             )
         if len(frame) > PLAIN_FRAME_BYTES_MAX and header.api_key != ApiKey.PRODUCE:
-            # Only records are big; any other message of this size would become many objects.
-            raise WireError(f"{ApiKey(header.api_key).name} of {len(frame)} bytes")
+            # Only records are large; any other request of this size would decode to many objects.
+            raise WireError(
+                f"{ApiKey(header.api_key).name} request of {len(frame)} bytes; "
+                f"the limit is {PLAIN_FRAME_BYTES_MAX}"
+            )
         connection.client_id = header.client_id
         return handler(self._broker, Request(header, body, connection))

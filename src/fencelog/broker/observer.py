@@ -1,8 +1,8 @@
-"""What happens inside a broker, told as it happens to one listener: metrics, a console, a monitor.
+"""Events of a broker, reported to one listener: metrics, a console, a monitor.
 
-A part that reports events holds ``Observer | None`` and asks ``is not None`` before it reports, so
-that a broker to which nobody listens pays one comparison. An observer changes nothing and awaits
-nothing: it is called between a change and whatever follows from it, with no await in between.
+A part that reports events holds ``Observer | None`` and checks ``is not None`` first, so a broker
+without a listener pays one comparison. An observer changes nothing and awaits nothing: it is called
+between a change and its consequences, with no await in between.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from fencelog.types import CoordinatorEpoch, Offset, ProducerId, TopicPartition
 
 
 class Observer:
-    """Does nothing with every event; a listener overrides what it wants to hear."""
+    """Ignores every event; a listener overrides the methods it needs."""
 
     # Partitions
 
@@ -25,19 +25,19 @@ class Observer:
     def rejected(
         self, partition: TopicPartition, producer_id: ProducerId, error: ErrorCode
     ) -> None:
-        """A batch or a marker was refused, by a fence (an epoch, a sequence) or by a limit."""
+        """A fence (an epoch, a sequence) or a limit refused a batch or a marker."""
 
     def markers_appended(self, partition: TopicPartition, markers: Sequence[MarkerToWrite]) -> None:
-        """Transactions have ended on this partition; ``appended`` was told before."""
+        """Transactions have ended on this partition; ``appended`` was called before."""
 
     def flushed(self, partition: TopicPartition, end_offset: Offset) -> None:
         """All below ``end_offset`` is durable in the mode in force (D1)."""
 
     def high_watermark_moved(self, partition: TopicPartition, high_watermark: Offset) -> None:
-        """Records below ``high_watermark`` are committed; whoever waits is woken after this."""
+        """Records below ``high_watermark`` are committed; waiting requests are woken after this."""
 
     def failed(self, partition: TopicPartition, error: Exception) -> None:
-        """The partition takes no more writes (D2)."""
+        """The partition accepts no more writes (D2)."""
 
     # Coordinators: a shard is named by the partition that holds its records
 
@@ -45,7 +45,7 @@ class Observer:
         """A coordinator was replayed and is in service under this epoch."""
 
     def shard_unloaded(self, shard: TopicPartition) -> None:
-        """A coordinator was thrown away; its next request loads it again."""
+        """A coordinator was unloaded; its next request loads it again."""
 
     def decided(
         self, shard: TopicPartition, base_offset: Offset, records: Sequence[LogRecord]
@@ -53,10 +53,10 @@ class Observer:
         """A decision was appended at ``base_offset`` and replayed; it is not committed yet."""
 
     def answered(self, shard: TopicPartition, end_offset: Offset, response: object) -> None:
-        """A response that reveals the shard's state below ``end_offset`` is about to leave."""
+        """A response that reveals the shard's state below ``end_offset`` is about to be sent."""
 
     def producer_id_assigned(self, producer_id: ProducerId) -> None:
-        """A producer id was handed out (E1)."""
+        """A producer id was assigned (E1)."""
 
     def offsets_committed(self, group: str, offsets: Mapping[TopicPartition, Offset]) -> None:
         """A request to store these offsets of a group was accepted; they are not committed yet."""
@@ -64,4 +64,4 @@ class Observer:
     def offsets_fetched(
         self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> None:
-        """A request for a group's offsets found these; they are told once all is committed."""
+        """A request for a group's offsets found these; they are sent once all is committed."""

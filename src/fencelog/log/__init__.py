@@ -1,5 +1,5 @@
-"""The log of one partition, as rules: what may be appended, what may be read, what it adds up to.
+"""The rules of one partition's log: what may be appended, what may be read, what state follows.
 
-Pure: no files, no clock, no waiting. ``partition_log`` is the door; ``rebuild`` makes the same
+Pure: no files, no clock, no waiting. ``partition_log`` is the interface; ``rebuild`` makes the same
 state from stored batches.
 """

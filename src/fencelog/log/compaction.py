@@ -1,24 +1,23 @@
-"""Compaction: which records of a log survive, and which part of the log a round may touch.
+"""Compaction: which records of a log are kept, and which part of the log a round may change.
 
-Under each key the newest record survives; everything else is there to let the log go on meaning
-what it meant (D4):
+The newest record of each key is kept. The other rules keep the log's meaning (D4):
 
-- Nothing at or above the last stable offset is touched, nor anything in the active segment, that
-  may not be on stable storage, or that is younger than ``min.compaction.lag.ms``.
+- A round changes nothing at or above the last stable offset, nothing in the active segment, nothing
+  that may not be on stable storage, and nothing younger than ``min.compaction.lag.ms``.
 - A tombstone is kept until its batch's delete horizon has passed: ``delete.retention.ms`` after the
-  first round that saw it, so that a reader that began before learns of the deletion (KIP-534).
-- Records of aborted transactions go. A marker stays for as long as a batch of its transaction is in
-  the log, and then until a horizon of its own.
-- The last batch of each live producer stays, emptied if need be: its sequence would be forgotten
-  with it. A producer of which only a marker tells keeps that, since it carries the epoch.
-- A batch of a producer that is forgotten loses its sequence: its later ones may be gone, and a load
-  that took it for the last one would find the producer's next batch out of order (E5).
-- The last batch of each file stays, emptied if need be: what follows begins where it ends, so a
-  recovery can tell what was compacted from what was lost.
+  first round that saw it, so that a reader that began before sees the deletion (KIP-534).
+- Records of aborted transactions are removed. A marker stays for as long as a batch of its
+  transaction is in the log, and then until a delete horizon of its own.
+- The last batch of each live producer stays, emptied if necessary, because it carries the
+  producer's last sequence. If only a marker is left of a producer, the marker stays, because it
+  carries the epoch.
+- A batch of an expired producer loses its sequence: later batches of it may be removed, and a load
+  that took this one for the last would refuse the producer's next batch as out of order (E5).
+- The last batch of each file stays, emptied if necessary: the next file begins where it ends, so
+  recovery can tell compacted offsets from lost ones.
 
-A round (``compaction_round``) has two passes. ``KeyMapper`` reads the dirty part and notes the
-newest offset under each key; ``Compactor`` then reads everything up to there and says what becomes
-of each batch.
+A round (``compaction_round``) has two passes. ``KeyMapper`` reads the dirty part and maps each key
+to its newest offset; ``Compactor`` then reads everything up to there and decides on each batch.
 """
 
 from collections.abc import Mapping
@@ -41,20 +40,20 @@ from fencelog.wire.filtering import (
 )
 
 KEYS_MAX = 500_000
-"""Keys in one round, about 100 MB; what lies behind them is the next round's."""
+"""Keys in one round, about 100 MB; the batches after them are left for the next round."""
 _DIGEST_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class LastOfProducer:
-    """What has to stay of a live producer: its last batch, or its markers where it has none."""
+    """What must be kept of a live producer: its last batch, or its markers if it has none."""
 
     epoch: ProducerEpoch
     last_offset: Offset | None
 
 
 def live_producers(state: LogState) -> dict[ProducerId, LastOfProducer]:
-    """Return what has to stay of each producer that is known."""
+    """Return what must be kept of each known producer."""
     return {
         producer_id: LastOfProducer(
             producer.epoch, producer.batches[-1].last_offset if producer.batches else None
@@ -76,10 +75,10 @@ def _is_aborted(transactions: Transactions, header: BatchHeader) -> bool:
 
 
 class KeyMapper:
-    """First pass: the newest offset under each key of the dirty part."""
+    """First pass: the newest offset of each key in the dirty part."""
 
     def __init__(self, transactions: Transactions, start: Offset, keys_max: int = KEYS_MAX) -> None:
-        """Batches come in order; what lies below ``start`` was mapped by an earlier round."""
+        """Batches come in order; those below ``start`` were mapped by an earlier round."""
         self._transactions = transactions
         self._keys_max = keys_max
         self.newest: dict[bytes, Offset] = {}
@@ -88,18 +87,18 @@ class KeyMapper:
 
     @property
     def is_full(self) -> bool:
-        """Take no further batch in this round."""
+        """Whether this round takes no further batch."""
         return len(self.newest) >= self._keys_max
 
     def visit(self, header: BatchHeader, batch: memoryview) -> None:
-        """Take over one batch."""
+        """Map the keys of one batch."""
         if header.next_offset <= self.end or self.is_full:
             return
         if not header.is_control and not _is_aborted(self._transactions, header):
             try:
                 _, records = scan(header, batch)
             except WireError:
-                records = []  # nobody can read it: it supersedes nothing, and stays
+                records = []  # an unreadable batch supersedes nothing, and stays
             for record in records:
                 if record.key is not None:
                     self.newest[_digest(record.key)] = Offset(
@@ -109,7 +108,7 @@ class KeyMapper:
 
 
 class Compactor:
-    """Second pass: what becomes of each batch, from the log's start to where the first one came."""
+    """Second pass: what to write for each batch, from the log start to the first pass's end."""
 
     def __init__(
         self,
@@ -118,7 +117,7 @@ class Compactor:
         live: Mapping[ProducerId, LastOfProducer],
         now_ms: int,
     ) -> None:
-        """Every batch from the log's start on has to come by, in order."""
+        """Every batch from the log start on must be visited, in order."""
         self._transactions = state.transactions
         self._newest = mapped.newest
         self._end = mapped.end
@@ -127,10 +126,10 @@ class Compactor:
         self._horizon = TimestampMs(now_ms + state.config.delete_retention_ms)
         self._open: set[ProducerId] = set()
         self.forgotten: set[Offset] = set()
-        """Markers of aborted transactions of which nothing else was left."""
+        """Abort markers whose transactions have no other batch left."""
 
     def visit(self, header: BatchHeader, batch: memoryview, *, is_last: bool) -> Buffer | None:
-        """Return what to write in a batch's place; ``is_last`` in its file: it stays somehow."""
+        """Return what to write for a batch; None: nothing. The last one of a file always stays."""
         if header.base_offset >= self._end:
             return batch
         if header.is_control:
@@ -175,7 +174,7 @@ class Compactor:
     def _control(self, header: BatchHeader, batch: memoryview, *, is_last: bool) -> Buffer | None:
         marker = _marker(batch)
         if marker is None:
-            return batch  # of a kind that is not ours to judge
+            return batch  # not a transaction marker: left as it is
         producer_id = header.producer_id
         if producer_id in self._open:
             self._open.discard(producer_id)

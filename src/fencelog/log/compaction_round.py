@@ -1,11 +1,11 @@
-"""One round of compaction on one log: whether it is due, what it reads, and what it leaves behind.
+"""One round of compaction on one log: whether it is due, what it reads, and what it writes.
 
-The shell reads segments batch by batch and writes what comes out; everything else is here:
+The storage package reads segments batch by batch and writes the result; the rules are here:
 
 1. ``need_of`` says whether a round is due and how far it may go.
 2. ``Round.dirty`` are the segments to give to ``Round.map``, in order, while it asks for more.
-3. Each of ``Round.groups`` becomes one file: its batches go through a ``GroupCleaner``, which hands
-   out what to write, and at the end a ``Cleaned`` to take over.
+3. Each of ``Round.groups`` becomes one file: its batches go through a ``GroupCleaner``, which
+   returns what to write, and at the end a ``Cleaned`` segment that replaces the group.
 """
 
 from collections.abc import Iterator
@@ -30,19 +30,19 @@ class CompactionNeed:
     dirty_bytes: int
     clean_bytes: int
     end: Offset
-    """First offset that may not be touched."""
+    """First offset that may not be changed."""
     is_due: bool
 
     @property
     def dirty_ratio(self) -> float:
-        """Share of what was never compacted in all that may be."""
+        """Share of bytes never compacted in all bytes that may be compacted."""
         return self.dirty_bytes / max(self.dirty_bytes + self.clean_bytes, 1)
 
 
 def need_of(
     state: LogState, first_dirty: Offset, limit: Offset, written_base: Offset, now_ms: int
 ) -> CompactionNeed:
-    """Say what there is to compact below ``limit``, in segments below ``written_base``."""
+    """Return what there is to compact below ``limit``, in segments below ``written_base``."""
     config = state.config
     dirty = clean = 0
     end = state.segments[0].base_offset
@@ -93,13 +93,13 @@ def grouped(state: LogState, end: Offset) -> list[list[Segment]]:
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """A segment that takes the place of some others."""
+    """A cleaned segment and what it replaces."""
 
     segment: Segment
     replaced: tuple[Offset, ...]
-    """Base offsets of those that it stands for; the first is its own."""
+    """Base offsets of the segments that it replaces; the first is its own."""
     forgotten: frozenset[Offset]
-    """Abort markers in it of whose transactions nothing else is left."""
+    """Abort markers in it whose transactions have no other batch left."""
     side_files: SideFiles
 
 
@@ -114,7 +114,7 @@ class Round:
         now_ms: int,
         keys_max: int = KEYS_MAX,
     ) -> None:
-        """All below ``end`` may be touched (``need_of``)."""
+        """Everything below ``end`` may be changed (``need_of``)."""
         self._state = state
         self._limit = end
         self._live = live_producers(state)
@@ -123,7 +123,7 @@ class Round:
 
     @property
     def end(self) -> Offset:
-        """Everything below is mapped, and clean once every group was taken over."""
+        """Everything below is mapped, and clean once every group was replaced."""
         return self.map.end
 
     def dirty(self) -> list[Offset]:
@@ -142,10 +142,10 @@ class Round:
 
 
 class GroupCleaner:
-    """Some neighbouring segments on their way to become one."""
+    """Cleans adjacent segments into one."""
 
     def __init__(self, state: LogState, group: list[Segment], compactor: Compactor) -> None:
-        """``compactor`` goes from group to group, since transactions do."""
+        """``compactor`` is shared by all groups, because transactions cross their borders."""
         self._state = state
         self._compactor = compactor
         self._end = group[-1].next_offset
@@ -153,10 +153,10 @@ class GroupCleaner:
         self._segment = Segment(group[0].base_offset)
         self._pending: list[Buffer] = []
         self.is_changed = len(group) > 1
-        """Whether what comes out is anything else than what went in."""
+        """Whether the output differs from the input."""
 
     def visit(self, header: BatchHeader, batch: memoryview) -> None:
-        """Take over the next batch of the group."""
+        """Clean the next batch of the group."""
         is_last = header.next_offset == self._end
         written = self._compactor.visit(header, batch, is_last=is_last)
         if written is None:
@@ -175,12 +175,12 @@ class GroupCleaner:
         self._pending.append(written)
 
     def take(self) -> list[Buffer]:
-        """Hand out what is to be written next."""
+        """Return what is to be written next."""
         pending, self._pending = self._pending, []
         return pending
 
     def finish(self) -> Cleaned:
-        """Return what is to be taken over, once every batch came by and is written."""
+        """Return the cleaned segment, once every batch was visited and is written."""
         segment = self._segment
         assert segment.next_offset == self._end, (segment.next_offset, self._end)
         segment.seal()

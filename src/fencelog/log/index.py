@@ -1,8 +1,8 @@
 """A segment's sparse indexes: offset to position, and timestamp to offset.
 
-As in Kafka an entry is made for about every ``index.interval.bytes`` of log. An offset entry names
-the last offset of a batch and the position where that batch begins, so that a search for an offset
-lands on a batch at or before it.
+As in Kafka, there is an entry for about every ``index.interval.bytes`` of log. An offset entry has
+the last offset of a batch and the position where that batch begins, so a search for an offset finds
+the batch that holds it or one before.
 """
 
 from array import array
@@ -17,7 +17,7 @@ _TIME_ENTRY = Struct(">qi")
 
 
 class OffsetIndex:
-    """Relative offsets and file positions, both growing."""
+    """Relative offsets and file positions, both increasing."""
 
     __slots__ = ("_offsets", "_positions")
 
@@ -31,14 +31,14 @@ class OffsetIndex:
         return len(self._offsets)
 
     def add(self, relative_offset: int, position: int) -> None:
-        """Note that the batch that ends with this offset begins at this position."""
+        """Add an entry: the batch that ends with this offset begins at this position."""
         self._offsets.append(relative_offset)
         self._positions.append(position)
 
     def position(self, relative_offset: int) -> int:
-        """Return a position at or before the batch that holds the offset, near it."""
-        # An entry names its batch's last offset: where that is not above the one searched for,
-        # the batch that holds it is this one or a later one.
+        """Return a position at, or a little before, the batch that holds the offset."""
+        # An entry has its batch's last offset: if that is not above the wanted one, the batch that
+        # holds it is this one or a later one.
         found = bisect_right(self._offsets, relative_offset) - 1
         return self._positions[found] if found >= 0 else 0
 
@@ -55,21 +55,21 @@ class OffsetIndex:
 
     @classmethod
     def decode(cls, data: bytes) -> "OffsetIndex":
-        """Return the index of file bytes; raises CorruptionError where entries do not grow."""
+        """Return the index of file bytes; raises CorruptionError unless its entries increase."""
         if len(data) % OFFSET_ENTRY_BYTES:
-            raise CorruptionError(f"offset index of {len(data)} bytes has a part of an entry")
+            raise CorruptionError(f"offset index of {len(data)} bytes ends with a partial entry")
         entries = array("i", data)
         entries.byteswap()
         index = cls()
         index._offsets = entries[0::2]
         index._positions = entries[1::2]
         if not (_grows(index._offsets) and _grows(index._positions)):
-            raise CorruptionError("offset index whose entries do not grow")
+            raise CorruptionError("the entries of the offset index do not increase")
         return index
 
 
 class TimeIndex:
-    """The largest timestamp so far and the offset that has it, both growing."""
+    """The largest timestamp so far and its offset, both increasing."""
 
     __slots__ = ("_offsets", "_timestamps")
 
@@ -83,7 +83,7 @@ class TimeIndex:
         return len(self._offsets)
 
     def add(self, timestamp: int, relative_offset: int) -> None:
-        """Note the largest timestamp up to here; does nothing where it has not grown."""
+        """Add the largest timestamp so far; does nothing if it has not increased."""
         if timestamp > (self._timestamps[-1] if self._timestamps else -1):
             self._timestamps.append(timestamp)
             self._offsets.append(relative_offset)
@@ -106,15 +106,15 @@ class TimeIndex:
 
     @classmethod
     def decode(cls, data: bytes) -> "TimeIndex":
-        """Return the index of file bytes; raises CorruptionError where entries do not grow."""
+        """Return the index of file bytes; raises CorruptionError unless its entries increase."""
         if len(data) % TIME_ENTRY_BYTES:
-            raise CorruptionError(f"time index of {len(data)} bytes has a part of an entry")
+            raise CorruptionError(f"time index of {len(data)} bytes ends with a partial entry")
         index = cls()
         for timestamp, offset in _TIME_ENTRY.iter_unpack(data):
             index._timestamps.append(timestamp)
             index._offsets.append(offset)
         if not (_grows(index._timestamps) and _grows(index._offsets)):
-            raise CorruptionError("time index whose entries do not grow")
+            raise CorruptionError("the entries of the time index do not increase")
         return index
 
 

@@ -22,9 +22,9 @@ TIME_INDEX = ".timeindex"
 TXN_INDEX = ".txnindex"
 SNAPSHOT = ".snapshot"
 CLEANED = ".cleaned"
-"""Behind a segment's name: it is being written, and means nothing yet."""
+"""After a segment's name: it is being written, and is not used yet."""
 SWAP = ".swap"
-"""Behind a segment's name: it is whole, and stands for every segment that it reaches over."""
+"""After a segment's name: it is complete, and replaces every segment in its range."""
 SEGMENT_SUFFIXES = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
 
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
@@ -43,7 +43,7 @@ ABORTED_BYTES = 34
 _ABORTED = Struct(">hqqqq")
 _CHECKPOINT_VERSION = "0"
 _CHECKSUM = "#crc32c"
-"""Stands where a topic does, in a line of Kafka's form; no topic can have the name."""
+"""Takes the topic's place in a line of Kafka's format; no topic can have this name."""
 
 
 def file_name(base_offset: int, suffix: str) -> str:
@@ -52,13 +52,13 @@ def file_name(base_offset: int, suffix: str) -> str:
 
 
 def parse_file_name(name: str) -> tuple[Offset, str] | None:
-    """Return base offset and suffix; None where the name is none of a log's files."""
+    """Return base offset and suffix; None if the name is not that of a log's file."""
     match = _FILE_NAME.fullmatch(name)
     return None if match is None else (Offset(int(match[1])), match[2])
 
 
 def parse_swap_name(name: str) -> Offset | None:
-    """Return the base offset of a segment that is about to take its place; None for others."""
+    """Return the base offset in the name of a ``.swap`` file; None for other names."""
     parsed = parse_file_name(name.removesuffix(SWAP)) if name.endswith(SWAP) else None
     return parsed[0] if parsed is not None and parsed[1] == LOG else None
 
@@ -69,18 +69,18 @@ def directory_name(partition: TopicPartition) -> str:
 
 
 def parse_directory_name(name: str) -> TopicPartition | None:
-    """Return the partition whose directory has this name; None where it is none."""
+    """Return the partition whose directory has this name; None for other names."""
     match = _DIRECTORY.fullmatch(name)
     return None if match is None else TopicPartition(match[1], int(match[2]))
 
 
 def deleted_directory_name(partition: TopicPartition, topic_id: TopicId) -> str:
-    """Return the name under which a directory waits for its removal."""
+    """Return the name of a directory that is to be removed."""
     return f"{partition}.{topic_id.hex()}-delete"
 
 
 def is_deleted_directory_name(name: str) -> bool:
-    """Tell whether a directory waits for its removal."""
+    """Tell whether a directory is to be removed."""
     return _DELETED_DIRECTORY.fullmatch(name) is not None
 
 
@@ -92,7 +92,9 @@ def encode_aborted(transactions: Iterable[AbortedTransaction]) -> bytes:
 def decode_aborted(data: bytes) -> list[AbortedTransaction]:
     """Return the entries of a ``.txnindex``; raises CorruptionError on anything else."""
     if len(data) % ABORTED_BYTES:
-        raise CorruptionError(f"{len(data)} bytes are no whole entries of {ABORTED_BYTES}")
+        raise CorruptionError(
+            f"transaction index of {len(data)} bytes is not a multiple of {ABORTED_BYTES}"
+        )
     entries: list[AbortedTransaction] = []
     for version, producer_id, first, last, stable in _ABORTED.iter_unpack(data):
         entry = AbortedTransaction(
@@ -115,7 +117,7 @@ def decode_leader_epochs(text: str) -> list[EpochStart]:
     for line in _checkpoint_lines(text):
         epoch, offset = _integers(line, 2)
         if entries and (epoch <= entries[-1].epoch or offset < entries[-1].offset):
-            raise CorruptionError(f"leader epochs go back at {line!r}")
+            raise CorruptionError(f"leader epochs decrease at line {line!r}")
         entries.append(EpochStart(epoch, Offset(offset)))
     return entries
 
@@ -123,8 +125,8 @@ def decode_leader_epochs(text: str) -> list[EpochStart]:
 def encode_offsets(offsets: Mapping[TopicPartition, Offset]) -> str:
     """Return the content of an offset checkpoint (recovery point, log start, ...).
 
-    Its last line is a checksum: a digit that has flipped would move the log's start, say, and what
-    lies below that is deleted.
+    Its last line is a checksum: a changed digit could raise the log start, and everything below it
+    would be deleted.
     """
     lines = [f"{tp.topic} {tp.partition} {offset}" for tp, offset in sorted(offsets.items())]
     return _checkpoint([*lines, f"{_CHECKSUM} 0 {_checksum(lines)}"])
@@ -143,7 +145,7 @@ def decode_offsets(text: str) -> dict[TopicPartition, Offset]:
         if topic != _CHECKSUM:
             offsets[TopicPartition(topic, partition)] = Offset(offset)
         elif offset != _checksum(lines[:number]):
-            raise CorruptionError("checkpoint whose checksum is wrong")
+            raise CorruptionError("the checksum of the checkpoint is wrong")
     return offsets
 
 
@@ -158,11 +160,11 @@ def _checkpoint(lines: list[str]) -> str:
 def _checkpoint_lines(text: str) -> list[str]:
     version, *rest = text.split("\n")
     if version != _CHECKPOINT_VERSION or not rest:
-        raise CorruptionError(f"checkpoint of version {version!r}, only 0 is known")
+        raise CorruptionError(f"checkpoint version {version!r} is not supported, only 0")
     (count,) = _integers(rest[0], 1)
     lines = rest[1 : 1 + count]
     if len(lines) != count or any(rest[1 + count :]) or len(rest) == 1 + count:
-        raise CorruptionError(f"checkpoint that announces {count} lines has others")
+        raise CorruptionError(f"the checkpoint does not have the {count} lines that it announces")
     return lines
 
 
@@ -185,7 +187,7 @@ def parse_topic_id(text: str) -> TopicId:
     except ValueError:
         raw = b""
     if len(raw) != 16:
-        raise CorruptionError(f"{text!r} is no topic id")
+        raise CorruptionError(f"{text!r} is not a topic id")
     return TopicId(raw)
 
 
@@ -208,7 +210,7 @@ def encode_properties(values: Mapping[str, str]) -> str:
 
 
 def decode_properties(text: str) -> dict[str, str]:
-    """Return what a properties file sets; raises CorruptionError on a line without ``=``."""
+    """Return the properties of a file; raises CorruptionError on a line without ``=``."""
     values = {}
     for line in text.splitlines():
         if not line.strip() or line.lstrip().startswith(("#", "!")):

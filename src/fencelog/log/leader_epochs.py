@@ -1,4 +1,4 @@
-"""Where each leadership of the partition began (F7), as Kafka's checkpoint has it."""
+"""The offset at which each leader epoch began (F7), as in Kafka's checkpoint."""
 
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -9,14 +9,14 @@ from fencelog.types import LeaderEpoch, Offset
 
 NO_EPOCH = LeaderEpoch(-1)
 FIRST_EPOCH = LeaderEpoch(0)
-"""Under which a node leads that has no other beside it."""
+"""The epoch of a leader without other replicas."""
 
 _epoch_of = attrgetter("epoch")
 _offset_of = attrgetter("offset")
 
 
 class LeaderEpochs:
-    """Epochs with their start offsets, both growing."""
+    """Epochs with their start offsets, both increasing."""
 
     __slots__ = ("_entries", "latest")
 
@@ -31,15 +31,15 @@ class LeaderEpochs:
         return tuple(self._entries)
 
     def begin(self, epoch: LeaderEpoch, offset: Offset) -> None:
-        """A batch of a newer epoch is stored at this offset."""
+        """Add a newer epoch, whose first batch is at this offset."""
         assert epoch > self.latest, (epoch, self.latest)
         self._entries.append(EpochStart(epoch, offset))
         self.latest = epoch
 
     def end_of(self, epoch: int, log_end: Offset) -> EpochStart:
-        """Return the newest epoch that is not above the one asked for, and where it ends (KIP-320).
+        """Return the newest epoch that is not above ``epoch``, and its end offset (KIP-320).
 
-        Where every epoch here is newer, the one asked for itself, which ended before them. The last
+        If every epoch here is newer, returns ``epoch`` itself, which ended before them. The last
         epoch of the log ends at ``log_end``. ``epoch`` must not be above the leader's own.
         """
         higher = bisect_right(self._entries, epoch, key=_epoch_of)
@@ -48,10 +48,10 @@ class LeaderEpochs:
         return EpochStart(found, end)
 
     def contradicts(self, epoch: int, offset: Offset) -> bool:
-        """Whether these entries, true of a log up to some batch, rule this batch out.
+        """Whether a batch of this epoch cannot be at this offset, by these entries.
 
-        Inside they name the epoch of every offset; from the start of the last one on there may be
-        newer epochs. What lies before the first is not known.
+        The entries may end before the log does: between two of them the epoch of every offset is
+        known; from the last one on it may be newer. Before the first one it is unknown.
         """
         later = bisect_right(self._entries, offset, key=_offset_of)
         if later == 0:

@@ -1,20 +1,20 @@
-"""The log of one partition: the only way in (append) and the only way to look (plans).
+"""The log of one partition: the only interface to append to it and to read from it.
 
 How the broker and the storage use it:
 
-1. ``append(batch, header, now_ms=...)`` -> ``Appended | Duplicate | Rejected`` judges a batch,
-   gives it its offsets in place and puts it in the tail: one step. The answer may leave once
-   ``high_watermark >= end_offset`` (acks=all), for a duplicate too (E4).
+1. ``append(batch, header, now_ms=...)`` -> ``Appended | Duplicate | Rejected`` validates a batch,
+   writes its offsets in place and adds it to the unflushed batches, in one step. The response may
+   be sent once ``high_watermark >= end_offset`` (acks=all), for a duplicate too (E4).
 2. ``begin_verification(pid, epoch, sequence)`` before the first transactional append of a producer:
    its guard goes into ``append``. None: the transaction is open here already.
 3. ``append_markers([...], now_ms=...)`` ends transactions: one append, one move of the LSO (V6).
 4. The flusher: ``take_unflushed()`` -> writes, in order; ``written(end)`` when the files have them,
-   ``flushed(end)`` when they are durable in the mode in force, ``failed()`` when they never will.
-   ``advance_high_watermark(end)`` when all replicas that count have them.
+   ``flushed(end)`` when they are durable in the mode in force, ``failed()`` if they never will be.
+   ``advance_high_watermark(end)`` when all in-sync replicas have them.
 5. Readers: ``read(offset, max_bytes, isolation)`` -> ``ReadPlan | ErrorCode``, then
-   ``aborted_transactions(offset, end)`` for what was really read; ``offset_for_timestamp``.
+   ``aborted_transactions(offset, end)`` for what was read; ``offset_for_timestamp``.
 6. Upkeep: ``expire_producers``, ``roll_if_due``, ``retained_from``, ``advance_start``; at a clean
-   stop ``seal`` (take the tail once more) and ``snapshot``.
+   stop ``seal`` (then take the unflushed writes once more) and ``snapshot``.
 
 A ``PartitionLog`` comes from ``PartitionLog.create`` (empty) or ``rebuild.LogBuilder.finish``.
 """
@@ -68,7 +68,7 @@ _FIRST_OFFSET = Offset(0)
 
 
 class PartitionLog:
-    """Rules and offsets of one partition that is led here."""
+    """Rules and offsets of one partition whose leader is this broker."""
 
     __slots__ = (
         "_failed",
@@ -83,7 +83,7 @@ class PartitionLog:
     )
 
     def __init__(self, state: LogState, leader_epoch: LeaderEpoch) -> None:
-        """Lead on from a state whose every batch is durable; use ``create`` or ``LogBuilder``."""
+        """Start from a state whose every batch is durable; use ``create`` or ``LogBuilder``."""
         self._state = state
         self._unflushed = Unflushed(state)
         self._guards = Guards()
@@ -125,12 +125,12 @@ class PartitionLog:
 
     @property
     def highest_producer_id(self) -> ProducerId:
-        """Highest producer id ever stored here, of forgotten producers too; -1 without one (E7)."""
+        """Highest producer id ever stored here, of expired producers too; -1 without one (E7)."""
         return self._state.highest_producer_id
 
     @property
     def max_timestamp(self) -> TimestampMs:
-        """Largest timestamp of any record, -1 where there is none."""
+        """Largest timestamp of any record, -1 if there is none."""
         return max(segment.max_timestamp for segment in self._state.segments)
 
     # Appending
@@ -144,11 +144,11 @@ class PartitionLog:
         guard: VerificationGuard | None = None,
         internal: bool = False,
     ) -> Appended | Duplicate | Rejected:
-        """Judge one batch, whose form and CRC are checked, and store it at the log's end.
+        """Validate one batch, whose form and CRC are checked, and store it at the log's end.
 
-        ``batch`` must be writable and is kept until the tail is written. ``guard`` is what
-        ``begin_verification`` gave. ``internal``: written by the broker itself, not held to the
-        limits for clients. A refusal writes nothing.
+        ``batch`` must be writable and is kept until it is written. ``guard`` is what
+        ``begin_verification`` returned. ``internal``: written by the broker itself, without the
+        limits for clients. If the batch is rejected, nothing is written.
         """
         state = self._state
         if self._failed:
@@ -183,10 +183,10 @@ class PartitionLog:
         return Appended(base_offset, state.log_end)
 
     def refused(self, header: BatchHeader) -> None:
-        """The batch of this header was refused before it came here (its CRC, say).
+        """The batch of this header was refused before ``append`` (for its CRC, say).
 
-        Where no sequence of its producer is known (it is new, or only a marker tells of it), no
-        later batch of it is stored before this one (E13).
+        If no sequence of its producer is known (it is new, or known from a marker only), no later
+        batch of it is stored before this one (E13).
         """
         producer_id, sequence = header.producer_id, header.base_sequence
         producer = self._state.producers.get(producer_id)
@@ -213,10 +213,10 @@ class PartitionLog:
         *,
         from_zero: bool = False,
     ) -> VerificationGuard | None:
-        """Return the guard to take before the coordinator is asked; None: nothing to ask (E14).
+        """Return the guard to take before the verification request; None: not needed (E14).
 
-        ``sequence`` is the first sequence of the batch that waits for the answer. ``from_zero``:
-        its epoch has one transaction, so where no sequence is known here it begins at 0 (E5).
+        ``sequence`` is the first sequence of the batch that waits for the response. ``from_zero``:
+        its epoch has one transaction, so if no sequence is known here it begins at 0 (E5).
         """
         state = self._state.producers.get(producer_id)
         if state is not None and state.open_offset >= 0 and state.epoch == producer_epoch:
@@ -230,9 +230,9 @@ class PartitionLog:
     ) -> Appended | Rejected:
         """End the transactions of these producers: all markers in one append, or none (V6).
 
-        A marker that would change nothing (a repeated one) is not written again. ``end_offset``
-        covers the one it repeats, so the caller waits for the same thing either way. Every marker
-        voids its producer's verification guards, but for those that it makes way for.
+        A marker that would change nothing (a repeated one) is not written again; ``end_offset``
+        then covers the one it repeats, so the caller waits for the same commit. Every marker
+        invalidates its producer's verification guards, except one for the transaction after it.
         """
         if self._failed:
             return self._out_of_service()
@@ -251,7 +251,7 @@ class PartitionLog:
         if batches:
             size = sum(len(batch) for _, batch in batches)
             last_offset = base_offset + len(batches) - 1
-            # Once for all of them: a group stays together in one segment.
+            # Once for all of them: the markers of one append stay in one segment.
             if state.active.is_full_for(self.config, size, last_offset, now_ms, now_ms):
                 self._roll(now_ms)
         for marker, batch in batches:
@@ -299,7 +299,7 @@ class PartitionLog:
     def aborted_transactions(
         self, fetch_offset: Offset, end_offset: Offset
     ) -> list[AbortedTransaction]:
-        """Return what a reader must leave out of the records in ``[fetch_offset, end_offset)``."""
+        """Return the aborted transactions with records in ``[fetch_offset, end_offset)``."""
         return self._state.transactions.aborted_between(fetch_offset, end_offset)
 
     # Producers
@@ -316,32 +316,32 @@ class PartitionLog:
     def expire_producers(
         self, now_ms: int, expiration_ms: int = PRODUCER_EXPIRATION_MS
     ) -> list[ProducerId]:
-        """Forget producers that were silent for so long; open transactions keep theirs."""
+        """Forget producers that were idle for so long and have no open transaction."""
         return self._state.producers.expire(TimestampMs(now_ms), expiration_ms)
 
     def snapshot(self) -> bytes:
         """Return the producer snapshot as of the log's end, to be stored at a clean stop."""
         return encode_snapshot(self._state.producers, self.highest_producer_id)
 
-    # The tail and the watermarks
+    # Unflushed batches and the watermarks
 
     def take_unflushed(self) -> list[SegmentWrite]:
         """Return everything appended since the last take, in the order to write it."""
         return self._unflushed.take()
 
     def written(self, end_offset: Offset) -> None:
-        """What was taken up to here is in the files, durable or not: ``TAIL`` may see it."""
+        """Everything below is in the files, durable or not: ``TAIL`` readers may see it."""
         self._unflushed.written(end_offset)
 
     def flushed(self, end_offset: Offset) -> None:
-        """All below is durable in the mode in force. Nothing happens after a failure (D2)."""
+        """Everything below is durable in the mode in force. Ignored after a failure (D2)."""
         if self._failed or end_offset < self._unflushed.durable.end_offset:
             return
         assert end_offset <= self._state.log_end, (end_offset, self._state.log_end)
         self._unflushed.flushed(end_offset)
 
     def advance_high_watermark(self, offset: Offset) -> None:
-        """All below is committed (F2); it never goes back. Nothing happens after a failure (D2)."""
+        """Everything below is committed (F2); never goes back. Ignored after a failure (D2)."""
         if self._failed or offset <= self.high_watermark:
             return
         assert offset <= self._state.log_end, (offset, self._state.log_end)
@@ -359,7 +359,10 @@ class PartitionLog:
 
     @staticmethod
     def _out_of_service() -> Rejected:
-        return Rejected(ErrorCode.KAFKA_STORAGE_ERROR, "a write to this partition has failed")
+        return Rejected(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            "an earlier write to this partition failed: restart the broker to recover it",
+        )
 
     def _move_last_stable_offset(self) -> None:
         stable = self._state.transactions.last_stable_offset(self.high_watermark)
@@ -368,7 +371,7 @@ class PartitionLog:
     # Reading
 
     def read(self, offset: Offset, max_bytes: int, isolation: Isolation) -> ReadPlan | ErrorCode:
-        """Return where to read from ``offset``; an empty plan where nothing may be seen yet.
+        """Return where to read from ``offset``; an empty plan if nothing may be read there yet.
 
         OFFSET_OUT_OF_RANGE only below the log's start or above its end.
         """
@@ -401,8 +404,8 @@ class PartitionLog:
     ) -> ReadPlan | None:
         """Return where to look for the first record at or after a timestamp; None: there is none.
 
-        The record is the first one with such a timestamp in the plan's range. Where that has none
-        (compaction took it, and left its batch) it is in a later segment: ask again with ``start``.
+        The record is the first one with such a timestamp in the plan's range. If the range has none
+        (compaction removed it and left its batch), call again with the next segment as ``start``.
         """
         state = self._state
         start = max(start, state.log_start)
@@ -416,7 +419,7 @@ class PartitionLog:
         return None
 
     def end_of_epoch(self, epoch: int) -> EpochStart | None:
-        """Return the newest epoch up to this one and where it ends; None: it is unknown (F7)."""
+        """Return the newest epoch up to this one and its end offset; None: unknown epoch (F7)."""
         if not 0 <= epoch <= self.leader_epoch:
             return None
         if epoch == self.leader_epoch:
@@ -426,23 +429,23 @@ class PartitionLog:
     # Upkeep
 
     def reconfigure(self, config: LogConfig) -> None:
-        """The topic's settings changed: they hold from the next append and the next upkeep on."""
+        """Use the topic's new settings from the next append and the next upkeep on."""
         self.config = self._state.config = config
         self._log_append_time = config.message_timestamp_type == "LogAppendTime"
 
     def retained_from(self, now_ms: int) -> Offset:
-        """Return where the topic's retention lets the log begin; never above HW (D4)."""
+        """Return the log start that the topic's retention asks for; never above HW (D4)."""
         written_base = self._unflushed.written_mark.segment_base_offset
         return retained_from(self._state, self.high_watermark, written_base, now_ms)
 
     def roll_if_due(self, now_ms: int) -> bool:
-        """Begin a new segment where the active one is due by age; True: there is a tail to take.
+        """Roll the active segment if its age is above the limit; True: there is a write to take.
 
         Appends roll by themselves; this is for partitions that get none.
         """
         active = self._state.active
         if active.created_ms is None:
-            # Files do not say when they were begun: after a start it counts from the first look.
+            # A file does not record its creation time: after a start it counts from the first call.
             active.created_ms = TimestampMs(now_ms)
         if self._failed or not is_due(active, self.config, now_ms):
             return False
@@ -450,7 +453,7 @@ class PartitionLog:
         return True
 
     def compaction_need(self, first_dirty: Offset, synced: Offset, now_ms: int) -> CompactionNeed:
-        """Say what a round of compaction would do below the LSO and below what is synced (D4)."""
+        """Return what a round of compaction would do below the LSO and what is synced (D4)."""
         limit = min(self.last_stable_offset, synced)
         written_base = self._unflushed.durable.segment_base_offset
         return need_of(self._state, first_dirty, limit, written_base, now_ms)
@@ -458,15 +461,15 @@ class PartitionLog:
     def compaction(
         self, first_dirty: Offset, end: Offset, now_ms: int, keys_max: int = KEYS_MAX
     ) -> Round:
-        """Begin a round of compaction up to where ``compaction_need`` lets it go."""
+        """Begin a round of compaction up to the ``end`` of ``compaction_need``."""
         return Round(self._state, first_dirty, end, now_ms, keys_max)
 
     def has_segments(self, base_offsets: Collection[Offset]) -> bool:
-        """Tell whether segments of these base offsets are all still part of the log."""
+        """Tell whether the segments of these base offsets are all still part of the log."""
         return set(base_offsets) <= set(self.segment_base_offsets)
 
-    def take_over(self, cleaned: Cleaned) -> None:
-        """The files have this segment now, in place of those that it was made of."""
+    def replace_segments(self, cleaned: Cleaned) -> None:
+        """Put the cleaned segment in the place of those that it was made of."""
         self._state.replace_segments(cleaned.replaced, cleaned.segment, cleaned.forgotten)
 
     def advance_start(self, offset: Offset) -> list[Offset] | ErrorCode:

@@ -1,7 +1,7 @@
-"""What one partition knows of its producers: the rules of idempotence (E1-E6, E13).
+"""Producer state of one partition: the rules of idempotence (E1-E6, E13).
 
-``judge`` decides about a batch and changes nothing; ``ProducerState.store`` and its siblings are
-called once the batch is in the log, live or replayed.
+``validate_sequence`` decides on a batch and changes nothing; the methods of ``ProducerState`` that
+change it are called once the batch is in the log, live or replayed.
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ from fencelog.types import CoordinatorEpoch, Offset, ProducerEpoch, ProducerId, 
 from fencelog.wire.batch import SEQUENCE_MODULUS
 
 WINDOW_BATCHES = 5
-"""Batches that a client may have in flight, and so the batches it may retry."""
+"""Batches that a client may have in flight, and so may retry."""
 PRODUCER_EXPIRATION_MS = default_of("producer.id.expiration.ms")
 _SEQUENCE_MASK = SEQUENCE_MODULUS - 1
 UNKNOWN_SEQUENCE = -1
@@ -23,7 +23,7 @@ _UNSEEN = TimestampMs(-1)
 
 
 class StoredBatch(NamedTuple):
-    """A batch in the window: enough to know it again and to answer it again."""
+    """A batch in the window: enough to recognise a retry and to answer it."""
 
     first_sequence: int
     last_sequence: int
@@ -45,19 +45,19 @@ class ProducerState:
     )
 
     def __init__(self, epoch: ProducerEpoch) -> None:
-        """A producer of this epoch of whom nothing else is known."""
+        """Start a producer of this epoch, with nothing else known."""
         self.epoch = epoch
         self.next_sequence = UNKNOWN_SEQUENCE
-        """What must come next; -1: anything may (E5)."""
+        """Sequence that must come next; -1: any sequence is accepted (E5)."""
         self.batches: deque[StoredBatch] = deque(maxlen=WINDOW_BATCHES)
         self.coordinator_epoch = NO_COORDINATOR_EPOCH
         self.open_offset = NO_OFFSET
         """First offset of the open transaction, -1 without one."""
         self.seen_ms = _UNSEEN
-        """When it last appended, by the broker's clock; -1 after a start."""
+        """Time of its last append by the broker's clock; -1 after a start."""
 
     def __eq__(self, other: object) -> bool:
-        """Compare all but when it was last seen, which the log does not record."""
+        """Compare all but ``seen_ms``, which the log does not record."""
         if not isinstance(other, ProducerState):
             return NotImplemented
         return self._key() == other._key()
@@ -79,25 +79,25 @@ class ProducerState:
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of its last record, -1 where none is known."""
+        """Sequence of its last record, -1 if none is known."""
         return self.batches[-1].last_sequence if self.batches else -1
 
     @property
     def last_timestamp(self) -> TimestampMs:
-        """Largest timestamp of its last batch, -1 where none is known."""
+        """Largest timestamp of its last batch, -1 if none is known."""
         return self.batches[-1].timestamp if self.batches else TimestampMs(-1)
 
     def adopt(self, epoch: ProducerEpoch) -> None:
-        """A newer incarnation took over: it starts at sequence 0 with an empty window (E6)."""
+        """Begin a newer epoch: it starts at sequence 0 with an empty window (E6)."""
         self.epoch = epoch
         self.next_sequence = 0
         self.batches.clear()
 
     def store(self, batch: StoredBatch) -> None:
-        """Note a batch that is in the log now."""
+        """Record a batch that is in the log now."""
         if batch.first_sequence != self.next_sequence:
-            # Any sequence is accepted where none was known (E5); in a replay this is where the
-            # state expired in its first life. The window must not span the gap.
+            # Any sequence is accepted where none was known (E5); in a replay, the state had expired
+            # here before the restart. The window must not span the gap.
             self.batches.clear()
         self.batches.append(batch)
         self.next_sequence = (batch.last_sequence + 1) & _SEQUENCE_MASK
@@ -108,19 +108,20 @@ def last_sequence(first_sequence: int, last_offset_delta: int) -> int:
     return (first_sequence + last_offset_delta) & _SEQUENCE_MASK
 
 
-def judge(
+def validate_sequence(
     state: ProducerState | None, epoch: int, first_sequence: int, last_sequence: int
 ) -> StoredBatch | ErrorCode | None:
-    """Return None to append, the stored batch that this one repeats, or why it is refused.
+    """Return None to append, the stored batch that this one repeats, or the error.
 
-    Without a state any epoch and sequence may begin (E5): it is new here, or its state expired.
+    Without a state any epoch and sequence is accepted (E5): the producer is new, or its state
+    expired.
     """
     if state is None:
         return None
     if epoch < state.epoch:
         return ErrorCode.INVALID_PRODUCER_EPOCH  # E2
     if first_sequence < 0:
-        return None  # a coordinator's own batch: its producer numbers what it sends itself only
+        return None  # a coordinator's own batch: it has no sequences
     # KIP-360: an idempotent producer raises its epoch by itself and starts again at 0 (E6).
     expected = state.next_sequence if epoch == state.epoch else 0
     if expected in (first_sequence, UNKNOWN_SEQUENCE):
@@ -136,10 +137,11 @@ class Producers(dict[ProducerId, ProducerState]):
     """The producers of one partition by id."""
 
     def expire(self, now_ms: TimestampMs, expiration_ms: int) -> list[ProducerId]:
-        """Forget who has been silent for long and has no open transaction; return their ids.
+        """Forget idle producers that have no open transaction; return their ids.
 
-        Age is counted from the append by the broker's clock (records may carry any timestamp), and
-        from the first call after a start, so that a restart makes nobody's retry a new record.
+        Idle time counts from the last append by the broker's clock (records may carry any
+        timestamp), or from the first call after a start, so that a restart turns no retry into a
+        new record.
         """
         expired = []
         for producer_id, state in self.items():

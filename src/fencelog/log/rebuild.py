@@ -1,7 +1,7 @@
-"""The same state again, from what is stored: recovery feeds it and asks for the log at the end.
+"""Rebuilds a log's state from what is stored, for recovery.
 
 After an unclean stop every batch goes through ``replay``, as it did when it was appended; side
-files are not read but made anew (``side_files``). After a clean stop ``load_segment`` takes the
+files are not read but rebuilt (``side_files``). After a clean stop ``load_segment`` takes the
 indexes as they are and ``restore_producers`` the snapshot at the log's end.
 """
 
@@ -33,7 +33,7 @@ class LogBuilder:
         log_start: Offset = _FIRST_OFFSET,
         was_compacted: bool = False,
     ) -> None:
-        """``log_start``: where reading may begin, as the checkpoint has it.
+        """``log_start``: the log start offset from the checkpoint.
 
         ``was_compacted``: a round of compaction has begun on this log at some time.
         """
@@ -46,13 +46,13 @@ class LogBuilder:
 
     @property
     def position(self) -> int:
-        """Bytes in the segment that is being rebuilt: where the next batch must begin."""
+        """Size in bytes of the segment that is being rebuilt: where the next batch must begin."""
         return self._state.active.size
 
     def open_segment(self, base_offset: Offset) -> None:
-        """The batches that follow are in the segment file of this base offset.
+        """Begin the segment of this base offset: the batches that follow are in its file.
 
-        Raises CorruptionError where the file's name says anything but the log's end.
+        Raises CorruptionError if the base offset is not the log's end.
         """
         state = self._state
         if not state.segments:
@@ -66,14 +66,14 @@ class LogBuilder:
         state.add_segment(Segment(base_offset))
 
     def problem(self, header: BatchHeader) -> str | None:
-        """Return why this batch cannot be the next one (D3), or None. Its CRC is not looked at."""
+        """Return why this batch cannot be the next one (D3), or None. Does not check its CRC."""
         return self._state.problem(header)
 
     def replay(self, header: BatchHeader, marker: Marker | None = None, position: int = -1) -> None:
-        """Take over the next batch; raises CorruptionError where ``problem`` finds one.
+        """Add the next batch; raises CorruptionError if ``problem`` finds one.
 
-        ``marker`` is what ``read_marker`` makes of a control batch, None for other batches and for
-        control batches that are no transaction markers. ``position``, where given, is checked.
+        ``marker`` is what ``read_marker`` returns for a control batch; None for other batches and
+        for control batches that are not transaction markers. ``position``, if given, is checked.
         """
         state = self._state
         assert position in (-1, state.active.size), (position, state.active.size)
@@ -89,10 +89,10 @@ class LogBuilder:
         side_files: SideFiles,
         first_timestamp: TimestampMs,
     ) -> None:
-        """Take over a segment of a cleanly stopped log without its batches.
+        """Add a segment of a cleanly stopped log without reading its batches.
 
         ``first_timestamp`` is the largest timestamp of its first batch, -1 without one. Raises
-        CorruptionError where the side files are no indexes of such a segment.
+        CorruptionError if the side files are not valid indexes.
         """
         state = self._state
         self.open_segment(base_offset)
@@ -110,11 +110,11 @@ class LogBuilder:
         state.log_end = end_offset
 
     def restore_producers(self, snapshot: bytes) -> None:
-        """Take over the snapshot at ``log_end``: producers and their open transactions."""
+        """Load the snapshot at ``log_end``: producers and their open transactions."""
         self._state.restore_producers(*decode_snapshot(snapshot))
 
     def restore_leader_epochs(self, entries: Iterable[EpochStart]) -> None:
-        """Take over the leader epoch checkpoint of a cleanly stopped log."""
+        """Load the leader epoch checkpoint of a cleanly stopped log."""
         self._state.epochs = LeaderEpochs(entries)
 
     def side_files(self, base_offset: Offset) -> SideFiles:
@@ -140,9 +140,9 @@ class LogBuilder:
         return encode_snapshot(self._state.producers, self._state.highest_producer_id)
 
     def finish(self) -> PartitionLog:
-        """Return the log; everything that was fed must be durable by now (D2).
+        """Return the log; every batch that was added must be durable by now (D2).
 
-        Its high watermark is its end, and it leads under the latest epoch found.
+        Its high watermark is its end, and its leader epoch is the latest one found.
         """
         state = self._state
         if not state.segments:

@@ -1,7 +1,7 @@
-"""Which segments the topic's retention gives up, and when the active one is due to be rolled.
+"""Which segments the topic's retention deletes, and when the active one must be rolled.
 
-Whole segments go, oldest first, never above HW (D4). The active segment never goes as it is: where
-its records are due it is rolled first, so that a quiet partition keeps nothing for longer either.
+Whole segments are deleted, oldest first, never above HW (D4). The active segment is never deleted:
+if its records are due it is rolled first, so that an idle partition keeps nothing for longer.
 """
 
 from fencelog.log.config import LogConfig
@@ -13,10 +13,10 @@ from fencelog.types import Offset
 def retained_from(
     state: LogState, high_watermark: Offset, written_base: Offset, now_ms: int
 ) -> Offset:
-    """Return the offset at which retention lets the log begin.
+    """Return the log start that retention asks for.
 
-    ``written_base`` is the base offset of the newest segment that has a file: what is in it or
-    above it stays.
+    ``written_base`` is the base offset of the newest segment that has a file: that segment and
+    those above it stay.
     """
     config = state.config
     start = state.log_start
@@ -43,7 +43,7 @@ def _is_old(segment: Segment, config: LogConfig, now_ms: int) -> bool:
 
 
 def is_due(segment: Segment, config: LogConfig, now_ms: int) -> bool:
-    """Tell whether the active segment is to be rolled though nobody appends to it."""
+    """Tell whether the active segment must be rolled without an append."""
     if segment.size == 0:
         return False
     if "delete" in config.cleanup_policy and (

@@ -1,4 +1,4 @@
-"""One segment of a log in memory: how far it reaches, its indexes, and when it is full."""
+"""One segment of a log in memory: its range, its indexes, and when it is full."""
 
 from fencelog.log.config import LogConfig
 from fencelog.log.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
@@ -9,7 +9,7 @@ _NO_TIMESTAMP = TimestampMs(-1)
 
 
 class Segment:
-    """Grows by whole batches; knows positions, never bytes."""
+    """Positions and indexes of a segment's batches, without their bytes."""
 
     __slots__ = (
         "base_offset",
@@ -33,7 +33,7 @@ class Segment:
         self.time_index = TimeIndex()
         self.bytes_since_index = 0
         self.max_timestamp = _NO_TIMESTAMP
-        """The largest timestamp of a record; a batch that compaction has emptied has none."""
+        """The largest timestamp of a record; a batch that compaction has emptied counts as none."""
         self.max_timestamp_offset = base_offset
         """Last offset of the batch that has the largest timestamp."""
         self.first_timestamp = _NO_TIMESTAMP
@@ -41,7 +41,7 @@ class Segment:
 
     @property
     def newest_timestamp(self) -> TimestampMs:
-        """How new the segment is: its records, or its first batch where compaction took them."""
+        """Largest timestamp of its records, or of its first batch if compaction removed them."""
         return max(self.first_timestamp, self.max_timestamp)
 
     def append(
@@ -53,8 +53,8 @@ class Segment:
         *,
         has_records: bool,
     ) -> None:
-        """Add a batch at the end; an index entry where the last one is far enough back."""
-        # Nobody who looks for a timestamp finds it in an emptied batch.
+        """Add a batch at the end, and an index entry if the last one is far enough back."""
+        # A search for a timestamp finds no record in an emptied batch.
         if has_records and max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset
@@ -70,7 +70,7 @@ class Segment:
         self.next_offset = Offset(last_offset + 1)
 
     def seal(self) -> None:
-        """Make the last entry of the time index: a full segment's largest timestamp is in it."""
+        """Add the last entry of the time index: a full segment's largest timestamp."""
         self.time_index.add(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
 
     def is_full_for(
@@ -93,7 +93,7 @@ class Segment:
         )
 
     def _age_ms(self, max_timestamp: int, now_ms: int) -> int:
-        # Kafka measures by the records' timestamps where there are any, so that a segment holds
+        # As in Kafka, age is by the records' timestamps if there are any, so that a segment holds
         # a span of event time also when old records are loaded.
         if self.first_timestamp >= 0 and max_timestamp >= 0:
             return max_timestamp - self.first_timestamp

@@ -1,10 +1,10 @@
 """The producer snapshot: Kafka's file format, followed by what Kafka leaves out.
 
-Kafka's part (version 1) keeps the last batch of each producer only, so that after a restart a retry
-of an earlier batch in flight would be refused as out of order, which some clients take for fatal.
-Kafka's entries are followed by the rest of each window, by the sequence that must come next, and by
-the highest producer id ever seen. Kafka's tools check the CRC over the whole file and stop reading
-after the entries that it announces.
+Kafka's part (version 1) has the last batch of each producer only. With it alone, a retry of an
+earlier batch in flight would be refused as out of order after a restart, which is fatal to some
+clients. So Kafka's entries are followed by the rest of each window, the sequence that must come
+next, and the highest producer id ever seen. Kafka's tools check the CRC over the whole file and
+stop reading after the number of entries that it gives.
 """
 
 from collections.abc import Mapping
@@ -67,23 +67,23 @@ def _entry(producer_id: ProducerId, state: ProducerState) -> bytes:
 
 
 def decode_snapshot(data: bytes) -> tuple[Producers, ProducerId]:
-    """Return what a ``.snapshot`` file holds, ours or Kafka's; raises CorruptionError.
+    """Return the producers and the highest producer id of a ``.snapshot`` file.
 
-    That is its producers, and the highest producer id that was ever stored.
+    Reads fencelog's and Kafka's own. Raises CorruptionError.
     """
     try:
         version, crc = _HEAD.unpack_from(data)
         if version != _VERSION:
-            raise CorruptionError(f"producer snapshot of version {version}, only 1 is known")
+            raise CorruptionError(f"producer snapshot version {version} is not supported, only 1")
         if crc != crc32c(memoryview(data)[_HEAD.size :]):
-            raise CorruptionError("producer snapshot whose checksum is wrong")
+            raise CorruptionError("the checksum of the producer snapshot is wrong")
         producers, position = _decode_entries(data, _HEAD.size)
         highest = max(producers, default=NO_PRODUCER_ID)
         if data[position : position + len(_TRAILER_MAGIC)] == _TRAILER_MAGIC:
             _, highest = _TRAILER.unpack_from(data, position)
             _decode_windows(data, position + _TRAILER.size, producers)
     except struct_error:
-        raise CorruptionError(f"producer snapshot of {len(data)} bytes is cut off") from None
+        raise CorruptionError(f"producer snapshot of {len(data)} bytes is truncated") from None
     return producers, ProducerId(highest)
 
 
@@ -92,7 +92,7 @@ def _decode_entries(data: bytes, position: int) -> tuple[Producers, int]:
     (count,) = _COUNT.unpack_from(data, position)
     position += _COUNT.size
     if not 0 <= count * _ENTRY.size <= len(data) - position:
-        raise CorruptionError(f"producer snapshot that announces {count} producers is too short")
+        raise CorruptionError(f"producer snapshot is too short for its {count} producers")
     for _ in range(count):
         (producer_id, epoch, last_sequence, last_offset, delta, timestamp, coordinator, open_at) = (
             _ENTRY.unpack_from(data, position)
@@ -121,7 +121,9 @@ def _decode_windows(data: bytes, position: int, producers: Producers) -> None:
         position += _WINDOW.size
         state = producers.get(ProducerId(producer_id))
         if state is None or not 0 <= count <= WINDOW_BATCHES:
-            raise CorruptionError(f"producer snapshot with a window of nobody ({producer_id})")
+            raise CorruptionError(
+                f"producer snapshot has an invalid window of producer {producer_id}"
+            )
         state.batches.clear()
         for _ in range(count):
             first, last, base_offset, last_offset, timestamp = _BATCH.unpack_from(data, position)

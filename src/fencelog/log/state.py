@@ -1,7 +1,7 @@
-"""Everything that follows from the batches of a log, and the one method that changes it.
+"""The state that follows from a log's batches, and the one method that changes it.
 
-An append that was accepted, a marker and a batch found by recovery all pass through ``replay``, so
-a state rebuilt from the files is the state that was lost, by construction (E15).
+Accepted appends, markers and batches found by recovery all go through ``replay``, so a state that
+is rebuilt from the files equals the one that was lost (E15).
 """
 
 from bisect import bisect_left, bisect_right
@@ -53,9 +53,9 @@ class LogState:
     def __init__(
         self, config: LogConfig, log_start: Offset, *, was_compacted: bool = False
     ) -> None:
-        """Start without segments; ``add_segment`` comes first.
+        """Start without segments; call ``add_segment`` first.
 
-        ``was_compacted``: records may be missing inside, whatever the policy is by now.
+        ``was_compacted``: offsets may be missing, whatever the cleanup policy is now.
         """
         self.config = config
         self.was_compacted = was_compacted
@@ -69,7 +69,7 @@ class LogState:
         self.transactions = Transactions()
 
     def add_segment(self, segment: Segment) -> None:
-        """Make this the segment that grows; it begins where the log ends."""
+        """Make this the active segment; it begins where the log ends."""
         assert not self.segments or segment.base_offset >= self.log_end
         self.segments.append(segment)
         self.active = segment
@@ -78,9 +78,9 @@ class LogState:
     def replace_segments(
         self, base_offsets: Sequence[Offset], segment: Segment, forgotten: Collection[Offset]
     ) -> None:
-        """Let one segment stand for some neighbours that it was made of; never the active one.
+        """Replace adjacent segments by the one that was made of them; never the active one.
 
-        ``forgotten``: abort markers of whose transactions nothing else is left.
+        ``forgotten``: abort markers whose transactions have no other batch left.
         """
         first = bisect_left(self.segments, base_offsets[0], key=_base_offset)
         last = first + len(base_offsets)
@@ -90,7 +90,7 @@ class LogState:
         self.transactions.forget(forgotten)
 
     def segment_of(self, offset: Offset) -> Segment:
-        """Return the segment that holds the offset, or would."""
+        """Return the segment whose range has the offset."""
         active = self.active
         if offset >= active.base_offset:
             return active
@@ -104,11 +104,11 @@ class LogState:
         max_timestamp: TimestampMs,
         marker: Marker | None,
     ) -> None:
-        """Take over a batch that is in the log at ``base_offset``: the only change of state.
+        """Apply a batch that is in the log at ``base_offset``: the only change of state.
 
-        Offset, leader epoch and timestamp stand beside the header because a live append has
-        assigned them after reading it. ``marker`` is given for transaction markers; other control
-        batches only take offsets.
+        Offset, leader epoch and timestamp are separate from the header because a live append
+        assigns them after the header was read. ``marker`` is given for transaction markers; other
+        control batches only take offsets.
         """
         last_offset = Offset(base_offset + header.last_offset_delta)
         if leader_epoch > self.epochs.latest:
@@ -164,11 +164,11 @@ class LogState:
             del self.producers[producer_id]  # V5
             return
         if epoch > state.epoch:
-            state.adopt(epoch)  # the coordinator fenced the older incarnation
+            state.adopt(epoch)  # the coordinator fenced the older epoch
         state.coordinator_epoch = marker.coordinator_epoch
 
     def restore_producers(self, producers: Producers, highest_producer_id: ProducerId) -> None:
-        """Take over a snapshot's producers and their open transactions."""
+        """Load a snapshot's producers and their open transactions."""
         self.producers = producers
         self.highest_producer_id = max(self.highest_producer_id, highest_producer_id)
         open_transactions = sorted(
@@ -180,7 +180,7 @@ class LogState:
             self.transactions.begin(producer_id, first_offset)
 
     def advance_start(self, log_start: Offset) -> None:
-        """The log begins later: forget what ended before."""
+        """Raise the log start; forget epochs and aborted transactions that end before it."""
         self.log_start = log_start
         self.epochs.truncate_start(log_start)
         self.transactions.truncate_start(log_start)
@@ -188,30 +188,32 @@ class LogState:
     def problem(self, header: BatchHeader) -> str | None:
         """Return why this stored batch cannot follow the log's end (D3), or None."""
         if header.base_offset < self.log_end:
-            return f"base offset {header.base_offset} where {self.log_end} is the log's end"
+            return f"base offset {header.base_offset} is below the log end, {self.log_end}"
         if header.base_offset > self.log_end and not self._may_have_gaps():
             return f"offsets {self.log_end} to {header.base_offset - 1} are missing"
         if header.last_offset_delta < 0:
-            return f"last offset delta {header.last_offset_delta}"
+            return f"last offset delta {header.last_offset_delta} is negative"
         if header.leader_epoch < self.epochs.latest:
-            return f"leader epoch {header.leader_epoch} after {self.epochs.latest}"
+            return f"leader epoch {header.leader_epoch} after epoch {self.epochs.latest}"
         return None
 
     def check_base(self, base_offset: Offset) -> None:
-        """Raise CorruptionError where no segment can begin at this offset after what is here.
+        """Raise CorruptionError if no segment can begin at this offset after those before it.
 
-        Compaction keeps the last batch of each file: the next one begins where it ends, always.
+        Compaction keeps the last batch of each file, so each segment begins where the one before
+        ends.
         """
         if base_offset != self.log_end:
             raise CorruptionError(
-                f"segment of base offset {base_offset} where the log ends at {self.log_end}"
+                f"the next segment begins at offset {base_offset}, but the log ends at "
+                f"{self.log_end}"
             )
 
     def _may_have_gaps(self) -> bool:
         return self.was_compacted or "compact" in self.config.cleanup_policy
 
     def check(self, header: BatchHeader) -> None:
-        """Raise CorruptionError where ``problem`` finds one."""
+        """Raise CorruptionError if ``problem`` finds one."""
         problem = self.problem(header)
         if problem is not None:
             raise CorruptionError(problem)

@@ -1,4 +1,4 @@
-"""Open, decided and aborted transactions of one partition: what the LSO may pass (E10, V6)."""
+"""Open, ended and aborted transactions of one partition, and the LSO (E10, V6)."""
 
 from bisect import bisect_left
 from collections import OrderedDict
@@ -20,7 +20,7 @@ class Transactions:
         """Start without transactions."""
         self._open: OrderedDict[Offset, ProducerId] = OrderedDict()
         # First offset to the offset of the marker, None while open. In order of first offsets,
-        # because a transaction begins at the log's end. A decided one leaves at the front only.
+        # because a transaction begins at the log's end. An ended one is removed at the front only.
         self._unstable: OrderedDict[Offset, Offset | None] = OrderedDict()
         self.aborted: list[AbortedTransaction] = []
         """In order of their markers' offsets, as in the index files."""
@@ -47,9 +47,10 @@ class Transactions:
         return [(producer_id, first) for first, producer_id in self._open.items()]
 
     def last_stable_offset(self, high_watermark: Offset) -> Offset:
-        """Return the first offset that is not yet decided below the high watermark, or that.
+        """Return the first offset of the oldest unstable transaction, or the high watermark.
 
-        A transaction whose marker is at or above the high watermark may still lose it.
+        A transaction is unstable until its marker is below the high watermark: until then the
+        marker may be lost.
         """
         unstable = self._unstable
         while unstable:
@@ -61,7 +62,7 @@ class Transactions:
         return high_watermark
 
     def aborted_between(self, fetch_offset: Offset, end_offset: Offset) -> list[AbortedTransaction]:
-        """Return the aborted transactions that may have records from one offset to another."""
+        """Return the aborted transactions that may have records between two offsets."""
         found = []
         start = bisect_left(self.aborted, fetch_offset, key=_last_offset)
         for number in range(start, len(self.aborted)):
@@ -73,9 +74,9 @@ class Transactions:
         return found
 
     def forget(self, markers: Collection[Offset]) -> None:
-        """Forget the aborted transactions that ended with these markers: nothing of them is left.
+        """Forget the aborted transactions of these markers: no other batch of them is left.
 
-        A new list, for a reader may be going through the old one.
+        Makes a new list, because a reader may be iterating over the old one.
         """
         if markers:
             self.aborted = [entry for entry in self.aborted if entry.last_offset not in markers]

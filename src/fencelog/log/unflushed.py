@@ -1,4 +1,4 @@
-"""What was appended and is not on disk yet, and how far the disk has come."""
+"""Unflushed batches: what was appended and is not on disk yet, and how far the disk is."""
 
 from bisect import bisect_left
 from collections import deque
@@ -24,7 +24,7 @@ class Mark(NamedTuple):
 
 
 class _Write:
-    """A ``SegmentWrite`` that still grows."""
+    """A ``SegmentWrite`` under construction."""
 
     __slots__ = ("buffers", "end_offset", "first_offset", "position", "segment", "size", "snapshot")
 
@@ -36,11 +36,11 @@ class _Write:
         self.size = 0
         self.buffers: list[memoryview] = []
         self.snapshot: bytes | None = None
-        """Given where the write begins a new segment."""
+        """Set if the write begins a new segment."""
 
 
 class Unflushed:
-    """Collects writes between two takes, one for each segment touched."""
+    """Collects writes between two takes, one for each segment."""
 
     __slots__ = (
         "_current",
@@ -65,7 +65,7 @@ class Unflushed:
         active = state.active
         self.durable = Mark(state.log_end, active.base_offset, active.size)
         self.written_mark = self.durable
-        # How much of the side files was handed out, for the segment that was written last.
+        # How much of the side files was taken, for the segment that was written last.
         self._current = active
         self._index_taken = len(active.index)
         self._time_taken = len(active.time_index)
@@ -84,12 +84,12 @@ class Unflushed:
         write.end_offset = end_offset
 
     def roll(self, segment: Segment, snapshot: bytes) -> None:
-        """What follows goes to this new segment; the one before gets its last index entries."""
+        """Begin a new segment; the one before gets its last index entries."""
         self.side_files_changed()
         self._begin(segment, 0, segment.base_offset).snapshot = snapshot
 
     def side_files_changed(self) -> None:
-        """Hand out the last segment's new index entries even though it got no batch since."""
+        """Add a write with the last segment's new index entries if it has no batch to write."""
         last = self._current
         if self._open is None and (
             len(last.index) > self._index_taken or len(last.time_index) > self._time_taken
@@ -102,7 +102,7 @@ class Unflushed:
         return write
 
     def take(self) -> list[SegmentWrite]:
-        """Hand out every write since the last take."""
+        """Return every write since the last take."""
         writes, self._writes, self._open = self._writes, [], None
         if not writes:
             return []
@@ -140,7 +140,7 @@ class Unflushed:
         )
 
     def _take_aborted(self, end_offset: Offset) -> bytes:
-        """Encode the transactions whose abort is in what is taken now."""
+        """Encode the transactions whose abort marker is in this write."""
         aborted = self._state.transactions.aborted
         taken_until, self._taken_until = self._taken_until, end_offset
         if not aborted or aborted[-1].last_offset < taken_until:
@@ -150,14 +150,14 @@ class Unflushed:
         return encode_aborted(aborted[start:stop])
 
     def written(self, end_offset: Offset) -> None:
-        """The files have everything up to an offset that a take ended with."""
+        """The files have everything below ``end_offset``, the end of a taken write."""
         for mark in self._marks:
             if mark.end_offset > end_offset:
                 break
             self.written_mark = mark
 
     def flushed(self, end_offset: Offset) -> None:
-        """The disk has everything up to an offset that a take ended with."""
+        """Everything below ``end_offset``, the end of a taken write, is durable."""
         marks = self._marks
         while marks and marks[0].end_offset <= end_offset:
             self.durable = marks.popleft()

@@ -1,4 +1,4 @@
-"""What goes into the log room and what comes out: plain values, frozen."""
+"""Arguments and results of the log package: plain, frozen values."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -16,7 +16,7 @@ from fencelog.types import (
 
 
 class Isolation(IntEnum):
-    """How far a reader may see (F6); the numbers are those of the Fetch request."""
+    """How far a reader may read (F6); the numbers are those of the Fetch request."""
 
     REPLICATED = 0
     """Up to the high watermark (the wire's READ_UNCOMMITTED)."""
@@ -28,7 +28,7 @@ class Isolation(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The batch is in the log at ``base_offset``; it is safe once HW reaches ``end_offset``."""
+    """The batch is in the log at ``base_offset``; committed once HW reaches ``end_offset``."""
 
     base_offset: Offset
     end_offset: Offset
@@ -38,7 +38,7 @@ class Appended:
 class Duplicate:
     """The batch was stored before, at ``base_offset`` (E4).
 
-    To be answered as a success, once HW reaches ``end_offset`` and not before.
+    Answer it as a success, once HW reaches ``end_offset`` and not before.
     """
 
     base_offset: Offset
@@ -64,19 +64,20 @@ class MarkerToWrite:
     is_bumped: bool = False
     """Whether the epoch is one above that of the data: the end of a version 2 transaction."""
     drop_state: bool = False
-    """The producer never comes back (V5): forget it with this marker."""
+    """The producer id is never used again (V5): forget its state with this marker."""
 
 
 @dataclass(slots=True, kw_only=True)
 class SegmentWrite:
     """Bytes for one segment, in the order in which they must reach the disk.
 
-    Nobody changes one; only freezing it would cost three times its making, at each flush.
+    Never changed once made; it is not frozen because that would triple the cost of making it, at
+    each flush.
 
-    ``roll`` says that this segment is new: the one before it is complete, and ``snapshot`` is the
-    content of ``<segment_base_offset>.snapshot``. ``index``, ``time_index`` and ``txn_index`` are
-    bytes to append to the segment's side files. ``leader_epochs`` is the new content of the
-    leader epoch checkpoint where it changed. A write may have no buffers (side files only).
+    ``roll``: this segment is new, the one before it is complete, and ``snapshot`` is the content of
+    ``<segment_base_offset>.snapshot``. ``index``, ``time_index`` and ``txn_index`` are bytes to
+    append to the segment's side files. ``leader_epochs`` is the new content of the leader epoch
+    checkpoint if it changed. A write may have no buffers (side files only).
     """
 
     segment_base_offset: Offset
@@ -110,19 +111,19 @@ class ReadPlan(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """There is nothing to read yet."""
+        """Whether there is nothing to read yet."""
         return self.offset >= self.upper_offset
 
 
 class AbortedTransaction(NamedTuple):
-    """An entry of the transaction index: whose records between two offsets are void."""
+    """An entry of the transaction index: a producer's records between two offsets are aborted."""
 
     producer_id: ProducerId
     first_offset: Offset
     last_offset: Offset
     """Offset of the abort marker."""
     last_stable_offset: Offset
-    """Where the LSO can go past this transaction: later entries begin at or above it."""
+    """The LSO once this transaction has ended: later entries begin at or above it."""
 
 
 class OpenTransaction(NamedTuple):

@@ -1,8 +1,8 @@
-"""Guards between a question to the coordinator and the append that relies on its answer (E14, V5).
+"""Verification guards: make a coordinator's answer and the append one step (E14, V5; KIP-890).
 
-While the broker asks whether a transaction is open, a marker may end it: the answer is then old.
-The guard that was handed out before the question is void after any marker that may have ended its
-transaction, so that check and append are one step although the question takes time.
+While the broker asks the coordinator whether a transaction is open, a marker may end it: the answer
+is then stale. The guard is taken before the request, and any marker that may have ended the
+transaction invalidates it, so no append relies on a stale answer.
 """
 
 from typing import TypeVar
@@ -13,14 +13,14 @@ from fencelog.types import ProducerEpoch, ProducerId
 _Value = TypeVar("_Value")
 
 EPOCHS_MAX = 4
-"""Of one producer in verification at a time; above it the one that asked first must ask again."""
+"""Epochs of one producer in verification; above it the oldest guard is dropped and retried."""
 
 GUARDS_MAX = 10_000
-"""Producers in verification on one partition; above it the oldest must ask again."""
+"""Producers in verification on one partition; above it the oldest guard is dropped and retried."""
 
 
 class VerificationGuard:
-    """Permission to begin one transaction here, as long as nothing ends it first."""
+    """Permission to begin one transaction on this partition, unless a marker comes first."""
 
     __slots__ = ("from_zero", "lowest_sequence", "producer_epoch", "producer_id")
 
@@ -32,14 +32,14 @@ class VerificationGuard:
         self.producer_epoch = producer_epoch
         self.lowest_sequence = sequence
         self.from_zero = False
-        """Whether a producer without sequences here must begin at 0: its epoch is new (E5)."""
+        """Whether a producer without a known sequence must begin at 0: its epoch is new (E5)."""
 
 
 class Guards:
-    """The guards in force, and the first sequences of producers not yet known here.
+    """The valid guards, and the first sequences of producers not yet known here.
 
-    A producer without a state may begin at any sequence (E5). Where its first batch was refused or
-    is still being verified, a later one in flight must not take that freedom: it would be stored
+    A producer without a state may begin at any sequence (E5). If its first batch was refused or is
+    still being verified, a later one in flight must not begin in its place: it would be stored
     before the first (E13).
     """
 
@@ -48,15 +48,15 @@ class Guards:
     def __init__(self) -> None:
         """Start empty."""
         self._guards: dict[ProducerId, tuple[VerificationGuard, ...]] = {}
-        """Each of a producer has an epoch of its own."""
+        """The guards of one producer have different epochs."""
         self._refused: dict[ProducerId, tuple[int, int]] = {}
 
     def begin(
         self, producer_id: ProducerId, producer_epoch: ProducerEpoch, sequence: int
     ) -> VerificationGuard:
-        """Return the guard for this producer and epoch, a new one where none is in force.
+        """Return the guard for this producer and epoch; makes one if there is none.
 
-        Those of older epochs are void then; a late request of one voids none of a newer.
+        A new guard drops those of older epochs; a late request of an older epoch drops none.
         """
         guard = self._of(producer_id, producer_epoch)
         if guard is None:
@@ -71,7 +71,7 @@ class Guards:
     def permits(
         self, guard: VerificationGuard | None, producer_id: ProducerId, epoch: ProducerEpoch
     ) -> bool:
-        """Tell whether this very guard is still in force for this producer."""
+        """Tell whether this guard is still valid for this producer."""
         return guard is not None and self._of(producer_id, epoch) is guard
 
     def _of(self, producer_id: ProducerId, epoch: int) -> VerificationGuard | None:
@@ -87,7 +87,7 @@ class Guards:
             _put(self._refused, producer_id, (epoch, sequence))
 
     def may_begin(self, producer_id: ProducerId, epoch: int, sequence: int) -> bool:
-        """Tell whether a producer of whom no sequence is known may begin with this one."""
+        """Tell whether a producer without a known sequence may begin with this one."""
         guard = self._of(producer_id, epoch)
         if guard is None:
             may_begin = True
@@ -101,27 +101,27 @@ class Guards:
         return may_begin
 
     def invalidate(self, marker: MarkerToWrite) -> None:
-        """A marker is here: an answer about its producer from before says nothing any more.
+        """Drop the producer's guards, because a marker was appended.
 
-        Except where it ends a transaction of version 2 and has the epoch of the guard: that one's
-        transaction comes after the marker, and the producer need not wait for it to begin.
+        Except one with the epoch of a marker of transaction version 2: its transaction is the one
+        after the marker, and the producer may begin it before the marker is written.
         """
-        spared = self._of(marker.producer_id, marker.producer_epoch) if marker.is_bumped else None
+        kept = self._of(marker.producer_id, marker.producer_epoch) if marker.is_bumped else None
         self._guards.pop(marker.producer_id, None)
-        if spared is not None:
-            self._guards[marker.producer_id] = (spared,)
+        if kept is not None:
+            self._guards[marker.producer_id] = (kept,)
 
     def stored(self, producer_id: ProducerId, *, opens: bool) -> None:
         """A batch of this producer is in the log: its sequence is known from now on.
 
-        ``opens``: its transaction is open here now, so there is nothing left to verify.
+        ``opens``: its transaction is open here now, so no verification is needed.
         """
         self._refused.pop(producer_id, None)
         if opens:
             self._guards.pop(producer_id, None)
 
     def __bool__(self) -> bool:
-        """Tell whether anything is remembered."""
+        """Tell whether there is any guard or refused sequence."""
         return bool(self._guards or self._refused)
 
 

@@ -1,4 +1,4 @@
-"""Small files that are replaced as a whole: after a crash the old one or the new one is there."""
+"""Small files that are replaced as a whole: after a crash the old or the new content is there."""
 
 from fencelog.errors import CorruptionError
 from fencelog.ports import Disk
@@ -8,12 +8,12 @@ SMALL_FILE_BYTES_MAX = 64 << 20
 
 
 async def replace_file(disk: Disk, path: str, content: bytes, *, durable: bool = True) -> None:
-    """Make ``content`` the file at ``path``, atomically, and durably unless told otherwise.
+    """Replace the file at ``path`` by ``content``, atomically; durably unless ``durable`` is false.
 
-    Raises StorageError; the old content then still stands, or the new one already does.
+    Raises StorageError; the file then has the old content or the new.
     """
     temporary = path + _TEMPORARY
-    # What a crash left under this name would otherwise be appended to.
+    # A file that a crash left under this name would be appended to.
     await disk.remove(temporary)
     file = await disk.open(temporary, create=True)
     try:
@@ -28,27 +28,29 @@ async def replace_file(disk: Disk, path: str, content: bytes, *, durable: bool =
 
 
 async def read_file(disk: Disk, path: str) -> bytes | None:
-    """Return the whole file, or None where there is none."""
+    """Return the whole file, or None if there is none."""
     try:
         file = await disk.open(path)
     except FileNotFoundError:
         return None
     try:
         if file.size > SMALL_FILE_BYTES_MAX:
-            raise CorruptionError(f"{path}: {file.size} bytes, at most {SMALL_FILE_BYTES_MAX}")
+            raise CorruptionError(
+                f"{path}: the file has {file.size} bytes, the limit is {SMALL_FILE_BYTES_MAX}"
+            )
         return await file.read(0, file.size)
     finally:
         await file.close()
 
 
 async def remove_file(disk: Disk, path: str) -> None:
-    """Remove a file durably; nothing happens where there is none."""
+    """Remove a file durably; do nothing if there is none."""
     await disk.remove(path)
     await disk.sync_directory(parent_of(path))
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a name is what a crash left of ``replace_file``."""
+    """Whether a name is that of a temporary file of ``replace_file``, left by a crash."""
     return name.endswith(_TEMPORARY)
 
 

@@ -1,9 +1,8 @@
-"""What a clean stop says of a partition's files, so that the next start may believe them.
+"""What a clean stop records of a partition's files, so that the next start can trust them.
 
-Indexes, snapshots and the leader epoch checkpoint carry no checksum of their own, or none that
-Kafka's tools would leave alone. One over all that a clean start reads without walking the log is
-kept beside them, in the marker of the clean stop: where it does not match, everything is made anew
-from the log, as after a crash.
+Indexes, snapshots and the leader epoch checkpoint have no checksum of their own, because Kafka's
+format has no place for one. The clean shutdown marker has one over all that a clean start reads
+without walking the log. If it does not match, everything is rebuilt from the log, as after a crash.
 """
 
 from collections.abc import Sequence
@@ -17,14 +16,14 @@ from fencelog.types import Offset
 
 
 class CleanStop(NamedTuple):
-    """How a partition was left: where it ends, and the checksum over its files."""
+    """The end offset of a cleanly closed partition, and the checksum over its files."""
 
     end_offset: Offset
     checksum: str
 
 
 def is_side_file(name: str) -> bool:
-    """Whether a file of a partition follows from its log, so that it can be made anew."""
+    """Whether a file of a partition can be rebuilt from its log."""
     parsed = layout.parse_file_name(name)
     return name == layout.LEADER_EPOCH_CHECKPOINT or (
         parsed is not None and parsed[1] != layout.LOG
@@ -42,11 +41,11 @@ def _is_believed(name: str, base_offsets: Sequence[Offset]) -> bool:
 
 
 async def checksum_of(disk: Disk, directory: str, base_offsets: Sequence[Offset]) -> str:
-    """Return the checksum over what a clean start believes: 8 hexadecimal digits.
+    """Return the checksum over what a clean start trusts: 8 hexadecimal digits.
 
     That is the size of each segment and, of all but the newest, every side file. The newest segment
-    is walked at any start, so a partition that has only one has nothing else to believe. Raises
-    StorageError, and CorruptionError for a file that is none.
+    is walked at every start, so a partition with one segment has no other file to trust. Raises
+    StorageError and CorruptionError.
     """
     value = 0
     for name in sorted(await disk.list(directory)):

@@ -1,8 +1,8 @@
 """One round of compaction on the files of a partition.
 
-Reads full segments beside everybody else, writes what is left of them into new files, and lets each
-take the place of those that it was made of. Nothing that is read is changed; a crash, a full disk
-or a stop before the swap leaves the old files as they are.
+Reads full segments in the background, writes their remaining records into new files, and replaces
+the old files by them. A crash, a full disk or a stop before the swap leaves the old files as they
+are.
 """
 
 import asyncio
@@ -17,26 +17,26 @@ from fencelog.types import Offset
 from fencelog.wire.batch import BatchHeader
 
 CHUNK_BYTES = 256 << 10
-"""Read between two turns of everybody else: a few milliseconds of work."""
+"""Bytes read between two yields to the loop: a few milliseconds of work."""
 
 
 class CompactionStoppedError(FencelogError):
-    """The round was given up, because the broker stops or the log has changed; nothing is lost."""
+    """The round was stopped, because the broker stops or the log has changed; nothing is lost."""
 
 
 class Compaction:
-    """A round that is under way."""
+    """A round in progress."""
 
     def __init__(
-        self, store: PartitionStore, compaction: Round, may_go_on: Callable[[], bool]
+        self, store: PartitionStore, compaction: Round, should_continue: Callable[[], bool]
     ) -> None:
-        """``may_go_on`` is asked again and again."""
+        """``should_continue`` is called after each chunk."""
         self._store = store
         self._round = compaction
-        self._may_go_on = may_go_on
+        self._should_continue = should_continue
 
     async def map(self) -> Offset:
-        """Read the dirty part; return how far this round goes.
+        """Read the dirty part; return the end offset of this round.
 
         Raises CompactionStoppedError, CorruptionError where a segment is damaged, StorageError.
         """
@@ -48,13 +48,13 @@ class Compaction:
         for base_offset in self._round.dirty():
             if mapped.is_full:
                 break
-            await self._walk(base_offset, visit, self._rest)
+            await self._walk(base_offset, visit, self._pause)
         return self._round.end
 
     async def clean(self) -> int:
-        """Write and swap every group that gets smaller; return the bytes saved.
+        """Write and swap every group that changes; return the bytes saved.
 
-        Raises as ``map`` does. What was swapped before stays so.
+        Raises as ``map`` does. Groups that were swapped before stay swapped.
         """
         saved = 0
         for group in self._round.groups():
@@ -74,16 +74,16 @@ class Compaction:
             read += len(batch)
             group.visit(header, batch)
 
-        async def rest() -> None:
+        async def pause() -> None:
             buffers = group.take()
             if buffers:
                 await file.append(buffers)
-            await self._rest()
+            await self._pause()
 
         is_whole = False
         try:
             for each in group.base_offsets:
-                await self._walk(each, visit, rest)
+                await self._walk(each, visit, pause)
             cleaned = group.finish()
             assert file.size == cleaned.segment.size, (file.size, cleaned.segment.size)
             if group.is_changed:
@@ -103,11 +103,11 @@ class Compaction:
         self,
         base_offset: Offset,
         visit: Callable[[BatchHeader, memoryview, int], None],
-        rest: Callable[[], Awaitable[None]],
+        pause: Callable[[], Awaitable[None]],
     ) -> None:
         file = await self._open(base_offset)
         try:
-            end = await walk(file, visit, CHUNK_BYTES, rest)
+            end = await walk(file, visit, CHUNK_BYTES, pause)
         finally:
             await file.close()
         if end.problem is not None:
@@ -121,7 +121,7 @@ class Compaction:
         except FileNotFoundError as error:
             raise CompactionStoppedError("segments were deleted meanwhile") from error
 
-    async def _rest(self) -> None:
+    async def _pause(self) -> None:
         await asyncio.sleep(0)
-        if not self._may_go_on():
-            raise CompactionStoppedError("the broker stops")
+        if not self._should_continue():
+            raise CompactionStoppedError("the broker is stopping")

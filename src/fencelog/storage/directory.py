@@ -1,8 +1,8 @@
-"""The data directory as a whole: whose it is, which partitions it has, where their recovery begins.
+"""The data directory: its cluster and node id, its partitions, and their checkpoints.
 
-Names and contents are Kafka's: ``meta.properties``, ``topic-partition`` directories, the two offset
-checkpoints, and the marker of a clean stop. (The lock that keeps a second broker out belongs to the
-adapter, since it ends with the process.)
+Names and contents are Kafka's: ``meta.properties``, ``topic-partition`` directories, the offset
+checkpoints, and the clean shutdown marker. (The lock that keeps a second broker out is in the
+adapter, because it ends with the process.)
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _DELETED_TOPIC_CHARACTERS = 200
 
 
 class DataDirectory:
-    """The files at the top of the data directory. One broker at a time has it."""
+    """The files at the top of the data directory. One broker at a time uses it."""
 
     def __init__(self, disk: Disk, *, cluster_id: str, node_id: int) -> None:
         """See ``open``."""
@@ -39,11 +39,11 @@ class DataDirectory:
 
     @classmethod
     async def open(cls, disk: Disk, random: Random, *, node_id: int = 1) -> Self:
-        """Read what the last run left, and begin a run that counts as unclean until ``close``.
+        """Read the files of the last run, and begin a run that counts as unclean until ``close``.
 
-        Raises CorruptionError where the top files are unreadable or belong to another node.
+        Raises CorruptionError if the top files are unreadable or belong to another node.
         """
-        # What a killed run made here counts from now on, and its names may never have been synced.
+        # A killed run may have left names that were never synced; they are relied on from now on.
         await disk.sync_directory("")
         cluster_id = await _cluster_id(disk, random, node_id)
         directory = cls(disk, cluster_id=cluster_id, node_id=node_id)
@@ -74,28 +74,28 @@ class DataDirectory:
     def take_clean(self, partition: TopicPartition) -> str | None:
         """Return the checksum over the files of a partition that was closed cleanly; else None.
 
-        Asked once, ahead of its recovery: from then on it is unclean until ``close`` names it. A
-        partition that no run has opened since a crash stays unclean through any number of runs.
+        Call it once, before the partition's recovery: it is unclean from then on until ``close``
+        names it. A partition that no run has opened since a crash stays unclean.
         """
         return self._clean.pop(partition, None)
 
     def recovery_point(self, partition: TopicPartition) -> Offset:
-        """Everything below this offset was synced; 0 where nothing is known."""
+        """Return the offset below which everything was synced; 0 if unknown."""
         return self._recovery_points.get(partition, Offset(0))
 
     def log_start(self, partition: TopicPartition) -> Offset:
-        """Everything below this offset was deleted; 0 where nothing was."""
+        """Return the offset below which everything was deleted; 0 if nothing was."""
         return self._log_starts.get(partition, Offset(0))
 
     def first_dirty(self, partition: TopicPartition) -> Offset | None:
-        """Where compaction goes on; None for a partition that was never compacted."""
+        """Return where compaction continues; None for a partition that was never compacted."""
         return self._first_dirty.get(partition)
 
     async def checkpoint_cleaner(self, partition: TopicPartition, first_dirty: Offset) -> None:
         """Store how far a partition is compacted, durably.
 
-        A first entry must be stored before anything is taken out: without one a recovery takes
-        missing offsets for damage.
+        The first entry must be stored before any record is removed: without it, recovery treats
+        missing offsets as damage.
         """
         self._is_compacting = True
         self._first_dirty[partition] = first_dirty
@@ -108,8 +108,8 @@ class DataDirectory:
     ) -> None:
         """Store these offsets durably; partitions that are not named keep theirs.
 
-        A log start must be stored here before the segments below it are deleted. One that is lower
-        than the one stored is not taken: it is what somebody saw before that one was stored.
+        A log start must be stored here before the segments below it are deleted. One that is below
+        the stored one is stale, and is ignored.
         """
         self._recovery_points.update(recovery_points)
         for partition, start in (log_starts or {}).items():
@@ -119,12 +119,12 @@ class DataDirectory:
     async def remove_partitions(
         self, partitions: Sequence[TopicPartition], topic_id: TopicId
     ) -> None:
-        """Delete the directories of a topic's partitions; durably gone from ``partitions``.
+        """Delete the directories of a topic's partitions, durably.
 
-        Their stores must be closed. Nothing happens where there is no such directory.
+        Their stores must be closed. A missing directory is ignored.
         """
-        # The offsets go first: a partition that is made again under this name must not inherit
-        # them, and one that has them and no directory was lost (``check_new``).
+        # The offsets first: a new partition of this name must not inherit them, and offsets without
+        # a directory mean that the directory was lost (``check_new``).
         tables = (self._recovery_points, self._log_starts, self._first_dirty)
         known = any(partition in table for table in tables for partition in partitions)
         for partition in partitions:
@@ -141,7 +141,7 @@ class DataDirectory:
                 continue
             short = partition._replace(topic=partition.topic[:_DELETED_TOPIC_CHARACTERS])
             deleted = layout.deleted_directory_name(short, topic_id)
-            # A crash may have left a part of an earlier one under this name.
+            # A crash may have left a partly deleted directory under this name.
             await self._disk.remove(deleted)
             await self._disk.rename(path, deleted)
             renamed = True
@@ -150,22 +150,22 @@ class DataDirectory:
         await self._finish_deletions()
 
     def check_new(self, partition: TopicPartition) -> None:
-        """Raise CorruptionError where a partition without a directory once had records (D3)."""
+        """Raise CorruptionError if a partition without a directory had records before (D3)."""
         end = self.recovery_point(partition)
         if end > 0:
             raise CorruptionError(
-                f"{self.path_of(partition)}: the directory is missing, though everything below "
-                f"offset {end} was synced into it"
+                f"{self.path_of(partition)}: the directory is missing, but it had synced records "
+                f"below offset {end}"
             )
 
     async def close(self, clean_stops: Mapping[TopicPartition, CleanStop]) -> None:
-        """Mark the stop as clean for these partitions, whose stores were closed as clean before.
+        """Mark the stop as clean for these partitions, whose stores were closed cleanly before.
 
-        Those that were opened and are not named (failed, damaged) are recovered at the next start.
+        Opened partitions that are not named (failed, damaged) are recovered at the next start.
         """
         await self.checkpoint({name: stop.end_offset for name, stop in clean_stops.items()})
         clean = self._clean | {name: stop.checksum for name, stop in clean_stops.items()}
-        # What is clean is named, not what is unclean: a damaged name then trusts nobody.
+        # Clean partitions are listed, not unclean ones: a damaged name then trusts no partition.
         named = {self.path_of(p): clean[p] for p in await self.partitions() if p in clean}
         marker = {"version": 0, "brokerEpoch": -1, "clean": named}
         await replace_file(self._disk, layout.CLEAN_SHUTDOWN, json.dumps(marker).encode("ascii"))
@@ -191,9 +191,9 @@ class DataDirectory:
 
 
 def _clean(marker: bytes) -> dict[TopicPartition, str]:
-    """Return the partitions that a clean stop names, with their checksums.
+    """Return the partitions that a clean shutdown marker names, with their checksums.
 
-    None where the marker is damaged, or Kafka's own: nothing but time is lost by not believing it.
+    Empty if the marker is damaged, or Kafka's own: ignoring it costs only a longer start.
     """
     try:
         named = json.loads(marker).get("clean")
@@ -230,7 +230,7 @@ async def _cluster_id(disk: Disk, random: Random, node_id: int) -> str:
     except CorruptionError as error:
         raise CorruptionError(f"{path}: {error}") from error
     if not properties.get("cluster.id") or properties.get("version") != "1":
-        raise CorruptionError(f"{path}: no cluster.id, or a version other than 1")
+        raise CorruptionError(f"{path}: cluster.id is missing, or the version is not 1")
     if properties.get("node.id") != str(node_id):
         raise CorruptionError(
             f"{path}: the directory belongs to node {properties.get('node.id')}, "

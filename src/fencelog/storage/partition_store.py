@@ -2,8 +2,7 @@
 
 One writer at a time (the flusher) calls ``write`` and ``sync``; reads may come at any time. Side
 files (indexes, snapshots, leader epochs) are written when a segment is full and at a clean stop,
-and synced at a clean stop only: after an unclean one they are rebuilt from the log and never looked
-at.
+and synced at a clean stop only: after an unclean one they are rebuilt from the log, not read.
 """
 
 import asyncio
@@ -31,10 +30,10 @@ from fencelog.types import LeaderEpoch, Offset, TimestampMs, TopicId
 
 @dataclass(slots=True)
 class _Segment:
-    """A segment file, and what its side files must hold once they are written.
+    """A segment file, and the content of its side files until they are written.
 
-    It is open for as long as it may be written or synced; then reads open it for themselves, so
-    that a long log does not take a file descriptor for each of its segments.
+    The file is open while it may be written or synced. Later each read opens it, so that a long log
+    does not need a file descriptor for each of its segments.
     """
 
     base_offset: Offset
@@ -42,7 +41,7 @@ class _Segment:
     file: DiskFile | None = None
     readers: int = 0
     retired: DiskFile | None = None
-    """No longer to be written, and still read by somebody who began before."""
+    """The file when it is no longer written, but still has readers."""
     side_files: tuple[bytearray, bytearray, bytearray] = field(
         default_factory=lambda: (bytearray(), bytearray(), bytearray())
     )
@@ -60,7 +59,7 @@ class PartitionStore:
     def __init__(
         self, disk: Disk, directory: str, log: PartitionLog, durability: Durability
     ) -> None:
-        """Without segments yet."""
+        """Start without segments."""
         self._disk = disk
         self._directory = directory
         self._log = log
@@ -70,13 +69,13 @@ class PartitionStore:
         self._recovery_point = log.log_end_offset
         self._names_are_dirty = False
         self._syncing: dict[Offset, asyncio.Task[None]] = {}
-        """Syncs of full segments that nobody waits for; by the segment's base offset."""
-        self._sync_turn = asyncio.Lock()
-        self._write_turn = asyncio.Lock()
+        """Background syncs of full segments, by base offset."""
+        self._sync_lock = asyncio.Lock()
+        self._write_lock = asyncio.Lock()
         self._closed = False
         self._failure: str | None = None
-        self.cut: str | None = None
-        """What recovery cut away behind the last sound batch, and why (D3)."""
+        self.truncated: str | None = None
+        """Where recovery truncated the log after the last sound batch, and why (D3)."""
         self.clean_stop: CleanStop | None = None
         """How ``close`` left the files; None before a clean one."""
 
@@ -89,13 +88,13 @@ class PartitionStore:
         config: LogConfig,
         durability: Durability,
     ) -> tuple[Self, PartitionLog]:
-        """Make an empty partition; when this returns, a power cut does not undo it.
+        """Create an empty partition, durably.
 
-        A crash in between leaves a directory that ``recover`` takes. Raises StorageError.
+        A crash meanwhile leaves a directory that ``recover`` accepts. Raises StorageError.
         """
         await disk.make_directory(directory)
         if any(name.endswith(layout.LOG) for name in await disk.list(directory)):
-            raise StorageError(f"{directory}: holds a partition already")
+            raise StorageError(f"{directory}: already has segment files")
         log = PartitionLog.create(config)
         store = cls(disk, directory, log, durability)
         await store._open_newest(log.log_end_offset)
@@ -105,7 +104,7 @@ class PartitionStore:
         return store, log
 
     @classmethod
-    async def recover(  # noqa: PLR0913 - all that an earlier run noted of a partition
+    async def recover(  # noqa: PLR0913 - all that an earlier run stored of a partition
         cls,
         disk: Disk,
         directory: str,
@@ -119,11 +118,11 @@ class PartitionStore:
         was_compacted: bool = False,
         leader_epoch: LeaderEpoch = FIRST_EPOCH,
     ) -> tuple[Self, PartitionLog]:
-        """Open a partition that an earlier run left, however it ended (D2, D3, E15).
+        """Open a partition of an earlier run, whatever its end was (D2, D3, E15).
 
-        ``clean`` from ``DataDirectory.take_clean``. Where ``topic_id`` is given it must be the one
-        stored, and is stored where a crash came first. ``leader_epoch`` is the newest that this
-        broker ever led under: no batch has a newer one. Raises CorruptionError naming file and
+        ``clean`` is from ``DataDirectory.take_clean``. ``topic_id``, if given, must be the stored
+        one, and is stored if a crash left none. ``leader_epoch`` is the newest epoch in which this
+        broker was the leader: no batch has a newer one. Raises CorruptionError naming file and
         offset, and StorageError.
         """
         if topic_id is not None:
@@ -143,7 +142,7 @@ class PartitionStore:
         active_files = builder.side_files(recovered.base_offsets[-1])
         log = builder.finish()
         store = cls(disk, directory, log, durability)
-        store.cut = recovered.cut
+        store.truncated = recovered.truncated
         *full, newest_base_offset = recovered.base_offsets
         for base_offset in full:
             store._add_segment(base_offset)
@@ -153,26 +152,26 @@ class PartitionStore:
 
     @property
     def recovery_point(self) -> Offset:
-        """Everything below is on stable storage; what ``DataDirectory.checkpoint`` is to store."""
+        """The offset below which everything is on stable storage."""
         return self._recovery_point
 
     @property
     def failure(self) -> str | None:
-        """Why nothing is written here any more, or None."""
+        """Why the store accepts no more writes, or None."""
         return self._failure
 
-    async def write(self, tail: Sequence[SegmentWrite]) -> None:
-        """Put what ``PartitionLog.take_unflushed`` gave into the page cache, in order.
+    async def write(self, unflushed: Sequence[SegmentWrite]) -> None:
+        """Write what ``PartitionLog.take_unflushed`` returned to the page cache, in order.
 
-        Raises StorageError; the store then takes no more writes or syncs (D2).
+        Raises StorageError; the store then accepts no more writes or syncs (D2).
         """
-        async with self._write_turn:
+        async with self._write_lock:
             self._check_usable()
             try:
-                for write in tail:
+                for write in unflushed:
                     await self._write_one(write)
             except BaseException as error:
-                self._give_up(error)
+                self._fail(error)
                 raise
 
     async def sync(self) -> None:
@@ -180,11 +179,11 @@ class PartitionStore:
 
         Raises StorageError; nothing is ever acknowledged from here again (D2).
         """
-        # Whoever comes while another sync is under way must not take its half-done work for done.
-        async with self._sync_turn:
+        # Concurrent calls wait for each other: one must not rely on another's unfinished sync.
+        async with self._sync_lock:
             self._check_usable()
             end = self._written_end
-            with self._gives_up():
+            with self._fails_on_error():
                 for segment in list(self._segments.values()):
                     if segment.is_dirty:
                         await self._sync_segment(segment)
@@ -195,10 +194,10 @@ class PartitionStore:
             self._recovery_point = max(self._recovery_point, end)
 
     async def read(self, plan: ReadPlan) -> memoryview:
-        """Return the whole batches that the plan asks for, the first one even above ``max_bytes``.
+        """Return the whole batches of a plan, the first one even above ``max_bytes``.
 
-        Empty where the segment was deleted after the plan was made. Raises CorruptionError where
-        the file holds no batches there, StorageError where it cannot be read.
+        Empty if the segment was deleted after the plan was made. Raises CorruptionError if the file
+        has no batches there, StorageError if it cannot be read.
         """
         segment = self._segments.get(plan.segment_base_offset)
         file = None if segment is None else await self._begin_read(segment)
@@ -233,9 +232,9 @@ class PartitionStore:
         """Remove the segments that end at or below an offset, never the newest.
 
         ``offset`` must be stored by ``DataDirectory.checkpoint`` as the log start before: recovery
-        takes a missing segment above it for damage. Raises StorageError.
+        treats a missing segment above it as damage. Raises StorageError.
         """
-        async with self._sync_turn:
+        async with self._sync_lock:
             self._check_usable()
             for base_offset, end in pairwise(sorted(self._segments)):
                 if end > offset:
@@ -246,32 +245,33 @@ class PartitionStore:
             await self._disk.sync_directory(self._directory)
 
     async def open_segment(self, base_offset: Offset) -> DiskFile:
-        """Open a full segment beside its readers. Raises FileNotFoundError where it is deleted."""
+        """Open a full segment for reading. Raises FileNotFoundError if it was deleted."""
         return await self._disk.open(self._path(base_offset, layout.LOG))
 
     async def open_cleaned(self, base_offset: Offset) -> DiskFile:
-        """Make the file that is to take a segment's place, over what a crash left of one."""
+        """Create the file that will replace a segment; removes one that a crash left."""
         path = self._path(base_offset, layout.LOG) + layout.CLEANED
         await self._disk.remove(path)
         return await self._disk.open(path, create=True)
 
     async def drop_cleaned(self, base_offset: Offset) -> None:
-        """Remove what ``open_cleaned`` made."""
+        """Remove the file of ``open_cleaned``."""
         await self._disk.remove(self._path(base_offset, layout.LOG) + layout.CLEANED)
 
     async def swap(self, cleaned: Cleaned) -> bool:
-        """Put the cleaned file, written and synced, in the place of the segments it was made of.
+        """Replace segments by the cleaned file, which is written and synced.
 
-        It gets a name that says so first: from there on a crash ends with the new file, before with
-        the old ones. A reader goes on in the file in which it began. False, and nothing done, where
-        a segment was deleted meanwhile. Raises StorageError; the store is then given up.
+        The file is first renamed to ``.swap``: a crash before leaves the old files, a crash after
+        leaves the new one. A reader continues in the file in which it began. Returns False, with
+        nothing changed, if a segment was deleted meanwhile. Raises StorageError; the store has then
+        failed.
         """
-        async with self._sync_turn:
+        async with self._sync_lock:
             self._check_usable()
             if not self._log.has_segments(cleaned.replaced):
                 await self.drop_cleaned(cleaned.segment.base_offset)
                 return False
-            with self._gives_up():
+            with self._fails_on_error():
                 return await self._swap(cleaned)
 
     async def _swap(self, cleaned: Cleaned) -> bool:
@@ -283,12 +283,12 @@ class PartitionStore:
         await self._disk.sync_directory(self._directory)
         new.file = await self._disk.open(path + layout.SWAP)
         if not self._log.has_segments(cleaned.replaced):
-            # The log's start has passed some of them meanwhile; their files go in their turn.
+            # The log start has passed some of them meanwhile; retention deletes their files.
             await self._retire(new)
             await self._disk.remove(path + layout.SWAP)
             await self._disk.sync_directory(self._directory)
             return False
-        self._log.take_over(cleaned)
+        self._log.replace_segments(cleaned)
         for base in cleaned.replaced:
             del self._segments[base]
         self._segments[base_offset] = new
@@ -298,7 +298,7 @@ class PartitionStore:
             for suffix in (*layout.SEGMENT_SUFFIXES, layout.SNAPSHOT):
                 await self._disk.remove(self._path(base, suffix))
         if len(old) > 1:
-            # None of them may come back beside a file that stands for it.
+            # None of them may reappear after a crash beside the file that replaces it.
             await self._disk.sync_directory(self._directory)
         await self._disk.rename(path + layout.SWAP, path)
         await self._disk.sync_directory(self._directory)
@@ -311,21 +311,21 @@ class PartitionStore:
     async def close(self, *, clean: bool) -> None:
         """Close the files. ``clean``: sync everything, side files too, so that they may be trusted.
 
-        The tail must have been written before, or is given up: a write or sync under way ends
-        first, and a later one is refused. Raises StorageError where this store failed or fails now:
-        the partition must then not be counted as cleanly closed. A second close does nothing.
+        Unflushed batches must be written before, or they are lost: a write or sync in progress ends
+        first, and a later one is refused. Raises StorageError if this store failed or fails now:
+        the partition then does not count as cleanly closed. A second close does nothing.
         """
         try:
             if clean and self._segments:
                 await self.sync()
-                with self._gives_up():
+                with self._fails_on_error():
                     await self._sync_side_files()
                     base_offsets = sorted(self._segments)
                     checksum = await checksum_of(self._disk, self._directory, base_offsets)
                 self.clean_stop = CleanStop(self._recovery_point, checksum)
         finally:
             self._closed = True
-            async with self._write_turn, self._sync_turn:
+            async with self._write_lock, self._sync_lock:
                 for task in list(self._syncing.values()):
                     await asyncio.wait([task])
                 segments, self._segments = self._segments, {}
@@ -355,10 +355,10 @@ class PartitionStore:
     async def _roll(self, write: SegmentWrite) -> None:
         """Finish the newest segment and begin the next.
 
-        In ``fsync`` mode the old one and its name are synced before the new one exists (D3), so
-        that whatever recovery finds bad in a segment with a successor, or missing between two, is
-        damage and no lost tail. In ``os`` mode that sync may be of a gigabyte and nobody's answer
-        hangs on it: it runs beside the writes.
+        In ``fsync`` mode the old one and its name are synced before the new one exists (D3): a bad
+        batch in a segment with a successor, or a gap between two, is then damage, not an unflushed
+        batch that was lost. In ``os`` mode that sync may be of a gigabyte and no response waits for
+        it: it runs in the background.
         """
         full = self._segments[max(self._segments)]
         await self._write_side_files(full)
@@ -376,9 +376,9 @@ class PartitionStore:
         await self._open_newest(write.segment_base_offset)
 
     async def _sync_beside(self, full: _Segment, end: Offset) -> None:
-        """Sync a full segment; a failure shows at the next write or sync."""
+        """Sync a full segment in the background; the next write or sync reports a failure."""
         try:
-            with self._gives_up():
+            with self._fails_on_error():
                 await self._sync_segment(full)
                 await self._sync_names()
                 await self._retire(full)
@@ -438,7 +438,7 @@ class PartitionStore:
     # Reading
 
     async def _begin_read(self, segment: _Segment) -> DiskFile | None:
-        """Return the file to read from, None where it was deleted meanwhile."""
+        """Return the file to read from, None if it was deleted meanwhile."""
         if segment.file is None:
             try:
                 file = await self._disk.open(segment.path)
@@ -446,7 +446,7 @@ class PartitionStore:
                 return None
             if self._segments.get(segment.base_offset) is segment:
                 return file
-            # A swap came between: this may be the new file, and where to look is an old idea.
+            # The segment was swapped meanwhile: the plan's positions may not fit this file.
             await file.close()
             return None
         segment.readers += 1
@@ -460,7 +460,7 @@ class PartitionStore:
         await self._close_retired(segment)
 
     async def _retire(self, segment: _Segment) -> None:
-        """Close a segment's file once nobody reads from it."""
+        """Close a segment's file once it has no readers."""
         segment.retired, segment.file = segment.file or segment.retired, None
         await self._close_retired(segment)
 
@@ -476,20 +476,22 @@ class PartitionStore:
         if self._closed:
             raise StorageError(f"{self._directory} is closed")
         if self._failure is not None:
-            raise StorageError(f"{self._directory} takes no more writes: {self._failure}")
+            raise StorageError(
+                f"{self._directory} accepts no more writes: {self._failure}; restart the broker"
+            )
 
     @contextmanager
-    def _gives_up(self) -> Iterator[None]:
-        """Whatever ends the block early, cancellation too, ends this store's writes for good."""
+    def _fails_on_error(self) -> Iterator[None]:
+        """Fail the store on any exception in the block, also on cancellation."""
         try:
             yield
         except BaseException as error:
-            self._give_up(error)
+            self._fail(error)
             raise
 
-    def _give_up(self, error: BaseException) -> None:
-        """Keep why nothing is written any more; a file that is gone becomes a StorageError."""
+    def _fail(self, error: BaseException) -> None:
+        """Store why no more writes are accepted; a missing file raises StorageError."""
         if isinstance(error, FileNotFoundError):
-            self._failure = f"a file is gone: {error}"
+            self._failure = f"a file is missing: {error}"
             raise StorageError(f"{self._directory}: {self._failure}") from error
         self._failure = str(error) or type(error).__name__

@@ -1,13 +1,12 @@
-"""Recovery of one partition: from whatever a stop left to files that may be served (D2, D3, E15).
+"""Recovery of one partition: makes the files of any stop fit to be served (D2, D3, E15).
 
-After an unclean stop every batch is checked and replayed, and side files are thrown away and made
-anew. A batch that is cut off or garbled is what a crash amid a write leaves, and may be cut away;
-one that is whole and in the wrong place is no such thing, and always damage.
+After an unclean stop every batch is checked and replayed, and side files are removed and rebuilt. A
+crash during a write leaves an incomplete or garbled batch, which may be truncated; a complete batch
+in the wrong place is always damage.
 
-What lies above the recovery point may never have reached the disk although reads show it (a failed
-sync marks pages clean), so it is copied into a new file that is synced and takes the name of the
-old one, before anything is served. A crash at any point of this leaves files that recover the same
-way.
+Data above the recovery point may not be on disk although it can be read (a failed sync marks pages
+clean), so it is copied into a new file, which is synced and renamed to the old name before anything
+is served. A crash at any point of this leaves files that recover the same way.
 """
 
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from fencelog.wire.batch import BatchHeader
 from fencelog.wire.control import Marker, read_marker
 
 Durability = Literal["fsync", "os"]
-"""What an acknowledgement means (D1): on stable storage, or in the page cache."""
+"""Where an acknowledged record is (D1): on stable storage, or in the page cache."""
 
 SIDE_SUFFIXES = (layout.INDEX, layout.TIME_INDEX, layout.TXN_INDEX)
 """In the order of ``SideFiles``."""
@@ -39,13 +38,13 @@ _COPY_BYTES = 4 << 20
 
 
 class Recovered(NamedTuple):
-    """What recovery found: the state up to ``builder.log_end``, all of it durable."""
+    """The result of recovery: the state up to ``builder.log_end``, all of it durable."""
 
     builder: LogBuilder
     base_offsets: list[Offset]
     """Segments, oldest first; at least one."""
-    cut: str | None = None
-    """What was cut away, and why; None where nothing was."""
+    truncated: str | None = None
+    """Where the log was truncated, and why; None if it was not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +60,10 @@ class _Bad:
 class Recovery:
     """What is known of a partition before its files are read.
 
-    All below ``recovery_point`` was synced, all below ``log_start`` was deleted. ``clean``: the
-    last run closed this partition and found this checksum, so its side files may be trusted where
-    they still have it. ``was_compacted``: offsets may be missing between batches (D3).
-    ``leader_epoch``: nothing was ever written under a newer one.
+    Everything below ``recovery_point`` was synced, everything below ``log_start`` was deleted.
+    ``clean``: the checksum from the last clean stop; side files are trusted if they match it.
+    ``was_compacted``: offsets may be missing between batches (D3). ``leader_epoch``: nothing was
+    ever written under a newer one.
     """
 
     disk: Disk
@@ -79,14 +78,14 @@ class Recovery:
 
     @property
     def _synced(self) -> Offset:
-        """Everything below was synced: a log start is stored once the log reaches up to it."""
+        """Everything below was synced: a log is synced up to a new start before it is stored."""
         return max(self.recovery_point, self.log_start)
 
     def _builder(self) -> LogBuilder:
         return LogBuilder(self.config, log_start=self.log_start, was_compacted=self.was_compacted)
 
     async def run(self) -> Recovered:
-        """Make the partition fit to serve; raises CorruptionError naming file and offset (D3)."""
+        """Recover the partition; raises CorruptionError naming file and offset (D3)."""
         epochs = await self._known_epochs()
         base_offsets = await self._segments(epochs)
         if self.clean and self.clean == await checksum_of(self.disk, self.directory, base_offsets):
@@ -97,28 +96,28 @@ class Recovery:
         builder = self._builder()
         bad = await self._replay(builder, base_offsets, epochs)
         if bad is not None:
-            await self._judge(bad, builder.log_end, base_offsets)
+            await self._check_truncation(bad, builder.log_end, base_offsets)
             await self._forget_epochs()
             kept = [base for base in base_offsets if base <= bad.base_offset]
             await self._remove_segments(base_offsets[len(kept) :])
             base_offsets = kept
         elif builder.log_end < self._synced:
             raise CorruptionError(
-                f"{self._path(base_offsets[-1])}: the log ends at offset {builder.log_end}, though "
+                f"{self._path(base_offsets[-1])}: the log ends at offset {builder.log_end}, but "
                 f"everything below {self._synced} was synced"
             )
-        await self._rewrite(builder, base_offsets, cut=bad is not None)
+        await self._rewrite(builder, base_offsets, truncates=bad is not None)
         await self._write_side_files(builder, base_offsets)
-        cut = None if bad is None else self._where(bad, builder.log_end)
-        return Recovered(builder, base_offsets, cut)
+        truncated = None if bad is None else self._where(bad, builder.log_end)
+        return Recovered(builder, base_offsets, truncated)
 
     def _path(self, base_offset: Offset, suffix: str = layout.LOG) -> str:
         return f"{self.directory}/{layout.file_name(base_offset, suffix)}"
 
-    # What is there
+    # Listing and repairing files
 
     async def _segments(self, epochs: LeaderEpochs) -> list[Offset]:
-        """Finish what a crash cut short, and list the segments; makes the first where none is."""
+        """Finish swaps and deletions after a crash, and list the segments; create a first one."""
         await self._finish_swaps(epochs)
         found: list[Offset] = []
         for name in await self.disk.list(self.directory):
@@ -127,8 +126,8 @@ class Recovery:
                 found.append(parsed[0])
             elif is_temporary(name) or name.endswith(_LEFTOVERS):
                 await self.disk.remove(f"{self.directory}/{name}")
-        # A deletion goes from the oldest on, and after the log start is stored: what is still
-        # there below it was meant to go.
+        # Segments are deleted oldest first, after the log start is stored: those that are still
+        # below it were to be deleted.
         deleted = [base for base, after in pairwise(found) if after <= self.log_start]
         await self._remove_segments(deleted)
         segments = found[len(deleted) :]
@@ -139,13 +138,13 @@ class Recovery:
         if not segments or segments[0] > self.log_start:
             first = segments[0] if segments else self.recovery_point
             raise CorruptionError(
-                f"{self._path(self.log_start)}: missing; offsets {self.log_start} to {first - 1} "
-                "were stored and not deleted"
+                f"{self._path(self.log_start)}: the segment is missing; offsets {self.log_start} "
+                f"to {first - 1} were stored and not deleted"
             )
         return segments
 
     async def _finish_swaps(self, epochs: LeaderEpochs) -> None:
-        """Let each file that compaction had ready take the place of those that it stands for."""
+        """Finish each swap that compaction had begun: replace the old segments by the new one."""
         names = await self.disk.list(self.directory)
         for name in names:
             base_offset = layout.parse_swap_name(name)
@@ -158,7 +157,7 @@ class Recovery:
             if end <= base_offset or end not in replaced:
                 # The newest segment is never part of a round, so there always is a next one.
                 raise CorruptionError(
-                    f"{path}: ends at offset {end}, where no segment of {self.directory} begins"
+                    f"{path}: ends at offset {end}, but no segment of {self.directory} begins there"
                 )
             await self._remove_segments([b for b in sorted(replaced) if base_offset < b < end])
             await self.disk.rename(path, self._path(base_offset))
@@ -180,7 +179,7 @@ class Recovery:
         finally:
             await file.close()
         if bad.problem is not None:
-            # It was synced before it got this name, and what it stands for may be gone.
+            # It was synced before it got this name, and the segments it replaces may be removed.
             raise CorruptionError(f"{path}: damaged at position {bad.position}: {bad.problem}")
         return end
 
@@ -192,10 +191,10 @@ class Recovery:
             await self.disk.sync_directory(self.directory)
 
     async def _known_epochs(self) -> LeaderEpochs:
-        """Return what the checkpoint says of leader epochs, as a witness; nothing where damaged.
+        """Return the checkpoint's leader epochs, to check the batches'; none if it is damaged.
 
-        Leader epochs lie outside the CRC of their batches. The checkpoint may be older than the
-        log's end; it never tells of what was cut away, since a recovery that cuts removes it first.
+        The CRC of a batch does not cover its leader epoch. The checkpoint may be older than the log
+        end; it never has epochs of truncated batches, because truncation removes it first.
         """
         path = f"{self.directory}/{layout.LEADER_EPOCH_CHECKPOINT}"
         try:
@@ -207,9 +206,9 @@ class Recovery:
         return LeaderEpochs(entries if is_sane else ())
 
     async def _remove_side_files(self) -> None:
-        """Ahead of the walk, so that a stop in between never leaves old ones to be trusted.
+        """Remove side files before the walk, so that a crash never leaves stale ones to be trusted.
 
-        All but the leader epochs, which are needed as a witness for as long as there is damage.
+        All but the leader epochs, which are needed to check batches while there is damage.
         """
         names = await self.disk.list(self.directory)
         side_files = [
@@ -221,7 +220,7 @@ class Recovery:
             await self.disk.sync_directory(self.directory)
 
     async def _forget_epochs(self) -> None:
-        """Durably: what comes after a cut may have other leader epochs at the same offsets."""
+        """Remove the leader epochs durably: after a truncation, the same offsets may get others."""
         await self.disk.remove(f"{self.directory}/{layout.LEADER_EPOCH_CHECKPOINT}")
         await self.disk.sync_directory(self.directory)
 
@@ -230,7 +229,7 @@ class Recovery:
     async def _replay(
         self, builder: LogBuilder, base_offsets: list[Offset], epochs: LeaderEpochs
     ) -> _Bad | None:
-        """Check and replay all batches; returns the first bad one."""
+        """Check and replay all batches; return the first bad one."""
         previous: tuple[Offset, int] | None = None
         for base_offset in base_offsets:
             if previous is not None:
@@ -259,8 +258,10 @@ class Recovery:
         path = self._path(bad.base_offset)
         return f"{path}: damaged at position {bad.position}, offset {offset}: {bad.problem}"
 
-    async def _judge(self, bad: _Bad, offset: Offset, base_offsets: list[Offset]) -> None:
-        """Raise CorruptionError unless the log may be cut here (D3)."""
+    async def _check_truncation(
+        self, bad: _Bad, offset: Offset, base_offsets: list[Offset]
+    ) -> None:
+        """Raise CorruptionError unless the log may be truncated here (D3)."""
         path = self._path(bad.base_offset)
         where = self._where(bad, offset)
         if offset < self._synced:
@@ -268,7 +269,7 @@ class Recovery:
         if self.durability != "fsync":
             return
         if bad.base_offset != base_offsets[-1]:
-            # A full segment is synced before the next one is made.
+            # A full segment is synced before the next one is created.
             raise CorruptionError(f"{where}; segment {base_offsets[-1]} follows it")
         file = await self.disk.open(path)
         try:
@@ -278,13 +279,15 @@ class Recovery:
         if after is not None:
             raise CorruptionError(f"{where}; a sound batch follows it at position {after}")
 
-    async def _rewrite(self, builder: LogBuilder, base_offsets: list[Offset], *, cut: bool) -> None:
-        """Copy what lies above the recovery point into new, synced files (D2)."""
+    async def _rewrite(
+        self, builder: LogBuilder, base_offsets: list[Offset], *, truncates: bool
+    ) -> None:
+        """Copy the segments above the recovery point into new, synced files (D2)."""
         ends = [*base_offsets[1:], builder.log_end]
         copied = False
         for base_offset, end in zip(base_offsets, ends, strict=True):
             is_last = base_offset == base_offsets[-1]
-            if end > self.recovery_point or (cut and is_last):
+            if end > self.recovery_point or (truncates and is_last):
                 await self._copy(self._path(base_offset), builder.position if is_last else None)
                 copied = True
         if copied:
@@ -299,7 +302,7 @@ class Recovery:
             while new.size < size:
                 data = await old.read(new.size, min(_COPY_BYTES, size - new.size))
                 if not data:
-                    raise CorruptionError(f"{path}: shrank while it was recovered")
+                    raise CorruptionError(f"{path}: the file shrank during recovery")
                 await new.append([data])
             await new.sync()
         finally:
@@ -321,7 +324,7 @@ class Recovery:
     def _replayer(
         self, builder: LogBuilder, base_offsets: list[Offset], epochs: LeaderEpochs
     ) -> Visit:
-        """What a walk does with each sound batch: judge its place, then take it over."""
+        """Return the visitor of a walk: checks each batch's place in the log, then replays it."""
         base_offset = builder.log_end
 
         def visit(header: BatchHeader, batch: memoryview, position: int) -> None:
@@ -342,22 +345,22 @@ class Recovery:
 
     def _wrong_epoch(self, header: BatchHeader, epochs: LeaderEpochs) -> str | None:
         if header.leader_epoch > self.leader_epoch:
-            return f"leader epoch {header.leader_epoch}, never above {self.leader_epoch}"
+            return f"leader epoch {header.leader_epoch} is above {self.leader_epoch}, the latest"
         if epochs.contradicts(header.leader_epoch, header.base_offset):
             known = layout.LEADER_EPOCH_CHECKPOINT
-            return f"leader epoch {header.leader_epoch}, not as {known} has it"
+            return f"leader epoch {header.leader_epoch} does not match {known}"
         return None
 
     # After a clean stop
 
     async def _load(self, base_offsets: list[Offset], epochs: LeaderEpochs) -> LogBuilder | None:
-        """Take full segments from their side files and walk the last one; None on any doubt."""
+        """Load full segments from their side files and walk the last; None if any is invalid."""
         builder = self._builder()
         try:
             for base_offset, end in pairwise(base_offsets):
                 await self._load_segment(builder, base_offset, end)
             if base_offsets[-1] > 0:
-                # Who wrote what was deleted since is known from the snapshot alone.
+                # Producers whose batches were deleted are known from the snapshot only.
                 if not epochs.entries:
                     return None
                 snapshot = await self._read(base_offsets[-1], layout.SNAPSHOT)
@@ -392,7 +395,7 @@ class Recovery:
         path = self._path(base_offset, suffix)
         content = await read_file(self.disk, path)
         if content is None:
-            raise CorruptionError(f"{path}: missing")
+            raise CorruptionError(f"{path}: the file is missing")
         return content
 
 

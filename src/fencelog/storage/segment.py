@@ -1,6 +1,7 @@
 """One segment file: walking its batches, and reading a range of them.
 
-Nothing here trusts the file: a walk checks each batch as D3 asks, and ends at the first bad one.
+The file is not trusted: a walk checks each batch as rule D3 requires, and ends at the first bad
+one.
 """
 
 import asyncio
@@ -28,31 +29,31 @@ from fencelog.wire.filtering import walk as records_of
 _CHUNK_BYTES = 4 << 20
 _SKIP_BYTES = 8 << 10
 _OPENED_BYTES_MAX = 32 << 20
-"""Of one batch, decompressed, in which a timestamp is looked for."""
-_RECORDS_PER_TURN = 2_000
+"""Limit of one batch, decompressed, that is searched for a timestamp."""
+_RECORDS_PER_SLICE = 2_000
 _MAGIC_AT = 16
 _OFFSET_DISTANCE_MAX = 1 << 31
 _EXTENT = Struct(">qi4xb6xi")  # base offset, length, magic, last offset delta
 
-Rest = Callable[[], Awaitable[None]]
+Pause = Callable[[], Awaitable[None]]
 
 Visit = Callable[[BatchHeader, memoryview, int], str | None]
-"""Takes over a batch and its position, or says why it is bad."""
+"""Handles a batch at a position; returns why it is bad, or None."""
 
 
 class WalkEnd(NamedTuple):
-    """How far a segment is good, and why it ends there; no problem at the end of the file."""
+    """The end of a segment's good batches, and the problem there; None at the end of the file."""
 
     position: int
     problem: str | None
 
 
 async def walk(
-    file: DiskFile, visit: Visit, chunk_bytes: int = _CHUNK_BYTES, rest: Rest | None = None
+    file: DiskFile, visit: Visit, chunk_bytes: int = _CHUNK_BYTES, pause: Pause | None = None
 ) -> WalkEnd:
-    """Check each batch from the start and hand it to ``visit``, up to the first bad one.
+    """Check each batch from the start and pass it to ``visit``, up to the first bad one.
 
-    ``rest`` is called after each chunk: nothing of it is referred to any more when it returns.
+    ``pause`` is awaited after each chunk; the chunk's memory is not used afterwards.
     """
     position = 0
     wanted = chunk_bytes
@@ -63,8 +64,8 @@ async def walk(
         position += end
         if problem is not None:
             return WalkEnd(position, problem)
-        if rest is not None:
-            await rest()
+        if pause is not None:
+            await pause()
     return WalkEnd(position, None)
 
 
@@ -73,7 +74,7 @@ def _walk_chunk(
 ) -> tuple[int, int, str | None]:
     """Return the end of the good batches that are whole in ``data``, and the next one's size.
 
-    The size is 0 where it is not known.
+    The size is 0 if it is not known.
     """
     at = 0
     while at < len(data):
@@ -86,7 +87,7 @@ def _walk_chunk(
             return at, 0, str(error)
         size = header.size
         if size > left:
-            return at, 0, f"a batch of {size} bytes where the file has only {left} more"
+            return at, 0, f"the batch has {size} bytes, but only {left} are left in the file"
         if size > len(data) - at:
             return at, size, None
         batch = data[at : at + size]
@@ -100,7 +101,7 @@ def _walk_chunk(
 async def find_batch(file: DiskFile, position: int, above: Offset) -> int | None:
     """Return where the first sound batch at or after ``position`` begins, with an offset > above.
 
-    Looks at every byte, since what stands at ``position`` is damaged and its length means nothing.
+    Checks every byte, because the batch at ``position`` is damaged and its length may be wrong.
     """
     while position + HEADER_BYTES <= file.size:
         data = await file.read(position, _CHUNK_BYTES)
@@ -129,7 +130,7 @@ async def _is_batch(file: DiskFile, position: int, data: bytes, start: int, abov
 async def read_batches(file: DiskFile, path: str, plan: ReadPlan) -> memoryview:
     """Return the whole batches that a plan asks for, from the first that holds its offset.
 
-    Raises CorruptionError where the file does not hold batches there.
+    Raises CorruptionError if there are no batches at the plan's position.
     """
     if plan.is_empty:
         return memoryview(b"")
@@ -137,7 +138,7 @@ async def read_batches(file: DiskFile, path: str, plan: ReadPlan) -> memoryview:
     max_bytes = max(plan.max_bytes, HEADER_BYTES)
     position = plan.position
     while position < plan.end_position:
-        # The index is sparse: the batch that is looked for may begin a little after the position.
+        # The index is sparse: the wanted batch may begin a little after the position.
         wanted = min(max_bytes + _SKIP_BYTES, plan.end_position - position)
         data = memoryview(await file.read(position, wanted))
         start = _start(data, path, position, plan)
@@ -146,7 +147,7 @@ async def read_batches(file: DiskFile, path: str, plan: ReadPlan) -> memoryview:
             if next_offset > plan.upper_offset:
                 break
             if size > min(len(data) - start, max_bytes):
-                # The first batch is returned whole, whatever was asked for.
+                # The first batch is returned whole, even above ``max_bytes``.
                 return memoryview(await file.read(position + start, size))
             whole = data[start : start + max_bytes]
             return whole[: _whole_batches(whole, path, position + start, plan.upper_offset)]
@@ -181,8 +182,8 @@ def _start(data: Buffer, path: str, position: int, plan: ReadPlan) -> int:
     while at == 0 or len(data) - at >= HEADER_BYTES:
         size, next_offset = _extent(data, at, path, position + at)
         if next_offset > plan.offset:
-            # An index entry names a batch that ends at the offset or before it. Where it does not,
-            # records between would be left out in silence.
+            # An index entry has a batch that ends at the offset or before it. If it does not,
+            # records between would be skipped silently.
             if 0 < position + at == plan.position and next_offset > plan.offset + 1:
                 raise CorruptionError(
                     f"{path}: the index has position {position} for offset {plan.offset}, "
@@ -207,7 +208,7 @@ def _whole_batches(data: memoryview, path: str, position: int, upper_offset: Off
 def _extent(data: Buffer, at: int, path: str, position: int) -> tuple[int, int]:
     """Return the size of the batch at ``at`` and the offset that follows it.
 
-    A fetch asks this of every batch, so no more of the header is decoded than that.
+    Decodes no more of the header than that, because a fetch does this for every batch.
     """
     try:
         base_offset, length, magic, last_offset_delta = _EXTENT.unpack_from(data, at)
@@ -221,14 +222,14 @@ def _extent(data: Buffer, at: int, path: str, position: int) -> tuple[int, int]:
 async def read_first_header(file: DiskFile) -> BatchHeader | None:
     """Return the header of a segment's first batch, None in an empty file.
 
-    Raises CorruptionError where no batch begins there.
+    Raises CorruptionError if the file does not begin with a batch.
     """
     if file.size == 0:
         return None
     try:
         return read_header(await file.read(0, HEADER_BYTES))
     except WireError as error:
-        raise CorruptionError(f"the segment begins with no batch: {error}") from error
+        raise CorruptionError(f"the segment does not begin with a batch: {error}") from error
 
 
 async def find_timestamp(
@@ -258,8 +259,8 @@ async def _find_in_batch(
 ) -> tuple[Offset, TimestampMs] | None:
     """Return the first record of a batch that is in range and not older, if any.
 
-    A batch that unpacks to more than a client ever sends is not opened: it counts from its begin.
-    Raises WireError where its records are malformed.
+    A batch above the limit is not decompressed: its first offset in range is returned. Raises
+    WireError if its records are malformed.
     """
     stamped = header.timestamp_type is TimestampType.LOG_APPEND_TIME
     try:
@@ -271,6 +272,6 @@ async def _find_in_batch(
         found = header.max_timestamp if stamped else header.base_timestamp + record.timestamp_delta
         if found >= timestamp and offset >= plan.offset:
             return offset, TimestampMs(found)
-        if number % _RECORDS_PER_TURN == 0:
+        if number % _RECORDS_PER_SLICE == 0:
             await asyncio.sleep(0)
     return None

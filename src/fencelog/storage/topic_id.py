@@ -1,4 +1,4 @@
-"""Which incarnation of a topic a partition's directory belongs to: ``partition.metadata``."""
+"""The topic id of a partition's directory: ``partition.metadata``."""
 
 from fencelog.errors import CorruptionError
 from fencelog.log import layout
@@ -8,7 +8,7 @@ from fencelog.types import TopicId
 
 
 async def read_topic_id(disk: Disk, directory: str) -> TopicId | None:
-    """Return the id of the topic that a partition's directory belongs to, None where it has none.
+    """Return the id of the topic that a partition's directory belongs to, None if it has none.
 
     Raises CorruptionError.
     """
@@ -29,12 +29,12 @@ async def write_topic_id(disk: Disk, directory: str, topic_id: TopicId) -> None:
 
 
 async def check_topic_id(disk: Disk, directory: str, topic_id: TopicId) -> None:
-    """Raise CorruptionError where another one is stored; store it where a crash came first."""
+    """Raise CorruptionError if another id is stored; store it if a crash left none."""
     stored = await read_topic_id(disk, directory)
     if stored is None:
         await write_topic_id(disk, directory, topic_id)
     elif stored != topic_id:
         raise CorruptionError(
-            f"{directory}/{layout.PARTITION_METADATA}: topic id {layout.topic_id_text(stored)}, "
-            f"not {layout.topic_id_text(topic_id)}"
+            f"{directory}/{layout.PARTITION_METADATA}: the topic id is "
+            f"{layout.topic_id_text(stored)}, not {layout.topic_id_text(topic_id)}"
         )

@@ -1,10 +1,10 @@
-"""The requests that this broker speaks, and in which versions: the one table of them.
+"""The supported requests and their versions: the only table of them.
 
-The ranges are what six client families were seen to need. Where one looks odd:
-Produce is advertised from 0 because librdkafka silently drops codecs otherwise (KAFKA-18659), and
-0 to 2 are refused when they come; AddPartitionsToTxn above 3 is for brokers among themselves;
-WriteTxnMarkers is an operator's only, as Kafka's Admin sends it. Produce 12, TxnOffsetCommit 5 and
-EndTxn 5 *are* transaction version 2 (KIP-890): they go with the finalized feature, all or none.
+The ranges are what six client families need. The unusual ones: Produce is advertised from 0 because
+librdkafka silently drops codecs otherwise (KAFKA-18659), but 0 to 2 are refused; AddPartitionsToTxn
+above 3 is for requests between brokers; WriteTxnMarkers is for operators only, as Kafka's Admin
+sends it. Produce 12, TxnOffsetCommit 5 and EndTxn 5 *are* transaction version 2 (KIP-890): they are
+supported together with the finalized feature, all or none.
 """
 
 from enum import IntEnum
@@ -15,18 +15,18 @@ from fencelog.wire.flexible_versions import FLEXIBLE_FROM
 
 
 class VersionRange(NamedTuple):
-    """First and last version spoken, both included."""
+    """First and last supported version, both included."""
 
     minimum: int
     maximum: int
 
     def __contains__(self, version: object) -> bool:
-        """Tell whether a version is spoken."""
+        """Tell whether a version is supported."""
         return isinstance(version, int) and self.minimum <= version <= self.maximum
 
 
 class ApiKey(IntEnum):
-    """Each request that is spoken: its number, first and last version.
+    """The supported requests: number, first and last version.
 
     Kafka's numbers are Kafka's; fencelog's own requests begin at ``OWN_FROM``. The first flexible
     version of each is in the message definitions, from which ``flexible_versions`` is generated.
@@ -35,7 +35,7 @@ class ApiKey(IntEnum):
     versions: VersionRange
 
     def __new__(cls, number: int, *versions: int) -> Self:
-        """Make a row of the table; TypeError where it does not have both versions."""
+        """Make a row of the table; TypeError unless it has both versions."""
         key = int.__new__(cls, number)
         key._value_ = number
         key.versions = VersionRange(*versions)
@@ -94,13 +94,13 @@ TRANSACTION_VERSION_FEATURE = "transaction.version"
 TRANSACTION_VERSION = VersionRange(0, 2)
 """Kafka's feature of that name: supported from 0, finalized at 2."""
 FEATURES_EPOCH = 1
-"""Grows with every change of what is finalized; there was none yet."""
+"""Grows with every change of the finalized features; there was none yet."""
 FEATURES_FROM_ZERO = 4
 """Below this version of ApiVersions clients fail over a feature that begins at 0 (KAFKA-17011)."""
 PRODUCE_ADDS_PARTITIONS_FROM = 12
 END_BUMPS_FROM = 5
 OFFSETS_ENLIST_FROM = 5
-"""From these versions of Produce, EndTxn and TxnOffsetCommit on a client speaks version 2."""
+"""From these versions of Produce, EndTxn and TxnOffsetCommit on, a client uses version 2."""
 
 
 def is_flexible(api_key: int, api_version: int) -> bool:

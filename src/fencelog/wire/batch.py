@@ -129,18 +129,20 @@ class BatchHeader(NamedTuple):
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """Return the header at ``position``; the records need not be in the buffer.
 
-    Raises WireError when fewer than 61 bytes are there, or when they are no header of version 2.
+    Raises WireError if there are fewer than 61 bytes, or if they are not a header of version 2.
     """
     try:
         header = BatchHeader._make(_HEADER.unpack_from(buffer, position))
     except struct_error:
-        raise WireError(f"{len(buffer) - position} bytes where a batch header has 61") from None
+        raise WireError(
+            f"{len(buffer) - position} bytes are too few for a batch header of {HEADER_BYTES}"
+        ) from None
     if header.magic != MAGIC:
-        raise WireError(f"record batch with magic {header.magic}, only {MAGIC} is known")
+        raise WireError(f"record batch with magic {header.magic}: only {MAGIC} is supported")
     if header.length < HEADER_BYTES - LENGTH_END:
         raise WireError(f"record batch of length {header.length}, shorter than its header")
     if header.attributes & COMPRESSION_MASK > Compression.ZSTD:
-        raise WireError(f"unknown codec {header.attributes & COMPRESSION_MASK}")
+        raise WireError(f"unknown compression codec {header.attributes & COMPRESSION_MASK}")
     return header
 
 
@@ -161,8 +163,8 @@ def assign(
 ) -> None:
     """Write offset and epoch into a whole batch, in place.
 
-    ``max_timestamp`` makes it a batch of log append time, which lies under the CRC: the CRC is
-    written anew.
+    ``max_timestamp`` makes it a batch with log append time. The CRC covers that field, so it is
+    computed again.
     """
     _BASE_OFFSET.pack_into(batch, 0, base_offset)
     _INT32.pack_into(batch, _LEADER_EPOCH_AT, leader_epoch)
@@ -175,9 +177,9 @@ def assign(
 
 
 def iterate(buffer: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Yield each whole batch with a view of its bytes; a partial one at the end is left out.
+    """Yield each whole batch with a view of its bytes; a partial one at the end is skipped.
 
-    Raises WireError at bytes that are no batch. The CRC is not checked.
+    Raises WireError at bytes that are not a batch. Does not check the CRC.
     """
     view = memoryview(buffer)
     position = 0
@@ -192,11 +194,11 @@ def iterate(buffer: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
 
 
 def validate_produced(batch: Buffer) -> BatchHeader | ErrorCode:
-    """Judge the records field of a produce request, which must be exactly one sound batch.
+    """Validate the records field of a produce request, which must be exactly one sound batch.
 
     Returns its header, or INVALID_RECORD, CORRUPT_MESSAGE (the CRC) or
-    UNSUPPORTED_COMPRESSION_TYPE. Whether zstd is allowed in the request's version (7 and later),
-    the size limit and the producer's state are the caller's to judge.
+    UNSUPPORTED_COMPRESSION_TYPE. The caller checks whether zstd is allowed in the request's version
+    (7 and later), the size limit and the producer's state.
     """
     try:
         header = BatchHeader._make(_HEADER.unpack_from(batch))
@@ -212,7 +214,7 @@ def validate_produced(batch: Buffer) -> BatchHeader | ErrorCode:
 
 
 def _is_producible(header: BatchHeader) -> bool:
-    """Hold the header against what Kafka's LogValidator demands of clients."""
+    """Check the header by the rules of Kafka's LogValidator for clients."""
     if header.base_offset != 0 or header.is_control:
         return False
     if header.record_count < 1 or header.record_count != header.last_offset_delta + 1:
@@ -237,7 +239,7 @@ PLAIN_HEADER = BatchHeader(
     base_sequence=NO_SEQUENCE,
     record_count=1,
 )
-"""Where ``seal`` starts from: one record of nobody in particular; take ``_replace`` to say more."""
+"""A header of one record without a producer, for ``seal``; use ``_replace`` to set fields."""
 
 
 def attributes(
@@ -253,7 +255,7 @@ def attributes(
 def seal(header: BatchHeader, records: Buffer) -> bytearray:
     """Return the batch of a header and of records that are encoded (and compressed) already.
 
-    Length and CRC are computed; what the header says of them is not looked at.
+    Length and CRC are computed; those of the header are ignored.
     """
     batch = bytearray(HEADER_BYTES)
     batch += records
@@ -263,7 +265,7 @@ def seal(header: BatchHeader, records: Buffer) -> bytearray:
 
 
 def seal_in_place(header: BatchHeader, batch: memoryview) -> None:
-    """Write a header as ``seal`` does, into the 61 bytes of room before its records."""
+    """Write a header as ``seal`` does, into the 61 bytes before its records."""
     header = header._replace(length=len(batch) - LENGTH_END, crc=0)
     _HEADER.pack_into(batch, 0, *header)
     _UINT32.pack_into(batch, _CRC_AT, crc32c(batch[_CRC_FROM:]))

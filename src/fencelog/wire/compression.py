@@ -1,7 +1,7 @@
-"""The four codecs of record batches, with a limit on what comes out.
+"""The four codecs of record batches, with a limit on the decompressed size.
 
-A few kilobytes can claim gigabytes, so every codec is stopped at the limit while it works, never
-measured afterwards. The libraries load when a codec is first used.
+A few kilobytes can decompress to gigabytes, so every codec stops at the limit instead of checking
+the result. The libraries are imported when a codec is first used.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ _GZIP_WINDOW_BITS = 31
 _FIRST_GUESS = 4
 _PIECE_BYTES_MIN = 64 * 1024
 _SNAPPY_RATIO_MAX = 22
-"""A copy of 64 bytes takes 3: a block that claims to hold more than this lies."""
+"""A copy of 64 bytes takes 3 bytes: a higher ratio cannot be true."""
 
 
 def compress(codec: Compression, data: Buffer) -> Buffer:
@@ -48,10 +48,10 @@ def compress(codec: Compression, data: Buffer) -> Buffer:
 
 
 def decompress(codec: Compression, data: Buffer, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> Buffer:
-    """Return what was compressed.
+    """Return the decompressed bytes.
 
-    Raises WireError when the bytes are no stream of this codec, and when they end too early;
-    LimitError when more than ``bytes_max`` bytes would come out.
+    Raises WireError if the bytes are not a complete stream of this codec; LimitError if the result
+    would have more than ``bytes_max`` bytes.
     """
     match codec:
         case Compression.NONE:
@@ -87,7 +87,7 @@ def _decompress_lz4(data: Buffer, bytes_max: int) -> bytearray:
     stream = LZ4FrameDecompressor()
     plain = bytearray()
     pending = bytes(data)
-    # The library allocates what it is allowed to write, so it is allowed a piece at a time.
+    # The library allocates the limit that it gets, so it gets a small one for each piece.
     piece = max(_PIECE_BYTES_MIN, _FIRST_GUESS * len(pending))
     while not stream.eof:
         try:
@@ -106,8 +106,8 @@ def _decompress_lz4(data: Buffer, bytes_max: int) -> bytearray:
 def _decompress_zstd(data: Buffer, bytes_max: int) -> memoryview:
     import cramjam
 
-    # The frame need not say how much it holds, and what it says need not be true: the output
-    # buffer grows until all fits, so no more than twice the true size is ever allocated.
+    # The frame's content size is optional and may be false: the output buffer grows until all
+    # fits, so no more than twice the true size is ever allocated.
     size = min(max(_PIECE_BYTES_MIN, _FIRST_GUESS * len(data)), bytes_max)
     while True:
         plain = bytearray(size)
@@ -148,7 +148,9 @@ def _decompress_snappy(data: Buffer, bytes_max: int) -> bytearray:
             if len(plain) + size > bytes_max:
                 raise _too_large(bytes_max)
             if size > _SNAPPY_RATIO_MAX * len(block):
-                raise WireError(f"snappy: {size} bytes cannot come out of {len(block)}")
+                raise WireError(
+                    f"snappy: a block of {len(block)} bytes cannot decompress to {size} bytes"
+                )
             plain += bytes(cramjam.snappy.decompress_raw(block))
         except cramjam.DecompressionError as error:
             raise WireError(f"snappy: {error}") from None
@@ -166,4 +168,4 @@ def _snappy_blocks(data: Buffer) -> Iterator[memoryview]:
 
 
 def _too_large(bytes_max: int) -> LimitError:
-    return LimitError(f"more than {bytes_max} bytes come out of a compressed batch")
+    return LimitError(f"the batch decompresses to more than {bytes_max} bytes")

@@ -31,12 +31,12 @@ _VALUE = Struct(">hi")
 
 
 class Marker(NamedTuple):
-    """How a transaction ended, and which coordinator said so (rule E17)."""
+    """How a transaction ended, and the epoch of the coordinator that ended it (rule E17)."""
 
     commit: bool
     coordinator_epoch: CoordinatorEpoch
     drops_state: bool = False
-    """The producer never comes back: its state on the partition ends here (rule V5)."""
+    """The producer id is never used again: its state on the partition ends here (rule V5)."""
 
 
 def marker_batch(
@@ -50,8 +50,8 @@ def marker_batch(
 ) -> bytearray:
     """Return the control batch that ends the producer's transaction on one partition.
 
-    ``drops_state`` is one byte more at the end of the value, where readers of Kafka's version 0
-    do not look; recovery finds it there.
+    ``drops_state`` adds one byte at the end of the value, which readers of Kafka's version 0
+    ignore; recovery reads it.
     """
     kind = COMMIT if commit else ABORT
     if drops_state:
@@ -69,14 +69,14 @@ def marker_batch(
 
 
 def read_marker(batch: Buffer) -> Marker:
-    """Return what a control batch says.
+    """Return the marker in a control batch.
 
-    Raises WireError where the batch is no transaction marker: no control batch, or a control
+    Raises WireError if the batch is not a transaction marker: not a control batch, or a control
     record of another type.
     """
     header = read_header(batch)
     if not header.is_control or header.compression is not Compression.NONE:
-        raise WireError("not an uncompressed control batch")
+        raise WireError("the batch is not an uncompressed control batch")
     reader = Reader(batch, HEADER_BYTES)
     reader.varint()  # record length
     reader.int8()
@@ -84,10 +84,10 @@ def read_marker(batch: Buffer) -> Marker:
     reader.varint()
     key = Reader(reader.view(reader.varint()))
     value = Reader(reader.view(reader.varint()))
-    # Later versions may append fields: what is beyond the known ones is not looked at.
+    # Later versions may append fields, which are ignored.
     _, kind = key.unpack(_KEY)
     if kind not in (ABORT, COMMIT):
-        raise WireError(f"control record of type {kind} is no transaction marker")
+        raise WireError(f"a control record of type {kind} is not a transaction marker")
     _, coordinator_epoch = value.unpack(_VALUE)
     drops_state = value.remaining > 0 and value.int8() == 1
     return Marker(kind == COMMIT, CoordinatorEpoch(coordinator_epoch), drops_state)

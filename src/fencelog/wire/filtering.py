@@ -1,9 +1,8 @@
-"""A stored batch with some of its records taken out, as compaction leaves it (KIP-534).
+"""Removes records from a stored batch, for compaction (KIP-534).
 
-Offsets, sequences, producer and leader epoch stay what they were, so that nobody can tell by them
-that records are gone; only a producer that is forgotten loses its sequences. A batch that holds
-tombstones, or a marker that nobody needs any more, gets a delete horizon: the time from which on
-they may go. It stands where the base timestamp was.
+Offsets, sequences, producer and leader epoch do not change; only batches of an expired producer
+lose their sequences. A batch with tombstones, or with a marker that is no longer needed, gets a
+delete horizon: the time from which they may be removed. It takes the place of the base timestamp.
 """
 
 from collections.abc import Iterator
@@ -23,29 +22,29 @@ from fencelog.wire.compression import DECOMPRESSED_BYTES_MAX, compress, decompre
 from fencelog.wire.primitives import write_varint
 
 _MORE = 0x80
-"""The bit of a varint's byte that says that another one follows."""
+"""The bit of a varint's byte that is set if another byte follows."""
 _SHIFT_MAX = 63
 DELETE_HORIZON = 0x40
-"""The attribute that says that the base timestamp is a delete horizon."""
+"""The attribute that is set if the base timestamp is a delete horizon."""
 
 
 class ScannedRecord(NamedTuple):
-    """Where a record stands in its batch's records, and what compaction asks of it."""
+    """The position of a record in its batch's records, and the fields that compaction needs."""
 
     start: int
     body: int
-    """Where it begins behind its length."""
+    """Where it begins after its length."""
     end: int
     timestamp_delta: int
     rest: int
-    """Where its bytes go on behind the timestamp delta."""
+    """Where its bytes continue after the timestamp delta."""
     offset_delta: int
     key: bytes | None
     has_value: bool
 
 
 def delete_horizon(header: BatchHeader) -> TimestampMs | None:
-    """Return when the tombstones or the marker of a batch may go; None where nobody said yet."""
+    """Return when the tombstones or the marker of a batch may be removed; None if not set."""
     return header.base_timestamp if header.attributes & DELETE_HORIZON else None
 
 
@@ -54,7 +53,7 @@ def plain_records(
 ) -> bytes:
     """Return the bytes of a batch's records, decompressed.
 
-    Raises WireError where they are malformed, LimitError where more than ``bytes_max`` come out.
+    Raises WireError if they are malformed, LimitError if they have more than ``bytes_max`` bytes.
     """
     if header.record_count == 0:
         return b""
@@ -62,16 +61,16 @@ def plain_records(
 
 
 def scan(header: BatchHeader, batch: Buffer) -> tuple[bytes, list[ScannedRecord]]:
-    """Return the batch's records as plain bytes, and where each of them stands.
+    """Return the batch's records as plain bytes, and the position of each.
 
-    Raises WireError where the batch is malformed or too large once it is decompressed.
+    Raises WireError if the batch is malformed, or too large once it is decompressed.
     """
     plain = plain_records(header, batch)
     return plain, list(walk(header, plain))
 
 
 def walk(header: BatchHeader, plain: bytes) -> Iterator[ScannedRecord]:
-    """Yield where each record of a batch stands in its plain bytes; WireError as they come."""
+    """Yield the position of each record of a batch in its plain bytes; may raise WireError."""
     position = number = 0
     try:
         while number < header.record_count:
@@ -80,15 +79,16 @@ def walk(header: BatchHeader, plain: bytes) -> Iterator[ScannedRecord]:
             number += 1
             yield record
     except IndexError:
-        raise WireError(f"{number} of {header.record_count} records are whole") from None
+        raise WireError(f"only {number} of {header.record_count} records are complete") from None
     if position != len(plain):
         raise WireError(f"{len(plain) - position} bytes after the last record")
 
 
 def _scan_one(data: bytes, start: int) -> ScannedRecord:
-    """Find one record's parts; IndexError where the data ends before.
+    """Return one record's parts; IndexError if the data ends before.
 
-    By hand, for it is asked of every record of a compacted log, and few varints take two bytes.
+    Decoded inline for speed: it is called for every record of a compacted log, and most varints
+    take one byte.
     """
     size, body = (data[start], start + 1) if data[start] < _MORE else _varint(data, start)
     size = (size >> 1) ^ -(size & 1)
@@ -132,12 +132,12 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def emptied(header: BatchHeader) -> bytearray:
-    """Return the batch without records: what is left tells of its offsets and its producer."""
+    """Return the batch without records: its header keeps the offsets and the producer."""
     return seal(header._replace(attributes=_codec_free(header), record_count=0), b"")
 
 
 def without_sequence(batch: Buffer) -> Buffer:
-    """Return the batch as of a producer whose sequences nobody knows any more."""
+    """Return the batch without its producer's sequence."""
     header = read_header(batch)
     if header.base_sequence == NO_SEQUENCE:
         return batch
@@ -150,7 +150,7 @@ def with_records(
     records: list[ScannedRecord],
     horizon: TimestampMs | None = None,
 ) -> bytearray:
-    """Return the batch with these of its records; ``horizon`` is given to one that has none."""
+    """Return the batch with only these records; ``horizon`` only if it has none yet."""
     if not records:
         return emptied(header)
     base, attributes = header.base_timestamp, header.attributes

@@ -1,4 +1,4 @@
-"""Frames: each request and response travels behind a four-byte size."""
+"""Frames: each request and response is sent after a four-byte size."""
 
 from collections.abc import Sequence
 from struct import Struct
@@ -15,12 +15,14 @@ _SIZE = Struct(">i")
 def frame_size(prefix: Buffer, frame_bytes_max: int) -> int:
     """Return how many bytes follow the prefix.
 
-    Raises WireError when the size is negative or above the limit: the stream cannot be read on.
+    Raises WireError if the size is negative or above the limit: the stream cannot be read further.
     """
     try:
         (size,) = _SIZE.unpack_from(prefix)
     except struct_error:
-        raise WireError(f"{len(prefix)} bytes where a frame's size has {SIZE_BYTES}") from None
+        raise WireError(
+            f"{len(prefix)} bytes are too few for a frame size of {SIZE_BYTES}"
+        ) from None
     if not 0 <= size <= frame_bytes_max:
         raise WireError(f"frame of {size} bytes, limit {frame_bytes_max}")
     return int(size)

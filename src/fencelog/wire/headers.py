@@ -1,6 +1,6 @@
-"""Headers of requests and responses: what stands before a body.
+"""Headers of requests and responses.
 
-A request's header says its API and version; a response's only the correlation id, so both sides
+A request's header has its API key and version; a response's only the correlation id, so both sides
 must know from the request whether the response is flexible.
 """
 
@@ -15,12 +15,12 @@ from fencelog.wire.primitives import REQUEST_ITEMS_MAX, Reader, write_string
 
 _REQUEST = Struct(">hhi")
 _REQUEST_AND_LENGTH = Struct(">hhih")
-"""With the length of the client id, which is not compact even in flexible versions."""
+"""Also has the length of the client id, which is not compact even in flexible versions."""
 _CORRELATION_ID = Struct(">i")
 
 
 class RequestHeader(NamedTuple):
-    """What a request says of itself."""
+    """The fields of a request header."""
 
     api_key: int
     api_version: int
@@ -31,14 +31,14 @@ class RequestHeader(NamedTuple):
 def read_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
     """Split a frame (without its size prefix) into header and body.
 
-    Raises WireError when the header is malformed. For an API key that is not known here the body
-    begins right after the client id.
+    Raises WireError if the header is malformed. For an unknown API key the body begins right after
+    the client id.
     """
     data = frame if type(frame) is memoryview else memoryview(frame)
     try:
         api_key, api_version, correlation_id, length = _REQUEST_AND_LENGTH.unpack_from(data)
     except struct_error:
-        raise WireError(f"{len(data)} bytes are no request") from None
+        raise WireError(f"{len(data)} bytes are too few for a request header") from None
     position = _REQUEST_AND_LENGTH.size
     client_id = None
     if length != -1:
@@ -48,7 +48,7 @@ def read_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
         try:
             client_id = str(data[position:end], "utf-8")
         except UnicodeDecodeError:
-            raise WireError("a client id that is not UTF-8") from None
+            raise WireError("the client id is not UTF-8") from None
         position = end
     if is_flexible(api_key, api_version):
         if position < len(data) and data[position] == 0:
@@ -61,7 +61,7 @@ def read_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
 
 
 def request_header(header: RequestHeader) -> bytes:
-    """Return the bytes that go before a request's body."""
+    """Return the bytes before a request's body."""
     out = bytearray(_REQUEST.pack(header.api_key, header.api_version, header.correlation_id))
     write_string(out, header.client_id, flexible=False)
     if is_flexible(header.api_key, header.api_version):
@@ -72,14 +72,14 @@ def request_header(header: RequestHeader) -> bytes:
 def response_is_flexible(api_key: int, api_version: int) -> bool:
     """Tell whether the response's header has tagged fields.
 
-    ApiVersions answers with the oldest header in every version, so that a client that asked with
-    an unknown version can read the refusal (KIP-511).
+    ApiVersions responses have the oldest header in every version, so that a client that sent an
+    unknown version can read the error (KIP-511).
     """
     return api_key != ApiKey.API_VERSIONS and is_flexible(api_key, api_version)
 
 
 def response_header(correlation_id: int, flexible: bool) -> bytes:
-    """Return the bytes that go before a response's body."""
+    """Return the bytes before a response's body."""
     header = _CORRELATION_ID.pack(correlation_id)
     return header + b"\0" if flexible else header
 

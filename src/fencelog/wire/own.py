@@ -8,7 +8,7 @@ VERSIONED_PREFIX = "__fencelog.versioned/"
 
 
 def transactional_id(app: str) -> str:
-    """Return the id that an app's producers write under, and that its coordinator is found by."""
+    """Return the transactional id of an app's producers; it also selects the coordinator."""
     return VERSIONED_PREFIX + app
 
 

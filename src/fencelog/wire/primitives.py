@@ -1,7 +1,7 @@
-"""The protocol's elementary types: a reader that checks bounds, and functions that write.
+"""The protocol's primitive types: a reader that checks bounds, and functions that write.
 
-"Flexible" is the protocol's word (KIP-482) for message versions with compact lengths (an unsigned
-varint of length + 1) and tagged fields.
+"Flexible" (KIP-482) message versions have compact lengths (an unsigned varint of length + 1) and
+tagged fields.
 """
 
 import sys
@@ -15,9 +15,9 @@ from fencelog.types import Buffer
 
 STRING_BYTES_MAX = 0x7FFF
 REQUEST_ITEMS_MAX = 25_000
-"""Items of all arrays, and tagged fields, that one request may have: room for 10,000 partitions of
-as many topics. Each becomes an object or more, so this bounds what a request's bytes turn into, and
-how long it takes.
+"""Items of all arrays, and tagged fields, that one request may have: enough for 10,000 partitions
+of as many topics. Each becomes an object or more, so this bounds the memory and the time that a
+request takes.
 """
 
 _INT8 = Struct(">b")
@@ -32,15 +32,15 @@ pack_int64 = _INT64.pack
 
 
 class Reader:
-    """Reads a buffer front to back; each method raises WireError where the bytes end or lie."""
+    """Reads a buffer from front to back; each method raises WireError for bytes it cannot read."""
 
     __slots__ = ("data", "end", "items_left", "position")
 
     def __init__(self, data: Buffer, position: int = 0, items_max: int = sys.maxsize) -> None:
         """Start at ``position``; views handed out later are views of ``data``.
 
-        ``items_max``: how many items of arrays, and tagged fields, are read in all; LimitError
-        where there are more.
+        ``items_max``: how many items of arrays, and tagged fields, are read in all; LimitError if
+        there are more.
         """
         self.data = data if type(data) is memoryview else memoryview(data)
         self.position = position
@@ -232,7 +232,7 @@ class Reader:
             raise self._over_limit()
 
     def skip_tags(self) -> None:
-        """Pass over a section of tagged fields that nobody here knows."""
+        """Skip a section of unknown tagged fields."""
         if self.position < self.end and self.data[self.position] == 0:
             self.position += 1
             return
@@ -255,10 +255,10 @@ class Reader:
         return WireError(f"array of {items} items, {self.remaining} bytes remain")
 
     def _over_limit(self) -> LimitError:
-        return LimitError(f"too many items in one request, at byte {self.position}")
+        return LimitError(f"the request has too many items, at byte {self.position}")
 
     def _short(self, wanted: int) -> WireError:
-        return WireError(f"{wanted} bytes wanted at byte {self.position}, {self.remaining} remain")
+        return WireError(f"{wanted} bytes needed at byte {self.position}, {self.remaining} remain")
 
     def _null(self) -> WireError:
         return WireError(f"null before byte {self.position} where a value is required")
@@ -321,7 +321,7 @@ def write_uuid(out: bytearray, value: bytes) -> None:
 
 
 def error_code(number: int) -> ErrorCode:
-    """Return the code; one that a newer broker invented counts as UNKNOWN_SERVER_ERROR."""
+    """Return the code; an unknown one, from a newer broker, counts as UNKNOWN_SERVER_ERROR."""
     try:
         return ErrorCode(number)
     except ValueError:

@@ -1,10 +1,10 @@
 """Single records, one by one in Python: for internal topics, the command line, and tests.
 
-The broker's data path never comes here (it handles batches), nor does the Arrow client (it has a
+The broker's data path does not use it (it handles batches), nor does the Arrow client (it has a
 compiled kernel).
 
 A record (KIP-98) is a varint length, then: attributes 1, timestamp delta varlong, offset delta
-varint, key and value each behind a varint length (-1 is null), headers behind a varint count.
+varint, key and value each after a varint length (-1 is null), headers after a varint count.
 """
 
 from collections.abc import Sequence
@@ -37,9 +37,9 @@ from fencelog.wire.compression import DECOMPRESSED_BYTES_MAX, compress, decompre
 from fencelog.wire.primitives import Reader, write_varint
 
 LOW_BITS = 0x7F
-"""Of a byte of a varint; one that has more is not its last."""
+"""The value bits of a varint's byte; a byte above this is not the last one."""
 OFFSET_MAX = 0x3FFF
-"""What two bytes of a varint hold."""
+"""The largest value of a varint of two bytes."""
 NULL = 1
 """The varint of -1."""
 RECORD_BYTES_MIN = 7
@@ -49,7 +49,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class Record(NamedTuple):
-    """A record as it is read: its place in the partition, and its content."""
+    """A record as it is read: its offset and its content."""
 
     offset: Offset
     timestamp: TimestampMs
@@ -59,7 +59,7 @@ class Record(NamedTuple):
 
 
 class RecordToWrite(NamedTuple):
-    """The content of a record that has no place yet."""
+    """The content of a record that has no offset yet."""
 
     key: Buffer | None
     value: Buffer | None
@@ -129,10 +129,10 @@ def _write_nullable(out: bytearray, value: Buffer | None) -> None:
 def read_records(
     batch: Buffer, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> list[Record]:
-    """Return the records of one whole batch, those of a control batch too.
+    """Return the records of one whole batch, also of a control batch.
 
-    Raises WireError when the batch is malformed, or larger than the limit once it is
-    decompressed. The CRC is not checked.
+    Raises WireError if the batch is malformed, or larger than the limit once it is decompressed.
+    Does not check the CRC.
     """
     header = read_header(batch)
     if header.size != len(batch):
@@ -140,7 +140,7 @@ def read_records(
     compressed = memoryview(batch)[HEADER_BYTES:]
     reader = Reader(decompress(header.compression, compressed, decompressed_bytes_max))
     if not 0 <= header.record_count <= reader.remaining // RECORD_BYTES_MIN:
-        raise WireError(f"{header.record_count} records in {reader.remaining} bytes")
+        raise WireError(f"{header.record_count} records do not fit in {reader.remaining} bytes")
     records: list[Record] = []
     while len(records) < header.record_count:
         if header.timestamp_type is not TimestampType.LOG_APPEND_TIME:
@@ -152,10 +152,10 @@ def read_records(
 
 
 def _read_short_records(reader: Reader, header: BatchHeader, records: list[Record]) -> None:
-    """Append records as long as their numbers take a byte each, the offset perhaps two.
+    """Append records while their numbers take one byte each, the offset up to two.
 
     Most records are such, and a loop without calls reads them in a third of the time. It stops at
-    whatever else is there, malformed or not, and leaves that to ``_read_record``.
+    any other record, malformed or not, and leaves that to ``_read_record``.
     """
     data, position = reader.data, reader.position
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
@@ -194,7 +194,7 @@ def _read_short_records(reader: Reader, header: BatchHeader, records: list[Recor
             )
             position = end + 1
     except IndexError:
-        pass  # the records end within this one
+        pass  # the data ends within this record
     reader.position = position
 
 
@@ -203,7 +203,7 @@ def _read_record(reader: Reader, header: BatchHeader) -> Record:
     end = reader.position + size
     if size < 0 or end > reader.end:
         raise WireError(f"record of {size} bytes, {reader.remaining} remain")
-    reader.int8()  # attributes, of which none is in use
+    reader.int8()  # attributes, none of which is in use
     timestamp = header.base_timestamp + reader.varlong()
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         timestamp = header.max_timestamp
@@ -213,7 +213,7 @@ def _read_record(reader: Reader, header: BatchHeader) -> Record:
     count = reader.varint()
     headers = tuple([_read_record_header(reader) for _ in range(count)]) if count else ()
     if count < 0 or reader.position != end:
-        raise WireError(f"record at offset {offset} does not fill its length")
+        raise WireError(f"the record at offset {offset} does not match its length")
     return Record(Offset(offset), TimestampMs(timestamp), key, value, headers)
 
 

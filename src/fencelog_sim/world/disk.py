@@ -116,7 +116,7 @@ class SimFile:
 
     def _check_not_failed(self) -> None:
         if self._failed:
-            raise StorageError(f"{self._path} is given up")
+            raise StorageError(f"{self._path} accepts no more writes")
 
 
 class SimDisk(Device):

@@ -32,9 +32,9 @@ async def test_a_full_device_is_a_storage_error_and_ends_the_file(  # D2
     file = await disk.open("full")
     with pytest.raises(StorageError, match="full: No space left on device"):
         await file.append([b"abc"])
-    with pytest.raises(StorageError, match="is given up: write failed"):
+    with pytest.raises(StorageError, match="accepts no more writes: write failed"):
         await file.append([b"abc"])
-    with pytest.raises(StorageError, match="is given up"):
+    with pytest.raises(StorageError, match="accepts no more writes"):
         await file.sync()
     await file.close()
 
@@ -52,9 +52,9 @@ def test_a_failed_sync_is_never_tried_again(disk: FileDisk, monkeypatch) -> None
         await file.append([b"abc"])
         with pytest.raises(StorageError, match="/a: Input/output error"):
             await file.sync()
-        with pytest.raises(StorageError, match="given up: an earlier sync failed"):
+        with pytest.raises(StorageError, match="accepts no more writes: an earlier sync failed"):
             await file.sync()
-        with pytest.raises(StorageError, match="given up"):
+        with pytest.raises(StorageError, match="accepts no more writes"):
             await file.append([b"d"])
         await file.close()
 

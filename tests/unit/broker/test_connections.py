@@ -105,7 +105,9 @@ async def test_a_large_frame_that_never_ends_does_not_keep_the_others_out(world:
         stuck.close()
 
 
-def test_a_frame_that_dribbles_is_given_up(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_frame_that_is_sent_too_slowly_closes_its_connection(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scenario() -> None:
         async with world.node(frame_timeout_s=0.2, sweep_interval_s=0.01) as node:
             reader, writer = await asyncio.open_connection(*node.address)
@@ -120,7 +122,7 @@ def test_a_frame_that_dribbles_is_given_up(world: World, caplog: pytest.LogCaptu
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(scenario())
-    assert "a frame was not whole" in caplog.text
+    assert "a frame was not complete" in caplog.text
 
 
 async def test_a_client_that_floods_is_slowed_and_loses_nothing(world: World) -> None:
@@ -191,7 +193,7 @@ async def test_a_budget_used_up_by_others_is_available_again_later(world: World)
 
 
 @pytest.mark.parametrize("answers", [1, 6])
-async def test_a_client_that_reads_no_answers_is_given_up(world: World, answers: int) -> None:
+async def test_a_client_that_reads_no_responses_is_disconnected(world: World, answers: int) -> None:
     async with world.node(idle_timeout_s=0.5, sweep_interval_s=0.02) as node:
         async with Peer.of(node) as peer:
             await peer.create_topic("t", max_message_bytes="9000000")

@@ -88,7 +88,7 @@ def test_only_records_make_a_frame_large(world: World, caplog: pytest.LogCapture
                 await peer.answer(3, 9)
 
     asyncio.run(scenario())
-    assert "METADATA of 2097" in caplog.text
+    assert "METADATA request of 2097" in caplog.text
 
 
 @pytest.mark.parametrize("version", [10, 11, 12])

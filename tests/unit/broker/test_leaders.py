@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from fencelog.broker.coordinators import leaders as leaders_module
 from fencelog.broker.metadata.catalog import TRANSACTION_TOPIC
 from fencelog.coordination.outcome import TransactionOutcome
 from fencelog.coordination.shard import partition_for
@@ -252,12 +251,10 @@ def test_a_first_write_waits_for_the_markers_of_the_last_transaction(world: Worl
 
 
 def test_a_first_write_waits_no_longer_than_a_client_would(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World,
 ) -> None:
-    monkeypatch.setattr(leaders_module, "MARKERS_WAIT_S", 0.0)
-
     async def scenario() -> None:
-        async with world.node() as node, Peer.of(node) as peer:
+        async with world.node(markers_wait_s=0.0) as node, Peer.of(node) as peer:
             producer = await ended_before_its_markers(world, peer)
             found = await node.broker.leaders.verify(
                 ID, identity(producer), [OTHER], ClientVersion.V2

@@ -292,11 +292,10 @@ def test_a_start_that_fails_while_markers_cannot_be_written_leaves_no_round_of_t
 
         with monkeypatch.context() as patched:
             patched.setattr(LocalLeaders, "write_markers", not_now)
-            patched.setattr(node_module, "RESUME_TIMEOUT_S", 0.01)
             patched.setattr(Server, "start", failing)
             async with nothing_left():
                 with pytest.raises(PlannedError):
-                    async with world.node():
+                    async with world.node(resume_timeout_s=0.01):
                         pass
         async with world.node() as node:
             await settled(node, "t")

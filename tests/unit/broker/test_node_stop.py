@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from fencelog import node as node_module
 from fencelog.broker.partitions.partition import Partition
 from fencelog.errors import ErrorCode
 from fencelog.node import Node
@@ -112,23 +111,21 @@ def test_a_checkpoint_that_is_under_way_ends_before_the_stop_and_keeps_it_clean(
 
     async def scenario() -> None:
         twin = Twin()
-        node = twin.node(durability="os")
-        with monkeypatch.context() as patched:
-            patched.setattr(node_module, "CHECKPOINT_INTERVAL_S", 0.001)
-            await node.start()
-            await fill(node)
-            async with Peer.of(node) as peer:
-                await until(lambda: not partition(node).is_behind, "all is synced")
-                twin.disk.hold("t-0")
-                await peer.produce("t", batch("more"))
-                await until(lambda: twin.disk.waiting, "the checkpoint syncs")
-            stopping = asyncio.ensure_future(node.stop())
-            for _ in range(50):
-                await asyncio.sleep(0)
-            assert not stopping.done()
-            twin.disk.release()
-            await stopping
-            assert partition(node).failure is None
+        node = twin.node(durability="os", checkpoint_interval_s=0.001)
+        await node.start()
+        await fill(node)
+        async with Peer.of(node) as peer:
+            await until(lambda: not partition(node).needs_sync, "all is synced")
+            twin.disk.hold("t-0")
+            await peer.produce("t", batch("more"))
+            await until(lambda: twin.disk.waiting, "the checkpoint syncs")
+        stopping = asyncio.ensure_future(node.stop())
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert not stopping.done()
+        twin.disk.release()
+        await stopping
+        assert partition(node).failure is None
         spy.clean.clear()
         node = twin.node()
         await node.start()

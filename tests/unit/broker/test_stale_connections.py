@@ -36,7 +36,7 @@ def test_each_kind_of_request_and_each_producer_has_a_newest_of_its_own() -> Non
     assert newest.accepts(ProducerId(8), EPOCH, ApiKey.END_TXN, 1)
 
 
-def test_a_connection_that_was_replaced_for_one_kind_of_request_is_given_up_for_all() -> None:
+def test_a_connection_that_was_replaced_for_one_kind_of_request_is_replaced_for_all() -> None:
     newest = StaleConnections()  # E14
     assert newest.accepts(PRODUCER, EPOCH, ApiKey.END_TXN, 1)
     assert newest.accepts(PRODUCER, EPOCH, ApiKey.PRODUCE, 2)

@@ -227,7 +227,7 @@ async def test_a_partition_out_of_service_holds_up_no_other_and_is_not_marked_tw
         sender = node.marker_senders[0]
         for _ in range(3):  # rounds of the sender
             for loaded in node.broker.transactions.loaded():
-                sender.kick(loaded)
+                sender.wake(loaded)
             await asyncio.sleep(0.01)
         assert healthy.log.log_end_offset == marked
         world.disk = world.disk.power_loss(Loss.NONE)
@@ -273,7 +273,7 @@ async def test_a_decision_that_is_not_durable_is_not_carried_out(world: World) -
         await until(lambda: world.disk.waiting > 0, "the decision's sync waits")
         # Another round of the sender must not take up what is appended and not committed.
         for loaded in node.broker.transactions.loaded():
-            node.marker_senders[0].kick(loaded)
+            node.marker_senders[0].wake(loaded)
             assert node.marker_senders[0]._rounds == {}
         assert visible(await other.fetch("t")) == []
         world.disk.release()

@@ -111,7 +111,7 @@ class Files:
                 for base in cleaned.replaced:
                     del self.segments[base]
                 self.segments[cleaned.replaced[0]] = bytearray(content)
-                self.log.take_over(cleaned)
+                self.log.replace_segments(cleaned)
                 changed.append(cleaned)
         self.first_dirty = compaction.end
         return changed

@@ -158,7 +158,7 @@ def test_a_producer_that_expired_in_its_first_life_is_replayed_as_it_was(  # E5,
     [
         (header_at(4), "base offset 4"),
         (header_at(6), "offsets 5 to 5 are missing"),
-        (header_at(5, epoch=1), "leader epoch 1 after 2"),
+        (header_at(5, epoch=1), "leader epoch 1 after epoch 2"),
         (header_at(5, epoch=2)._replace(last_offset_delta=-1), "last offset delta"),
     ],
 )

@@ -186,7 +186,7 @@ async def test_a_failed_append_is_in_the_file_in_part_and_ends_it(done: int) -> 
     with pytest.raises(StorageError, match="write failed: a: Input/output error"):
         await file.append([b"def"])
     disk.gate = None
-    with pytest.raises(StorageError, match="given up"):
+    with pytest.raises(StorageError, match="accepts no more writes"):
         await file.append([b"ghi"])
     assert disk.contents("a") == b"abcdef"[: 3 + done]
 

@@ -118,7 +118,7 @@ def test_in_os_mode_a_sync_that_failed_beside_the_writes_ends_them() -> None:  #
         await world.flush()
         await asyncio.sleep(0)
         world.append_values(b"x" * 900)
-        with pytest.raises(StorageError, match="takes no more writes: sync failed"):
+        with pytest.raises(StorageError, match="accepts no more writes: sync failed"):
             await world.flush()
         with pytest.raises(StorageError):
             await world.store.close(clean=True)
@@ -163,10 +163,10 @@ def test_nothing_is_synced_after_a_failed_sync() -> None:  # D2
         with pytest.raises(StorageError):
             await world.store.sync()
         world.disk.operations.clear()
-        with pytest.raises(StorageError, match="takes no more writes"):
+        with pytest.raises(StorageError, match="accepts no more writes"):
             await world.store.sync()
         world.append_values(b"two")
-        with pytest.raises(StorageError, match="takes no more writes"):
+        with pytest.raises(StorageError, match="accepts no more writes"):
             await world.write()
         assert world.disk.operations == []
         assert world.store.recovery_point == 0
@@ -292,7 +292,7 @@ def test_a_partition_is_made_once_and_says_whose_it_is() -> None:
         await World.create(disk)
         assert await read_topic_id(disk, DIRECTORY) == TOPIC_ID
         assert disk.operations[-2:] == [("sync_directory", DIRECTORY), ("sync_directory", "")]
-        with pytest.raises(StorageError, match="holds a partition already"):
+        with pytest.raises(StorageError, match="already has segment files"):
             await PartitionStore.create(disk, DIRECTORY, TOPIC_ID, SMALL_SEGMENTS, "fsync")
 
     run(scenario())

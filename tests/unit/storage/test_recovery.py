@@ -229,9 +229,9 @@ def test_a_log_that_was_cut_says_so() -> None:  # D3
         world = await one_segment()
         truncated(world.disk, FIRST, len(world.disk.contents(FIRST)) - 1)
         again = await World.recover(world.disk)
-        assert again.store.cut is not None
-        assert again.store.cut.startswith(f"{FIRST}: damaged at position")
-        assert (await World.recover(again.disk.restarted())).store.cut is None
+        assert again.store.truncated is not None
+        assert again.store.truncated.startswith(f"{FIRST}: damaged at position")
+        assert (await World.recover(again.disk.restarted())).store.truncated is None
 
     run(scenario())
 

@@ -122,7 +122,7 @@ def test_a_number_cut_short_is_a_wire_error(read: Callable[[Reader], object], si
     reader = Reader(bytes(size))
     read(reader)
     reader.expect_end()
-    with pytest.raises(WireError, match=r"wanted at byte 0"):
+    with pytest.raises(WireError, match=r"needed at byte 0"):
         read(Reader(bytes(size - 1)))
 
 

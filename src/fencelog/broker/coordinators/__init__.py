@@ -1,1 +1,1 @@
-"""The shell of all coordinators: their shards in service, and what they decided carried out."""
+"""Runs the coordinators: loads their shards and writes the markers of their decisions."""

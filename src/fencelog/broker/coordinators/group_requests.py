@@ -1,8 +1,8 @@
-"""Requests that wait for their group: JoinGroup for the rebalance, SyncGroup for the leader's.
+"""Requests that wait for their group: JoinGroup for the rebalance, SyncGroup for the assignment.
 
-The shard decides which request gets which answer, and knows requests by their tickets only. Here
+The shard decides which request gets which answer, and knows requests by their tickets only; here
 each ticket has the future of its request. An answer is sent once the state that it shows is
-committed (E16), whichever request led to it: the last member to join may disconnect before.
+committed (E16), whichever request caused it: the last member to join may disconnect before.
 """
 
 import asyncio
@@ -35,13 +35,13 @@ from fencelog.types import Instant
 log = logging.getLogger(__name__)
 
 NAME_CHARACTERS_MAX = 255
-"""Of the client id or instance id in a member id, which has to fit into a record."""
+"""Characters of the client id or instance id in a member id, which must fit into a record."""
 
 A = TypeVar("A", JoinAnswer, SyncAnswer, LeaveAnswer, HeartbeatAnswer)
 
 
 class Waiting(NamedTuple):
-    """A request without an answer yet, and the shard that has to answer it."""
+    """A request without an answer yet, and the shard that will answer it."""
 
     loaded: Loaded[GroupShard]
     answer: "asyncio.Future[Answer]"
@@ -50,13 +50,13 @@ class Waiting(NamedTuple):
 class GroupRequests:
     """Requests of members to their group coordinator.
 
-    Each raises NotLeaderError where the shard cannot be loaded, or is dropped before it answers.
+    Each raises NotLeaderError if the shard cannot be loaded, or is unloaded before it answers.
     """
 
     def __init__(
         self, runtime: CoordinatorRuntime[GroupShard], *, clock: WallClock, random: Random
     ) -> None:
-        """No request waits."""
+        """Start without waiting requests."""
         self._runtime = runtime
         self._clock = clock
         self._random = random
@@ -101,14 +101,14 @@ class GroupRequests:
         return await self._ask(group, rule, LeaveAnswer)
 
     async def forget_topics(self, topics: Collection[str]) -> None:
-        """Forget offsets on deleted topics; where that fails, the next start does it."""
+        """Delete offsets of deleted topics; if that fails, the next start does it."""
         for loaded in self._runtime.loaded():
             try:
                 await self._runtime.decide_on(
                     loaded, lambda shard, now: shard.topics_deleted(topics)
                 )
             except NotLeaderError as error:
-                log.warning("offsets on deleted topics are kept until the next start: %s", error)
+                log.warning("offsets of deleted topics stay until the next start: %s", error)
 
     def close(self) -> None:
         """Fail all waiting requests: the broker is stopping."""
@@ -119,7 +119,7 @@ class GroupRequests:
     # -- inside --------------------------------------------------------------------------------
 
     def _fresh_id(self, request: JoinRequest) -> str:
-        """A member id that is not guessable and says which client it belongs to."""
+        """Return a member id that cannot be guessed and that names its client."""
         number = uuid.UUID(bytes=self._random.bytes(16), version=4)
         name = request.instance_id or request.client_id
         return f"{name[:NAME_CHARACTERS_MAX]}-{number}"
@@ -137,7 +137,7 @@ class GroupRequests:
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting[ticket] = Waiting(loaded, future)
         try:
-            self._runtime.carry_out(
+            self._runtime.decide_then(
                 loaded, lambda shard, now: rule(shard, now, ticket), self._deliver
             )
             answer = await future
@@ -159,7 +159,7 @@ class GroupRequests:
     def _unloaded(self, loaded: Loaded[GroupShard]) -> None:
         for waiting in self._waiting.values():
             if waiting.loaded is loaded:
-                _fail(waiting, f"{loaded.partition.name} went out of service")
+                _fail(waiting, f"{loaded.partition.name} was unloaded")
 
 
 def _fail(waiting: Waiting, reason: str) -> None:

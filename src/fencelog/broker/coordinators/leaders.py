@@ -1,7 +1,7 @@
-"""What a broker asks of a partition's leader and of a transaction's coordinator, wherever they are.
+"""Requests of a broker to partition leaders and transaction coordinators, wherever they are.
 
-All leaders are on this broker, so every request is a direct call. Whoever asks uses this interface
-only, and holds nothing of the shard or the partition that answers.
+All leaders are on this broker, so every request is a direct call. Callers use this interface only,
+and keep no reference to the shard or the partition that answers.
 """
 
 import asyncio
@@ -31,10 +31,10 @@ class Leaders(Protocol):
     def write_markers(
         self, partition: TopicPartition, markers: Sequence[MarkerToWrite]
     ) -> Awaitable[bool]:
-        """End transactions on a partition; the request is under way when this returns.
+        """End transactions on a partition; the request is sent when this returns.
 
         The result is true once the markers are committed, or the partition is deleted (E17), and
-        false where they are not taken now: ask again later.
+        false if the partition refused them: retry later.
         """
         ...
 
@@ -47,7 +47,7 @@ class Leaders(Protocol):
     ) -> dict[TopicPartition, ErrorCode]:
         """Ask the coordinator whether a producer may write to these partitions in a transaction.
 
-        The answer is used with a guard that was taken before it was asked for (E14). A producer of
+        The answer is valid with a guard that was taken before this call (E14). A producer of
         version 1 has added its partitions before; for one of version 2, and for an attempt of a
         versioned transaction, the request adds them, durably, before it is answered (KIP-890, V5).
         Raises NotLeaderError while the coordinator is not available.
@@ -55,9 +55,9 @@ class Leaders(Protocol):
         ...
 
     async def outcomes(self) -> Outcomes:
-        """Ask what becomes of transactions that partitions hold open (E17).
+        """Ask for the outcomes of transactions that are open on partitions (E17).
 
-        Raises NotLeaderError while a coordinator that could know is not available.
+        Raises NotLeaderError while any coordinator is not available.
         """
         ...
 
@@ -73,7 +73,7 @@ class LocalLeaders:
         clock: WallClock,
         markers_wait_s: float,
     ) -> None:
-        """Answer from these; a first write waits so long for the markers before it."""
+        """``markers_wait_s``: how long a transaction waits for the markers of the one before."""
         self._logs = logs
         self._transactions = transactions
         self._versioned = versioned
@@ -88,7 +88,7 @@ class LocalLeaders:
         try:
             found = self._logs.find(partition)
         except NotLeaderError as error:
-            log.warning("markers for %s wait: %s", partition, error)
+            log.warning("cannot write markers to %s now, retrying: %s", partition, error)
             result.set_result(False)
             return result
         if found is None:
@@ -96,13 +96,13 @@ class LocalLeaders:
             return result
         outcome = found.append_markers(markers, now_ms=self._clock.now_ms())
         if isinstance(outcome, Rejected):
-            log.error("%s takes no marker: %s", partition, outcome.message)
+            log.error("%s refused a marker: %s", partition, outcome.message)
             result.set_result(False)
             return result
 
         def committed(error: Exception | None) -> None:
-            if not result.done():  # else whoever asked is gone
-                result.set_result(not isinstance(error, StorageError))  # or deleted meanwhile
+            if not result.done():  # else the caller was cancelled
+                result.set_result(not isinstance(error, StorageError))  # deleted counts as done
 
         found.when_committed(outcome.end_offset, committed)
         return result
@@ -138,7 +138,7 @@ class LocalLeaders:
         deadline = Instant(asyncio.get_running_loop().time() + self._markers_wait_s)
         while True:
             loaded = await self._transactions.shard_of(transactional_id)
-            # Noted before the question: its answer waits, and the markers may come in meanwhile.
+            # Taken before the decision: markers may be written while its answer waits.
             seen = loaded.partition.log.log_end_offset
             error = await self._transactions.decide_on(
                 loaded,
@@ -161,7 +161,7 @@ class LocalLeaders:
 
 
 async def _next_step(coordinator: Partition, seen: Offset, deadline: Instant) -> bool:
-    """Wait until the coordinator has committed more than was seen; False at the deadline."""
+    """Wait until the coordinator has committed a record at ``seen``; False at the deadline."""
     try:
         async with asyncio.timeout_at(deadline):
             await coordinator.committed(Offset(seen + 1))

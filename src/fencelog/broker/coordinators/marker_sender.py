@@ -1,7 +1,7 @@
-"""Carries out what coordinators decided: appends the markers that are outstanding, then says so.
+"""Writes the outstanding markers of coordinators, then records that they are written.
 
-The work is read from committed coordinator state each time (E16), so a start resumes it with no
-code of its own, and doing a piece twice does no harm.
+The work is read from committed coordinator state each time (E16), so a start resumes it without
+further code, and repeating a piece does no harm.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ RETRY_S = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class MarkerWork(Generic[S]):
-    """Markers that belong together, and the decision that records on which partitions they are."""
+    """Markers that belong together, and the decision that records where they are written."""
 
     markers: Mapping[TopicPartition, tuple[MarkerToWrite, ...]]
     written: Callable[[S, Collection[TopicPartition]], Decision[None]]
 
 
 class MarkerSender(Generic[S]):
-    """Does the outstanding markers of one coordinator's shards, one round at a time per shard."""
+    """Writes the outstanding markers of a coordinator's shards, one round at a time per shard."""
 
     def __init__(
         self,
@@ -40,16 +40,16 @@ class MarkerSender(Generic[S]):
         outstanding: Callable[[S, Offset], Iterable[MarkerWork[S]]],
         leaders: Leaders,
     ) -> None:
-        """``outstanding(shard, committed)`` tells the work decided below a committed offset."""
+        """``outstanding(shard, committed)`` returns the work decided below a committed offset."""
         self._runtime = runtime
         self._outstanding = outstanding
         self._leaders = leaders
         self._rounds: dict[Loaded[S], asyncio.Task[None]] = {}
         self._again: set[Loaded[S]] = set()
-        runtime.on_committed = self.kick
+        runtime.on_committed = self.wake
 
-    def kick(self, loaded: Loaded[S]) -> None:
-        """Something was committed on this shard: see whether it left work."""
+    def wake(self, loaded: Loaded[S]) -> None:
+        """Start a round if this shard has committed work."""
         if loaded in self._rounds:
             self._again.add(loaded)
             return
@@ -60,14 +60,14 @@ class MarkerSender(Generic[S]):
         self._rounds[loaded] = task
 
     async def drain(self) -> None:
-        """Do all work of all loaded shards; never returns while a partition takes no markers."""
+        """Do all work of all loaded shards; does not return while a partition refuses markers."""
         for loaded in self._runtime.loaded():
-            self.kick(loaded)
+            self.wake(loaded)
         while self._rounds:
             await asyncio.wait(list(self._rounds.values()), return_when=asyncio.FIRST_COMPLETED)
 
     async def stop(self) -> None:
-        """Leave the rest to the next start."""
+        """Cancel all rounds; the next start does the rest."""
         for task in list(self._rounds.values()):
             task.cancel()
 
@@ -85,22 +85,24 @@ class MarkerSender(Generic[S]):
                 if stuck:
                     await asyncio.sleep(RETRY_S)
         except FencelogError as error:
-            log.warning("markers of %s wait for its next load: %s", loaded.partition.name, error)
+            log.warning(
+                "%s: markers are retried at its next load: %s", loaded.partition.name, error
+            )
         finally:
             del self._rounds[loaded]
             self._again.discard(loaded)
 
     async def _do(self, loaded: Loaded[S], piece: MarkerWork[S]) -> bool:
-        """Write one piece's markers where they are taken; False when a partition would not.
+        """Write the markers of one piece; False if a partition refused them.
 
-        What was written is recorded either way: a partition that is out of service must not make
-        the others be marked again and again.
+        What was written is recorded either way, so that one failed partition does not cause the
+        others to be marked repeatedly.
         """
-        asked = [
+        writes = [
             (name, self._leaders.write_markers(name, markers))
             for name, markers in piece.markers.items()
         ]
-        done = {name for name, result in asked if await result}
+        done = {name for name, result in writes if await result}
         if done or not piece.markers:
             await self._runtime.decide_on(loaded, lambda shard, now: piece.written(shard, done))
         return done == piece.markers.keys()

@@ -1,4 +1,4 @@
-"""What each coordinator's outstanding markers mean for the marker sender."""
+"""Builds marker work for the marker sender from each coordinator's outstanding markers."""
 
 from collections.abc import Collection, Iterator
 
@@ -34,7 +34,7 @@ def transaction_work(
             coordinator_epoch=shard.coordinator_epoch,
             is_bumped=task.is_bumped,
         )
-        # In order, so that a run in the simulator can be repeated in another process.
+        # Sorted, so that a simulator run is the same in another process.
         markers = dict.fromkeys(sorted(task.partitions), (marker,))
         return MarkerWork(markers=markers, written=written)
 

@@ -1,9 +1,8 @@
-"""Open transactions that no coordinator lists, found at a start and ended there (E7, E17).
+"""Orphaned transactions: open on a partition, listed by no coordinator; ended at a start (E7, E17).
 
-There are such only where a coordinator's records are gone while the data survived: in ``os`` mode a
-power cut may set one file back and not the other. A transaction that no coordinator lists would
-hold the last stable offset for ever, and an epoch that is given out twice would make new records
-pass for old ones.
+They exist only if a coordinator's records were lost while the data survived: in ``os`` mode a power
+cut may lose the end of one file and not of the other. An orphaned transaction would hold the last
+stable offset forever, and an epoch that is assigned twice would make new records look like retries.
 """
 
 import logging
@@ -25,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class OrphanedTransactions:
-    """Ends unlisted open transactions with the recorded decision, else with an abort (E17)."""
+    """Ends orphaned transactions with the recorded decision, else with an abort (E17)."""
 
     def __init__(
         self,
@@ -34,7 +33,7 @@ class OrphanedTransactions:
         transactions: CoordinatorRuntime[TransactionShard],
         clock: WallClock,
     ) -> None:
-        """Nothing was found yet."""
+        """Start without orphaned transactions."""
         self._logs = logs
         self._leaders = leaders
         self._transactions = transactions
@@ -42,10 +41,9 @@ class OrphanedTransactions:
         self._unlisted: set[ProducerId] = set()
 
     async def end(self) -> bool:
-        """End every open transaction that nobody lists; whether the coordinators can tell.
+        """End every orphaned transaction; False if a coordinator is not available.
 
-        One that a failed disk has taken out of service lists nothing any more, and what it had
-        decided must not be undone.
+        A coordinator whose disk has failed lists nothing, and its decisions must not be undone.
         """
         try:
             outcomes = await self._leaders.outcomes()
@@ -59,9 +57,9 @@ class OrphanedTransactions:
         return True
 
     async def retire(self) -> None:
-        """Let coordinators give out nothing more under an id that the logs know better.
+        """Retire producer ids whose epoch in a log is above the coordinator's.
 
-        Whose transaction was ended unlisted must not go on with it, either.
+        Also those of orphaned transactions: their producers must not continue them.
         """
         seen = dict.fromkeys(self._unlisted, EPOCH_MAX)
         for partition in self._logs.partitions():
@@ -77,19 +75,19 @@ class OrphanedTransactions:
                 log.warning("%s", error)
 
     async def _append(self, partition: Partition, markers: list[MarkerToWrite]) -> None:
-        log.warning("%s: ending %d transactions that nobody lists", partition.name, len(markers))
+        log.warning("%s: ending %d orphaned transactions", partition.name, len(markers))
         outcome = partition.append_markers(markers, now_ms=self._clock.now_ms())
         if isinstance(outcome, Rejected):
-            log.error("%s takes no marker: %s", partition.name, outcome)
+            log.error("%s refused a marker: %s", partition.name, outcome.message)
             return
         try:
             await partition.committed(outcome.end_offset)
         except StorageError:
-            return  # told already, and this partition's writers will be
+            return  # logged already; writes to this partition are refused from now on
 
 
 def _markers(partition: Partition, outcomes: Outcomes) -> list[MarkerToWrite]:
-    """The markers of the transactions that are open on a partition and that nobody lists."""
+    """Return the markers that end a partition's orphaned transactions."""
     return [
         _marker(each, commit=outcome is TransactionOutcome.COMMIT)
         for each in partition.log.open_transactions()
@@ -113,7 +111,7 @@ def _marker(found: OpenTransaction, *, commit: bool) -> MarkerToWrite:
 
 
 def highest_coordinator_epoch(logs: LogManager) -> CoordinatorEpoch:
-    """The highest that any marker told which a log still knows, -1 without one (E17)."""
+    """Return the highest coordinator epoch of a marker in any log's state, -1 without one (E17)."""
     return max(
         (
             each.coordinator_epoch

@@ -1,7 +1,7 @@
-"""What the coordinators, all of them, have to say of a transaction that a partition holds open.
+"""Outcomes of transactions that are open on a partition, from all coordinators.
 
-An answer counts only while every shard that has records is in service: one that is missing may be
-the one that lists the transaction.
+An answer is valid only while every shard that has records is loaded: a missing one may be the one
+that lists the transaction.
 """
 
 from collections.abc import Sequence
@@ -21,9 +21,9 @@ S = TypeVar("S", bound=Shard)
 
 
 class Outcomes:
-    """Answers for open transactions, from shards whose decisions so far are committed (E16).
+    """Outcomes of open transactions, from shards whose decisions so far are committed (E16).
 
-    A shard that was used for the first time since then answers, too: it may list what it began.
+    A shard that was loaded for the first time since then is asked, too: it may list a transaction.
     """
 
     def __init__(
@@ -38,15 +38,14 @@ class Outcomes:
         self._committed = committed
 
     def of(self, producer: ProducerIdAndEpoch, partition: TopicPartition) -> TransactionOutcome:
-        """What becomes of this producer's open transaction on a partition (rule E17).
+        """Return the outcome of this producer's open transaction on a partition (rule E17).
 
-        A listing wins, then a recorded commit; nobody that knows it means abort. Raises
-        NotLeaderError where a shard has gone out of service meanwhile: what it had decided is not
-        known then.
+        A shard that lists it comes first, then a recorded commit; otherwise it is an abort. Raises
+        NotLeaderError if a shard was unloaded meanwhile: its decisions are unknown then.
         """
         lost = [each.partition.name for each in self._committed if each.dropped]
         if lost:
-            raise NotLeaderError(f"{lost[0]} went out of service")
+            raise NotLeaderError(f"{lost[0]} was unloaded")
         outcomes = {each.shard.outcome(producer, partition) for each in self._transactions.loaded()}
         outcomes |= {
             each.shard.outcome(producer.producer_id, partition) for each in self._versioned.loaded()
@@ -62,9 +61,9 @@ async def committed_outcomes(
     versioned: CoordinatorRuntime[VersionedShard],
     logs: LogManager,
 ) -> Outcomes:
-    """Load every shard of both coordinators and wait until all that they decided is committed.
+    """Load every shard of both coordinators and wait until their decisions are committed.
 
-    Raises NotLeaderError where one is not in service: an answer without it would be no answer.
+    Raises NotLeaderError if one cannot be loaded: without it no outcome is certain.
     """
     committed: list[Loaded[TransactionShard] | Loaded[VersionedShard]] = [
         *await _committed_shards(transactions, logs),
@@ -81,9 +80,9 @@ async def _committed_shards(runtime: CoordinatorRuntime[S], logs: LogManager) ->
 
 
 async def all_shards(runtime: CoordinatorRuntime[S], logs: LogManager) -> list[Loaded[S]]:
-    """Return every shard that has records, each in service when this returns.
+    """Return every shard that has records, each loaded when this returns.
 
-    Raises NotLeaderError where one is not: an answer without it would be no answer.
+    Raises NotLeaderError if one cannot be loaded: without it no answer is complete.
     """
     wanted = {
         index
@@ -95,5 +94,5 @@ async def all_shards(runtime: CoordinatorRuntime[S], logs: LogManager) -> list[L
     loaded = runtime.loaded()
     missing = wanted - {each.index for each in loaded}
     if missing:
-        raise NotLeaderError(f"{runtime.topic}-{min(missing)} is out of service")
+        raise NotLeaderError(f"{runtime.topic}-{min(missing)} is not loaded")
     return loaded

@@ -1,4 +1,4 @@
-"""Producer ids: unique for ever, from blocks that are stored before the first is used (E7)."""
+"""Producer ids: never reused, from blocks that are stored before their first use (E7)."""
 
 import asyncio
 
@@ -12,10 +12,10 @@ KEY = "producer-ids"
 
 
 class ProducerIds:
-    """Hands out producer ids. A crash loses the rest of a block, which harms nobody."""
+    """Assigns producer ids. A crash skips the rest of a block, which does no harm."""
 
     def __init__(self, store: MetadataStore, observer: Observer | None) -> None:
-        """Take the first block when the first id is asked for."""
+        """Start without a block; the first ``take`` reserves one."""
         self._store = store
         self._observer = observer
         self._next = 0
@@ -23,20 +23,20 @@ class ProducerIds:
         self._lock = asyncio.Lock()
 
     async def start_above(self, highest_seen: ProducerId) -> None:
-        """Never hand out an id that any log or snapshot has: its old state would judge new data."""
+        """Never assign an id that a log or snapshot has: its old state would apply to new data."""
         cell = await self._store.get(KEY)
         reserved = int(cell[0]) if cell else 0
         if reserved <= highest_seen:
             await self._reserve(minimum=highest_seen + 1)
 
     async def take(self) -> ProducerId:
-        """Return an id that nobody had. Raises NotLeaderError while none can be reserved."""
+        """Return an unused id. Raises NotLeaderError while none can be reserved."""
         async with self._lock:
             if self._next == self._end:
                 try:
                     await self._reserve(minimum=0)
                 except StorageError as error:
-                    raise NotLeaderError(f"no producer id can be reserved: {error}") from error
+                    raise NotLeaderError(f"cannot reserve producer ids: {error}") from error
             taken = self._next
             self._next += 1
             if self._observer is not None:

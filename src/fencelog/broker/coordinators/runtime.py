@@ -1,9 +1,9 @@
 """Runs coordinator shards on internal partitions: decide → append → replay → answer once committed.
 
-A shard is loaded by replaying its partition, lives in memory, and is thrown away (never rolled
-back) when its partition fails. Between a rule's reading of the state and the replay of its records
-nothing else runs, so every decision sees all appended state (E16); what it answers leaves when that
-is committed.
+A shard is loaded by replaying its partition, lives in memory, and is unloaded (never rolled back)
+when its partition fails. From a rule's reading of the state to the replay of its records there is
+no await, so every decision sees all appended state (E16); its response is sent once that is
+committed.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ LOAD_BYTES = 1024 * 1024
 OpenPartition = Callable[[str, int], Awaitable[Partition]]
 NextEpoch = Callable[[str], Awaitable[CoordinatorEpoch]]
 ReplayMarker = Callable[[S, ProducerId, bool], None]
-"""Tells a shard how a transaction that wrote to its partition has ended: ``True`` is commit."""
+"""Tells a shard how a transaction with records on its partition has ended: ``True`` is commit."""
 
 
 @dataclass(slots=True, eq=False)
@@ -57,7 +57,7 @@ class Loaded(Generic[S]):
 
 @dataclass(frozen=True, slots=True)
 class InTransaction:
-    """Whose transaction a decision's records belong to, and what permits it to append (E14)."""
+    """The producer whose transaction a decision's records belong to, and its guard (E14)."""
 
     producer_id: ProducerId = NO_PRODUCER_ID
     producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
@@ -86,7 +86,7 @@ class CoordinatorRuntime(Generic[S]):
         observer: Observer | None,
         replay_marker: ReplayMarker[S] | None = None,
     ) -> None:
-        """Nothing is loaded before it is asked for."""
+        """Start without shards; each is loaded on first use."""
         self.topic = topic
         self.partition_count = partition_count
         self._new_shard = new_shard
@@ -99,12 +99,12 @@ class CoordinatorRuntime(Generic[S]):
         self._stopped = False
         self.on_committed: Callable[[Loaded[S]], None] = lambda loaded: None
         self.on_expired: Callable[[object], None] = lambda response: None
-        """Gets what ``expire`` has answered, once that is committed."""
+        """Gets the response of ``expire``, once that is committed."""
         self.on_unloaded: Callable[[Loaded[S]], None] = lambda loaded: None
-        """A shard is thrown away: who waits for its word gets none."""
+        """A shard was unloaded: its waiting requests get no response."""
 
     def loaded(self) -> list[Loaded[S]]:
-        """Every shard in service now."""
+        """Return every loaded shard."""
         return [
             task.result()
             for task in self._loading.values()
@@ -112,11 +112,11 @@ class CoordinatorRuntime(Generic[S]):
         ]
 
     async def shard_of(self, key: str) -> Loaded[S]:
-        """The shard that a transactional id, app or group belongs to; loads it first if need be."""
+        """Return the shard of a transactional id, app or group; load it if necessary."""
         return await self.load(partition_for(key, self.partition_count))
 
     async def load(self, index: int) -> Loaded[S]:
-        """The shard on one partition. Raises NotLeaderError when it cannot be loaded."""
+        """Return the shard on one partition. Raises NotLeaderError if it cannot be loaded."""
         if self._stopped:
             raise NotLeaderError(f"{self.topic} is stopping")
         task = self._loading.get(index)
@@ -131,10 +131,10 @@ class CoordinatorRuntime(Generic[S]):
             raise NotLeaderError(f"{self.topic}-{index} cannot be loaded: {error}") from error
 
     async def decide(self, key: str, rule: Callable[[S, Instant], Decision[R]]) -> R:
-        """Apply a rule to the shard of a key; returns its response once all it saw is committed.
+        """Apply a rule to the shard of a key; return its response once all it saw is committed.
 
-        Raises NotLeaderError when the decision could not be stored: it may or may not stand, and
-        the shard is loaded anew, so the caller answers COORDINATOR_NOT_AVAILABLE.
+        Raises NotLeaderError if the decision could not be stored: it may or may not be in the log,
+        and the shard is loaded again, so the caller answers COORDINATOR_NOT_AVAILABLE.
         """
         return await self.decide_on(await self.shard_of(key), rule)
 
@@ -143,7 +143,7 @@ class CoordinatorRuntime(Generic[S]):
         response = self._apply(loaded, rule, NO_TRANSACTION)
         assert not isinstance(response, Rejected), response
         end_offset = loaded.partition.log.log_end_offset
-        await self._settled(loaded)
+        await self._await_commit(loaded)
         self._answered(loaded, end_offset, None)
         return response
 
@@ -155,25 +155,25 @@ class CoordinatorRuntime(Generic[S]):
     ) -> R | Rejected:
         """Apply a rule whose records are part of a producer's transaction.
 
-        Rejected, and nothing changed, where the log refuses that producer.
+        Returns Rejected, with nothing changed, if the log rejects that producer.
         """
         response = self._apply(loaded, rule, transaction)
         if not isinstance(response, Rejected):
             end_offset = loaded.partition.log.log_end_offset
-            await self._settled(loaded)
+            await self._await_commit(loaded)
             self._answered(loaded, end_offset, None)
         return response
 
-    def carry_out(
+    def decide_then(
         self,
         loaded: Loaded[S],
         rule: Callable[[S, Instant], Decision[R]],
         then: Callable[[R], None],
     ) -> None:
-        """Apply a rule and hand on its response once all it saw is committed.
+        """Apply a rule and call ``then`` with its response once all it saw is committed.
 
-        Whoever asked may be gone by then, and the response be for others. It is never handed on
-        when the shard is thrown away first. Raises NotLeaderError as ``decide`` does.
+        The response may be for other requests than the one that caused it. ``then`` is not called
+        if the shard is unloaded first. Raises NotLeaderError as ``decide`` does.
         """
         response = self._apply(loaded, rule, NO_TRANSACTION)
         assert not isinstance(response, Rejected), response
@@ -188,25 +188,25 @@ class CoordinatorRuntime(Generic[S]):
 
         loaded.partition.when_committed(end_offset, done)
 
-    async def read(self, key: str, question: Callable[[S], R]) -> R:
-        """Ask the shard of a key; the answer leaves once what it reveals is committed (E16)."""
+    async def read(self, key: str, query: Callable[[S], R]) -> R:
+        """Query the shard of a key; return the result once what it reveals is committed (E16)."""
         loaded = await self.shard_of(key)
-        answer = question(loaded.shard)
+        answer = query(loaded.shard)
         end_offset = loaded.partition.log.log_end_offset
-        await self._settled(loaded)
+        await self._await_commit(loaded)
         self._answered(loaded, end_offset, None)
         return answer
 
-    async def read_all(self, question: Callable[[S], list[R]]) -> list[R]:
-        """Ask every shard that has ever been used."""
+    async def read_all(self, query: Callable[[S], list[R]]) -> list[R]:
+        """Query every loaded shard."""
         answers: list[R] = []
         for loaded in self.loaded():
-            answers.extend(question(loaded.shard))
-            await self._settled(loaded)
+            answers.extend(query(loaded.shard))
+            await self._await_commit(loaded)
         return answers
 
     async def stop(self) -> None:
-        """Decide nothing more."""
+        """Accept no more decisions."""
         self._stopped = True
         for loaded in self.loaded():
             self._cancel_timer(loaded)
@@ -215,7 +215,7 @@ class CoordinatorRuntime(Generic[S]):
 
     # -- inside --------------------------------------------------------------------------------
 
-    async def _settled(self, loaded: Loaded[S]) -> None:
+    async def _await_commit(self, loaded: Loaded[S]) -> None:
         try:
             await loaded.partition.committed(loaded.partition.log.log_end_offset)
         except FencelogError as error:
@@ -246,7 +246,7 @@ class CoordinatorRuntime(Generic[S]):
         now: Instant,
         transaction: InTransaction = NO_TRANSACTION,
     ) -> Rejected | None:
-        """Store and replay one decision, in one step; Rejected only where a producer is refused."""
+        """Store and replay one decision, in one step; Rejected only for a rejected producer."""
         wall_ms = self._clock.now_ms()
         batch = build_batch(
             [RecordToWrite(key=r.key, value=r.value, timestamp_ms=wall_ms) for r in records],
@@ -261,7 +261,7 @@ class CoordinatorRuntime(Generic[S]):
             return outcome
         if not isinstance(outcome, Appended):
             self._unload(loaded)
-            raise NotLeaderError(f"{loaded.partition.name} takes no records: {outcome}")
+            raise NotLeaderError(f"{loaded.partition.name} rejected the records: {outcome}")
         for position, record in enumerate(records):
             loaded.shard.replay(record, Offset(outcome.base_offset + position), now)
         if self._observer is not None:
@@ -286,18 +286,18 @@ class CoordinatorRuntime(Generic[S]):
         loaded = Loaded(index=index, shard=self._new_shard(epoch), partition=partition)
         now = Instant(asyncio.get_running_loop().time())
         offset = partition.log.log_start_offset
-        # To the log's end: markers may come in while this reads.
+        # Up to the log end: markers may be appended while this reads.
         while offset < partition.log.log_end_offset:
             await partition.committed(partition.log.log_end_offset)
             found = await partition.read(offset, LOAD_BYTES, Isolation.REPLICATED)
             assert found.error is ErrorCode.NONE, found
             if not found.records:
-                raise CorruptionError(f"{partition.name}: there is no record at offset {offset}")
+                raise CorruptionError(f"{partition.name}: no record at offset {offset}")
             for header, batch in iterate(found.records):
                 self._replay(loaded, header, batch, now)
                 offset = header.next_offset
         partition.markers_appended = lambda markers: self._replay_markers(loaded, markers)
-        # What ran out by the wall clock while nobody looked is due now.
+        # Timeouts that passed while the shard was not loaded are due now.
         asyncio.get_running_loop().call_soon(self._expire, loaded)
         if self._observer is not None:
             self._observer.shard_loaded(partition.name, epoch)
@@ -316,13 +316,13 @@ class CoordinatorRuntime(Generic[S]):
             loaded.shard.replay(record, stored.offset, now)
 
     def _replay_markers(self, loaded: Loaded[S], markers: Sequence[MarkerToWrite]) -> None:
-        """Markers are in the partition: the shard follows in the same step."""
+        """Replay markers in the same step in which the partition appended them."""
         if self._replay_marker is not None:
             for marker in markers:
                 self._replay_marker(loaded.shard, marker.producer_id, marker.commit)
 
     def _unload(self, loaded: Loaded[S]) -> None:
-        """Throw the shard away; the next request loads it from what is stored."""
+        """Drop the shard; the next request loads it from the log."""
         self._cancel_timer(loaded)
         loaded.dropped = True
         if any(each is loaded for each in self.loaded()):
@@ -352,12 +352,12 @@ class CoordinatorRuntime(Generic[S]):
         if self._stopped:
             return
         try:
-            self.carry_out(
+            self.decide_then(
                 loaded,
                 lambda shard, now: shard.expire(now, self._clock.now_ms()),
                 self.on_expired,
             )
         except NotLeaderError as error:
-            log.warning("a timeout could not be recorded: %s", error)
+            log.warning("cannot record a timeout, retrying after the next load: %s", error)
             return
         self._schedule(loaded)

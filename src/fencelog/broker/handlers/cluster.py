@@ -1,4 +1,4 @@
-"""What the cluster is: ApiVersions, Metadata, FindCoordinator, DescribeCluster."""
+"""ApiVersions, Metadata, FindCoordinator, DescribeCluster."""
 
 from fencelog.broker.context import Broker
 from fencelog.broker.dispatch import respond
@@ -43,11 +43,11 @@ WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
 BY_ID_FROM = 12
 """Metadata versions 10 and 11 have a topic id in the request and cannot answer without a name."""
 KEY_TYPES = (0, 1)
-"""Group and transaction; share groups are not spoken."""
+"""Group and transaction; share groups are not supported."""
 
 
 def advertised(broker: Broker, connection: Connection) -> tuple[str, int]:
-    """The address that this client is told: the configured one, or the one that it reached."""
+    """Return the address to give this client: the configured one, or the one it connected to."""
     config = broker.config
     if config.advertised_host is not None:
         return config.advertised_host, config.advertised_port or broker.address[1]
@@ -56,7 +56,7 @@ def advertised(broker: Broker, connection: Connection) -> tuple[str, int]:
 
 
 def api_versions(broker: Broker, request: Request) -> Answer:
-    """Say which requests are spoken; an unknown version is refused in version 0 (KIP-511)."""
+    """Return the supported versions; an unknown version is answered in version 0 (KIP-511)."""
     del broker
     version = request.header.api_version
     known = SUPPORTED[ApiKey.API_VERSIONS]
@@ -107,7 +107,7 @@ _WITHOUT_SUPPORTED_FEATURES = _all_versions([])
 
 
 async def metadata(broker: Broker, message: MetadataRequest, request: Request) -> MetadataResponse:
-    """Describe topics; creates the named ones that are missing, where both sides allow it."""
+    """Describe topics; create named ones that are missing if client and broker allow it."""
     version = request.header.api_version
     topics: list[MetadataResponseTopic] = []
     if message.topics is None or (version == 0 and not message.topics):
@@ -117,10 +117,10 @@ async def metadata(broker: Broker, message: MetadataRequest, request: Request) -
         creating = broker.config.auto_create_topics and (
             version < 4 or message.allow_auto_topic_creation
         )
-        # Each once, however often it is named. With an id, the name says nothing: Java's is empty.
+        # Each once, even if it is named twice. With an id the name is ignored: Java's is empty.
         named = {
-            (asked.name if asked.topic_id == NO_TOPIC_ID else None, asked.topic_id)
-            for asked in message.topics
+            (requested.name if requested.topic_id == NO_TOPIC_ID else None, requested.topic_id)
+            for requested in message.topics
         }
         in_order = sorted(named, key=lambda one: (one[0] or "", one[1]))
         async for name, topic_id in broker.time_slices.each(in_order):
@@ -161,7 +161,7 @@ async def _by_name(broker: Broker, name: str, *, creating: bool) -> MetadataResp
                 topic = await broker.controller.create_topic(name, broker.config.num_partitions, {})
             except RequestError as refused:
                 error = refused.code
-                # Two clients may ask for the same new topic at once; both get it.
+                # Two clients may create the same topic at once; both get it.
                 topic = broker.catalog.get(name)
     if topic is None:
         return MetadataResponseTopic(error_code=error, name=name, topic_id=NO_TOPIC_ID)
@@ -170,7 +170,7 @@ async def _by_name(broker: Broker, name: str, *, creating: bool) -> MetadataResp
 
 def _described(broker: Broker, topic: Topic) -> MetadataResponseTopic:
     node = broker.config.node_id
-    # One list for all: thousands of them would set the garbage collector off.
+    # One list for all partitions: thousands of lists would trigger the garbage collector.
     here, nowhere = [node], list[int]()
     partitions = []
     for index in range(topic.partitions):
@@ -198,12 +198,12 @@ def _described(broker: Broker, topic: Topic) -> MetadataResponseTopic:
 async def find_coordinator(
     broker: Broker, message: FindCoordinatorRequest, request: Request
 ) -> FindCoordinatorResponse:
-    """Every coordinator of a single node is that node."""
+    """Return this node, which has every coordinator."""
     host, port = advertised(broker, request.connection)
     node = broker.config.node_id
     known = message.key_type in KEY_TYPES
     error = ErrorCode.NONE if known else ErrorCode.INVALID_REQUEST
-    text = None if known else f"key type {message.key_type} is not spoken here"
+    text = None if known else f"key type {message.key_type} is not supported"
     if request.header.api_version < 4:
         if not known:
             return FindCoordinatorResponse(
@@ -228,11 +228,11 @@ async def find_coordinator(
 async def describe_cluster(
     broker: Broker, message: DescribeClusterRequest, request: Request
 ) -> DescribeClusterResponse:
-    """Name the one node."""
+    """Describe the cluster's one node."""
     if message.endpoint_type != 1:
         return DescribeClusterResponse(
             error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-            error_message="only brokers can be described: there are no separate controllers",
+            error_message=f"endpoint type {message.endpoint_type} is not supported, only 1",
             endpoint_type=message.endpoint_type,
         )
     host, port = advertised(broker, request.connection)

@@ -12,15 +12,15 @@ def refuse_stale_connection(
 ) -> None:
     """Close a connection that its producer has replaced by a newer one (E14).
 
-    Raises WireError. No error code fits: a client would repeat a retriable one on this connection,
-    and take any other for the outcome of its transaction. A client that has given the connection up
-    does not notice that it is closed; any other opens a new one and sends the request again.
+    Raises WireError. No error code fits: a client would retry a retriable one on this connection,
+    and take any other for the outcome of its transaction. A client that no longer uses the
+    connection does not notice the close; any other opens a new one and sends the request again.
     """
     key = ApiKey(request.header.api_key)
     number = request.connection.number
     producer = ProducerId(producer_id), ProducerEpoch(producer_epoch)
     if producer_id >= 0 and not broker.stale_connections.accepts(*producer, key, number):
         raise WireError(
-            f"{key.name} of producer {producer_id} (epoch {producer_epoch}) on a connection that is"
-            " older than the one that it uses now"
+            f"{key.name} of producer {producer_id} (epoch {producer_epoch}) came on a connection "
+            "that the producer has replaced by a newer one"
         )

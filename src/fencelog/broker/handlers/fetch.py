@@ -1,8 +1,9 @@
-"""Fetch: whole batches as they are on disk, up to what the reader's isolation may see.
+"""Fetch: whole batches as they are on disk, up to what the reader's isolation level may read.
 
-Behaviour: a fetch that finds less than ``min_bytes`` waits for news of its partitions, at most
-``max_wait_ms``. The first batch is always whole, even above every limit, so that no reader is
-stuck. Sessions are not kept: answering session id 0 makes every client send whole requests.
+Behaviour: a fetch that finds less than ``min_bytes`` waits for changes of its partitions, at most
+``max_wait_ms``. The first batch is always returned whole, even above every limit, so that every
+reader makes progress. There are no fetch sessions: session id 0 in the response makes every client
+send full requests.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ def fetch(broker: Broker, request: Request) -> Answer:
 
 
 async def _fetch_long(broker: Broker, request: Request) -> Reply:
-    """One that names very many partitions is read in a turn of its own."""
+    """Decode a request with very many partitions in a time slice of its own."""
     await broker.time_slices.next()
     message = read_fetch_request(request.body, request.header.api_version)
     return await _fetch(broker, request, message)
@@ -50,7 +51,7 @@ async def _fetch(broker: Broker, request: Request, message: FetchRequest) -> Rep
     loop = asyncio.get_running_loop()
     deadline = loop.time() + max(message.max_wait_ms, 0) / 1000
     while True:
-        # Registered before reading: what arrives while one partition is read still wakes us.
+        # Registered before reading: an append while a partition is read still wakes the fetch.
         waiter: asyncio.Future[None] = loop.create_future()
         waited = _register(broker, message, waiter)
         try:
@@ -73,11 +74,11 @@ def _register(
     broker: Broker, message: FetchRequest, waiter: "asyncio.Future[None]"
 ) -> list[Partition]:
     waited = []
-    for asked in message.topics:
-        name = _name_of(broker, asked)
+    for requested in message.topics:
+        name = _name_of(broker, requested)
         if name is None:
             continue
-        for part in asked.partitions:
+        for part in requested.partitions:
             partition = broker.logs.get(name, part.partition)
             if partition is not None:
                 partition.add_reader(waiter)
@@ -85,27 +86,27 @@ def _register(
     return waited
 
 
-def _name_of(broker: Broker, asked: FetchTopic) -> str | None:
-    """The topic's name; None where no topic has the id by which it was asked for."""
-    if asked.topic_id is None:
-        return asked.topic
-    known = broker.catalog.by_id(asked.topic_id)
+def _name_of(broker: Broker, requested: FetchTopic) -> str | None:
+    """Return the topic's name; None if no topic has the requested id."""
+    if requested.topic_id is None:
+        return requested.topic
+    known = broker.catalog.by_id(requested.topic_id)
     return known.name if known else None
 
 
 async def _read_all(
     broker: Broker, message: FetchRequest, version: int
 ) -> tuple[list[FetchedTopic], int, bool]:
-    """Everything to answer, its record bytes, and whether it must leave now (an error)."""
+    """Return the response's topics, their record bytes, and whether to answer at once (error)."""
     isolation = Isolation(message.isolation_level)
     budget = min(message.max_bytes, broker.config.fetch_bytes_max)
     topics: list[FetchedTopic] = []
     total = 0
     final = not message.topics
-    async for asked in broker.time_slices.each(message.topics):
-        name = _name_of(broker, asked)
+    async for requested in broker.time_slices.each(message.topics):
+        name = _name_of(broker, requested)
         fetched = []
-        async for part in broker.time_slices.each(asked.partitions):
+        async for part in broker.time_slices.each(requested.partitions):
             partition = broker.logs.get(name, part.partition) if name is not None else None
             if partition is None:
                 code = ErrorCode.UNKNOWN_TOPIC_ID
@@ -121,7 +122,7 @@ async def _read_all(
             total += sum(len(records) for records in one.records)
             final = final or one.error is not ErrorCode.NONE
             fetched.append(one)
-        topics.append(FetchedTopic(asked.topic, asked.topic_id, fetched))
+        topics.append(FetchedTopic(requested.topic, requested.topic_id, fetched))
     return topics, total, final
 
 
@@ -132,25 +133,25 @@ def _holds_zstd(fetched: FetchedPartition) -> bool:
 
 async def _read_one(
     partition: Partition,
-    asked: FetchPartition,
+    requested: FetchPartition,
     isolation: Isolation,
     limit: int,
     *,
     first: bool,
 ) -> FetchedPartition:
-    error = epoch_error(asked.current_leader_epoch, partition.log.leader_epoch)
+    error = epoch_error(requested.current_leader_epoch, partition.log.leader_epoch)
     if error is not ErrorCode.NONE:
-        return FetchedPartition(asked.partition, error)
-    offset = Offset(asked.fetch_offset)
+        return FetchedPartition(requested.partition, error)
+    offset = Offset(requested.fetch_offset)
     try:
         found = await partition.read(offset, limit, isolation, at_least_one=first)
     except (CorruptionError, StorageError):
-        return FetchedPartition(asked.partition, ErrorCode.KAFKA_STORAGE_ERROR)
+        return FetchedPartition(requested.partition, ErrorCode.KAFKA_STORAGE_ERROR)
     aborted: list[tuple[int, int]] | None = None
     if isolation is Isolation.TRANSACTIONAL and found.error is ErrorCode.NONE:
         aborted = [(entry.producer_id, entry.first_offset) for entry in found.aborted]
     return FetchedPartition(
-        asked.partition,
+        requested.partition,
         found.error,
         found.high_watermark,
         found.last_stable_offset,
@@ -160,8 +161,8 @@ async def _read_one(
     )
 
 
-def epoch_error(asked: int, current: LeaderEpoch) -> ErrorCode:
-    """Judge the leader epoch that a client believes in; -1 is not checked (KIP-320)."""
-    if asked < 0 or asked == current:
+def epoch_error(requested: int, current: LeaderEpoch) -> ErrorCode:
+    """Check the leader epoch that a client sent; -1 is not checked (KIP-320)."""
+    if requested < 0 or requested == current:
         return ErrorCode.NONE
-    return ErrorCode.FENCED_LEADER_EPOCH if asked < current else ErrorCode.UNKNOWN_LEADER_EPOCH
+    return ErrorCode.FENCED_LEADER_EPOCH if requested < current else ErrorCode.UNKNOWN_LEADER_EPOCH

@@ -1,7 +1,7 @@
-"""ListGroups, DescribeGroups, DeleteGroups, OffsetDelete: what operators ask of groups.
+"""ListGroups, DescribeGroups, DeleteGroups, OffsetDelete.
 
-Version notes: ListGroups filters by state from 4 on and by type from 5 on; a group that is not
-known is described as Dead, without an error, up to DescribeGroups 5.
+Version notes: ListGroups filters by state from 4 on and by type from 5 on; an unknown group is
+described as Dead, without an error, up to DescribeGroups 5.
 """
 
 from fencelog.broker.context import Broker
@@ -29,13 +29,13 @@ from fencelog.wire.messages.offset_delete import (
 )
 
 CLASSIC = "classic"
-"""The only type of group that is spoken here."""
+"""The only supported group type."""
 
 
 async def list_groups(
     broker: Broker, message: ListGroupsRequest, request: Request
 ) -> ListGroupsResponse:
-    """Every group, those that only record progress included."""
+    """Return every group, also those with offsets only."""
     del request
     states = {each.lower() for each in message.states_filter}
     types = {each.lower() for each in message.types_filter}
@@ -61,10 +61,12 @@ async def list_groups(
 async def describe_groups(
     broker: Broker, message: DescribeGroupsRequest, request: Request
 ) -> DescribeGroupsResponse:
-    """State, protocol and members of each group that was asked for."""
+    """Return state, protocol and members of each named group."""
     del request
-    asked = broker.time_slices.each(message.groups)
-    return DescribeGroupsResponse(groups=[await _describe(broker, name) async for name in asked])
+    requested = broker.time_slices.each(message.groups)
+    return DescribeGroupsResponse(
+        groups=[await _describe(broker, name) async for name in requested]
+    )
 
 
 async def _describe(broker: Broker, name: str) -> DescribedGroup:
@@ -98,7 +100,7 @@ async def _describe(broker: Broker, name: str) -> DescribedGroup:
 async def delete_groups(
     broker: Broker, message: DeleteGroupsRequest, request: Request
 ) -> DeleteGroupsResponse:
-    """Forget groups that have no members, and their offsets."""
+    """Delete groups without members, and their offsets."""
     del request
     return DeleteGroupsResponse(
         results=[
@@ -120,7 +122,7 @@ async def _delete(broker: Broker, name: str) -> ErrorCode:
 async def offset_delete(
     broker: Broker, message: OffsetDeleteRequest, request: Request
 ) -> OffsetDeleteResponse:
-    """Forget offsets of a group, one result for each partition."""
+    """Delete offsets of a group, with one result for each partition."""
     del request
     group = message.group_id
     named = [

@@ -42,7 +42,7 @@ async def join_group(
 ) -> JoinGroupResponse:
     """Add a member to the next generation."""
     version = request.header.api_version
-    asked = JoinRequest(
+    requested = JoinRequest(
         group=message.group_id,
         member_id=message.member_id,
         instance_id=message.group_instance_id,
@@ -56,7 +56,7 @@ async def join_group(
         knows_skip_assignment=version >= SKIP_ASSIGNMENT_FROM,
     )
     try:
-        answer = await broker.group_requests.join(asked)
+        answer = await broker.group_requests.join(requested)
     except NotLeaderError:
         answer = JoinAnswer(error=ErrorCode.COORDINATOR_NOT_AVAILABLE, member_id=message.member_id)
     no_protocol = None if version >= NULL_PROTOCOL_FROM else ""
@@ -84,7 +84,7 @@ async def sync_group(
 ) -> SyncGroupResponse:
     """Give a member its assignment."""
     del request
-    asked = SyncRequest(
+    requested = SyncRequest(
         group=message.group_id,
         caller=Caller(message.member_id, message.generation_id, message.group_instance_id),
         protocol_type=message.protocol_type,
@@ -92,7 +92,7 @@ async def sync_group(
         assignments=tuple((each.member_id, each.assignment) for each in message.assignments),
     )
     try:
-        answer = await broker.group_requests.sync(asked)
+        answer = await broker.group_requests.sync(requested)
     except NotLeaderError:
         answer = SyncAnswer(error=ErrorCode.COORDINATOR_NOT_AVAILABLE)
     return SyncGroupResponse(
@@ -106,7 +106,7 @@ async def sync_group(
 async def heartbeat(
     broker: Broker, message: HeartbeatRequest, request: Request
 ) -> HeartbeatResponse:
-    """Touch a member's session, and tell it of a rebalance."""
+    """Extend a member's session; the response tells it of a rebalance."""
     del request
     caller = Caller(message.member_id, message.generation_id, message.group_instance_id)
     try:

@@ -1,9 +1,9 @@
-"""Offsets that groups commit: by members, in transactions, or by who only records progress (S6).
+"""OffsetCommit, TxnOffsetCommit, OffsetFetch: offsets of groups with and without members (S6).
 
-Version notes: OffsetFetch asks for one group up to version 7 and for several from 8 on. From 7 on a
-client knows UNSTABLE_OFFSET_COMMIT; an older one is told that the coordinator is loading, which it
-retries, too (rule E8). TxnOffsetCommit names the member from version 3 on (KIP-447), knows
-TRANSACTION_ABORTABLE from 4 on, and is transaction version 2 from 5 on (KIP-890).
+Version notes: OffsetFetch names one group up to version 7 and several from 8 on. From 7 on a client
+knows UNSTABLE_OFFSET_COMMIT; an older one gets COORDINATOR_LOAD_IN_PROGRESS, which it retries, too
+(rule E8). TxnOffsetCommit names the member from version 3 on (KIP-447), knows TRANSACTION_ABORTABLE
+from 4 on, and is transaction version 2 from 5 on (KIP-890).
 """
 
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ Committed = dict[TopicPartition, CommittedOffset]
 
 
 class _Partition(Protocol):
-    """What OffsetCommit and TxnOffsetCommit say of one partition."""
+    """One partition in OffsetCommit and TxnOffsetCommit."""
 
     partition_index: int
     committed_offset: int
@@ -74,7 +74,7 @@ class _Partition(Protocol):
 
 
 class _Topic(Protocol):
-    """What they say of one topic."""
+    """One topic in OffsetCommit and TxnOffsetCommit."""
 
     name: str
 
@@ -90,19 +90,19 @@ class _Topic(Protocol):
 async def offset_commit(
     broker: Broker, message: OffsetCommitRequest, request: Request
 ) -> OffsetCommitResponse:
-    """Store a group's offsets durably; each partition has its own answer."""
+    """Store a group's offsets durably; each partition has its own result."""
     del request
     caller = Caller(
         message.member_id, message.generation_id_or_member_epoch, message.group_instance_id
     )
-    asked, answers = _asked(broker, message.group_id, message.topics, caller)
+    requested, answers = _requested(broker, message.group_id, message.topics, caller)
     try:
         answers |= await broker.groups.decide(
             message.group_id,
-            lambda shard, now: commit_offsets(broker, shard, asked, now),
+            lambda shard, now: commit_offsets(broker, shard, requested, now),
         )
     except NotLeaderError:
-        answers |= dict.fromkeys(asked.offsets, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        answers |= dict.fromkeys(requested.offsets, ErrorCode.COORDINATOR_NOT_AVAILABLE)
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(
@@ -121,23 +121,23 @@ async def offset_commit(
 
 
 def commit_offsets(
-    broker: Broker, shard: GroupShard, asked: Commit, now: Instant
+    broker: Broker, shard: GroupShard, requested: Commit, now: Instant
 ) -> Decision[Answers]:
-    decision = shard.commit(asked, now=now, wall_ms=broker.clock.now_ms())
+    decision = shard.commit(requested, now=now, wall_ms=broker.clock.now_ms())
     if broker.observer is not None:
         accepted = {
-            name: asked.offsets[name].offset
+            name: requested.offsets[name].offset
             for name, error in decision.response.items()
             if error is ErrorCode.NONE
         }
-        broker.observer.offsets_committed(asked.group, accepted)
+        broker.observer.offsets_committed(requested.group, accepted)
     return decision
 
 
-def _asked(
+def _requested(
     broker: Broker, group: str, topics: Sequence[_Topic], caller: Caller
 ) -> tuple[Commit, Answers]:
-    """What is to be stored, and the answers for partitions that there are not."""
+    """Return the offsets to store, and the errors of unknown partitions."""
     offsets: Committed = {}
     fenced: set[TopicPartition] = set()
     answers: Answers = {}
@@ -156,28 +156,28 @@ def _asked(
             )
             if settings is not None and settings.group_fence == "required":
                 fenced.add(name)
-    asked = Commit(group=group, offsets=offsets, caller=caller, fenced=frozenset(fenced))
-    return asked, answers
+    requested = Commit(group=group, offsets=offsets, caller=caller, fenced=frozenset(fenced))
+    return requested, answers
 
 
 async def txn_offset_commit(
     broker: Broker, message: TxnOffsetCommitRequest, request: Request
 ) -> TxnOffsetCommitResponse:
-    """Store a group's offsets in a transaction: they count once it is committed (rule E8)."""
+    """Store a group's offsets in a transaction: they take effect when it commits (rule E8)."""
     version = request.header.api_version
     refuse_stale_connection(broker, request, message.producer_id, message.producer_epoch)
     caller = Caller(message.member_id, message.generation_id, message.group_instance_id)
-    asked, answers = _asked(broker, message.group_id, message.topics, caller)
+    requested, answers = _requested(broker, message.group_id, message.topics, caller)
     producer = _Producer(
         message.transactional_id,
         ProducerIdAndEpoch(ProducerId(message.producer_id), ProducerEpoch(message.producer_epoch)),
         ClientVersion.V2 if version >= OFFSETS_ENLIST_FROM else ClientVersion.V1,
     )
     try:
-        stored = await _commit_in_transaction(broker, asked, producer)
+        stored = await _commit_in_transaction(broker, requested, producer)
         answers |= {name: _for_producer(error, version) for name, error in stored.items()}
     except NotLeaderError:
-        answers |= dict.fromkeys(asked.offsets, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        answers |= dict.fromkeys(requested.offsets, ErrorCode.COORDINATOR_NOT_AVAILABLE)
     return TxnOffsetCommitResponse(
         topics=[
             TxnOffsetCommitResponseTopic(
@@ -202,13 +202,13 @@ class _Producer:
     client_version: ClientVersion
 
 
-async def _commit_in_transaction(broker: Broker, asked: Commit, producer: _Producer) -> Answers:
-    """See that the transaction is open and has the group's partition, then append (E14)."""
+async def _commit_in_transaction(broker: Broker, requested: Commit, producer: _Producer) -> Answers:
+    """Verify that the transaction is open and has the group's partition, then append (E14)."""
     producer_id, epoch = producer.identity
-    if not asked.group or producer_id < 0 or app_of(producer.transactional_id) is not None:
-        error = ErrorCode.INVALID_REQUEST if asked.group else ErrorCode.INVALID_GROUP_ID
-        return dict.fromkeys(asked.offsets, error)
-    loaded = await broker.groups.shard_of(asked.group)
+    if not requested.group or producer_id < 0 or app_of(producer.transactional_id) is not None:
+        error = ErrorCode.INVALID_REQUEST if requested.group else ErrorCode.INVALID_GROUP_ID
+        return dict.fromkeys(requested.offsets, error)
+    loaded = await broker.groups.shard_of(requested.group)
     partition = loaded.partition
     guard = partition.log.begin_verification(producer_id, epoch)
     if guard is not None:
@@ -219,24 +219,24 @@ async def _commit_in_transaction(broker: Broker, asked: Commit, producer: _Produ
             producer.client_version,
         )
         if errors[partition.name] is not ErrorCode.NONE:
-            return dict.fromkeys(asked.offsets, errors[partition.name])
-    pending = replace(asked, producer_id=producer_id)
+            return dict.fromkeys(requested.offsets, errors[partition.name])
+    pending = replace(requested, producer_id=producer_id)
     answers = await broker.groups.decide_in(
         loaded,
         InTransaction(producer_id, epoch, guard),
         lambda shard, now: commit_offsets(broker, shard, pending, now),
     )
     if isinstance(answers, Rejected):
-        return dict.fromkeys(asked.offsets, answers.error)
+        return dict.fromkeys(requested.offsets, answers.error)
     return answers
 
 
 def _for_producer(error: ErrorCode, version: int) -> ErrorCode:
-    """A refusal in the codes that TxnOffsetCommit may be answered with."""
+    """Map an error to the codes that TxnOffsetCommit may return."""
     if error is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if error is ErrorCode.CONCURRENT_TRANSACTIONS:
-        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # markers are on their way: try again
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # until the markers are written: retriable
     if error is ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_FROM:
         return ErrorCode.INVALID_TXN_STATE
     return error
@@ -247,23 +247,23 @@ def _for_producer(error: ErrorCode, version: int) -> ErrorCode:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A group's offsets, and where an open transaction may yet change them."""
+    """A group's offsets, and the partitions where an open transaction may still change them."""
 
     offsets: Committed
     unstable: frozenset[TopicPartition]
 
     def error(self, name: TopicPartition, code: ErrorCode) -> ErrorCode:
-        """The code for a partition that is not stable, else NONE."""
+        """Return the code for an unstable partition, else NONE."""
         return code if name in self.unstable else ErrorCode.NONE
 
 
 async def offset_fetch(
     broker: Broker, message: OffsetFetchRequest, request: Request
 ) -> OffsetFetchResponse:
-    """How far groups have come; -1 where a partition has no offset.
+    """Return groups' committed offsets; -1 for a partition without one.
 
-    Every fetch is treated as one that requires stable offsets: a member that took over and read
-    from before an open transaction would do its work twice.
+    Every fetch is treated as if it required stable offsets: a new owner that reads from before an
+    open transaction would process its records twice.
     """
     version = request.header.api_version
     if version < 8:
@@ -272,7 +272,7 @@ async def offset_fetch(
             return OffsetFetchResponse(error_code=found)
         if version >= UNSTABLE_FROM:
             return OffsetFetchResponse(topics=_topics(found, ErrorCode.UNSTABLE_OFFSET_COMMIT))
-        # Some clients look at the whole, some at each partition.
+        # Some clients read the request's error code, some those of the partitions.
         loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         whole = loading if found.unstable else ErrorCode.NONE
         return OffsetFetchResponse(error_code=whole, topics=_topics(found, loading))
@@ -290,14 +290,14 @@ async def offset_fetch(
 async def _fetch(
     broker: Broker,
     group: str,
-    asked: Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None,
+    requested: Sequence[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None,
 ) -> _Found | ErrorCode:
-    """A group's offsets on the partitions asked for; on all that it has where none are named."""
+    """Return a group's offsets on the named partitions; on all of them if none are named."""
     wanted = None
-    if asked is not None:
+    if requested is not None:
         wanted = [
             TopicPartition(topic.name, index)
-            for topic in asked
+            for topic in requested
             for index in topic.partition_indexes
         ]
     try:

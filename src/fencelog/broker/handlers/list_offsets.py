@@ -1,4 +1,4 @@
-"""ListOffsets, and where leader epochs end."""
+"""ListOffsets, OffsetForLeaderEpoch."""
 
 from fencelog.broker.context import Broker
 from fencelog.broker.handlers.fetch import epoch_error
@@ -31,7 +31,7 @@ NO_TIMESTAMP = TimestampMs(-1)
 async def list_offsets(
     broker: Broker, message: ListOffsetsRequest, request: Request
 ) -> ListOffsetsResponse:
-    """Earliest, latest (for a transactional reader the LSO), or the first at or after a time."""
+    """Return the earliest, the latest (LSO in ``transactional``) or a timestamp's offset."""
     del request
     topics = []
     async for topic in broker.time_slices.each(message.topics):
@@ -44,26 +44,26 @@ async def list_offsets(
 
 
 async def _one(
-    broker: Broker, topic: str, asked: ListOffsetsPartition, isolation: int
+    broker: Broker, topic: str, requested: ListOffsetsPartition, isolation: int
 ) -> ListOffsetsPartitionResponse:
-    index = asked.partition_index
+    index = requested.partition_index
     partition = broker.logs.get(topic, index)
     if partition is None:
         error = broker.logs.missing(topic, index)
-    elif isolation not in tuple(Isolation) or asked.timestamp < MAX_TIMESTAMP:
+    elif isolation not in tuple(Isolation) or requested.timestamp < MAX_TIMESTAMP:
         error = ErrorCode.INVALID_REQUEST
     else:
-        error = epoch_error(asked.current_leader_epoch, partition.log.leader_epoch)
+        error = epoch_error(requested.current_leader_epoch, partition.log.leader_epoch)
     if partition is None or error is not ErrorCode.NONE:
         return ListOffsetsPartitionResponse(partition_index=index, error_code=error)
     try:
-        found = await _find(partition, TimestampMs(asked.timestamp), Isolation(isolation))
+        found = await _find(partition, TimestampMs(requested.timestamp), Isolation(isolation))
     except (CorruptionError, StorageError):
         return ListOffsetsPartitionResponse(
             partition_index=index, error_code=ErrorCode.KAFKA_STORAGE_ERROR
         )
     except WireError:
-        # Batches are stored unopened: what one holds is its producer's mistake, not this client's.
+        # Batches are stored without decoding them: malformed records are their producer's mistake.
         return ListOffsetsPartitionResponse(
             partition_index=index, error_code=ErrorCode.CORRUPT_MESSAGE
         )
@@ -79,41 +79,41 @@ async def _one(
 
 
 async def _find(
-    partition: Partition, asked: TimestampMs, isolation: Isolation
+    partition: Partition, requested: TimestampMs, isolation: Isolation
 ) -> tuple[Offset, TimestampMs] | None:
-    """Offset and timestamp that answer a request; an end has no timestamp (-1)."""
-    if asked == EARLIEST:
+    """Return the offset and timestamp for a request; start and end have no timestamp (-1)."""
+    if requested == EARLIEST:
         return partition.log.log_start_offset, NO_TIMESTAMP
-    if asked == LATEST:
+    if requested == LATEST:
         return partition.end_offset(isolation), NO_TIMESTAMP
-    wanted = partition.log.max_timestamp if asked == MAX_TIMESTAMP else asked
+    wanted = partition.log.max_timestamp if requested == MAX_TIMESTAMP else requested
     return await partition.find_timestamp(wanted, isolation)
 
 
 async def offset_for_leader_epoch(
     broker: Broker, message: OffsetForLeaderEpochRequest, request: Request
 ) -> OffsetForLeaderEpochResponse:
-    """Tell readers where the epochs that they have seen end here, so that they see a fork (F7)."""
+    """Return where epochs end in this log, so that readers detect truncation (F7)."""
     del request
     topics = []
     async for topic in broker.time_slices.each(message.topics):
-        asked = broker.time_slices.each(topic.partitions)
-        ends = [_epoch_end(broker, topic.topic, part) async for part in asked]
+        requested = broker.time_slices.each(topic.partitions)
+        ends = [_epoch_end(broker, topic.topic, part) async for part in requested]
         topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=ends))
     return OffsetForLeaderEpochResponse(topics=topics)
 
 
-def _epoch_end(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
-    partition = broker.logs.get(topic, asked.partition)
+def _epoch_end(broker: Broker, topic: str, requested: OffsetForLeaderPartition) -> EpochEndOffset:
+    partition = broker.logs.get(topic, requested.partition)
     if partition is None:
-        error = broker.logs.missing(topic, asked.partition)
+        error = broker.logs.missing(topic, requested.partition)
     else:
-        error = epoch_error(asked.current_leader_epoch, partition.log.leader_epoch)
+        error = epoch_error(requested.current_leader_epoch, partition.log.leader_epoch)
     if partition is None or error is not ErrorCode.NONE:
-        return EpochEndOffset(partition=asked.partition, error_code=error)
-    found = partition.log.end_of_epoch(asked.leader_epoch)
+        return EpochEndOffset(partition=requested.partition, error_code=error)
+    found = partition.log.end_of_epoch(requested.leader_epoch)
     if found is None:
-        return EpochEndOffset(partition=asked.partition)
+        return EpochEndOffset(partition=requested.partition)
     return EpochEndOffset(
-        partition=asked.partition, leader_epoch=found.epoch, end_offset=found.offset
+        partition=requested.partition, leader_epoch=found.epoch, end_offset=found.offset
     )

@@ -1,8 +1,9 @@
-"""Produce: judge and append in one step, then wait once for the commit.
+"""Produce: validate and append in one step, then wait once for the commit.
 
-Behaviour: each partition gets its own result and the good ones stay (F4). The first transactional
-append of a producer on a partition is verified with the coordinator first (E14, V5); everything
-else is appended before this returns, so pipelined requests of a connection keep their order (E13).
+Behaviour: each partition has its own result, and the valid batches stay (F4). The first
+transactional append of a producer on a partition is verified with the coordinator (E14, V5); every
+other batch is appended before this returns, so a connection's pipelined requests keep their order
+(E13).
 
 Version notes: from 7 on zstd; from 11 on TRANSACTION_ABORTABLE; from 12 on transaction version 2.
 """
@@ -34,9 +35,9 @@ ABORTABLE_FROM = 11
 """From here on a client knows TRANSACTION_ABORTABLE (KIP-890)."""
 
 _Valid = tuple[Partition, BatchHeader, memoryview]
-"""A batch, its header, and where it is to go."""
+"""The partition, the header and the bytes of a validated batch."""
 _Unverified = tuple[Partition, BatchHeader, memoryview, VerificationGuard]
-"""One whose producer's transaction is not known to be open there."""
+"""A validated batch whose transaction must be verified first."""
 
 
 class _Waiting:
@@ -45,7 +46,7 @@ class _Waiting:
     Invariant: ``_pending`` counts the partitions whose commit is neither reached nor failed.
     """
 
-    __slots__ = ("_deadlines", "_pending", "_promise", "_request", "_results", "later")
+    __slots__ = ("_deadlines", "_pending", "_promise", "_request", "_results", "deferred")
 
     def __init__(self, request: Request, deadlines: Deadlines) -> None:
         self._request = request
@@ -53,20 +54,20 @@ class _Waiting:
         self._results: dict[str, list[PartitionResult]] = {}
         self._pending = 1  # the request itself, until all of it is appended
         self._promise: Pending | None = None
-        self.later: _Later | None = None
-        """What something has to be awaited for before it is appended; most requests have none."""
+        self.deferred: _Deferred | None = None
+        """Batches that cannot be appended at once; most requests have none."""
 
     def settle(self, topic: str, result: PartitionResult) -> None:
-        """Note a result that needs no wait."""
+        """Add a result that needs no wait."""
         self._results.setdefault(topic, []).append(result)
 
     def refuse(self, partition: Partition, header: BatchHeader, result: PartitionResult) -> None:
-        """Note that a batch is refused for its records."""
+        """Refuse a batch for its records."""
         partition.refuse(header, result.error)
         self.settle(partition.name.topic, result)
 
     def wait(self, topic: str, result: PartitionResult, end: Offset, partition: Partition) -> None:
-        """Note a result that holds once ``end`` is committed."""
+        """Add a result that is valid once ``end`` is committed."""
         results = self._results.setdefault(topic, [])
         position = len(results)
         results.append(result)
@@ -77,16 +78,16 @@ class _Waiting:
                 results[position] = PartitionResult(
                     result.partition, failure_code(error), error_message=str(error)
                 )
-            self._one_less()
+            self._wait_ended()
 
         partition.when_committed(end, done)
 
     def answer(self, acks: int, timeout_ms: int) -> Reply | Pending:
-        """The reply if nothing is left to wait for (acks 0 and 1 never wait), else a promise."""
+        """Return the reply if there is nothing to wait for (acks 0 and 1 never wait)."""
         if acks == 0:
             failed = any(r.error for results in self._results.values() for r in results)
             if failed:
-                raise _unheard()
+                raise _refused_without_acks()
             return None
         self._pending -= 1
         if self._pending == 0 or acks == 1:
@@ -95,14 +96,14 @@ class _Waiting:
         self._deadlines.add(self, max(timeout_ms, 1) / 1000)
         return self._promise
 
-    def _one_less(self) -> None:
+    def _wait_ended(self) -> None:
         self._pending -= 1
         if self._pending == 0 and self._promise is not None and not self._promise.settled:
             self._deadlines.discard(self)
             self._promise.settle(self._reply())
 
     def expire(self) -> None:
-        """The records stay; whether they were committed in time is not known (F5)."""
+        """Answer with a timeout: the records stay, and may be committed later (F5)."""
         assert self._promise is not None
         assert not self._promise.settled
         for results in self._results.values():
@@ -121,9 +122,9 @@ class _Waiting:
         )
 
 
-def _unheard() -> WireError:
-    """Who asked for no answer hears of a refusal only where the connection is closed."""
-    return WireError("a produce with acks=0 was refused")
+def _refused_without_acks() -> WireError:
+    """Return the error that closes the connection: with acks=0 there is no response."""
+    return WireError("a produce request with acks=0 was refused")
 
 
 def produce(broker: Broker, request: Request) -> Answer:
@@ -139,13 +140,13 @@ def produce(broker: Broker, request: Request) -> Answer:
     for topic, partitions in message.topics:
         for index, records in partitions:
             _take(broker, request, waiting, topic, index, records)
-    if waiting.later is None:
+    if waiting.deferred is None:
         return waiting.answer(message.acks, message.timeout_ms)
-    return _finish(broker, request, message, waiting, waiting.later)
+    return _finish(broker, request, message, waiting, waiting.deferred)
 
 
 async def _in_time_slices(broker: Broker, request: Request) -> Reply | Pending:
-    """One that names very many partitions: no other connection waits until it is through."""
+    """Handle a request with very many partitions without delaying other connections."""
     await broker.time_slices.next()
     message = read_produce_request(request.body, request.header.api_version)
     refused = _validate_request(request, message)
@@ -153,9 +154,9 @@ async def _in_time_slices(broker: Broker, request: Request) -> Reply | Pending:
         return refused
     waiting = _Waiting(request, broker.deadlines)
     every = ((topic, index, records) for topic, parts in message.topics for index, records in parts)
-    async for asked in broker.time_slices.each(every):
-        _take(broker, request, waiting, *asked)
-    return await _finish(broker, request, message, waiting, waiting.later or _Later())
+    async for requested in broker.time_slices.each(every):
+        _take(broker, request, waiting, *requested)
+    return await _finish(broker, request, message, waiting, waiting.deferred or _Deferred())
 
 
 def _take(
@@ -166,7 +167,7 @@ def _take(
     index: int,
     records: memoryview | None,
 ) -> None:
-    """Judge and append one partition's batch, or leave it for later."""
+    """Validate and append one partition's batch, or defer it."""
     valid = _validate(broker, request.header.api_version, topic, index, records)
     if isinstance(valid, PartitionResult):
         waiting.settle(topic, valid)
@@ -178,7 +179,7 @@ def _take(
         try:
             refused = find_keyless(partition, header, batch)
         except LimitError:
-            _later(waiting).unopened.append(valid)
+            _deferred(waiting).unopened.append(valid)
             return
         if refused is not None:
             waiting.refuse(partition, header, refused)
@@ -186,32 +187,32 @@ def _take(
     if header.is_transactional:
         guard = _begin_verification(partition, header, request.header.api_version)
         if guard is not None:
-            _later(waiting).unverified.append((partition, header, batch, guard))
+            _deferred(waiting).unverified.append((partition, header, batch, guard))
             return
     _append(broker, waiting, partition, header, batch, None)
 
 
-class _Later:
-    """Batches that something has to be awaited for before they are appended."""
+class _Deferred:
+    """Deferred batches: something must be awaited before they are appended."""
 
     __slots__ = ("unopened", "unverified")
 
     def __init__(self) -> None:
         self.unopened: list[_Valid] = []
-        """Too large to be looked through at once for records without a key."""
+        """Too large to be checked at once for records without a key."""
         self.unverified: list[_Unverified] = []
 
 
-def _later(waiting: _Waiting) -> _Later:
-    waiting.later = waiting.later or _Later()
-    return waiting.later
+def _deferred(waiting: _Waiting) -> _Deferred:
+    waiting.deferred = waiting.deferred or _Deferred()
+    return waiting.deferred
 
 
 def _validate_request(request: Request, message: ProduceRequest) -> Reply:
-    """The answer to a request that is refused as a whole; None for any other."""
+    """Return the response to a request that is refused as a whole; None for any other."""
     if request.header.api_version < PRODUCE_VERSION_MIN_ACCEPTED:
         if message.acks == 0:
-            raise _unheard()
+            raise _refused_without_acks()
         return _refuse_all(request, message, ErrorCode.UNSUPPORTED_VERSION)
     if message.acks not in (-1, 0, 1):
         return _refuse_all(request, message, ErrorCode.INVALID_REQUIRED_ACKS)
@@ -234,7 +235,7 @@ def _refuse_all(request: Request, message: ProduceRequest, code: ErrorCode) -> R
 def _validate(
     broker: Broker, version: int, topic: str, index: int, records: memoryview | None
 ) -> _Valid | PartitionResult:
-    """Find the partition and check the batch; what is wrong comes back as the result."""
+    """Find the partition and validate the batch; return an error as its result."""
     partition = broker.logs.get(topic, index)
     if partition is None:
         return PartitionResult(index, broker.logs.missing(topic, index))
@@ -243,7 +244,7 @@ def _validate(
         return PartitionResult(
             index,
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            error_message=f"{topic} is internal: no client writes to it",
+            error_message=f"topic {topic} is internal: clients cannot write to it",
         )
     if records is None:
         return PartitionResult(
@@ -262,7 +263,7 @@ def _validate(
 
 
 def _refuse_damaged(partition: Partition, records: memoryview, error: ErrorCode) -> None:
-    """Refuse a batch that was damaged on the way, where its header can still be read."""
+    """Refuse a damaged batch; record its sequence if its header can be read."""
     try:
         header = read_header(records)
     except WireError:
@@ -306,12 +307,16 @@ def _begin_verification(
 
 
 async def _finish(
-    broker: Broker, request: Request, message: ProduceRequest, waiting: _Waiting, later: _Later
+    broker: Broker,
+    request: Request,
+    message: ProduceRequest,
+    waiting: _Waiting,
+    deferred: _Deferred,
 ) -> Reply | Pending:
-    """Append what had to wait, and answer."""
+    """Append the deferred batches, and answer."""
     version = request.header.api_version
-    for partition, header, batch in later.unopened:
-        # Before its records are looked through: a marker that comes in meanwhile voids it, too.
+    for partition, header, batch in deferred.unopened:
+        # Taken before the records are checked: a marker that is appended meanwhile invalidates it.
         guard = _begin_verification(partition, header, version) if header.is_transactional else None
         refused = await find_keyless_in_slices(partition, header, batch, broker.time_slices)
         if refused is not None:
@@ -320,16 +325,16 @@ async def _finish(
         if header.is_transactional:
             refuse_stale_connection(broker, request, header.producer_id, header.producer_epoch)
         if guard is not None:
-            later.unverified.append((partition, header, batch, guard))
+            deferred.unverified.append((partition, header, batch, guard))
         else:
             _append(broker, waiting, partition, header, batch, None)
     by_producer: dict[ProducerIdAndEpoch, list[_Unverified]] = {}
-    for each in later.unverified:
+    for each in deferred.unverified:
         producer = ProducerIdAndEpoch(each[1].producer_id, each[1].producer_epoch)
         by_producer.setdefault(producer, []).append(each)
     for producer, batches in by_producer.items():
         names = [partition.name for partition, *_ in batches]
-        # A guard is void if any marker comes in meanwhile.
+        # A marker that is appended meanwhile invalidates the guard.
         errors = await _verify(broker, message.transactional_id, producer, names, version)
         for each in batches:
             _append_verified(broker, waiting, each, errors[each[0].name], version)
@@ -337,9 +342,9 @@ async def _finish(
 
 
 def _append_verified(
-    broker: Broker, waiting: _Waiting, asked: _Unverified, error: ErrorCode, version: int
+    broker: Broker, waiting: _Waiting, requested: _Unverified, error: ErrorCode, version: int
 ) -> None:
-    partition, header, batch, guard = asked
+    partition, header, batch, guard = requested
     if error is ErrorCode.NONE:
         _append(broker, waiting, partition, header, batch, guard)
         return
@@ -355,11 +360,11 @@ def _append_verified(
 
 
 def _for_producer(error: ErrorCode, version: int) -> ErrorCode:
-    """The coordinator's refusal in the codes that a produce request may be answered with."""
+    """Map the coordinator's error to the codes that a produce request may return."""
     if error in (ErrorCode.PRODUCER_FENCED, ErrorCode.RUN_FENCED):
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if error is ErrorCode.CONCURRENT_TRANSACTIONS and version < PRODUCE_ADDS_PARTITIONS_FROM:
-        return ErrorCode.NOT_ENOUGH_REPLICAS  # the markers are on their way: try again
+        return ErrorCode.NOT_ENOUGH_REPLICAS  # until the markers are written: retriable
     if error is ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_FROM:
         return ErrorCode.INVALID_TXN_STATE
     return error
@@ -372,7 +377,7 @@ async def _verify(
     names: list[TopicPartition],
     version: int,
 ) -> dict[TopicPartition, ErrorCode]:
-    """Whether the transaction is open and has these partitions (E14); V5 and version 2 enlist."""
+    """Verify that the transaction has these partitions (E14); V5 and version 2 add them."""
     if not transactional_id:
         return dict.fromkeys(names, ErrorCode.TRANSACTION_ABORTABLE)
     client = ClientVersion.V2 if version >= PRODUCE_ADDS_PARTITIONS_FROM else ClientVersion.V1

@@ -1,7 +1,7 @@
-"""Records without a key, which a compacted topic refuses: it keeps the newest record of a key (F4).
+"""Finds records without a key, which a compacted topic refuses (F4).
 
-To find them a batch has to be opened, and one that fits a frame may unpack to millions of records.
-A small batch is looked through at once, any other in time slices; one beyond all limits is refused.
+To find them a batch must be decompressed, and one that fits a frame may hold millions of records. A
+small batch is checked at once, a larger one in time slices; one above the limits is refused.
 """
 
 from collections.abc import Iterable
@@ -14,11 +14,11 @@ from fencelog.wire.filtering import plain_records, walk
 from fencelog.wire.hot import PartitionResult
 
 RECORD_ERRORS_MAX = 100
-"""Records named in one answer."""
+"""Records named in one response."""
 RECORDS_AT_ONCE, BYTES_AT_ONCE = 5_000, 2 * 1024 * 1024
-"""Looked through without a turn of the loop in between."""
+"""Checked without yielding to the loop."""
 RECORDS_MAX, BYTES_MAX = 250_000, 32 * 1024 * 1024
-"""Of one batch, decompressed: some thirty times what clients send."""
+"""Limits of one batch, decompressed: about thirty times what clients send."""
 
 
 class _Seen:
@@ -37,12 +37,12 @@ class _Seen:
 def find_keyless(
     partition: Partition, header: BatchHeader, batch: memoryview
 ) -> PartitionResult | None:
-    """Return why a batch is refused, None where it is not.
+    """Return why a batch is refused, None if it is not.
 
-    Raises LimitError for a batch that only ``find_keyless_in_slices`` may look through.
+    Raises LimitError for a batch that only ``find_keyless_in_slices`` may check.
     """
     if header.size > partition.log.config.max_message_bytes:
-        return None  # refused for that, unopened
+        return None  # refused later for its size, without decompressing it
     if header.record_count > RECORDS_AT_ONCE:
         raise LimitError(f"{header.record_count} records")
     seen = _Seen()
@@ -55,17 +55,17 @@ def find_keyless(
         raise
     except WireError as error:
         return _malformed(partition, error)
-    return _verdict(partition, header, seen)
+    return _result(partition, header, seen)
 
 
 async def find_keyless_in_slices(
     partition: Partition, header: BatchHeader, batch: memoryview, time_slices: TimeSlices
 ) -> PartitionResult | None:
-    """Say why a large batch is refused; None where it is not."""
+    """Return why a large batch is refused, None if it is not."""
     index = partition.name.partition
     limit = max(BYTES_MAX, partition.log.config.max_message_bytes)
     if header.record_count > RECORDS_MAX:
-        text = f"{header.record_count} records in one batch, limit {RECORDS_MAX}"
+        text = f"the batch has {header.record_count} records, the limit is {RECORDS_MAX}"
         return PartitionResult(index, ErrorCode.MESSAGE_TOO_LARGE, error_message=text)
     seen = _Seen()
     await time_slices.next()
@@ -81,7 +81,7 @@ async def find_keyless_in_slices(
         return PartitionResult(index, ErrorCode.MESSAGE_TOO_LARGE, error_message=str(error))
     except WireError as error:
         return _malformed(partition, error)
-    return _verdict(partition, header, seen)
+    return _result(partition, header, seen)
 
 
 def _malformed(partition: Partition, error: WireError) -> PartitionResult:
@@ -89,11 +89,11 @@ def _malformed(partition: Partition, error: WireError) -> PartitionResult:
     return PartitionResult(index, ErrorCode.INVALID_RECORD, error_message=str(error))
 
 
-def _verdict(partition: Partition, header: BatchHeader, seen: _Seen) -> PartitionResult | None:
+def _result(partition: Partition, header: BatchHeader, seen: _Seen) -> PartitionResult | None:
     if not seen.count:
         return None
     topic, index = partition.name
-    reason = f"{topic} is compacted: a record needs a key"
+    reason = f"topic {topic} is compacted: every record needs a key"
     return PartitionResult(
         index,
         ErrorCode.INVALID_RECORD,

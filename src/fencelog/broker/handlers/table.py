@@ -1,4 +1,4 @@
-"""Which handler answers which request: the one place that joins message class and handler."""
+"""The table of handlers: the one place that maps requests to them."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -65,7 +65,7 @@ Q = TypeVar("Q", bound=Message)
 
 
 def handlers() -> dict[ApiKey, RawHandler]:
-    """Return the handler of each request; the dispatcher holds them against ``ApiKey``."""
+    """Return the handler of each request; the dispatcher checks them against ``ApiKey``."""
     rows = [*_raw(), *_of_groups(), *_of_topics(), *_of_transactions()]
     table = dict(rows)
     assert len(table) == len(rows), "a request has two handlers"
@@ -75,12 +75,12 @@ def handlers() -> dict[ApiKey, RawHandler]:
 def _on(
     kind: type[Q], handle: Callable[[Broker, Q, Request], Awaitable[Message]]
 ) -> tuple[ApiKey, RawHandler]:
-    """A row: the handler of a message, under the message's own API key."""
+    """Return a row: the message's API key and its handler."""
     return ApiKey(kind.API_KEY), message_handler(kind, handle)
 
 
 def _raw() -> list[tuple[ApiKey, RawHandler]]:
-    """Handlers that read their frames themselves."""
+    """Return the handlers that decode their frames themselves."""
     return [
         (ApiKey.PRODUCE, produce),
         (ApiKey.FETCH, fetch),

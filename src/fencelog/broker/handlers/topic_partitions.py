@@ -1,4 +1,4 @@
-"""What changes a topic's partitions: DeleteRecords, CreatePartitions."""
+"""DeleteRecords, CreatePartitions."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -27,19 +27,19 @@ NO_OFFSET = -1
 async def delete_records(
     broker: Broker, message: DeleteRecordsRequest, request: Request
 ) -> DeleteRecordsResponse:
-    """Begin each partition at the offset asked for (D4); answered once that is durable."""
+    """Raise each partition's log start to the requested offset (D4); answered once durable."""
     del request
     errors: dict[TopicPartition, ErrorCode] = {}
     wanted: dict[Partition, Offset] = {}
     async for topic in broker.time_slices.each(message.topics):
-        async for asked in broker.time_slices.each(topic.partitions):
-            name = TopicPartition(topic.name, asked.partition_index)
+        async for requested in broker.time_slices.each(topic.partitions):
+            name = TopicPartition(topic.name, requested.partition_index)
             partition = broker.logs.get(*name)
             error = _refusal(broker, name, partition)
             if partition is None or error is not ErrorCode.NONE:
                 errors[name] = error
             else:
-                wanted[partition] = Offset(asked.offset)
+                wanted[partition] = Offset(requested.offset)
     outcomes = await broker.logs.delete_records(wanted)
     errors |= {partition.name: error for partition, error in outcomes.items()}
     starts = {partition.name: partition.log.log_start_offset for partition in wanted}
@@ -48,8 +48,8 @@ async def delete_records(
             DeleteRecordsTopicResult(
                 name=topic.name,
                 partitions=[
-                    _result(TopicPartition(topic.name, asked.partition_index), errors, starts)
-                    async for asked in broker.time_slices.each(topic.partitions)
+                    _result(TopicPartition(topic.name, requested.partition_index), errors, starts)
+                    async for requested in broker.time_slices.each(topic.partitions)
                 ],
             )
             async for topic in broker.time_slices.each(message.topics)
@@ -58,14 +58,14 @@ async def delete_records(
 
 
 def _refusal(broker: Broker, name: TopicPartition, partition: Partition | None) -> ErrorCode:
-    """Why a partition's records may not be deleted; NONE where they may."""
+    """Return why a partition's records may not be deleted; NONE if they may."""
     topic = broker.catalog.get(name.topic)
     if topic is not None and topic.internal:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     if partition is None:
         return broker.logs.missing(*name)
     if "delete" not in partition.log.config.cleanup_policy:
-        # Of a compacted topic every key's newest value is kept: nobody may cut it off.
+        # A compacted topic keeps every key's newest value, so its log start cannot be raised.
         return ErrorCode.POLICY_VIOLATION
     return ErrorCode.NONE
 
@@ -85,37 +85,43 @@ def _result(
 async def create_partitions(
     broker: Broker, message: CreatePartitionsRequest, request: Request
 ) -> CreatePartitionsResponse:
-    """Raise each topic's partition count to the one asked for, or say why not."""
+    """Raise each topic's partition count to the requested one, or return why not."""
     del request
     times = Counter(topic.name for topic in message.topics)
     results = []
-    async for asked in broker.time_slices.each(message.topics):
+    async for requested in broker.time_slices.each(message.topics):
         error, text = ErrorCode.NONE, None
         try:
-            await _add(broker, asked, times[asked.name], validate_only=message.validate_only)
+            await _add(
+                broker, requested, times[requested.name], validate_only=message.validate_only
+            )
         except RequestError as refused:
-            error, text = refused.code, str(refused)
+            error, text = refused.code, refused.text
         results.append(
-            CreatePartitionsTopicResult(name=asked.name, error_code=error, error_message=text)
+            CreatePartitionsTopicResult(name=requested.name, error_code=error, error_message=text)
         )
     return CreatePartitionsResponse(results=results)
 
 
 async def _add(
-    broker: Broker, asked: CreatePartitionsTopic, times: int, *, validate_only: bool
+    broker: Broker, requested: CreatePartitionsTopic, times: int, *, validate_only: bool
 ) -> None:
     if times > 1:
-        raise RequestError(ErrorCode.INVALID_REQUEST, f"topic {asked.name} is named more than once")
-    topic = broker.catalog.get(asked.name)
+        raise RequestError(
+            ErrorCode.INVALID_REQUEST, f"topic {requested.name} is named more than once"
+        )
+    topic = broker.catalog.get(requested.name)
     if topic is None:
-        raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {asked.name}")
-    broker.controller.check_partition_count(topic, asked.count)
-    if asked.assignments is not None and [one.broker_ids for one in asked.assignments] != [
+        raise RequestError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {requested.name}"
+        )
+    broker.controller.check_partition_count(topic, requested.count)
+    if requested.assignments is not None and [one.broker_ids for one in requested.assignments] != [
         [broker.config.node_id]
-    ] * (asked.count - topic.partitions):
+    ] * (requested.count - topic.partitions):
         raise RequestError(
             ErrorCode.INVALID_REPLICATION_ASSIGNMENT,
-            f"{asked.name}: each new partition must be on broker {broker.config.node_id}",
+            f"{requested.name}: each new partition must be on broker {broker.config.node_id}",
         )
     if not validate_only:
-        await broker.controller.add_partitions(topic, asked.count)
+        await broker.controller.add_partitions(topic, requested.count)

@@ -1,4 +1,4 @@
-"""Topics: create them, and delete them."""
+"""CreateTopics, DeleteTopics."""
 
 from collections import Counter
 
@@ -25,20 +25,20 @@ from fencelog.wire.messages.delete_topics import (
 async def create_topics(
     broker: Broker, message: CreateTopicsRequest, request: Request
 ) -> CreateTopicsResponse:
-    """Create each topic, or say why not; the good ones are made."""
+    """Create each topic, or return why not; the valid ones are created."""
     del request
     names = Counter(topic.name for topic in message.topics)
     results = []
-    async for asked in broker.time_slices.each(message.topics):
+    async for requested in broker.time_slices.each(message.topics):
         try:
-            _check_name(asked.name, times=names[asked.name])
-            results.append(await _create(broker, asked, validate_only=message.validate_only))
+            _check_name(requested.name, times=names[requested.name])
+            results.append(await _create(broker, requested, validate_only=message.validate_only))
         except RequestError as error:
             results.append(
                 CreatableTopicResult(
-                    name=asked.name,
+                    name=requested.name,
                     error_code=error.code,
-                    error_message=str(error),
+                    error_message=error.text,
                     configs=None,
                 )
             )
@@ -50,51 +50,54 @@ def _check_name(name: str, *, times: int) -> None:
         raise RequestError(ErrorCode.INVALID_REQUEST, f"topic {name} is named more than once")
     problem = name_problem(name)
     if name in INTERNAL_TOPICS:
-        problem = f"topic {name} is internal: the broker makes it when it is needed"
+        problem = f"topic {name} is internal: the broker creates it when it is needed"
     if problem is not None:
         raise RequestError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
 
 
-def _partition_count(broker: Broker, asked: CreatableTopic) -> int:
-    if asked.assignments:
-        indexes = sorted(one.partition_index for one in asked.assignments)
+def _partition_count(broker: Broker, requested: CreatableTopic) -> int:
+    if requested.assignments:
+        indexes = sorted(one.partition_index for one in requested.assignments)
         node = broker.config.node_id
         if indexes != list(range(len(indexes))) or any(
-            one.broker_ids != [node] for one in asked.assignments
+            one.broker_ids != [node] for one in requested.assignments
         ):
             raise RequestError(
                 ErrorCode.INVALID_REPLICATION_ASSIGNMENT,
-                f"{asked.name}: partitions must be 0 to n-1, each on broker {node}",
+                f"topic {requested.name}: partitions must be numbered from 0 without gaps, each on "
+                f"broker {node}",
             )
         return len(indexes)
-    if asked.num_partitions == -1:
+    if requested.num_partitions == -1:
         return broker.config.num_partitions
-    if asked.num_partitions < 1:
+    if requested.num_partitions < 1:
         raise RequestError(
             ErrorCode.INVALID_PARTITIONS,
-            f"{asked.name}: {asked.num_partitions} partitions; at least 1 is needed",
+            f"topic {requested.name}: the partition count must be at least 1, not "
+            f"{requested.num_partitions}",
         )
-    return asked.num_partitions
+    return requested.num_partitions
 
 
 async def _create(
-    broker: Broker, asked: CreatableTopic, *, validate_only: bool
+    broker: Broker, requested: CreatableTopic, *, validate_only: bool
 ) -> CreatableTopicResult:
-    if asked.replication_factor not in (-1, 1) and not asked.assignments:
+    if requested.replication_factor not in (-1, 1) and not requested.assignments:
         raise RequestError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"{asked.name}: replication factor {asked.replication_factor}, but there is 1 broker",
+            f"topic {requested.name}: the replication factor must be 1, not "
+            f"{requested.replication_factor}: there is one broker",
         )
-    count = _partition_count(broker, asked)
-    settings = _settings(asked)
+    count = _partition_count(broker, requested)
+    settings = _settings(requested)
     if validate_only:
-        broker.controller.check_new_topic(asked.name, settings)
+        broker.controller.check_new_topic(requested.name, settings)
         topic_id = NO_TOPIC_ID
     else:
-        topic = await broker.controller.create_topic(asked.name, count, settings)
+        topic = await broker.controller.create_topic(requested.name, count, settings)
         topic_id = topic.topic_id
     return CreatableTopicResult(
-        name=asked.name,
+        name=requested.name,
         topic_id=topic_id,
         error_message=None,
         num_partitions=count,
@@ -117,37 +120,38 @@ def _settings(asked: CreatableTopic) -> dict[str, str]:
 async def delete_topics(
     broker: Broker, message: DeleteTopicsRequest, request: Request
 ) -> DeleteTopicsResponse:
-    """Delete each topic by name or id, or say why not."""
+    """Delete each topic by name or id, or return why not."""
     if request.header.api_version >= 6:
-        asked = [(state.name, state.topic_id) for state in message.topics]
+        requested = [(state.name, state.topic_id) for state in message.topics]
     else:
-        asked = [(name, NO_TOPIC_ID) for name in message.topic_names]
+        requested = [(name, NO_TOPIC_ID) for name in message.topic_names]
     results = []
-    async for name, topic_id in broker.time_slices.each(asked):
+    async for name, topic_id in broker.time_slices.each(requested):
         topic = broker.catalog.get(name) if name is not None else None
-        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        error, text = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}"
         if name is None:
             topic = broker.catalog.by_id(TopicId(topic_id))
-            error = ErrorCode.UNKNOWN_TOPIC_ID
+            error, text = ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic with this id"
         if topic is not None and topic.internal:
             error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            text = f"topic {topic.name} is internal: it cannot be deleted"
         elif topic is not None:
-            error = await _delete(broker, topic)
+            error, text = await _delete(broker, topic)
         results.append(
             DeletableTopicResult(
                 name=topic.name if topic else name,
                 topic_id=topic.topic_id if topic else topic_id,
                 error_code=error,
-                error_message=None if error is ErrorCode.NONE else f"{name}: {error.name}",
+                error_message=None if error is ErrorCode.NONE else text,
             )
         )
     return DeleteTopicsResponse(responses=results)
 
 
-async def _delete(broker: Broker, topic: Topic) -> ErrorCode:
+async def _delete(broker: Broker, topic: Topic) -> tuple[ErrorCode, str]:
     try:
         await broker.controller.delete_topic(topic)
     except RequestError as error:
-        return error.code
+        return error.code, error.text
     await broker.group_requests.forget_topics([topic.name])
-    return ErrorCode.NONE
+    return ErrorCode.NONE, ""

@@ -1,8 +1,8 @@
-"""ListTransactions, DescribeTransactions, DescribeProducers: what operators ask of transactions.
+"""ListTransactions, DescribeTransactions, DescribeProducers.
 
-Versioned transactions are shown beside Kafka's: under the transactional id that their producers
-write with, once for each producer. So a tool that looks for transactions that nobody will end
-(``kafka-transactions.sh find-hanging``, ``fencelog txn find-hanging``) knows whose they are.
+Versioned transactions are listed with Kafka's: under the transactional id that their producers use,
+once for each producer. So a tool that looks for hanging transactions
+(``kafka-transactions.sh find-hanging``, ``fencelog txn find-hanging``) does not report them.
 Version notes: ListTransactions filters by age from 1 on.
 """
 
@@ -47,15 +47,15 @@ _PHASES = {
     Phase.ABORTING: TxnState.PREPARE_ABORT,
 }
 _KAFKA_STATES = frozenset(state.kafka_name for state in TxnState) | {"PrepareEpochFence"}
-"""What may be filtered by; the last is Kafka's own, nothing is ever in it here."""
+"""States to filter by; the last is Kafka's own, and no transaction here is ever in it."""
 
 
 async def list_transactions(
     broker: Broker, message: ListTransactionsRequest, request: Request
 ) -> ListTransactionsResponse:
-    """Every transactional id, narrowed by state, producer id and age: all of them or an error.
+    """Return all transactional ids, filtered by state, producer id and age, or an error.
 
-    A list that leaves out a coordinator partition would make its transactions look forgotten.
+    A list without the transactions of one coordinator partition would make them look hanging.
     """
     del request
     try:
@@ -77,9 +77,9 @@ async def list_transactions(
 def _is_old_enough(
     message: ListTransactionsRequest, started_ms: TimestampMs, now_ms: TimestampMs
 ) -> bool:
-    """Whether it has run longer than asked for; one that never began has not, other than in Kafka.
+    """Whether a transaction is older than the filter; one that never began is not, unlike in Kafka.
 
-    Where no age is asked for, every one is old enough.
+    Without a filter, every one is old enough.
     """
     age_ms = now_ms - started_ms
     return message.duration_filter < 0 or (started_ms >= 0 and age_ms > message.duration_filter)
@@ -115,34 +115,34 @@ def _listed_app(app: OpenApp) -> Iterator[ListedTransaction]:
 async def describe_transactions(
     broker: Broker, message: DescribeTransactionsRequest, request: Request
 ) -> DescribeTransactionsResponse:
-    """State, identity and partitions of each transactional id asked for.
+    """Return state, producer and partitions of each named transactional id.
 
-    The partitions are those of the open transaction, or those that a decided one still owes a
+    The partitions are those of the open transaction, or of a decided one those that still need a
     marker.
     """
     del request
     return DescribeTransactionsResponse(
         transaction_states=[
-            await _describe(broker, asked)
-            async for asked in broker.time_slices.each(message.transactional_ids)
+            await _describe(broker, requested)
+            async for requested in broker.time_slices.each(message.transactional_ids)
         ]
     )
 
 
-async def _describe(broker: Broker, asked: str) -> DescribedTransaction:
-    if not asked:
-        return _refused(asked, ErrorCode.INVALID_REQUEST)
-    app = app_of(asked)
+async def _describe(broker: Broker, requested: str) -> DescribedTransaction:
+    if not requested:
+        return _refused(requested, ErrorCode.INVALID_REQUEST)
+    app = app_of(requested)
     try:
         if app is not None:
             return await _describe_app(broker, app)
-        found = await broker.transactions.read(asked, lambda shard: shard.describe(asked))
+        found = await broker.transactions.read(requested, lambda shard: shard.describe(requested))
     except NotLeaderError:
-        return _refused(asked, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return _refused(requested, ErrorCode.COORDINATOR_NOT_AVAILABLE)
     if found is None:
-        return _refused(asked, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+        return _refused(requested, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
     return DescribedTransaction(
-        transactional_id=asked,
+        transactional_id=requested,
         transaction_state=found.state.kafka_name,
         transaction_timeout_ms=found.timeout_ms,
         transaction_start_time_ms=found.started_ms,
@@ -153,14 +153,14 @@ async def _describe(broker: Broker, asked: str) -> DescribedTransaction:
 
 
 async def _describe_app(broker: Broker, app: str) -> DescribedTransaction:
-    """A versioned transaction. Of its many producers none stands for all: the ids are -1."""
+    """Describe a versioned transaction. It has many producers, so producer id and epoch are -1."""
     name = transactional_id(app)
 
-    def question(shard: VersionedShard) -> tuple[bool, OpenApp | None]:
+    def query(shard: VersionedShard) -> tuple[bool, OpenApp | None]:
         found = (one for one in shard.transactions() if one.app == app)
         return shard.describe(app) is not None, next(found, None)
 
-    is_known, found = await broker.versioned.read(name, question)
+    is_known, found = await broker.versioned.read(name, query)
     if not is_known:
         return _refused(name, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
     return DescribedTransaction(
@@ -174,8 +174,8 @@ async def _describe_app(broker: Broker, app: str) -> DescribedTransaction:
     )
 
 
-def _refused(asked: str, error: ErrorCode) -> DescribedTransaction:
-    return DescribedTransaction(transactional_id=asked, error_code=error)
+def _refused(requested: str, error: ErrorCode) -> DescribedTransaction:
+    return DescribedTransaction(transactional_id=requested, error_code=error)
 
 
 def _topics(partitions: Iterable[TopicPartition]) -> list[TopicData]:
@@ -185,7 +185,7 @@ def _topics(partitions: Iterable[TopicPartition]) -> list[TopicData]:
 async def describe_producers(
     broker: Broker, message: DescribeProducersRequest, request: Request
 ) -> DescribeProducersResponse:
-    """The producers with state on each partition, and where their open transaction begins (E16)."""
+    """Return the producers of each partition, and the start of their open transaction (E16)."""
     del request
     return DescribeProducersResponse(
         topics=[
@@ -216,11 +216,11 @@ async def _producers(broker: Broker, topic: str, index: int) -> PartitionRespons
     error = broker.logs.missing(topic, index)
     is_unused = known is not None and known.internal and 0 <= index < known.partitions
     if is_unused and error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return PartitionResponse(partition_index=index)  # made when its coordinator is needed
+        return PartitionResponse(partition_index=index)  # created when its coordinator is needed
     return PartitionResponse(
         partition_index=index,
         error_code=error,
-        error_message=f"there is no partition {topic}-{index} in service here",
+        error_message=f"partition {topic}-{index} does not exist or is offline",
     )
 
 

@@ -1,8 +1,8 @@
-"""Kafka's transactions, as producers ask for them: InitProducerId, AddPartitionsToTxn, EndTxn.
+"""Requests of transactional producers: InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn.
 
 Version notes: PRODUCER_FENCED exists from InitProducerId 4 and from version 2 of the others on;
 older versions get INVALID_PRODUCER_EPOCH (E2). EndTxn 5 is transaction version 2 (KIP-890): each
-end takes the next epoch and answers it; up to 4 the epoch stays (E14).
+end bumps the epoch and returns it; up to 4 the epoch stays (E14).
 """
 
 from fencelog.broker.context import Broker
@@ -32,7 +32,7 @@ from fencelog.wire.own import app_of
 async def init_producer_id(
     broker: Broker, message: InitProducerIdRequest, request: Request
 ) -> InitProducerIdResponse:
-    """Give a producer id; with a transactional id, fence its older incarnations (E1, E7)."""
+    """Assign a producer id; with a transactional id, fence its older epochs (E1, E7)."""
     result = await _init(broker, message)
     knows_fenced = request.header.api_version >= 4
     return InitProducerIdResponse(
@@ -49,8 +49,8 @@ async def _init(broker: Broker, message: InitProducerIdRequest) -> InitResult:
     try:
         fresh = await broker.producer_ids.take()
         if transactional_id is None:
-            # An idempotent producer that gives its old identity gets a new one as well: its state
-            # on the partitions would judge the sequences that it starts again (KIP-360).
+            # An idempotent producer that sends its old id and epoch gets a new id, too: the old
+            # state on the partitions would refuse its restarted sequences (KIP-360).
             return InitResult(ErrorCode.NONE, fresh, ProducerEpoch(0))
         wall_ms = broker.clock.now_ms()
         return await broker.transactions.decide(
@@ -71,7 +71,7 @@ async def _init(broker: Broker, message: InitProducerIdRequest) -> InitResult:
 async def add_partitions(
     broker: Broker, message: AddPartitionsToTxnRequest, request: Request
 ) -> AddPartitionsToTxnResponse:
-    """Enlist partitions in the producer's transaction: all of them or none."""
+    """Add partitions to the producer's transaction: all of them or none."""
     refuse_stale_connection(
         broker,
         request,
@@ -85,7 +85,7 @@ async def add_partitions(
     ]
     errors = {name: _addable(broker, name) for name in partitions}
     if any(errors.values()):
-        # As Kafka has it: one bad partition, and the good ones were not attempted.
+        # As in Kafka: if one partition is invalid, the others are not attempted.
         results = {
             name: error or ErrorCode.OPERATION_NOT_ATTEMPTED for name, error in errors.items()
         }
@@ -120,7 +120,7 @@ def _addable(broker: Broker, name: TopicPartition) -> ErrorCode:
 async def add_offsets(
     broker: Broker, message: AddOffsetsToTxnRequest, request: Request
 ) -> AddOffsetsToTxnResponse:
-    """Enlist the partition that holds a group's offsets (rule E8)."""
+    """Add the partition that holds a group's offsets to the transaction (rule E8)."""
     refuse_stale_connection(broker, request, message.producer_id, message.producer_epoch)
     error = await _add_offsets(broker, message)
     known = for_client(error, knows_fenced=request.header.api_version >= 2)
@@ -131,9 +131,9 @@ async def _add_offsets(broker: Broker, message: AddOffsetsToTxnRequest) -> Error
     if not message.group_id:
         return ErrorCode.INVALID_GROUP_ID
     if app_of(message.transactional_id) is not None:
-        return ErrorCode.INVALID_REQUEST  # its version says how far it has come
+        return ErrorCode.INVALID_REQUEST  # a versioned transaction stores no group offsets
     try:
-        # Loaded before it is enlisted: its markers must find the partition.
+        # Loaded before it is added: its markers must find the partition.
         loaded = await broker.groups.shard_of(message.group_id)
         wall_ms = broker.clock.now_ms()
         return await broker.transactions.decide(
@@ -176,7 +176,7 @@ async def _add(
 async def end_transaction(
     broker: Broker, message: EndTxnRequest, request: Request
 ) -> EndTxnResponse:
-    """Commit or abort; answered once the decision is committed, the markers follow (E9, E16)."""
+    """Commit or abort; answered once the decision is committed, before the markers (E9, E16)."""
     refuse_stale_connection(broker, request, message.producer_id, message.producer_epoch)
     is_version_2 = request.header.api_version >= END_BUMPS_FROM
     result = await _end(broker, message, ClientVersion.V2 if is_version_2 else ClientVersion.V1)

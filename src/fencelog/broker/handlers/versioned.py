@@ -33,7 +33,7 @@ from fencelog.wire.messages.renew_transaction import (
 from fencelog.wire.own import transactional_id
 
 _EXPLAINED = {
-    ErrorCode.RUN_FENCED: "a newer run of the query drives app {app}: this one must stop",
+    ErrorCode.RUN_FENCED: "a newer run of the query owns app {app}: this run must stop",
     ErrorCode.VERSION_CONFLICT: "version {version} of app {app} was committed with other input",
     ErrorCode.STALE_VERSION: "version {version} of app {app} is below the last committed one",
     ErrorCode.VERSION_GAP: "version {version} of app {app} is not the one after the last",
@@ -44,17 +44,19 @@ _EXPLAINED = {
         "version {version} of app {app} was aborted (by a newer run, an abort or its timeout): "
         "write the batch again"
     ),
-    ErrorCode.CONCURRENT_TRANSACTIONS: "the last transaction of app {app} is still being ended",
-    ErrorCode.COORDINATOR_NOT_AVAILABLE: "the coordinator of app {app} is not ready: try again",
+    ErrorCode.CONCURRENT_TRANSACTIONS: (
+        "the last transaction of app {app} still waits for its markers: try again"
+    ),
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: (
+        "the coordinator of app {app} is not available: try again"
+    ),
 }
 
 
 def explain(error: ErrorCode, app: str, version: int = -1) -> str | None:
-    """What an error means for this app, and what to do; None for success."""
-    if error is ErrorCode.NONE:
-        return None
-    text = _EXPLAINED.get(error, "{app}: {error}")
-    return text.format(app=app, version=version, error=error.name)
+    """Return what an error means for this app, and what to do; None for success."""
+    text = _EXPLAINED.get(error, "the request for app {app} was refused")
+    return text.format(app=app, version=version)
 
 
 def _caller(
@@ -77,7 +79,7 @@ def _caller(
 async def join(
     broker: Broker, message: JoinTransactionRequest, request: Request
 ) -> JoinTransactionResponse:
-    """Open or join (app, version); the answer has a fresh producer for this attempt."""
+    """Open or join (app, version); the response has a new producer id for this attempt."""
     del request
     caller = _caller(message, takeover=message.takeover)
     wall_ms = broker.clock.now_ms()
@@ -104,7 +106,7 @@ async def join(
 async def _decide(
     broker: Broker, caller: Caller, rule: Callable[[VersionedShard], Decision[ErrorCode]]
 ) -> tuple[ErrorCode, str | None]:
-    """The error that the app's coordinator decides on, and its explanation."""
+    """Return the error that the app's coordinator decides on, and its text."""
     try:
         error = await broker.versioned.decide(
             transactional_id(caller.app), lambda shard, now: rule(shard)
@@ -154,7 +156,7 @@ async def renew(
 async def describe(
     broker: Broker, message: DescribeAppRequest, request: Request
 ) -> DescribeAppResponse:
-    """Last version, driver and open transaction of an app; one that is not known has none."""
+    """Return an app's last version, owner and open transaction; an unknown app has none."""
     del request
     try:
         found = await broker.versioned.read(

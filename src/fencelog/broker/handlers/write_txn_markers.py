@@ -1,7 +1,7 @@
-"""WriteTxnMarkers: an operator ends a transaction that hangs (ADR 10).
+"""WriteTxnMarkers: an operator ends a hanging transaction (ADR 10).
 
 Version notes: 1 is what Kafka's Admin sends (``abortTransaction``, ``kafka-transactions.sh
-abort``); 0 is gone from Kafka 4.
+abort``); Kafka 4 has removed 0.
 """
 
 import logging
@@ -30,25 +30,25 @@ log = logging.getLogger(__name__)
 async def write_markers(
     broker: Broker, message: WriteTxnMarkersRequest, request: Request
 ) -> WriteTxnMarkersResponse:
-    """End what no coordinator lists; answered once the markers are committed."""
+    """End transactions that no coordinator lists; answered once the markers are committed."""
     del request
     results = []
-    async for asked in broker.time_slices.each(message.markers):
+    async for requested in broker.time_slices.each(message.markers):
         marker = MarkerToWrite(
-            producer_id=ProducerId(asked.producer_id),
-            producer_epoch=ProducerEpoch(asked.producer_epoch),
-            commit=asked.transaction_result,
-            coordinator_epoch=CoordinatorEpoch(asked.coordinator_epoch),
+            producer_id=ProducerId(requested.producer_id),
+            producer_epoch=ProducerEpoch(requested.producer_epoch),
+            commit=requested.transaction_result,
+            coordinator_epoch=CoordinatorEpoch(requested.coordinator_epoch),
         )
-        results.append(await _write(broker, marker, asked))
+        results.append(await _write(broker, marker, requested))
     return WriteTxnMarkersResponse(markers=results)
 
 
 async def _write(
-    broker: Broker, marker: MarkerToWrite, asked: WritableTxnMarker
+    broker: Broker, marker: MarkerToWrite, requested: WritableTxnMarker
 ) -> WritableTxnMarkerResult:
     topics = []
-    async for topic in broker.time_slices.each(asked.topics):
+    async for topic in broker.time_slices.each(requested.topics):
         partitions = [
             WritableTxnMarkerPartitionResult(
                 partition_index=index,
@@ -57,11 +57,11 @@ async def _write(
             async for index in broker.time_slices.each(topic.partition_indexes)
         ]
         topics.append(WritableTxnMarkerTopicResult(name=topic.name, partitions=partitions))
-    return WritableTxnMarkerResult(producer_id=asked.producer_id, topics=topics)
+    return WritableTxnMarkerResult(producer_id=requested.producer_id, topics=topics)
 
 
 async def _write_one(broker: Broker, marker: MarkerToWrite, name: TopicPartition) -> ErrorCode:
-    await broker.time_slices.next()  # each looks at every transactional id
+    await broker.time_slices.next()  # each reads every transactional id
     try:
         outcomes = await broker.leaders.outcomes()
         partition = broker.logs.find(name)
@@ -82,9 +82,9 @@ async def _write_one(broker: Broker, marker: MarkerToWrite, name: TopicPartition
 def _append(
     broker: Broker, outcomes: Outcomes, partition: Partition, marker: MarkerToWrite
 ) -> Offset | ErrorCode:
-    """Validate and append in one step; return what has to be committed before the answer.
+    """Validate and append in one step; return the offset to commit before the response.
 
-    Raises NotLeaderError where a coordinator has gone out of service since it was asked.
+    Raises NotLeaderError if a coordinator was unloaded since ``outcomes`` was read.
     """
     producer = ProducerIdAndEpoch(marker.producer_id, marker.producer_epoch)
     outcome = outcomes.of(producer, partition.name)
@@ -92,7 +92,7 @@ def _append(
     if isinstance(valid, ErrorCode):
         return valid
     if valid is None:
-        return partition.log.log_end_offset  # what it repeats may not be committed yet
+        return partition.log.log_end_offset  # the marker that it repeats may not be committed yet
     appended = partition.append_markers([valid], now_ms=broker.clock.now_ms())
     if isinstance(appended, Rejected):
         return appended.error

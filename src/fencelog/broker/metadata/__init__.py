@@ -1,1 +1,1 @@
-"""Topics and settings: what the cluster knows, and how it changes."""
+"""Topics and settings: the cluster's metadata, and how it changes."""

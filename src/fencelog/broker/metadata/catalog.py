@@ -1,7 +1,7 @@
-"""Which topics exist: names, ids, partition counts and settings, held in the metadata store.
+"""The topics: names, ids, partition counts and settings, kept in the metadata store.
 
-Written before any file of a topic is made, and a deletion is noted before the first file goes, so
-that a start can finish what a crash cut short in either direction.
+A topic is stored before its files are created, and a deletion before its files are removed, so that
+a start can finish either after a crash.
 """
 
 import json
@@ -23,7 +23,7 @@ _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 def name_problem(name: str) -> str | None:
-    """Why a topic may not have this name (Kafka's rule), or None."""
+    """Return why a topic may not have this name (Kafka's rule), or None."""
     if name in (".", ".."):
         return f"topic name {name!r} is not allowed"
     if not _LEGAL_NAME.fullmatch(name):
@@ -39,13 +39,13 @@ def _folded(name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Topic:
-    """One topic as the metadata store has it."""
+    """One topic as it is stored."""
 
     name: str
     topic_id: TopicId
     partitions: int
     settings: Mapping[str, str]
-    """What was set for this topic itself, by Kafka's topic configuration names."""
+    """The topic's own settings, by Kafka's topic configuration names."""
 
     @property
     def internal(self) -> bool:
@@ -53,11 +53,11 @@ class Topic:
         return self.name in INTERNAL_TOPICS
 
     def log_config(self, defaults: Mapping[str, str]) -> LogConfig:
-        """The settings in force: the topic's own over the broker's. Raises InvalidConfigError."""
+        """Return the topic's settings over the broker's defaults. Raises InvalidConfigError."""
         return LogConfig.from_topic_config({**defaults, **self.settings})
 
     def encode(self) -> bytes:
-        """As stored."""
+        """Return the stored form."""
         return json.dumps(
             {
                 "id": self.topic_id.hex(),
@@ -69,7 +69,7 @@ class Topic:
 
     @classmethod
     def decode(cls, name: str, value: bytes) -> "Topic":
-        """From what was stored."""
+        """Return the topic of a stored form."""
         fields = json.loads(value)
         return cls(
             name=name,
@@ -80,7 +80,7 @@ class Topic:
 
 
 class Catalog:
-    """The stored topics and, in memory, the same."""
+    """The stored topics, with a copy in memory."""
 
     def __init__(self, store: MetadataStore) -> None:
         """Empty until ``load``."""
@@ -89,40 +89,40 @@ class Catalog:
         self._names: dict[TopicId, str] = {}
         self._folded: dict[str, str] = {}
         self.generation = 0
-        """Grows with every change; what was derived from an older one is stale."""
+        """Grows with every change; what was derived from an older generation is stale."""
 
     async def load(self) -> list[tuple[str, TopicId]]:
-        """Read all topics; returns name and id of those whose deletion a crash cut short."""
-        doomed = []
+        """Read all topics; return name and id of those whose deletion a crash interrupted."""
+        deleted = []
         for key, value, _ in await self._store.list(DELETED_PREFIX):
             name = value.decode()
             topic_id = TopicId(bytes.fromhex(key.removeprefix(DELETED_PREFIX)))
-            doomed.append((name, topic_id))
+            deleted.append((name, topic_id))
             await self._drop(name, topic_id)
         for key, value, _ in await self._store.list(TOPIC_PREFIX):
             self._put(Topic.decode(key.removeprefix(TOPIC_PREFIX), value))
-        return doomed
+        return deleted
 
     def get(self, name: str) -> Topic | None:
-        """A topic by name."""
+        """Return a topic by name."""
         return self._topics.get(name)
 
     def by_id(self, topic_id: TopicId) -> Topic | None:
-        """A topic by id."""
+        """Return a topic by id."""
         name = self._names.get(topic_id)
         return None if name is None else self._topics.get(name)
 
     def colliding(self, name: str) -> str | None:
-        """Another topic that metrics could not tell from one of this name (Kafka's rule)."""
+        """Return another topic whose metric names would be the same (Kafka's rule), or None."""
         other = self._folded.get(_folded(name))
         return None if other == name else other
 
     def topics(self) -> list[Topic]:
-        """All topics, by name."""
+        """Return all topics, by name."""
         return [self._topics[name] for name in sorted(self._topics)]
 
     def partition_total(self) -> int:
-        """Partitions of all topics."""
+        """Return the number of partitions of all topics."""
         return sum(topic.partitions for topic in self._topics.values())
 
     async def create(self, topic: Topic) -> bool:
@@ -136,7 +136,7 @@ class Catalog:
         return True
 
     async def change(self, topic: Topic) -> bool:
-        """Store a topic's new settings or partition count; False where it is another one now."""
+        """Store a topic's new settings or partition count; False if it was deleted meanwhile."""
         key = TOPIC_PREFIX + topic.name
         cell = await self._store.get(key)
         if cell is None or Topic.decode(topic.name, cell[0]).topic_id != topic.topic_id:
@@ -147,11 +147,11 @@ class Catalog:
         return True
 
     async def begin_deletion(self, topic: Topic) -> None:
-        """Note the deletion, then forget the topic; its files may go from here on."""
+        """Store the deletion, then remove the topic; its files may be deleted after this."""
         await self._store.put(
             DELETED_PREFIX + topic.topic_id.hex(), topic.name.encode(), expected_version=0
         )
-        # From here on it is gone, whatever becomes of the rest: the next start would delete it.
+        # Deleted from here on, even if the rest fails: the next start would finish the deletion.
         self._topics.pop(topic.name, None)
         self._names.pop(topic.topic_id, None)
         self._folded.pop(_folded(topic.name), None)
@@ -159,7 +159,7 @@ class Catalog:
         await self._drop(topic.name, topic.topic_id)
 
     async def end_deletion(self, topic_id: TopicId) -> None:
-        """The files are gone: drop the note."""
+        """Remove the stored deletion, once the files are deleted."""
         key = DELETED_PREFIX + topic_id.hex()
         cell = await self._store.get(key)
         if cell is not None:
@@ -172,7 +172,7 @@ class Catalog:
         self.generation += 1
 
     async def _drop(self, name: str, topic_id: TopicId) -> None:
-        """Remove the topic's cell if it still names this incarnation."""
+        """Remove the topic's entry unless it belongs to a later topic of the same name."""
         cell = await self._store.get(TOPIC_PREFIX + name)
         if cell is not None and Topic.decode(name, cell[0]).topic_id == topic_id:
             await self._store.delete(TOPIC_PREFIX + name, expected_version=cell[1])

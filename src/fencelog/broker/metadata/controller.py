@@ -1,7 +1,7 @@
-"""Creates, deletes and changes topics, and changes the defaults of all: one change at a time.
+"""Creates, deletes and configures topics, and changes the topic defaults: one change at a time.
 
-Each change is stored before a file or a partition follows it, so that a start can finish what a
-crash cut short. A change goes on to its end even where the client that asked for it has hung up.
+Each change is stored before files or partitions change, so that a start can finish a change that a
+crash interrupted. A change completes even if the client that requested it has disconnected.
 """
 
 import asyncio
@@ -31,13 +31,13 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Change = Callable[[Mapping[str, str]], dict[str, str]]
-"""From the settings that are made to those that shall be; raises RequestError."""
+"""Maps the current settings to the new ones; raises RequestError."""
 INTERNAL_SETTINGS = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20)}
 """Small enough segments that a coordinator's log is compacted long before it is slow to load."""
 
 
 class Controller:
-    """The only one that changes the catalog, the settings, and which partitions are open."""
+    """The only writer of the catalog and the settings; opens and removes partitions."""
 
     def __init__(
         self,
@@ -47,22 +47,22 @@ class Controller:
         logs: LogManager,
         random: Random,
     ) -> None:
-        """Nothing is known before ``start``."""
+        """Start without topics; ``start`` loads them."""
         self._config = config
         self._catalog = catalog
         self._settings = settings
         self._logs = logs
         self._random = random
-        self._changes = asyncio.Lock()  # names are reused: one creation or deletion at a time
+        self._changes = asyncio.Lock()  # names are reused, so changes must not overlap
         self._changing: set[asyncio.Task[object]] = set()
         self._stopped = False
 
     async def start(self) -> None:
-        """Finish deletions that a crash cut short, then recover every partition of every topic."""
+        """Finish deletions that a crash interrupted, then recover all partitions of all topics."""
         await self._settings.load()
         present = await self._logs.present()
-        for doomed, topic_id in await self._catalog.load():
-            named = [name for name in sorted(present) if name.topic == doomed]
+        for deleted, topic_id in await self._catalog.load():
+            named = [name for name in sorted(present) if name.topic == deleted]
             gone = [name for name in named if await self._logs.belongs_to(name, topic_id)]
             await self._logs.remove(gone, topic_id)
             present.difference_update(gone)
@@ -74,15 +74,15 @@ class Controller:
             replicas += [
                 Replica(name, topic.topic_id, config, exists=name in present)
                 for name in names
-                # A partition of an internal topic is made when it is first used.
+                # A partition of an internal topic is created when it is first used.
                 if name in present or not topic.internal
             ]
         await self._logs.open(replicas)
         for name in sorted(present - {each.name for each in replicas}):
-            log.warning("%s has files here and no topic: left as it is", name)
+            log.warning("%s has files in the data directory but no topic: ignored", name)
 
     async def stop(self) -> None:
-        """Let changes that are under way end, and take no more."""
+        """Wait for changes in progress, and accept no more."""
         if self._changing:
             await asyncio.wait(list(self._changing))
         async with self._changes:
@@ -91,12 +91,12 @@ class Controller:
     # -- topics --------------------------------------------------------------------------------
 
     def check_new_topic(self, name: str, settings: Mapping[str, str]) -> None:
-        """See whether a topic may be created so. Raises RequestError."""
+        """Check that a topic may be created with these settings. Raises RequestError."""
         check_name_free(self._catalog, name)
         self.valid(settings)
 
     def check_partition_count(self, topic: Topic, count: int) -> None:
-        """See whether a topic may get so many partitions. Raises RequestError."""
+        """Check that a topic may get this many partitions. Raises RequestError."""
         check_partition_count(self._catalog, topic, count, self._config.partitions_max)
 
     async def create_topic(self, name: str, partitions: int, settings: Mapping[str, str]) -> Topic:
@@ -123,7 +123,7 @@ class Controller:
         return topic
 
     async def _open_new(self, topic: Topic, names: Sequence[TopicPartition]) -> str | None:
-        """Make and open partitions; return why the first of those that failed did."""
+        """Create and open partitions; return the reason of the first failure, or None."""
         config = topic.log_config(self._settings.topic_defaults)
         await self._logs.open(
             [Replica(name, topic.topic_id, config, exists=False) for name in names]
@@ -132,7 +132,7 @@ class Controller:
         return next((str(offline[name]) for name in names if name in offline), None)
 
     async def open_internal(self, topic_name: str, index: int) -> Partition:
-        """The partition of an internal topic; makes topic and partition on first use."""
+        """Return the partition of an internal topic; creates topic and partition on first use."""
         assert topic_name in INTERNAL_TOPICS, topic_name
         name = TopicPartition(topic_name, index)
         partition = self._logs.find(name)
@@ -157,7 +157,7 @@ class Controller:
     async def add_partitions(self, topic: Topic, count: int) -> None:
         """Raise a topic's partition count to ``count``, durably. Raises RequestError.
 
-        Where a new partition cannot be made it is offline, and made at the next start.
+        A new partition that cannot be created is offline, and is created at the next start.
         """
         await self._change(lambda: self._add_partitions(topic.name, count))
 
@@ -174,15 +174,15 @@ class Controller:
             raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, problem)
 
     async def delete_topic(self, topic: Topic) -> None:
-        """Delete durably: noted first, files after, so that a crash leaves no half topic.
+        """Delete durably: the deletion is stored before files go, so a crash leaves no half topic.
 
-        Raises RequestError where the disk does not let it; the next start goes on with it.
+        Raises RequestError on a disk failure; the next start then finishes the deletion.
         """
         await self._change(lambda: self._delete(topic))
 
     async def _delete(self, topic: Topic) -> None:
         if self._catalog.by_id(topic.topic_id) is None:
-            return  # another request was faster
+            return  # another request has deleted it already
         await self._catalog.begin_deletion(topic)
         names = [TopicPartition(topic.name, index) for index in range(topic.partitions)]
         await self._logs.remove(names, topic.topic_id)
@@ -193,15 +193,15 @@ class Controller:
     def valid(
         self, settings: Mapping[str, str], defaults: Mapping[str, str] | None = None
     ) -> LogConfig:
-        """What these settings of a topic make, over the broker's. Raises RequestError."""
+        """Return the log config of these topic settings over the defaults. Raises RequestError."""
         return valid_config(
             settings, self._settings.topic_defaults if defaults is None else defaults
         )
 
     async def configure_topic(self, name: str, change: Change) -> None:
-        """Give a topic the settings that ``change`` makes of its own; they hold at once.
+        """Apply ``change`` to a topic's settings; the new ones take effect at once.
 
-        Raises RequestError, and stores nothing then.
+        Raises RequestError; nothing is stored then.
         """
 
         async def run() -> None:
@@ -237,9 +237,9 @@ class Controller:
     # -- inside --------------------------------------------------------------------------------
 
     async def _change(self, change: Callable[[], Awaitable[T]]) -> T:
-        """Make a change to its end, in its turn, even if who asked for it has hung up meanwhile.
+        """Complete one change at a time, even if the caller is cancelled.
 
-        Raises RequestError where the disk does not let it.
+        Raises RequestError on a disk failure.
         """
 
         async def run() -> T:
@@ -259,4 +259,4 @@ class Controller:
     def _ended(self, task: "asyncio.Task[T]") -> None:
         self._changing.discard(task)
         if not task.cancelled():
-            task.exception()  # told to who asked, if anybody still listens
+            task.exception()  # the caller gets it, unless it was cancelled

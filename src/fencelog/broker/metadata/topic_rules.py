@@ -1,6 +1,6 @@
-"""What may become of topics: the controller's rules over the catalog. They change nothing.
+"""The controller's rules for topics. They change nothing.
 
-Each raises RequestError with the code and the words that the client is answered.
+Each raises RequestError with the code and the text of the response.
 """
 
 from collections.abc import Mapping
@@ -11,46 +11,48 @@ from fencelog.log.config import InvalidConfigError, LogConfig
 
 
 def check_name_free(catalog: Catalog, name: str) -> None:
-    """Refuse the name of a topic that exists, and one too much like it."""
+    """Refuse the name of an existing topic, and one that collides with it."""
     if catalog.get(name) is not None:
         raise RequestError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists already")
     other = catalog.colliding(name)
     if other is not None:
         raise RequestError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"topic {name} collides with {other}: . and _ count as the same",
+            f"topic {name} collides with topic {other}: '.' and '_' count as the same character",
         )
 
 
 def check_partition_count(catalog: Catalog, topic: Topic, count: int, partitions_max: int) -> None:
-    """Refuse a new partition count that is not more, or more than the broker takes."""
+    """Refuse a new partition count that is not higher, or above the broker's limit."""
     if topic.internal:
-        # The partition of a key follows from their number.
+        # The partition count maps keys to shards.
         raise RequestError(
-            ErrorCode.INVALID_TOPIC_EXCEPTION, f"the partitions of {topic.name} are fixed"
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"topic {topic.name} is internal: its partition count cannot be changed",
         )
     if count <= topic.partitions:
         raise RequestError(
             ErrorCode.INVALID_PARTITIONS,
-            f"{topic.name} has {topic.partitions} partitions: {count} would not be more",
+            f"topic {topic.name} has {topic.partitions} partitions: the new count must be higher, "
+            f"not {count}",
         )
     check_partition_total(catalog, topic.name, count - topic.partitions, partitions_max)
 
 
 def check_partition_total(catalog: Catalog, name: str, more: int, partitions_max: int) -> None:
-    """Refuse more partitions than the broker takes in all (``fencelog.max.partitions``)."""
+    """Refuse more partitions than the broker's limit (``fencelog.max.partitions``)."""
     total = catalog.partition_total() + more
-    # Not held against the internal ones: without them nobody could commit.
+    # Internal topics are exempt: without them no client could commit.
     if total > partitions_max and name not in INTERNAL_TOPICS:
         raise RequestError(
             ErrorCode.POLICY_VIOLATION,
-            f"{name} with {more} more partitions would make {total} in all; "
+            f"topic {name} with {more} more partitions would make {total} in all; "
             f"fencelog.max.partitions is {partitions_max}",
         )
 
 
 def existing_topic(catalog: Catalog, name: str) -> Topic:
-    """Return the topic of this name; refuse where there is none."""
+    """Return the topic of this name; refuse the request if there is none."""
     topic = catalog.get(name)
     if topic is None:
         raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
@@ -58,7 +60,7 @@ def existing_topic(catalog: Catalog, name: str) -> Topic:
 
 
 def valid_config(settings: Mapping[str, str], defaults: Mapping[str, str]) -> LogConfig:
-    """Return what these settings of a topic make over the broker's defaults."""
+    """Return the log config of these topic settings over the broker's defaults."""
     try:
         return LogConfig.from_topic_config({**defaults, **settings})
     except InvalidConfigError as error:

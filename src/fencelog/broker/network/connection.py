@@ -1,10 +1,10 @@
 """One client's connection: frames in, replies out in request order.
 
-A handler answers in one of three ways: at once with a ``Reply``; with a ``Pending`` one, and then
-the next request starts meanwhile (a produce that waits for its commit); or with a coroutine, and
-then the next request waits until it has ended, because Kafka's clients count on that order.
+A handler answers in one of three ways: at once with a ``Reply``; with a ``Pending``, while the next
+request starts (a produce that waits for its commit); or with a coroutine, and then the next request
+waits until it has ended, because Kafka's clients rely on that order.
 
-What becomes ready in one turn of the loop leaves in one write.
+Replies that become ready in one iteration of the loop are sent in one write.
 """
 
 import asyncio
@@ -23,24 +23,24 @@ from fencelog.wire.headers import RequestHeader
 log = logging.getLogger(__name__)
 
 Reply: TypeAlias = Sequence[Buffer] | None
-"""The response's buffers behind the size prefix; None where nothing is sent (acks=0)."""
+"""The response's buffers without the size prefix; None where nothing is sent (acks=0)."""
 
 Answer: TypeAlias = "Reply | Pending | Coroutine[None, None, Reply | Pending]"
 
 PIPELINE_MAX = 128
 WAITING_MAX = 4
-"""Requests that may wait behind one that is being awaited."""
+"""Requests that may wait while a coroutine answers the one before."""
 EAGER_FRAME_BYTES = 2 * 1024 * 1024
-"""Room that a frame gets at once; an announcement takes no more."""
+"""Memory that a frame gets at once, whatever size its prefix announces."""
 SCARCE_FRAME_BYTES = 16 * 1024
-"""The same while the common budget is used up."""
+"""The same while the shared budget is used up."""
 WRITE_BUFFER_BYTES_MAX = 16 * 1024 * 1024
 JOINED_BYTES_MAX = 64 * 1024
-"""Up to here one buffer is cheaper to send than many; above it copying costs more."""
+"""Up to this size, one joined buffer is cheaper to send than many; above it, copying costs more."""
 
 
 class Request(NamedTuple):
-    """One decoded header and the body's bytes, which belong to the handler from here on."""
+    """One decoded header and the body's bytes, which the handler owns."""
 
     header: RequestHeader
     body: memoryview
@@ -48,12 +48,12 @@ class Request(NamedTuple):
 
 
 class Pending:
-    """A reply that comes later: a future without the loop's turn between result and callback."""
+    """A reply that comes later: a future that calls back at once, not in the next iteration."""
 
     __slots__ = ("_deliver", "_reply", "settled")
 
     def __init__(self) -> None:
-        """Not settled, and nobody asks yet."""
+        """Start unsettled and without a callback."""
         self._deliver: Callable[[Reply], None] | None = None
         self._reply: Reply = None
         self.settled = False
@@ -67,14 +67,14 @@ class Pending:
             self._deliver(reply)
 
     def when_settled(self, deliver: Callable[[Reply], None]) -> None:
-        """Call ``deliver`` with the reply, at once where it is there already."""
+        """Call ``deliver`` with the reply, at once if it is settled already."""
         self._deliver = deliver
         if self.settled:
             deliver(self._reply)
 
 
 class Service(Protocol):
-    """What a connection asks of its server."""
+    """The server's interface to its connections."""
 
     scratch: memoryview
     frame_bytes_max: int
@@ -92,24 +92,24 @@ class Service(Protocol):
         ...
 
     def reserve(self, size: int) -> bool:
-        """Take bytes of the common budget for queued requests; False when it is used up."""
+        """Take bytes of the shared budget for queued requests; False when it is used up."""
         ...
 
     def release(self, size: int) -> None:
-        """Give bytes back."""
+        """Return bytes to the budget."""
         ...
 
-    def may_grow(self, connection: "Connection") -> bool:
-        """Whether a frame gets more room now; if not, its connection is ``fed`` later."""
+    def request_space(self, connection: "Connection") -> bool:
+        """Whether a frame gets more memory now; if not, ``resumed`` is called later."""
         ...
 
-    def received(self, connection: "Connection") -> None:
-        """A frame needs no more room: it is whole."""
+    def frame_completed(self, connection: "Connection") -> None:
+        """A frame is complete: it needs no more memory."""
         ...
 
 
 class _Slot:
-    """The place of one reply in the order of requests."""
+    """The position of one reply in the order of requests."""
 
     __slots__ = ("frame_bytes", "ready", "reply")
 
@@ -124,7 +124,7 @@ class Connection(asyncio.BufferedProtocol):
 
     Invariant: ``_slots`` holds a slot for each request begun and not yet answered; ``_waiting`` the
     frames received and not yet begun. Frames of both count against the server's budget. ``_out``
-    has the replies that are next; it is empty again before the loop waits for anything.
+    holds the replies to send next; it is empty again before the loop waits for anything.
     """
 
     def __init__(self, service: Service, loop: asyncio.AbstractEventLoop) -> None:
@@ -143,17 +143,17 @@ class Connection(asyncio.BufferedProtocol):
         self._send_is_due = False
         self._task: asyncio.Task[None] | None = None
         self._answering: Coroutine[None, None, Reply | Pending] | None = None
-        """What the task runs."""
+        """The coroutine that the task runs."""
         self._paused = False
         self._write_paused = False
         self._closing = False
-        self.is_starved = False
-        """Whether its frame waits for room, and the peer for us."""
+        self.is_backpressured = False
+        """Whether its frame waits for memory, so that nothing is read from the peer."""
         self.number = 0
-        """Grows with every connection that is accepted: which of two is the older one (E14)."""
+        """Grows with every accepted connection: tells which of two is the older one (E14)."""
         self.peer = "?"
         self.local: tuple[str, int] = ("127.0.0.1", 0)
-        self.last_heard = Instant(loop.time())
+        self.last_active = Instant(loop.time())
         self.frame_begun: Instant | None = None
         self.stalled_since: Instant | None = None
         self.client_id: str | None = None
@@ -165,14 +165,14 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def closing(self) -> bool:
-        """Whether it was closed; it is forgotten once the peer has taken what was sent."""
+        """Whether it was closed; it is removed once the peer has read what was sent."""
         return self._closing
 
     # -- transport callbacks -------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register with the server, which may refuse."""
-        # Not asserted: a transport of uvloop is one in all but its class.
+        # Not asserted: uvloop's transports do not inherit from asyncio.Transport.
         transport = cast(asyncio.Transport, transport)
         self._transport = transport
         peer = transport.get_extra_info("peername")
@@ -188,13 +188,13 @@ class Connection(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_MAX)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget what was queued; what is already appended stays."""
+        """Drop queued requests; what is already appended stays."""
         del exc
         self._closing = True
         if self._task is not None:
             self._task.cancel()
             if self._answering is not None and getcoroutinestate(self._answering) == CORO_CREATED:
-                self._answering.close()  # its task ends before it ever comes to it
+                self._answering.close()  # the task is cancelled before it starts the coroutine
         for frame in self._waiting:
             self._service.release(len(frame))
         self._waiting.clear()
@@ -207,7 +207,7 @@ class Connection(asyncio.BufferedProtocol):
         self._service.closed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go: the open frame, else the server's scratch space."""
+        """Return where the next bytes go: the open frame, else the server's scratch buffer."""
         del sizehint
         if self._frame is not None:
             if self._filled == len(self._frame):
@@ -216,30 +216,30 @@ class Connection(asyncio.BufferedProtocol):
         return self._service.scratch
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take what arrived: finish the open frame, or cut the scratch space into frames."""
-        self.last_heard = Instant(self._loop.time())
+        """Take the bytes that arrived: fill the open frame, or split the scratch into frames."""
+        self.last_active = Instant(self._loop.time())
         if self._frame is not None:
             self._filled += nbytes
             if self._filled == self._frame_size:
                 frame, self._frame = self._frame, None
                 self.frame_begun = None
-                self._service.received(self)
+                self._service.frame_completed(self)
                 self._waiting.append(frame)
                 self._advance()
             elif self._filled == len(self._frame):
-                self._ask_for_room()
+                self._request_space()
                 self._update_reading()
             return
         try:
-            self._cut(nbytes)
+            self._split_frames(nbytes)
         except WireError as error:
             self._advance()
-            self.fail(f"bad frame: {error}")
+            self.fail(f"malformed frame: {error}")
         else:
             self._advance()
 
     def pause_writing(self) -> None:
-        """The client reads too slowly: stop taking its requests."""
+        """The client reads too slowly: stop handling its requests."""
         self._write_paused = True
         self.stalled_since = Instant(self._loop.time())
         self._update_reading()
@@ -252,18 +252,18 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- frames --------------------------------------------------------------------------------
 
-    def fed(self) -> None:
-        """There is room for the rest of the frame; the time until now was not its peer's."""
-        if self.is_starved:
-            self.is_starved = False
+    def resumed(self) -> None:
+        """There is memory for the rest of the frame; its timeout starts again."""
+        if self.is_backpressured:
+            self.is_backpressured = False
             self.frame_begun = Instant(self._loop.time())
             self._update_reading()
 
-    def _ask_for_room(self) -> None:
-        self.is_starved = not self._service.may_grow(self)
+    def _request_space(self) -> None:
+        self.is_backpressured = not self._service.request_space(self)
 
     def _grow(self) -> None:
-        """Give a large frame more room only as its bytes arrive: an announcement costs nothing."""
+        """Give a large frame memory only as its bytes arrive, not for the size it announces."""
         assert self._frame is not None
         more = min(self._frame_size - len(self._frame), len(self._frame))
         self._service.reserve(more)
@@ -271,7 +271,7 @@ class Connection(asyncio.BufferedProtocol):
         grown[: self._filled] = self._frame
         self._frame = grown
 
-    def _cut(self, nbytes: int) -> None:
+    def _split_frames(self, nbytes: int) -> None:
         view: memoryview = self._service.scratch[:nbytes]
         begun = self.frame_begun if self._head else None
         self.frame_begun = None
@@ -283,17 +283,17 @@ class Connection(asyncio.BufferedProtocol):
             size = frame_size(view[position : position + SIZE_BYTES], self._service.frame_bytes_max)
             position += SIZE_BYTES
             if end - position < size:
-                has_room = self._service.reserve(0)
-                room = EAGER_FRAME_BYTES if has_room else max(SCARCE_FRAME_BYTES, end - position)
-                self._frame = bytearray(min(size, room))
+                has_space = self._service.reserve(0)
+                space = EAGER_FRAME_BYTES if has_space else max(SCARCE_FRAME_BYTES, end - position)
+                self._frame = bytearray(min(size, space))
                 self._service.reserve(len(self._frame))
                 self._frame_size = size
                 self._filled = end - position
-                # Through a view: a slice of a bytearray would take a copy of the copy.
+                # Through a view: assigning to a bytearray's slice would copy twice.
                 memoryview(self._frame)[: self._filled] = view[position:end]
-                self.frame_begun = begun or self.last_heard
+                self.frame_begun = begun or self.last_active
                 if self._filled == len(self._frame):
-                    self._ask_for_room()
+                    self._request_space()
                 return
             frame = bytearray(view[position : position + size])
             self._service.reserve(size)
@@ -302,12 +302,12 @@ class Connection(asyncio.BufferedProtocol):
             self._waiting.append(frame)
         if position < end:
             self._head = bytes(view[position:end])
-            self.frame_begun = begun or self.last_heard
+            self.frame_begun = begun or self.last_active
 
     # -- requests ------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Begin waiting requests until one must be waited for or a limit is reached."""
+        """Begin waiting requests until one has to be awaited or a limit is reached."""
         while (
             self._waiting
             and self._task is None
@@ -323,8 +323,8 @@ class Connection(asyncio.BufferedProtocol):
             except WireError as error:
                 self.fail(f"bad request: {error}")
                 return
-            except Exception:  # noqa: BLE001 - logged there; one client's request ends nobody else's
-                self._broke()
+            except Exception:  # noqa: BLE001 - logged there; other connections must go on
+                self._fail_internally()
                 return
             self._follow(slot, answer)
         if self._out:
@@ -349,17 +349,17 @@ class Connection(asyncio.BufferedProtocol):
             self.fail(f"bad request: {error}")
             return
         except Exception:  # noqa: BLE001 - as in _advance
-            self._broke()
+            self._fail_internally()
             return
         self._task = self._answering = None
         self._follow(slot, outcome)
         self._advance()
 
     def _settled(self, slot: _Slot, reply: Reply) -> None:
-        """Take a reply from somewhere in the broker; others of this turn leave along with it."""
+        """Take a settled reply; others of this iteration of the loop are sent with it."""
         self._ready(slot, reply)
         if not self._slots and not self._waiting:
-            self._send()  # no other can come
+            self._send()  # no other reply can follow
         elif not self._send_is_due:
             self._send_is_due = True
             self._loop.call_soon(self._send_and_advance)
@@ -395,13 +395,13 @@ class Connection(asyncio.BufferedProtocol):
         self._update_reading()
 
     def _update_reading(self) -> None:
-        """Stop reading while this client has enough under way; bounds what it can make us hold."""
+        """Stop reading while this client has enough in flight: bounds the memory it can take."""
         if self._transport is None or self._closing:
             return
-        # The budget is everybody's: only who has something under way waits for its own share.
+        # The budget is shared: only a connection with requests in flight waits for it.
         full = (
             self._write_paused
-            or self.is_starved
+            or self.is_backpressured
             or len(self._waiting) >= PIPELINE_MAX
             or (self._task is not None and len(self._waiting) >= WAITING_MAX)
             or (self.busy and not self._service.reserve(0))
@@ -416,17 +416,21 @@ class Connection(asyncio.BufferedProtocol):
     # -- ending --------------------------------------------------------------------------------
 
     def fail(self, reason: str) -> None:
-        """Close because the peer broke the protocol; says why in the log."""
+        """Close because the peer broke the protocol; log the reason."""
         log.warning("closing connection of %s (%s): %s", self.peer, self.client_id, reason)
         self.abort()
 
-    def _broke(self) -> None:
-        """Our own mistake, in the middle of an exception: this client starts over, others go on."""
-        log.exception("closing connection of %s (%s): our mistake", self.peer, self.client_id)
+    def _fail_internally(self) -> None:
+        """Close because a handler raised; called while that exception is handled."""
+        log.exception(
+            "closing connection of %s (%s): internal error, please report it with this traceback",
+            self.peer,
+            self.client_id,
+        )
         self.abort()
 
     def close(self) -> None:
-        """Close after what is ready has been sent."""
+        """Close after the ready replies have been sent."""
         self._send()
         self._closing = True
         if self._transport is not None:

@@ -1,4 +1,4 @@
-"""Ends waits that took too long, with one timer for all: most waits end long before that."""
+"""Expires waits at their deadlines, with one timer for all: most waits end long before."""
 
 import asyncio
 from typing import Protocol
@@ -7,26 +7,26 @@ from fencelog.types import Instant
 
 
 class Expires(Protocol):
-    """What waits until it is done or due."""
+    """A wait with a deadline."""
 
     def expire(self) -> None:
-        """The deadline has passed; it is forgotten already."""
+        """The deadline has passed; the wait is discarded already."""
         ...
 
 
 class Deadlines:
-    """Who waits until when. A timer of the loop for each request would cost as much as its append.
+    """Waits and their deadlines. A loop timer per request would cost as much as its append.
 
-    Invariant: where anybody waits, the timer is set for the earliest deadline or before it.
+    Invariant: while there are waits, the timer is set for the earliest deadline or before it.
     """
 
     def __init__(self) -> None:
-        """Nobody waits."""
+        """Start without waits."""
         self._due: dict[Expires, Instant] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, wait: Expires, after_s: float) -> None:
-        """Call ``wait.expire()`` after this time unless it is discarded before."""
+        """Call ``wait.expire()`` after this time unless the wait is discarded before."""
         loop = asyncio.get_running_loop()
         due = Instant(loop.time() + after_s)
         self._due[wait] = due
@@ -34,7 +34,7 @@ class Deadlines:
             self._set_timer(loop, due)
 
     def discard(self, wait: Expires) -> None:
-        """It is done. The timer stays: it will look who is left."""
+        """Remove a wait that is done. The timer stays, and looks for the waits that are left."""
         self._due.pop(wait, None)
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop, due: Instant) -> None:
@@ -46,7 +46,7 @@ class Deadlines:
         self._timer = None
         now = loop.time()
         for wait in [wait for wait, due in self._due.items() if due <= now]:
-            # One that expires may end others.
+            # A wait that expires may discard others.
             if self._due.pop(wait, None) is not None:
                 wait.expire()
         if self._due and self._timer is None:

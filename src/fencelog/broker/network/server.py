@@ -1,4 +1,4 @@
-"""The listening socket and what all its connections share: limits, budget, sweeping, drain."""
+"""The listening socket and what its connections share: limits, memory budget, timeouts, drain."""
 
 import asyncio
 import logging
@@ -25,18 +25,18 @@ class Server:
         self._connections: dict[Connection, None] = {}  # a set in order of acceptance
         self._queued_bytes = 0
         self._growing: dict[Connection, None] = {}
-        """Whose frames have asked for more room than they got at once, in that order."""
+        """Connections whose frame requested more memory than it got at once, in that order."""
         self._listener: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._accepted = 0
         self._draining = False
         self._answered = asyncio.Event()
-        # Shared by all connections: a loop fills and hands it over without a turn in between.
+        # Shared by all connections: the loop fills it and hands it over in the same iteration.
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.frame_bytes_max = config.frame_bytes_max
 
     async def start(self) -> tuple[str, int]:
-        """Listen; returns the address bound, with the real port where 0 was asked for."""
+        """Listen; returns the bound address, with the real port if port 0 was configured."""
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(
             lambda: Connection(self, loop),
@@ -52,7 +52,7 @@ class Server:
         return host, port
 
     async def stop(self, drain_s: float = 5.0) -> None:
-        """Accept no more, let begun requests end (bounded), then close."""
+        """Accept no more connections, wait up to ``drain_s`` for open requests, then close."""
         self._draining = True
         if self._sweeper is not None:
             self._sweeper.cancel()
@@ -77,10 +77,10 @@ class Server:
                 break
             busy = [each for each in busy if each in self._connections and each.busy]
 
-    # -- what connections ask ------------------------------------------------------------------
+    # -- the interface to connections ----------------------------------------------------------
 
     def handle(self, frame: bytearray, connection: Connection) -> Answer:
-        """Hand a frame to the dispatcher."""
+        """Pass a frame to the dispatcher."""
         return self._dispatch(frame, connection)
 
     def opened(self, connection: Connection) -> bool:
@@ -89,7 +89,7 @@ class Server:
             return False
         if len(self._connections) >= self._config.connections_max:
             log.warning(
-                "refusing %s: %d connections are open, max.connections is %d",
+                "refusing connection of %s: %d connections are open, max.connections is %d",
                 connection.peer,
                 len(self._connections),
                 self._config.connections_max,
@@ -103,7 +103,7 @@ class Server:
     def closed(self, connection: Connection) -> None:
         """Forget a connection."""
         self._connections.pop(connection, None)
-        self.received(connection)
+        self.frame_completed(connection)
 
     def reserve(self, size: int) -> bool:
         """Count bytes of queued requests; False while the budget is exceeded."""
@@ -117,22 +117,22 @@ class Server:
         self._answered.set()
         if self._growing and self.reserve(0):
             for connection in list(self._growing):
-                connection.fed()
+                connection.resumed()
 
-    def may_grow(self, connection: Connection) -> bool:
-        """Whether a large frame gets more room: while there is some, and the first one always.
+    def request_space(self, connection: Connection) -> bool:
+        """Whether a large frame gets more memory: while the budget allows, and the first always.
 
-        Without one that may go on, frames that are half here would wait for each other.
+        If none could go on, incomplete frames would wait for each other.
         """
         self._growing[connection] = None
         return self.reserve(0) or next(iter(self._growing)) is connection
 
-    def received(self, connection: Connection) -> None:
-        """A frame is whole, or its connection gone: the next one may go on."""
+    def frame_completed(self, connection: Connection) -> None:
+        """A frame is complete, or its connection closed: the next one may go on."""
         if connection in self._growing:
             del self._growing[connection]
             for first in self._growing:
-                first.fed()
+                first.resumed()
                 break
 
     # -- sweeping ------------------------------------------------------------------------------
@@ -141,18 +141,18 @@ class Server:
         self._sweeper = loop.call_later(self._config.sweep_interval_s, self._sweep, loop)
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Close connections that are idle, dribble a frame (slow loris) or do not read answers."""
+        """Close connections that are idle, send a frame too slowly or do not read responses."""
         now = Instant(loop.time())
         for connection in list(self._connections):
             begun, stalled = connection.frame_begun, connection.stalled_since
             if connection.closing:
-                connection.abort()  # closed at an earlier sweep, and its peer took nothing since
+                connection.abort()  # closed at an earlier sweep, and its peer read nothing since
             elif stalled is not None and now - stalled > self._config.idle_timeout_s:
-                connection.fail(f"answers were not read for {now - stalled:.0f} s")
-            elif connection.is_starved:
-                continue  # we do not read
+                connection.fail(f"responses were not read for {now - stalled:.0f} s")
+            elif connection.is_backpressured:
+                continue  # the broker does not read from it
             elif begun is not None and now - begun > self._config.frame_timeout_s:
-                connection.fail(f"a frame was not whole after {now - begun:.0f} s")
-            elif not connection.busy and now - connection.last_heard > self._config.idle_timeout_s:
+                connection.fail(f"a frame was not complete after {now - begun:.0f} s")
+            elif not connection.busy and now - connection.last_active > self._config.idle_timeout_s:
                 connection.close()
         self._schedule_sweep(loop)

@@ -1,8 +1,8 @@
-"""Long work in short pieces: one piece of it, of whomever it is, in each turn of the loop.
+"""Cooperative yielding: long requests run in time slices, one slice per iteration of the loop.
 
-A request may name ten thousand things, and a hundred connections may send such requests at once.
-Each piece waits here for its turn, first come, first served, so every other connection waits for
-one piece at most before the loop comes to it.
+A request may name ten thousand partitions, and a hundred connections may send such requests at
+once. Time slices are granted first come, first served, so every other connection waits for one
+slice at most before the loop polls its socket.
 """
 
 import asyncio
@@ -15,37 +15,37 @@ ITEMS_PER_SLICE = 200
 
 
 class TimeSlices:
-    """Gives one turn to one who waits, then lets the loop look at its sockets."""
+    """Grants a time slice to one waiting task, then lets the loop poll its sockets."""
 
     def __init__(self) -> None:
-        """Nobody waits."""
+        """Start without waiting tasks."""
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._is_due = False
 
     async def next(self) -> None:
-        """Return when it is the caller's turn: do a few milliseconds of work, then ask again."""
+        """Return when the caller has a time slice: a few milliseconds of work, then call again."""
         loop = asyncio.get_running_loop()
-        turn: asyncio.Future[None] = loop.create_future()
-        self._waiting.append(turn)
+        granted: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(granted)
         if not self._is_due:
             self._is_due = True
-            loop.call_soon(self._give, loop)
-        await turn
+            loop.call_soon(self._grant, loop)
+        await granted
 
     async def each(self, items: Iterable[T]) -> AsyncIterator[T]:
-        """Go through what one request names, a turn for every few of them."""
+        """Iterate over what one request names, with a time slice for each ``ITEMS_PER_SLICE``."""
         for number, item in enumerate(items, 1):
             yield item
             if number % ITEMS_PER_SLICE == 0:
                 await self.next()
 
-    def _give(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _grant(self, loop: asyncio.AbstractEventLoop) -> None:
         self._is_due = False
         while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():  # else its connection is gone
-                turn.set_result(None)
+            granted = self._waiting.popleft()
+            if not granted.done():  # else its connection is closed
+                granted.set_result(None)
                 break
         if self._waiting:
             self._is_due = True
-            loop.call_soon(self._give, loop)
+            loop.call_soon(self._grant, loop)

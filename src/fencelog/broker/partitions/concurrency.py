@@ -1,14 +1,14 @@
-"""Work that is mostly waiting for the disk, several pieces of it at a time."""
+"""Bounded concurrency for work that mostly waits for the disk."""
 
 import asyncio
 from collections.abc import Coroutine, Sequence
 
 CONCURRENCY_MAX = 16
-"""As many as the disk's threads: more would wait in another queue."""
+"""As many as the disk's threads: more would only wait for a thread."""
 
 
 async def run_bounded(work: Sequence[Coroutine[None, None, None]]) -> None:
-    """Do all of it, begun in its order; where a piece raises, the rest is given up."""
+    """Run all coroutines, started in order; if one raises, cancel the others."""
     left = iter(work)
 
     async def run() -> None:

@@ -1,7 +1,7 @@
-"""Compacts what has ``cleanup.policy=compact``: one log at a time, the dirtiest one first.
+"""Compacts logs with ``cleanup.policy=compact``: one at a time, the dirtiest one first.
 
-It runs beside everything else and takes a few milliseconds at a time. A damaged log is left as it
-is until the next start; on a full disk every log is, until there is room. The others go on.
+It runs in the background, a few milliseconds at a time. A damaged log is not compacted again before
+the next start; on a full disk no log is compacted until there is space.
 """
 
 import asyncio
@@ -25,17 +25,17 @@ class LogCleaner:
     def __init__(
         self, logs: LogManager, clock: WallClock, interval_s: float, keys_max: int = KEYS_MAX
     ) -> None:
-        """``interval_s``: how long to wait where nothing is due."""
+        """``interval_s``: time between two checks for logs that are due."""
         self._logs = logs
         self._clock = clock
         self._interval_s = interval_s
         self._keys_max = keys_max
         self._stopping = asyncio.Event()
-        self._turn = asyncio.Lock()
-        self._given_up: set[Partition] = set()
+        self._lock = asyncio.Lock()
+        self._uncleanable: set[Partition] = set()
 
     async def run(self) -> None:
-        """Compact for as long as the broker serves."""
+        """Compact until ``stop``."""
         while not self._stopping.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._interval_s):
@@ -43,12 +43,12 @@ class LogCleaner:
             await self.clean_all()
 
     def stop(self) -> None:
-        """Let ``run`` end, at once or after the swap of a file that is under way."""
+        """Let ``run`` end, at once or after the file swap in progress."""
         self._stopping.set()
 
     async def clean_all(self) -> None:
-        """Do every round that is due now, and none twice."""
-        async with self._turn:
+        """Run each compaction round that is due now, once."""
+        async with self._lock:
             await self._clean_all()
 
     async def _clean_all(self) -> None:
@@ -62,9 +62,13 @@ class LogCleaner:
                 await self._clean(partition, need)
 
     def _need_of(self, partition: Partition) -> CompactionNeed | None:
-        """What there is to do for a partition; None where nothing is due."""
+        """Return what there is to compact of a partition; None if nothing is due."""
         policy = partition.log.config.cleanup_policy
-        if "compact" not in policy or partition.failure is not None or partition in self._given_up:
+        if (
+            "compact" not in policy
+            or partition.failure is not None
+            or partition in self._uncleanable
+        ):
             return None
         first_dirty = self._logs.first_dirty(partition)
         need = partition.compaction_need(first_dirty, self._clock.now_ms())
@@ -74,13 +78,13 @@ class LogCleaner:
         try:
             saved = await self._round(partition, need)
         except CompactionStoppedError as reason:
-            log.info("%s: compaction put off: %s", partition.name, reason)
+            log.info("%s: compaction stopped, to be retried: %s", partition.name, reason)
         except (CorruptionError, WireError) as error:
-            self._given_up.add(partition)
-            log.error("%s is not compacted any more: %s", partition.name, error)  # noqa: TRY400
+            self._uncleanable.add(partition)
+            log.error("%s: no compaction until the next start: %s", partition.name, error)  # noqa: TRY400
         except StorageError as error:
             if not partition.fail_with_store(error) and partition.failure is None:
-                log.error("%s: compaction is put off: %s", partition.name, error)  # noqa: TRY400
+                log.error("%s: compaction failed, to be retried: %s", partition.name, error)  # noqa: TRY400
         else:
             log.info("%s: compaction saved %d bytes", partition.name, saved)
 
@@ -91,10 +95,10 @@ class LogCleaner:
             lambda: not self._stopping.is_set() and partition.failure is None,
         )
         end = await compaction.map()
-        await self._logs.note_compacted(partition, first_dirty)
+        await self._logs.checkpoint_cleaner(partition, first_dirty)
         try:
             saved = await compaction.clean()
         finally:
             partition.compacted()
-        await self._logs.note_compacted(partition, end)
+        await self._logs.checkpoint_cleaner(partition, end)
         return saved

@@ -1,7 +1,7 @@
 """Writes and syncs what was appended: one write and one sync per partition and round.
 
-Requests change memory and wait. A round takes the unflushed batches of all partitions at once. In
-``fsync`` mode the syncs of a round run side by side, and a partition whose sync is under way
+Requests append in memory and wait. A round takes the unflushed batches of all partitions at once.
+In ``fsync`` mode the syncs of a round run concurrently, and a partition whose sync is in progress
 collects its next batches meanwhile: a producer waits for the disk time of its own partition only.
 """
 
@@ -20,14 +20,14 @@ class LogFlusher:
         self._dirty: dict[Partition, None] = {}
         self._syncing: set[Partition] = set()
         self._woken: asyncio.Future[None] | None = None
-        """What ``run`` waits for while there is nothing that it may flush."""
+        """The future ``run`` waits for while there is nothing to flush."""
         self._writing = False
         self._ended = False
         self._idle = asyncio.Event()
         self._idle.set()
 
     def enqueue(self, partition: Partition) -> None:
-        """Flush this partition in the next round: something was appended to it."""
+        """Flush this partition in the next round, after an append to it."""
         self._dirty[partition] = None
         if not self._ended:
             self._idle.clear()
@@ -35,7 +35,7 @@ class LogFlusher:
             self._wake()
 
     async def run(self) -> None:
-        """Flush for as long as the broker serves."""
+        """Flush until cancelled."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.TaskGroup() as syncs:
@@ -60,7 +60,7 @@ class LogFlusher:
             self._woken.set_result(None)
 
     async def drained(self) -> None:
-        """Return when nothing is left to flush, or nobody is left to do it."""
+        """Return when nothing is left to flush, or ``run`` has ended."""
         await self._idle.wait()
 
     async def _flush(self, partition: Partition, syncs: asyncio.TaskGroup) -> None:

@@ -1,4 +1,4 @@
-"""All partitions of this broker: opens, finds, checkpoints, trims and closes them."""
+"""All partitions of this broker: opens, finds, checkpoints and closes them, advances log starts."""
 
 import asyncio
 import logging
@@ -25,18 +25,18 @@ from fencelog.types import Offset, ProducerId, TimestampMs, TopicId, TopicPartit
 log = logging.getLogger(__name__)
 
 TO_HIGH_WATERMARK = -1
-"""As an offset to delete to."""
+"""DeleteRecords offset that stands for the high watermark."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A partition that is to be in service here."""
+    """A partition to open on this broker."""
 
     name: TopicPartition
     topic_id: TopicId
     config: LogConfig
     exists: bool
-    """Whether an earlier run made its files."""
+    """Whether its files exist from an earlier run."""
 
 
 class LogManager:
@@ -58,23 +58,23 @@ class LogManager:
         self._opened_directory: DataDirectory | None = None
         self._partitions: dict[TopicPartition, Partition] = {}
         self._offline: dict[TopicPartition, Exception] = {}
-        self._trims: set[asyncio.Task[dict[Partition, StorageError]]] = set()
+        self._starts_advancing: set[asyncio.Task[dict[Partition, StorageError]]] = set()
 
     def start(self, directory: DataDirectory) -> None:
-        """Keep the partitions of this data directory from here on."""
+        """Use this data directory."""
         self._opened_directory = directory
 
     async def stop(self) -> None:
         """Close everything, and mark the directory as cleanly stopped.
 
-        Raises StorageError where it cannot be marked; everything is closed then, too.
+        Raises StorageError if it cannot be marked; everything is closed then, too.
         """
-        if self._trims:
-            await asyncio.wait(list(self._trims))
+        if self._starts_advancing:
+            await asyncio.wait(list(self._starts_advancing))
         partitions = self.partitions()
         stops: dict[TopicPartition, CleanStop] = {}
         try:
-            await run_bounded([_sync(each) for each in partitions if each.is_behind])
+            await run_bounded([_sync(each) for each in partitions if each.needs_sync])
             await self.checkpoint()
         finally:
             await run_bounded([_close(each, stops) for each in partitions])
@@ -86,12 +86,12 @@ class LogManager:
         return self._opened_directory
 
     async def checkpoint(self) -> None:
-        """Write down how far each partition is on stable storage; recovery begins there.
+        """Store the recovery point of each partition.
 
-        In ``os`` mode nothing else syncs the newest segment, so that is done here first.
+        In ``os`` mode nothing else syncs the newest segment, so it is synced here first.
         """
         for partition in self.partitions():
-            if partition.is_behind:
+            if partition.needs_sync:
                 await partition.sync()
         await self._directory.checkpoint(
             {name: each.recovery_point for name, each in self._partitions.items()},
@@ -101,11 +101,11 @@ class LogManager:
     # -- opening and removing ------------------------------------------------------------------
 
     async def present(self) -> set[TopicPartition]:
-        """Partitions that have a directory here, open or not."""
+        """Return the partitions that have a directory here, open or not."""
         return set(await self._directory.partitions())
 
     async def open(self, replicas: Sequence[Replica]) -> None:
-        """Put partitions in service. One that cannot be opened is offline, with its reason kept."""
+        """Open partitions. One that cannot be opened is offline; ``offline`` gives the reason."""
         await run_bounded([self._open(each) for each in replicas])
 
     async def _open(self, replica: Replica) -> None:
@@ -116,8 +116,8 @@ class LogManager:
             log.error("%s is offline: %s", name, error)  # noqa: TRY400
             self._offline[name] = error
             return
-        if store.cut is not None:
-            log.warning("%s: what follows was cut off. %s", name, store.cut)
+        if store.truncated is not None:
+            log.warning("%s: recovery truncated the log. %s", name, store.truncated)
         self._partitions[name] = Partition(
             name,
             replica.topic_id,
@@ -154,16 +154,16 @@ class LogManager:
         )
 
     async def check_free(self, names: Sequence[TopicPartition]) -> None:
-        """See that new partitions would not take over files that belong to no topic (D3).
+        """Check that new partitions would not reuse files that belong to no topic (D3).
 
-        Raises StorageError naming the first directory that stands in the way.
+        Raises StorageError naming the first directory in the way.
         """
         present = await self.present()
         for name in names:
             if name in present:
                 raise StorageError(
-                    f"the directory {self._directory.path_of(name)} belongs to no topic: "
-                    "move it away to make one of its name"
+                    f"the directory {self._directory.path_of(name)} exists but belongs to no "
+                    "topic: move it away, then create the topic"
                 )
             try:
                 self._directory.check_new(name)
@@ -171,7 +171,7 @@ class LogManager:
                 raise StorageError(str(error)) from error
 
     async def remove(self, names: Sequence[TopicPartition], topic_id: TopicId) -> None:
-        """Take a deleted topic's partitions out of service, then delete their files."""
+        """Close a deleted topic's partitions, then delete their files."""
         for name in names:
             self._offline.pop(name, None)
             partition = self._partitions.pop(name, None)
@@ -181,7 +181,7 @@ class LogManager:
         await self._directory.remove_partitions(names, topic_id)
 
     async def belongs_to(self, name: TopicPartition, topic_id: TopicId) -> bool:
-        """Whether a directory is this topic's, and not of a later one of the same name."""
+        """Whether a directory belongs to this topic, and not to a later one of the same name."""
         try:
             stored = await read_topic_id(self._disk, self._directory.path_of(name))
         except CorruptionError:
@@ -191,11 +191,11 @@ class LogManager:
     # -- finding -------------------------------------------------------------------------------
 
     def get(self, topic: str, index: int) -> Partition | None:
-        """An open partition, or None."""
+        """Return an open partition, or None."""
         return self._partitions.get(TopicPartition(topic, index))
 
     def find(self, name: TopicPartition) -> Partition | None:
-        """An open partition; None when there is no such partition.
+        """Return an open partition; None when there is no such partition.
 
         Raises NotLeaderError when it exists and is offline.
         """
@@ -205,38 +205,38 @@ class LogManager:
         return partition
 
     def missing(self, topic: str, index: int) -> ErrorCode:
-        """The error for a partition that ``get`` does not find."""
+        """Return the error for a partition that ``get`` does not find."""
         offline = TopicPartition(topic, index) in self._offline
         return ErrorCode.KAFKA_STORAGE_ERROR if offline else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def offline(self) -> Mapping[TopicPartition, Exception]:
-        """Partitions that could not be opened, each with its reason."""
+        """Return the partitions that could not be opened, each with its reason."""
         return self._offline
 
     def partitions(self) -> list[Partition]:
-        """All open partitions."""
+        """Return all open partitions."""
         return list(self._partitions.values())
 
     def highest_producer_id(self) -> ProducerId:
-        """The highest producer id that any log or snapshot holds (E7)."""
+        """Return the highest producer id in any log or snapshot (E7)."""
         seen = (partition.log.highest_producer_id for partition in self._partitions.values())
         return max(seen, default=ProducerId(-1))
 
     # -- upkeep --------------------------------------------------------------------------------
 
     def first_dirty(self, partition: Partition) -> Offset:
-        """Where compaction goes on; at the log start where what is stored makes no sense."""
+        """Return the first dirty offset; the log start if the stored one is not in the log."""
         start, end = partition.log.log_start_offset, partition.log.log_end_offset
         stored = self._directory.first_dirty(partition.name)
         return start if stored is None or not start <= stored <= end else stored
 
-    async def note_compacted(self, partition: Partition, first_dirty: Offset) -> None:
-        """Store how far a partition is compacted; once before the first of its files changes."""
+    async def checkpoint_cleaner(self, partition: Partition, first_dirty: Offset) -> None:
+        """Store how far a partition is compacted; also once before the first file changes."""
         if self._is_open(partition):
             await self._directory.checkpoint_cleaner(partition.name, first_dirty)
 
     async def upkeep(self, now_ms: TimestampMs) -> None:
-        """Forget idle producers, and delete what the topics' retention lets go (D4)."""
+        """Expire idle producers, and delete segments by the topics' retention (D4)."""
         starts: dict[Partition, Offset] = {}
         for partition in self.partitions():
             partition.log.expire_producers(now_ms, self._producer_expiration_ms)
@@ -245,20 +245,21 @@ class LogManager:
             partition.roll_if_due(now_ms)
             start = partition.log.retained_from(now_ms)
             if start > partition.log.log_start_offset:
-                log.info("%s: retention ends at offset %d", partition.name, start)
+                log.info("%s: retention raises the log start to %d", partition.name, start)
                 starts[partition] = start
         for partition, error in (await self._advance_starts(starts)).items():
-            log.error("%s: what retention lets go stays: %s", partition.name, error)
+            log.error("%s: retention could not delete segments: %s", partition.name, error)
 
-    async def delete_records(self, asked: Mapping[Partition, Offset]) -> dict[Partition, ErrorCode]:
-        """Begin partitions at offsets, or at HW where that is -1; nothing goes back (D4).
+    async def delete_records(
+        self, targets: Mapping[Partition, Offset]
+    ) -> dict[Partition, ErrorCode]:
+        """Raise log starts to offsets, or to HW for -1; a log start never goes back (D4).
 
-        It goes on to its end where who asked is cancelled: a sync that is cut short counts as
-        failed (D2).
+        Completes even if the caller is cancelled: a cancelled sync counts as failed (D2).
         """
-        errors = dict.fromkeys(asked, ErrorCode.NONE)
+        errors = dict.fromkeys(targets, ErrorCode.NONE)
         starts: dict[Partition, Offset] = {}
-        for partition, offset in asked.items():
+        for partition, offset in targets.items():
             high_watermark = partition.log.high_watermark
             target = high_watermark if offset == TO_HIGH_WATERMARK else offset
             if 0 <= target <= high_watermark:
@@ -266,14 +267,19 @@ class LogManager:
             else:
                 errors[partition] = ErrorCode.OFFSET_OUT_OF_RANGE
         task = asyncio.get_running_loop().create_task(self._advance_starts(starts))
-        self._trims.add(task)
-        task.add_done_callback(self._trimmed)
+        self._starts_advancing.add(task)
+        task.add_done_callback(self._starts_advanced)
         try:
             failed = await asyncio.shield(task)
         except StorageError as problem:
             failed = dict.fromkeys(starts, problem)
         for partition, why in failed.items():
-            log.error("%s: records below %d stay: %s", partition.name, starts[partition], why)
+            log.error(
+                "%s: could not delete records below %d: %s",
+                partition.name,
+                starts[partition],
+                why,
+            )
             errors[partition] = ErrorCode.KAFKA_STORAGE_ERROR
         for partition in starts:
             if errors[partition] is ErrorCode.NONE and partition.failure is not None:
@@ -285,10 +291,10 @@ class LogManager:
     ) -> Coroutine[None, None, dict[Partition, StorageError]]:
         return advance_starts(self._directory, starts, self._is_open)
 
-    def _trimmed(self, task: "asyncio.Task[dict[Partition, StorageError]]") -> None:
-        self._trims.discard(task)
+    def _starts_advanced(self, task: "asyncio.Task[dict[Partition, StorageError]]") -> None:
+        self._starts_advancing.discard(task)
         if not task.cancelled():
-            task.exception()  # told to who asked, if anybody still listens
+            task.exception()  # the caller gets it, unless it was cancelled
 
     def _is_open(self, partition: Partition) -> bool:
         return self._partitions.get(partition.name) is partition
@@ -299,7 +305,7 @@ async def _sync(partition: Partition) -> None:
 
 
 async def _close(partition: Partition, stops: dict[TopicPartition, CleanStop]) -> None:
-    """Close one partition's files; where that is clean, note how they are left."""
+    """Close one partition's files; after a clean close, add its CleanStop to ``stops``."""
     try:
         stop = await partition.close(clean=partition.failure is None)
     except StorageError as error:

@@ -1,4 +1,4 @@
-"""Log start offsets: retention and DeleteRecords raise them, of many partitions at once (D4)."""
+"""Raises the log start offsets of many partitions, for retention and DeleteRecords (D4)."""
 
 from collections.abc import Callable, Mapping
 
@@ -13,10 +13,10 @@ async def advance_starts(
     starts: Mapping[Partition, Offset],
     is_open: Callable[[Partition], bool],
 ) -> dict[Partition, StorageError]:
-    """Raise log starts: stored first, seen by readers after, so that they never go back.
+    """Raise log starts: stored first, visible to readers after, so that they never go back.
 
-    A log is synced up to there before, or a power cut could leave its end below its start. Returns
-    where it failed. Raises StorageError where none could be stored.
+    Each log is synced up to its new start before, or a power cut could leave its end below its
+    start. Returns the partitions that failed. Raises StorageError if none could be stored.
     """
     failed: dict[Partition, StorageError] = {}
     ready: dict[Partition, Offset] = {}
@@ -28,7 +28,7 @@ async def advance_starts(
         if partition.failure is None:
             ready[partition] = start
         else:
-            problem = f"{partition.name} is out of service: {partition.failure}"
+            problem = f"{partition.name} has failed: {partition.failure}"
             failed[partition] = StorageError(problem)
     if ready:
         await directory.checkpoint({}, {each.name: start for each, start in ready.items()})

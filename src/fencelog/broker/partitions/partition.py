@@ -1,8 +1,8 @@
 """A replica of a partition: its log (rules), its files (store), its waits and its role.
 
-Whatever changes a partition goes through one method here, which also takes the steps that follow
-from the change: an append is queued for the flusher, markers are replayed by the coordinator whose
-records they end, the high watermark moves as the role says, and waits are woken.
+Each change of a partition has one method here, which also takes the steps that follow from it: an
+append is queued for the flusher, markers are replayed by the coordinator of this partition, the
+role decides the high watermark, and waiting requests are completed.
 """
 
 import logging
@@ -37,7 +37,7 @@ NO_RECORDS = memoryview(b"")
 
 
 class Fetched(NamedTuple):
-    """What a read found: whole batches, and where the log began and ended when it was asked."""
+    """The result of a read: whole batches, and the log's offsets when the read began."""
 
     error: ErrorCode
     high_watermark: Offset = Offset(-1)
@@ -49,7 +49,7 @@ class Fetched(NamedTuple):
 
 
 class Partition:
-    """One replica in service. ``log`` is there to be read; every change has a method here."""
+    """One open replica. Read ``log`` freely; change it only through the methods here."""
 
     __slots__ = (
         "_enqueue",
@@ -81,12 +81,12 @@ class Partition:
         enqueue: Callable[["Partition"], None],
         observer: Observer | None,
     ) -> None:
-        """``enqueue`` tells the flusher that there is something to write."""
+        """``enqueue`` queues the partition for the flusher."""
         self.name = name
         self.topic_id = topic_id
         self.log = partition_log
         self.failure: Exception | None = None
-        """Why no write is taken here any more."""
+        """Why the partition accepts no more writes."""
         self.markers_appended: Callable[[Sequence[MarkerToWrite]], None] | None = None
         """Replays markers in the coordinator whose records are in this log."""
         self._store = store
@@ -98,7 +98,7 @@ class Partition:
         """Whether the broker sets the timestamps."""
         self.is_compacted = False
         """Whether every record must have a key."""
-        # The waits are the purgatory's own methods: a request calls them once for each partition.
+        # The purgatory's own methods, for speed: a request calls them for each partition.
         self.when_committed: Callable[[Offset, Done], None] = self._purgatory.when_committed
         self.committed = self._purgatory.committed
         self.add_reader = self._purgatory.add_reader
@@ -106,7 +106,7 @@ class Partition:
         self.reconfigure(partition_log.config)
 
     def reconfigure(self, config: LogConfig) -> None:
-        """Take the topic's new settings."""
+        """Apply the topic's new settings."""
         self.log.reconfigure(config)
         self.stamps_on_append = config.message_timestamp_type == "LogAppendTime"
         self.is_compacted = "compact" in config.cleanup_policy
@@ -134,7 +134,7 @@ class Partition:
     def append_records(
         self, batch: memoryview, *, now_ms: int, guard: VerificationGuard | None = None
     ) -> Appended | Duplicate | Rejected:
-        """Append records of a coordinator, which no limit for clients holds back."""
+        """Append records of a coordinator, without the limits for clients."""
         outcome = self.log.append(
             batch, read_header(batch), now_ms=now_ms, guard=guard, internal=True
         )
@@ -166,16 +166,16 @@ class Partition:
         return outcome
 
     def refuse(self, header: BatchHeader, error: ErrorCode) -> None:
-        """Note that a producer's batch was refused before it came to ``append``.
+        """Record that a producer's batch was refused before ``append``.
 
-        Where its producer is unknown here, no later batch of it is stored before this one (E13).
+        If its producer is unknown here, no later batch of it is stored before this one (E13).
         """
         self.log.refused(header)
         if self._observer is not None:
             self._observer.rejected(self.name, header.producer_id, error)
 
     def roll_if_due(self, now_ms: int) -> None:
-        """Begin a new segment where the active one is due by age."""
+        """Roll the active segment if its age is above the limit."""
         end_offset = self.log.log_end_offset
         if self.log.roll_if_due(now_ms):
             self._appended(Appended(end_offset, end_offset))
@@ -189,13 +189,13 @@ class Partition:
 
     @property
     def recovery_point(self) -> Offset:
-        """Everything below is on stable storage."""
+        """The offset below which everything is on stable storage."""
         return self._store.recovery_point
 
     async def write(self) -> Offset | None:
-        """Write what was appended since the last write; None where there is nothing to flush.
+        """Write what was appended since the last write; return its end offset.
 
-        Return where it ends. A failed write takes the partition out of service (D2).
+        None if there is nothing to flush. A failed write fails the partition (D2).
         """
         if self.failure is not None:
             return None
@@ -212,9 +212,9 @@ class Partition:
         return end_offset
 
     async def sync(self) -> bool:
-        """Bring what is written to stable storage; False where the partition is out of service.
+        """Sync what is written to stable storage; False if the partition has failed.
 
-        A failed sync takes it out of service (D2).
+        A failed sync fails it (D2).
         """
         if self.failure is not None:
             return False
@@ -225,7 +225,7 @@ class Partition:
         return self.failure is None
 
     def flushed(self, end_offset: Offset) -> None:
-        """All below ``end_offset`` is durable in the mode in force (D1): see what that commits."""
+        """Everything below ``end_offset`` is durable (D1): advance the high watermark."""
         if self.failure is not None:
             return
         self.log.flushed(end_offset)
@@ -241,17 +241,17 @@ class Partition:
         self._purgatory.advance(self.log.high_watermark)
 
     def fail(self, error: StorageError) -> None:
-        """A write or sync failed: nothing is acknowledged from here again (D2)."""
+        """A write or sync failed: the partition acknowledges nothing any more (D2)."""
         if self.failure is not None:
             return  # of a deleted partition, say, whose files are closed
-        log.error("%s is out of service for writes: %s", self.name, error)
-        self._end_service(error)
+        log.error("%s accepts no more writes: %s; restart the broker", self.name, error)
+        self._set_failure(error)
 
     def remove(self) -> None:
-        """The topic was deleted: whoever waits is told."""
-        self._end_service(NotLeaderError(f"{self.name} was deleted"))
+        """Fail all waiting requests, because the topic was deleted."""
+        self._set_failure(NotLeaderError(f"{self.name} was deleted"))
 
-    def _end_service(self, error: Exception) -> None:
+    def _set_failure(self, error: Exception) -> None:
         self.failure = error
         self.log.failed()
         if self._observer is not None:
@@ -263,14 +263,14 @@ class Partition:
     async def read(
         self, offset: Offset, max_bytes: int, isolation: Isolation, *, at_least_one: bool = True
     ) -> Fetched:
-        """Read whole batches from ``offset`` on, up to what the isolation may see (F6).
+        """Read whole batches from ``offset``, up to what the isolation level may read (F6).
 
-        The first batch comes whole even above ``max_bytes``; with ``at_least_one`` false nothing is
-        read where ``max_bytes`` is 0 or less. Raises CorruptionError and StorageError.
+        The first batch is returned whole even above ``max_bytes``; with ``at_least_one`` false
+        nothing is read if ``max_bytes`` is 0 or less. Raises CorruptionError and StorageError.
         """
         partition_log = self.log
         plan = partition_log.read(offset, max(max_bytes, 0), isolation)
-        # Read before the data: what the answer says of the log must be no older than its records.
+        # Taken before the data is read, so that they match the plan.
         ends = (
             partition_log.high_watermark,
             partition_log.last_stable_offset,
@@ -287,7 +287,7 @@ class Partition:
         return Fetched(ErrorCode.NONE, *ends, records, aborted)
 
     def end_offset(self, isolation: Isolation) -> Offset:
-        """Where a reader of this isolation finds the end (F6)."""
+        """Return the end offset for a reader of this isolation level (F6)."""
         match isolation:
             case Isolation.TRANSACTIONAL:
                 return self.log.last_stable_offset
@@ -301,38 +301,40 @@ class Partition:
     ) -> tuple[Offset, TimestampMs] | None:
         """Return offset and timestamp of the first record at or after a timestamp, if any.
 
-        Raises CorruptionError, StorageError, and WireError for a batch that cannot be opened.
+        Raises CorruptionError, StorageError, and WireError for a batch that cannot be decoded.
         """
         return await self._store.find_timestamp(timestamp, isolation)
 
     # -- upkeep --------------------------------------------------------------------------------
 
     @property
-    def is_behind(self) -> bool:
+    def needs_sync(self) -> bool:
         """Whether committed records are not on stable storage yet (``os`` mode)."""
         return self._store.recovery_point < self.log.high_watermark
 
     def compaction_need(self, first_dirty: Offset, now_ms: int) -> CompactionNeed:
-        """Say what a round of compaction from ``first_dirty`` on would do (D4)."""
+        """Return what a round of compaction from ``first_dirty`` would do (D4)."""
         return self.log.compaction_need(first_dirty, self._store.recovery_point, now_ms)
 
-    def compaction(self, compaction_round: Round, goes_on: Callable[[], bool]) -> Compaction:
+    def compaction(
+        self, compaction_round: Round, should_continue: Callable[[], bool]
+    ) -> Compaction:
         """Prepare a round of compaction of this partition's files."""
-        return Compaction(self._store, compaction_round, goes_on)
+        return Compaction(self._store, compaction_round, should_continue)
 
     def compacted(self) -> None:
-        """Files were swapped: whoever waits for more finds it in another one now."""
+        """Wake waiting readers, because files were replaced."""
         self._purgatory.wake_readers()
 
     def fail_with_store(self, error: StorageError) -> bool:
-        """Take the partition out of service where its files have failed for good; tell whether."""
+        """Fail the partition if its store has failed; return whether it has."""
         if self._store.failure is None:
             return False
         self.fail(error)
         return True
 
     def advance_start(self, offset: Offset) -> list[Offset] | ErrorCode:
-        """Begin the log at ``offset`` (D4); return the segments that are to be deleted for it."""
+        """Raise the log start to ``offset`` (D4); return the segments to delete."""
         gone = self.log.advance_start(offset)
         self._purgatory.wake_readers()
         return gone
@@ -340,8 +342,8 @@ class Partition:
     async def close(self, *, clean: bool) -> CleanStop | None:
         """Close the files; ``clean`` syncs all of them, so that the next start may trust them.
 
-        Return how a clean stop left them. Raises StorageError where that fails: the partition does
-        not count as cleanly stopped then.
+        Returns how a clean stop left them. Raises StorageError if that fails: the partition then
+        does not count as cleanly stopped.
         """
         await self._store.close(clean=clean)
         return self._store.clean_stop
@@ -362,7 +364,7 @@ def _end_of(records: memoryview) -> Offset:
 
 
 def failure_code(error: Exception) -> ErrorCode:
-    """What a client is told whose wait on a partition ended with this failure."""
+    """Return the error code for a request whose wait on a partition ended with this failure."""
     if isinstance(error, StorageError):
         return ErrorCode.KAFKA_STORAGE_ERROR
     return ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -1,4 +1,4 @@
-"""Where requests wait on one partition: for the high watermark, or for anything new to read."""
+"""Requests that wait on one partition: for the high watermark, or for new data to read."""
 
 import asyncio
 from bisect import bisect_right
@@ -12,7 +12,7 @@ Done = Callable[[Exception | None], None]
 
 
 class Purgatory:
-    """The waits of one partition. Nothing here decides; ``advance`` is told what became true.
+    """The waiting requests of one partition.
 
     Invariant: ``_commits`` is sorted by end offset, and each end is above ``_high_watermark``.
     """
@@ -27,8 +27,8 @@ class Purgatory:
     def when_committed(self, end_offset: Offset, done: Done) -> None:
         """Call ``done(None)`` once the high watermark covers ``end_offset``, or ``done(error)``.
 
-        It may be called before this returns. Appends come in offset order, so only a duplicate
-        has to be put anywhere but at the end of the queue.
+        It may be called before this returns. Appends come in offset order, so only a duplicate is
+        inserted anywhere but at the end of the queue.
         """
         if self._failure is not None:
             done(self._failure)
@@ -63,8 +63,8 @@ class Purgatory:
     def add_reader(self, waiter: "asyncio.Future[None]") -> None:
         """Resolve ``waiter`` at the next change of an end offset, or at failure.
 
-        After a failure nothing changes any more: who asks then waits for its deadline, and does
-        not ask again and again.
+        After a failure nothing changes any more: a reader that is added then waits for its
+        deadline, instead of polling.
         """
         self._readers.add(waiter)
 
@@ -73,7 +73,7 @@ class Purgatory:
         self._readers.discard(waiter)
 
     def advance(self, high_watermark: Offset) -> None:
-        """The high watermark (and perhaps the LSO) has moved: wake whom it satisfies."""
+        """The high watermark (and perhaps the LSO) has moved: complete the waits it satisfies."""
         self._high_watermark = high_watermark
         commits = self._commits
         while commits and commits[0][0] <= high_watermark:
@@ -81,14 +81,14 @@ class Purgatory:
         self.wake_readers()
 
     def wake_readers(self) -> None:
-        """Something new may be read."""
+        """Wake all readers: there may be new data."""
         readers, self._readers = self._readers, set()
         for waiter in readers:
             if not waiter.done():
                 waiter.set_result(None)
 
     def fail(self, error: Exception) -> None:
-        """Nothing more will be committed here: everyone that waits is told why."""
+        """Nothing more will be committed here: complete all waits with the error."""
         self._failure = error
         commits, self._commits = self._commits, deque()
         for _, done in commits:

@@ -1,7 +1,7 @@
-"""What a replica is to its partition: it decides which offsets are committed.
+"""The role of a replica, which decides which offsets are committed.
 
-Kafka's leader counts the replicas in sync, and a follower is told by its leader. The role is an
-object, so that a replica that changes its role takes on no state of the one it had.
+In Kafka a leader counts its in-sync replicas, and a follower learns the high watermark from its
+leader. The role is an object, so a replica that changes its role keeps no state of the old one.
 """
 
 from typing import Protocol
@@ -10,18 +10,18 @@ from fencelog.types import Offset
 
 
 class Role(Protocol):
-    """What a replica is for its partition at the moment."""
+    """The current role of a replica."""
 
     def flushed(self, end_offset: Offset) -> Offset:
-        """All below ``end_offset`` is durable on this replica; return the high watermark (F2)."""
+        """Everything below ``end_offset`` is durable here; return the high watermark (F2)."""
         ...
 
 
 class Alone:
-    """The only replica: what is durable here is committed, since nobody else acknowledges (F2)."""
+    """The only replica: what is durable here is committed (F2)."""
 
     __slots__ = ()
 
     def flushed(self, end_offset: Offset) -> Offset:
-        """The high watermark is the end of what is durable here."""
+        """Return the end of what is durable here."""
         return end_offset

@@ -1,7 +1,7 @@
-"""Produce and Fetch, by hand: the two messages that carry records.
+"""Hand-written codecs of Produce and Fetch, the two messages that carry records.
 
 Record bytes are never copied here. A request's records are views of its frame; a fetch response is
-a list of buffers in which the caller's record buffers stand as they are.
+a list of buffers that contains the caller's record buffers unchanged.
 """
 
 from fencelog.wire.hot.fetch import (

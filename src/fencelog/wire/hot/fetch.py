@@ -1,4 +1,4 @@
-"""Fetch, by hand: versions 4 to 16."""
+"""The hand-written codec of Fetch, versions 4 to 16."""
 
 from collections.abc import Iterable, Sequence
 from struct import Struct
@@ -85,16 +85,16 @@ class FetchResponse(NamedTuple):
 
 _FETCH_LIMITS = Struct(">iiib")
 _SESSION = Struct(">ii")
-_ASKED_V4 = Struct(">iqi")
-_ASKED_V5 = Struct(">iqqi")
-_ASKED_V9 = Struct(">iiqqi")
-_ASKED_V12 = Struct(">iiqiqi")
+_PARTITION_V4 = Struct(">iqi")
+_PARTITION_V5 = Struct(">iqqi")
+_PARTITION_V9 = Struct(">iiqqi")
+_PARTITION_V12 = Struct(">iiqiqi")
 
 
 def read_fetch_request(body: Buffer, version: int) -> FetchRequest:
-    """Return the request; forgotten topics and the rack are read over.
+    """Return the request; forgotten topics and the rack are skipped.
 
-    Raises WireError on anything malformed.
+    Raises WireError if it is malformed.
     """
     flexible = version >= FLEXIBLE_FROM
     reader = Reader(body, 0, REQUEST_ITEMS_MAX)
@@ -104,9 +104,9 @@ def read_fetch_request(body: Buffer, version: int) -> FetchRequest:
     topics = []
     for _ in range(reader.array_length(flexible, 2)):
         name, topic_id = _read_topic_name(reader, version)
-        count = reader.array_length(flexible, _ASKED_V4.size)
+        count = reader.array_length(flexible, _PARTITION_V4.size)
         topics.append(
-            FetchTopic(name, topic_id, [_read_asked(reader, version) for _ in range(count)])
+            FetchTopic(name, topic_id, [_read_partition(reader, version) for _ in range(count)])
         )
         if flexible:
             reader.skip_tags()
@@ -143,17 +143,17 @@ def _write_topic_name(
         write_string(out, topic or "", version >= FLEXIBLE_FROM)
 
 
-def _read_asked(reader: Reader, version: int) -> FetchPartition:
+def _read_partition(reader: Reader, version: int) -> FetchPartition:
     leader_epoch = log_start = -1
     if version >= 12:
-        partition, leader_epoch, offset, _, log_start, max_bytes = reader.unpack(_ASKED_V12)
+        partition, leader_epoch, offset, _, log_start, max_bytes = reader.unpack(_PARTITION_V12)
         reader.skip_tags()
     elif version >= 9:
-        partition, leader_epoch, offset, log_start, max_bytes = reader.unpack(_ASKED_V9)
+        partition, leader_epoch, offset, log_start, max_bytes = reader.unpack(_PARTITION_V9)
     elif version >= 5:
-        partition, offset, log_start, max_bytes = reader.unpack(_ASKED_V5)
+        partition, offset, log_start, max_bytes = reader.unpack(_PARTITION_V5)
     else:
-        partition, offset, max_bytes = reader.unpack(_ASKED_V4)
+        partition, offset, max_bytes = reader.unpack(_PARTITION_V4)
     return FetchPartition(partition, leader_epoch, offset, log_start, max_bytes)
 
 
@@ -187,7 +187,7 @@ def write_fetch_response(
     topics: Iterable[FetchedTopic],
     throttle_time_ms: int = 0,
 ) -> list[Buffer]:
-    """Return the body of a fetch response as buffers; record buffers stand as they are."""
+    """Return the body of a fetch response as buffers; record buffers are not copied."""
     flexible = version >= FLEXIBLE_FROM
     parts: list[Buffer] = []
     out = bytearray(pack_int32(throttle_time_ms))
@@ -215,7 +215,7 @@ def write_fetch_response(
 
 
 def _write_fetched(out: bytearray, fetched: FetchedPartition, version: int) -> None:
-    """Append one partition up to and with the length of its records."""
+    """Append one partition up to and including the length of its records."""
     flexible = version >= FLEXIBLE_FROM
     if version >= 5:
         out += _FETCHED_V5.pack(*fetched[:5])
@@ -228,7 +228,7 @@ def _write_fetched(out: bytearray, fetched: FetchedPartition, version: int) -> N
             out.append(0)
     if version >= 11:
         out += b"\xff\xff\xff\xff"  # no preferred read replica
-    # Empty, never null: some clients take null records for an error.
+    # Empty, never null: some clients treat null records as an error.
     size = sum(map(len, fetched.records))
     if flexible:
         write_uvarint(out, size + 1)
@@ -249,8 +249,8 @@ def write_fetch_request(version: int, request: FetchRequest) -> bytes:
     for topic, topic_id, partitions in request.topics:
         _write_topic_name(out, topic, topic_id, version)
         write_length(out, partitions, flexible)
-        for asked in partitions:
-            _write_asked(out, asked, version)
+        for requested in partitions:
+            _write_partition(out, requested, version)
         if flexible:
             out.append(0)
     if version >= 7:
@@ -262,23 +262,23 @@ def write_fetch_request(version: int, request: FetchRequest) -> bytes:
     return bytes(out)
 
 
-def _write_asked(out: bytearray, asked: FetchPartition, version: int) -> None:
-    partition, leader_epoch, offset, log_start, max_bytes = asked
+def _write_partition(out: bytearray, requested: FetchPartition, version: int) -> None:
+    partition, leader_epoch, offset, log_start, max_bytes = requested
     if version >= 12:
-        out += _ASKED_V12.pack(partition, leader_epoch, offset, -1, log_start, max_bytes)
+        out += _PARTITION_V12.pack(partition, leader_epoch, offset, -1, log_start, max_bytes)
         out.append(0)
     elif version >= 9:
-        out += _ASKED_V9.pack(*asked)
+        out += _PARTITION_V9.pack(*requested)
     elif version >= 5:
-        out += _ASKED_V5.pack(partition, offset, log_start, max_bytes)
+        out += _PARTITION_V5.pack(partition, offset, log_start, max_bytes)
     else:
-        out += _ASKED_V4.pack(partition, offset, max_bytes)
+        out += _PARTITION_V4.pack(partition, offset, max_bytes)
 
 
 def read_fetch_response(body: Buffer, version: int) -> FetchResponse:
     """Return the response; each partition's records are a view of ``body``, or nothing.
 
-    Raises WireError on anything malformed. The batches are not looked at.
+    Raises WireError if it is malformed. The batches are not decoded.
     """
     flexible = version >= FLEXIBLE_FROM
     reader = Reader(body)

@@ -1,6 +1,6 @@
-"""Produce, by hand: versions 0 to 12.
+"""The hand-written codec of Produce, versions 0 to 12.
 
-Versions 0 to 2 are read only so that they can be refused in a form that their sender understands.
+Versions 0 to 2 are decoded only to refuse them with a response that the client understands.
 """
 
 from collections.abc import Iterable
@@ -33,7 +33,7 @@ class ProduceRequest(NamedTuple):
 
 
 class PartitionResult(NamedTuple):
-    """What became of one partition's batch."""
+    """The result of one partition's batch."""
 
     partition: int
     error: ErrorCode
@@ -42,7 +42,7 @@ class PartitionResult(NamedTuple):
     log_start_offset: int = -1
     error_message: str | None = None
     record_errors: tuple[tuple[int, str | None], ...] = ()
-    """Which of the batch's records are to blame, by position, and why (KIP-467)."""
+    """The batch's invalid records, by position, and why (KIP-467)."""
 
 
 _ACKS_TIMEOUT = Struct(">hi")
@@ -53,8 +53,8 @@ def read_produce_request(
 ) -> ProduceRequest:
     """Return the request; each partition's records are a view of ``body``, or None.
 
-    Raises WireError on anything malformed, LimitError on more than ``items_max`` topics and
-    partitions. The batches are not looked at.
+    Raises WireError if it is malformed, LimitError if it has more than ``items_max`` topics and
+    partitions. The batches are not decoded.
     """
     flexible = version >= FLEXIBLE_FROM
     reader = Reader(body, 0, items_max)
@@ -86,7 +86,7 @@ def write_produce_response(
     results: Iterable[tuple[str, Iterable[PartitionResult]]],
     throttle_time_ms: int = 0,
 ) -> bytes:
-    """Return the body of a produce response; the results stand in the order given."""
+    """Return the body of a produce response, with the results in the given order."""
     flexible = version >= FLEXIBLE_FROM
     out = bytearray()
     topics = list(results)
@@ -137,7 +137,7 @@ def write_produce_request(
     timeout_ms: int,
     topics: Iterable[tuple[str, Iterable[tuple[int, Buffer]]]],
 ) -> list[Buffer]:
-    """Return the body of a produce request as buffers; record buffers stand as they are."""
+    """Return the body of a produce request as buffers; record buffers are not copied."""
     flexible = version >= FLEXIBLE_FROM
     parts: list[Buffer] = []
     out = bytearray()
