@@ -337,7 +337,7 @@ def test_outcomes_are_not_used_once_a_shard_is_dropped(world: World, kind: str) 
             runtime = getattr(node, kind)
             (loaded,) = runtime.loaded()
             runtime._unload(loaded)
-            with pytest.raises(NotLeaderError, match="went out of service"):
+            with pytest.raises(NotLeaderError, match="was unloaded"):
                 outcomes.of(identity(producer), NAME)
             # Asked anew, the shard is loaded from its log.
             again = await node.broker.leaders.outcomes()

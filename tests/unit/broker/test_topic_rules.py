@@ -50,7 +50,7 @@ def test_a_name_is_refused_where_it_exists_and_where_metrics_could_not_tell_it_a
     )
     assert refusal(check_name_free, known, "or_ders") == (
         ErrorCode.INVALID_TOPIC_EXCEPTION,
-        "topic or_ders collides with or.ders: . and _ count as the same",
+        "topic or_ders collides with topic or.ders: '.' and '_' count as the same character",
     )
 
 
@@ -66,25 +66,25 @@ def test_a_partition_count_may_rise_up_to_what_the_broker_takes(count: int) -> N
             ORDERS,
             3,
             ErrorCode.INVALID_PARTITIONS,
-            "or.ders has 3 partitions: 3 would not be more",
+            "topic or.ders has 3 partitions: the new count must be higher, not 3",
         ),
         (
             ORDERS,
             2,
             ErrorCode.INVALID_PARTITIONS,
-            "or.ders has 3 partitions: 2 would not be more",
+            "topic or.ders has 3 partitions: the new count must be higher, not 2",
         ),
         (
             ORDERS,
             7,
             ErrorCode.POLICY_VIOLATION,
-            "or.ders with 4 more partitions would make 11 in all; fencelog.max.partitions is 10",
+            "topic or.ders with 4 more partitions would make 11 in all; fencelog.max.partitions is 10",
         ),
         (
             OFFSETS,
             5,
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"the partitions of {GROUP_TOPIC} are fixed",
+            "topic __consumer_offsets is internal: its partition count cannot be changed",
         ),
     ],
 )

@@ -66,14 +66,14 @@ STREAMS = {
     # Its header is the oldest one in every version (KIP-511): the zero belongs to the body.
     "ApiVersions": Stream((VERSIONS,), plain(1, b"\0body"), ((1, b"\0body"),)),
     "long": Stream((PLAIN,), plain(1, bytes(3_000)), ((1, bytes(3_000)),)),
-    "empty frame": Stream((PLAIN,), frame(b""), (), "4 bytes wanted at byte 0, 0 remain"),
+    "empty frame": Stream((PLAIN,), frame(b""), (), "4 bytes needed at byte 0, 0 remain"),
     "frame without an id": Stream(
-        (PLAIN,), frame(b"\0\0\0"), (), "4 bytes wanted at byte 0, 3 remain"
+        (PLAIN,), frame(b"\0\0\0"), (), "4 bytes needed at byte 0, 3 remain"
     ),
     "tags cut off": Stream(
-        (FLEXIBLE,), flexible(1, b"", b"\x01\x07\x09ab"), (), "bytes wanted at byte 7"
+        (FLEXIBLE,), flexible(1, b"", b"\x01\x07\x09ab"), (), "bytes needed at byte 7"
     ),
-    "no tags": Stream((FLEXIBLE,), flexible(1, b"", b""), (), "1 bytes wanted at byte 4, 0 remain"),
+    "no tags": Stream((FLEXIBLE,), flexible(1, b"", b""), (), "1 bytes needed at byte 4, 0 remain"),
     "negative size": Stream((PLAIN,), pack(">i", -1), (), "frame of -1 bytes"),
     "size above the limit": Stream(
         (PLAIN,), pack(">i", FRAME_BYTES_MAX + 1), (), f"frame of {FRAME_BYTES_MAX + 1} bytes"

@@ -94,7 +94,7 @@ public final class GroupChecks {
         Checks.refused(CommitFailedException.class, () -> {
             zombie.commitSync(Map.of(stage.partition(0), new OffsetAndMetadata(1)));
         });
-        Checks.equal(5L, committed(heir, stage.partition(0)));
+        Checks.equal(5L, stage.committed(stage.partition(0)).offset());
     }
 
     public static void aGroupGoesOnWhereItCommitted(Stage stage) throws Exception {
@@ -135,7 +135,7 @@ public final class GroupChecks {
                 return read.size() == 7;
             });
         }
-        Checks.equal(7L, committed(stage.consumer(), stage.partition(0)));
+        Checks.equal(7L, stage.committed(stage.partition(0)).offset());
     }
 
     private static Consumer<String, String> member(
@@ -158,10 +158,6 @@ public final class GroupChecks {
             }
             return even && all.size() == each * members.length;
         });
-    }
-
-    private static long committed(Consumer<String, String> consumer, TopicPartition place) {
-        return consumer.committed(Set.of(place)).get(place).offset();
     }
 
     private GroupChecks() { }

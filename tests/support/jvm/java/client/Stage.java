@@ -8,10 +8,12 @@ import java.util.concurrent.ExecutionException;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.ListConsumerGroupOffsetsOptions;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.consumer.Consumer;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.Producer;
 import org.apache.kafka.clients.producer.ProducerRecord;
@@ -44,6 +46,19 @@ final class Stage implements AutoCloseable {
                 .collect(Collectors.toMap(n -> configs[2 * n], n -> configs[2 * n + 1]));
         admin.createTopics(List.of(new NewTopic(topic, partitions, (short) 1).configs(named)))
                 .all().get();
+    }
+
+    /**
+     * The group's offset as the broker has it now; null where it has none.
+     *
+     * Consumer.committed() may answer from a request that was still in flight when the member was
+     * assigned its partitions, and so from before whatever was committed since.
+     */
+    OffsetAndMetadata committed(TopicPartition place)
+            throws ExecutionException, InterruptedException {
+        return admin.listConsumerGroupOffsets(
+                        group, new ListConsumerGroupOffsetsOptions().requireStable(true))
+                .partitionsToOffsetAndMetadata().get().get(place);
     }
 
     TopicPartition partition(int number) {

@@ -1,7 +1,6 @@
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
-import java.util.Set;
 import org.apache.kafka.clients.admin.TransactionDescription;
 import org.apache.kafka.clients.admin.TransactionState;
 import org.apache.kafka.clients.consumer.CommitFailedException;
@@ -111,7 +110,7 @@ public final class TransactionChecks {
                 producer.commitTransaction();
             }
         }
-        OffsetAndMetadata committed = consumer.committed(Set.of(place)).get(place);
+        OffsetAndMetadata committed = stage.committed(place);
         Checks.equal(3L, committed.offset());
         Checks.equal("note 3", committed.metadata());
         Checks.equal(List.of("output 1", "output 3"), stage.values("read_committed"));
