@@ -78,7 +78,8 @@ def test_a_partition_count_may_rise_up_to_what_the_broker_takes(count: int) -> N
             ORDERS,
             7,
             ErrorCode.POLICY_VIOLATION,
-            "topic or.ders with 4 more partitions would make 11 in all; fencelog.max.partitions is 10",
+            "topic or.ders with 4 more partitions would make 11 in all; "
+            "fencelog.max.partitions is 10",
         ),
         (
             OFFSETS,
