@@ -65,19 +65,19 @@ class Made:
             }  # fmt: skip
         done: list[list[list[object]]] = [[] for _ in work]
         for place in range(SENDS_PER_OP):
-            for writer, (_, steps, fate) in enumerate(work):
+            for writer, (_, steps, outcome) in enumerate(work):
                 _, key, sent = steps[place]
                 done[writer].append([*steps[place], self._ends[key]])
-                if fate >= ABORTED:
+                if outcome >= ABORTED:
                     self._logs[key].append([self._ends[key], sent])
                 self._ends[key] += 1
-        for writer, (who, steps, fate) in enumerate(work):
+        for writer, (who, steps, outcome) in enumerate(work):
             for key in sorted({str(step[1]) for step in steps}):
                 self._ends[key] += 1  # the marker
-            if fate < ABORTED:
+            if outcome < ABORTED:
                 how, events = "failed", steps
             else:
-                how = "indeterminate" if fate < ABORTED + LOST else "ok"
+                how = "indeterminate" if outcome < ABORTED + LOST else "ok"
                 events = done[writer] if how == "ok" else steps
             yield {"type": how, **who, "time": self._time(), "steps": events}
 

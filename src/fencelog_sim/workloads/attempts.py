@@ -69,7 +69,7 @@ class Batch:
                 self.invocation.indeterminate(steps, outcome.error)
 
 
-Fate: TypeAlias = Callable[[Batch], Awaitable[Outcome]]
+Ending: TypeAlias = Callable[[Batch], Awaitable[Outcome]]
 
 
 def query_of(app: str) -> str:

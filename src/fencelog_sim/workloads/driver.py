@@ -17,7 +17,7 @@ from fencelog_sim.workload import Stage
 from fencelog_sim.workloads.attempts import (
     Attempt,
     Batch,
-    Fate,
+    Ending,
     Outcome,
     WrongAnswerError,
     fingerprint_of,
@@ -138,7 +138,7 @@ class Driver:
             # After this a commit whose answer was lost can no longer decide for its writers.
             await self._transactions.abort(self._app, self._query, self._run, version)
             self._may_be_open = False
-        fates: dict[Fate, int] = {
+        endings: dict[Ending, int] = {
             self._commit: 12,
             self._abort: 2,
             self._run_out: 2,
@@ -146,8 +146,8 @@ class Driver:
             self._be_succeeded: 1,
             self._race: 1,
         }
-        (fate,) = self._random.choices(list(fates), list(fates.values()))
-        timeout_ms = SHORT_TIMEOUT_MS if fate == self._run_out else TIMEOUT_MS
+        (ending,) = self._random.choices(list(endings), list(endings.values()))
+        timeout_ms = SHORT_TIMEOUT_MS if ending == self._run_out else TIMEOUT_MS
         winners = self._random.randint(1, WINNERS_MAX)
         losers = self._random.randint(0, LOSERS_MAX)
         self._batches += 1
@@ -160,7 +160,7 @@ class Driver:
                     self._version = version + 1
                     return
                 attempts.append(attempt)
-            await self._write(version, attempts[:winners], attempts[winners:], fate)
+            await self._write(version, attempts[:winners], attempts[winners:], ending)
         finally:
             for attempt in attempts:
                 await attempt.writer.close()
@@ -196,7 +196,7 @@ class Driver:
         return sends
 
     async def _write(
-        self, version: int, winners: list[Attempt], losers: list[Attempt], fate: Fate
+        self, version: int, winners: list[Attempt], losers: list[Attempt], ending: Ending
     ) -> None:
         """Write, end the try in a randomly chosen way, and record its outcome."""
         lost = [self._history.invoke(invoked(each.sends), transactional=True) for each in losers]
@@ -216,11 +216,11 @@ class Driver:
             for loser in losers:
                 # The first write of a partition may arrive together with the decision.
                 await self._stray(loser, loser.sends[1:begun])
-            outcome = await fate(batch)
+            outcome = await ending(batch)
             batch.record(outcome, offsets)
             if outcome.how == "ok":
                 self._version = version + 1
-            for loser in losers if fate != self._run_out else []:  # which closed them
+            for loser in losers if ending != self._run_out else []:  # which closed them
                 await self._stray(loser, loser.sends[begun:], to_the_end=True)
         for each, loser in zip(lost, losers, strict=True):
             # No commit names it, so it will never be visible, whatever its writes were told.
