@@ -48,7 +48,9 @@ class LogFlusher:
                     self._writing = True
                     for partition in ready:
                         del self._dirty[partition]
-                        await self._flush(partition, syncs)
+                        end_offset = await partition.write()
+                        if end_offset is not None:
+                            self._written(partition, end_offset, syncs)
                     self._writing = False
                     self._update_idle()
         finally:
@@ -63,10 +65,7 @@ class LogFlusher:
         """Return when nothing is left to flush, or ``run`` has ended."""
         await self._idle.wait()
 
-    async def _flush(self, partition: Partition, syncs: asyncio.TaskGroup) -> None:
-        end_offset = await partition.write()
-        if end_offset is None:
-            return
+    def _written(self, partition: Partition, end_offset: Offset, syncs: asyncio.TaskGroup) -> None:
         if self._sync:
             self._syncing.add(partition)
             syncs.create_task(self._sync_one(partition, end_offset))
