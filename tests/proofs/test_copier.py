@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.proofs import copier
+from tests.proofs._copier_process import HANGS
 from tests.proofs._copier_rig import PARTITIONS, Cell, Result, cells, check_copies, run
 from tests.support.faults import copy_source, load
 
@@ -57,6 +58,18 @@ def test_the_matrix_finds_a_fault(tmp_path: Path) -> None:
     )
     result = Result.from_json(json.loads(done.stdout.splitlines()[-1]))
     assert any("are doubled" in each for each in result.problems), result
+
+
+def test_a_copier_whose_client_hangs_ends_with_a_status_of_its_own() -> None:
+    code = (
+        "import threading; from tests.proofs import _copier_process as module; "
+        "module.CALL_S = 0.01; "
+        "module.KafkaPythonCopier._within_limit(threading.Event().wait)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=30
+    )
+    assert (done.returncode, done.stderr) == (HANGS, "wait does not return\n")
 
 
 def test_the_matrix_has_every_combination_once() -> None:
