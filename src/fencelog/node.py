@@ -174,6 +174,7 @@ class Node:
         undo.push_async_callback(self.logs.stop)
         undo.push_async_callback(broker.controller.stop)
         await broker.controller.start()
+        undo.callback(broker.deadlines.stop)
         self._coordinator_epoch_seen = highest_coordinator_epoch(self.logs)
         undo.push_async_callback(self._cancel_tasks)
         self._begin(self.flusher.run())

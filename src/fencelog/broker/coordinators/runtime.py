@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 
 from fencelog.broker.observer import Observer
 from fencelog.broker.partitions.partition import Partition
+from fencelog.broker.timer import Timer
 from fencelog.coordination.shard import Decision, LogRecord, Shard, partition_for
 from fencelog.errors import CorruptionError, ErrorCode, FencelogError, NotLeaderError
 from fencelog.log.values import Appended, Isolation, MarkerToWrite, Rejected
@@ -51,7 +52,8 @@ class Loaded(Generic[S]):
     index: int
     shard: S
     partition: Partition
-    timer: asyncio.TimerHandle | None = None
+    timer: Timer
+    """Set for the shard's next deadline: without it a dead producer's transaction stays open."""
     dropped: bool = False
 
 
@@ -209,7 +211,7 @@ class CoordinatorRuntime(Generic[S]):
         """Accept no more decisions."""
         self._stopped = True
         for loaded in self.loaded():
-            self._cancel_timer(loaded)
+            loaded.timer.cancel()
         for task in self._loading.values():
             task.cancel()
 
@@ -283,7 +285,12 @@ class CoordinatorRuntime(Generic[S]):
     async def _load(self, index: int) -> Loaded[S]:
         partition = await self._open_partition(self.topic, index)
         epoch = await self._next_epoch(f"{self.topic}-{index}")
-        loaded = Loaded(index=index, shard=self._new_shard(epoch), partition=partition)
+        loaded = Loaded(
+            index=index,
+            shard=self._new_shard(epoch),
+            partition=partition,
+            timer=Timer(lambda: self._expire(loaded)),
+        )
         now = Instant(asyncio.get_running_loop().time())
         offset = partition.log.log_start_offset
         # Up to the log end: markers may be appended while this reads.
@@ -323,7 +330,7 @@ class CoordinatorRuntime(Generic[S]):
 
     def _unload(self, loaded: Loaded[S]) -> None:
         """Drop the shard; the next request loads it from the log."""
-        self._cancel_timer(loaded)
+        loaded.timer.cancel()
         loaded.dropped = True
         if any(each is loaded for each in self.loaded()):
             del self._loading[loaded.index]
@@ -333,22 +340,14 @@ class CoordinatorRuntime(Generic[S]):
 
     # -- deadlines -----------------------------------------------------------------------------
 
-    def _cancel_timer(self, loaded: Loaded[S]) -> None:
-        if loaded.timer is not None:
-            loaded.timer.cancel()
-            loaded.timer = None
-
     def _schedule(self, loaded: Loaded[S]) -> None:
         deadline = loaded.shard.next_deadline()
         if deadline is None or self._stopped or loaded.dropped:
-            self._cancel_timer(loaded)
-        elif loaded.timer is None or loaded.timer.when() != deadline:
-            self._cancel_timer(loaded)
-            loop = asyncio.get_running_loop()
-            loaded.timer = loop.call_at(deadline, self._expire, loaded)
+            loaded.timer.cancel()
+        else:
+            loaded.timer.set(deadline)
 
     def _expire(self, loaded: Loaded[S]) -> None:
-        loaded.timer = None
         if self._stopped:
             return
         try:

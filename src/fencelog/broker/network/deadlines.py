@@ -3,6 +3,7 @@
 import asyncio
 from typing import Protocol
 
+from fencelog.broker.timer import Timer
 from fencelog.types import Instant
 
 
@@ -23,31 +24,31 @@ class Deadlines:
     def __init__(self) -> None:
         """Start without waits."""
         self._due: dict[Expires, Instant] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = Timer(self._expire)
 
     def add(self, wait: Expires, after_s: float) -> None:
         """Call ``wait.expire()`` after this time unless the wait is discarded before."""
-        loop = asyncio.get_running_loop()
-        due = Instant(loop.time() + after_s)
+        due = Instant(asyncio.get_running_loop().time() + after_s)
         self._due[wait] = due
-        if self._timer is None or due < self._timer.when():
-            self._set_timer(loop, due)
+        if self._timer.due is None or due < self._timer.due:
+            self._timer.set(due)
 
     def discard(self, wait: Expires) -> None:
         """Remove a wait that is done. The timer stays, and looks for the waits that are left."""
         self._due.pop(wait, None)
 
-    def _set_timer(self, loop: asyncio.AbstractEventLoop, due: Instant) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = loop.call_at(due, self._expire, loop)
+    def stop(self) -> None:
+        """Expire nothing any more: who waits is gone."""
+        self._due.clear()
+        self._timer.cancel()
 
-    def _expire(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._timer = None
-        now = loop.time()
-        for wait in [wait for wait, due in self._due.items() if due <= now]:
-            # A wait that expires may discard others.
-            if self._due.pop(wait, None) is not None:
-                wait.expire()
-        if self._due and self._timer is None:
-            self._set_timer(loop, min(self._due.values()))
+    def _expire(self) -> None:
+        now = asyncio.get_running_loop().time()
+        try:
+            for wait in [wait for wait, due in self._due.items() if due <= now]:
+                # A wait that expires may discard others.
+                if self._due.pop(wait, None) is not None:
+                    wait.expire()
+        finally:
+            if self._due:
+                self._timer.set(min(self._due.values()))
