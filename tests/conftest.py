@@ -12,6 +12,7 @@ import pytest
 from fencelog_demo.stage import lay_out_spark
 from tests.support.broker import BrokerProcess
 from tests.support.hangs import hanging
+from tests.support.loops import REAL, choose
 
 HERE = Path(__file__).parent
 LIGHT_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -31,6 +32,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _numbers = itertools.count(1)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--loop``: see ``tests.support.loops``."""
+    parser.addoption("--loop", choices=REAL, help="the event loop of all tests and processes")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Use the chosen loop everywhere."""
+    if name := config.getoption("--loop"):
+        choose(name)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,6 +9,7 @@ from tests.proofs._chaos_chapter import Script, play
 from tests.proofs._chaos_check import check_chapter
 from tests.proofs._chaos_nemesis import FAULTS, number_of, plan
 from tests.proofs._chaos_shorts import SMALL
+from tests.support.loops import CHOSEN, REAL
 
 SLICE_S = 12.0
 SLICE_GAP_S = 0.5
@@ -16,9 +17,11 @@ SLICE_GAP_S = 0.5
 
 @pytest.mark.slow
 @pytest.mark.conformance
+@pytest.mark.parametrize("loop", REAL)
 def test_chaos_of_processes_network_and_disk_shows_no_anomaly(
-    tmp_path: Path,
+    loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # D1, D2, E4, E7, E10, E13, E14, E15
+    monkeypatch.setenv(CHOSEN, loop)
     script = Script(
         number=1,
         workload="queue",

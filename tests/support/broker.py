@@ -16,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.support.loops import on_chosen_loop
+
 READY = re.compile(r"listening on (?P<host>\S+):(?P<port>\d+)")
 START_DEADLINE_S = 20.0
 STOP_DEADLINE_S = 20.0
@@ -100,7 +102,7 @@ class BrokerProcess:
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            env={**os.environ, **self.environment},
+            env=on_chosen_loop({**os.environ, **self.environment}),
         )
         self._pump = threading.Thread(target=self._read_stderr, args=(self._process,), daemon=True)
         self._pump.start()

@@ -6,8 +6,8 @@ tests run on asyncio's own loop, and broker processes on the one that users have
 
 import asyncio
 import os
-import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
@@ -18,18 +18,15 @@ from fencelog_sim.world.network import Network, Weather
 
 T = TypeVar("T")
 
-CHOSEN = "FENCELOG_TEST_LOOP"
-"""The environment variable that hands the choice on to processes."""
+CHOSEN = "TESTS_OF_FENCELOG_LOOP"
+"""The environment variable that hands the choice on to processes; no setting of fencelog."""
 REAL: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.new_event_loop,
     "uvloop": uvloop.new_event_loop,
 }
 LOOPS = (*REAL, "simulated")
 HOST = "10.0.0.1"
-WITHOUT_UVLOOP = (
-    "import sys; sys.modules['uvloop'] = None; sys.argv[0] = 'fencelog'; "
-    "from fencelog.cli.main import main; main()"
-)
+WITHOUT_UVLOOP = str(Path(__file__).with_name("without_uvloop"))
 
 
 def choose(name: str) -> None:
@@ -40,11 +37,12 @@ def choose(name: str) -> None:
     )
 
 
-def fencelog_command() -> list[str]:
-    """How a process of ``fencelog`` on the chosen loop is started; its arguments follow."""
-    if os.environ.get(CHOSEN) == "asyncio":
-        return [sys.executable, "-c", WITHOUT_UVLOOP]
-    return [sys.executable, "-m", "fencelog"]
+def on_chosen_loop(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """The environment with which a broker process runs on the chosen loop."""
+    if environment.get(CHOSEN) != "asyncio":
+        return environment
+    path = [WITHOUT_UVLOOP, *filter(None, [environment.get("PYTHONPATH")])]
+    return {**environment, "PYTHONPATH": os.pathsep.join(path)}
 
 
 def run_on(name: str, scenario: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -20,7 +20,7 @@ from hashlib import blake2b
 from random import Random
 from socket import AF_INET, SOCK_STREAM
 from struct import Struct
-from typing import Any, Final, Protocol, TypeVar, TypeVarTuple
+from typing import Any, Final, Protocol, TypeVar, TypeVarTuple, cast
 
 from fencelog.types import Buffer
 
@@ -77,6 +77,20 @@ class SimFuture(asyncio.Future[Any]):
         return self.number
 
 
+class SimTimer(asyncio.Handle):
+    """A callback at a virtual time. It does not tell that time: uvloop's handles may not either."""
+
+    is_scheduled = True
+    """Whether it waits among the loop's timers."""
+
+    def cancel(self) -> None:
+        """Do not run the callback."""
+        counts = self.is_scheduled and not self.cancelled()
+        super().cancel()
+        if counts:
+            cast(SimLoop, self._loop).count_cancelled_timer()  # type: ignore[attr-defined]
+
+
 class StuckError(Exception):
     """Nothing is left to run, but the run's main task still waits."""
 
@@ -110,7 +124,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._random = Random(f"{seed}/schedule").random
         self._now = 0.0
         self._queue: deque[asyncio.Handle] = deque()
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._timers: list[tuple[float, int, SimTimer]] = []
         self._timer_number = 0
         self._cancelled_timers = 0
         self._numbers = 0
@@ -161,7 +175,7 @@ class SimLoop(asyncio.BaseEventLoop):
         timers, queue = self._timers, self._queue
         self._now += TURN_S
         if not queue:
-            while timers and timers[0][2]._cancelled:
+            while timers and timers[0][2].cancelled():
                 heapq.heappop(timers)
                 self._cancelled_timers -= 1
             if not timers:
@@ -173,7 +187,7 @@ class SimLoop(asyncio.BaseEventLoop):
             if handle._cancelled:
                 self._cancelled_timers -= 1
             else:
-                handle._scheduled = False  # type: ignore[attr-defined]
+                handle.is_scheduled = False
                 queue.append(handle)
         batch = list(queue)
         queue.clear()
@@ -290,36 +304,34 @@ class SimLoop(asyncio.BaseEventLoop):
         """As ``call_soon``: there are no threads."""
         return self.call_soon(callback, *args, context=context)
 
-    def call_later(
+    def call_later(  # type: ignore[override]
         self,
         delay: float,
         callback: Callable[[*Ts], object],
         *args: *Ts,
         context: contextvars.Context | None = None,
-    ) -> asyncio.TimerHandle:
+    ) -> SimTimer:
         """Run a callback after so many virtual seconds."""
         return self.call_at(self._now + delay, callback, *args, context=context)
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self,
         when: float,
         callback: Callable[[*Ts], object],
         *args: *Ts,
         context: contextvars.Context | None = None,
-    ) -> asyncio.TimerHandle:
+    ) -> SimTimer:
         """Run a callback at a virtual time."""
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
-        handle._scheduled = True  # type: ignore[attr-defined]
+        handle = SimTimer(callback, args, self, context)
         self._timer_number += 1
         heapq.heappush(self._timers, (when, self._timer_number, handle))
         return handle
 
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        if not handle._scheduled:  # type: ignore[attr-defined]
-            return
+    def count_cancelled_timer(self) -> None:
+        """A timer was cancelled; many of them are removed at once."""
         self._cancelled_timers += 1
         if self._cancelled_timers > max(CANCELLED_TIMERS_MAX, len(self._timers) // 2):
-            self._timers = [each for each in self._timers if not each[2]._cancelled]
+            self._timers = [each for each in self._timers if not each[2].cancelled()]
             heapq.heapify(self._timers)
             self._cancelled_timers = 0
 

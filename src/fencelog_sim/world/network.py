@@ -90,6 +90,11 @@ class _Pipe:
         self.late_until = 0.0
         """Nothing arrives before."""
 
+    def put_back(self, due: float, data: bytes) -> None:
+        """Let bytes arrive next that could not be delivered."""
+        self.queue.appendleft(_Segment(due, data))
+        self.size += len(data)
+
 
 class SimTransport(asyncio.Transport):
     """One side of a connection."""
@@ -202,19 +207,20 @@ class SimTransport(asyncio.Transport):
 
     # -- what the network calls ----------------------------------------------------------------
 
-    def deliver(self, data: bytes) -> None:
-        """Hand arrived bytes to the protocol."""
+    def deliver(self, data: bytes) -> bytes:
+        """Hand arrived bytes to the protocol; returns what it left by pausing."""
         protocol = self.get_protocol()
-        if isinstance(protocol, asyncio.BufferedProtocol):
-            view = memoryview(data)
-            while view and not self.closing:
-                buffer = memoryview(protocol.get_buffer(len(view)))
-                count = min(len(buffer), len(view))
-                buffer[:count] = view[:count]
-                protocol.buffer_updated(count)
-                view = view[count:]
-        else:
+        if not isinstance(protocol, asyncio.BufferedProtocol):
             cast(asyncio.Protocol, protocol).data_received(data)
+            return b""
+        view = memoryview(data)
+        while view and self.is_reading():
+            buffer = memoryview(protocol.get_buffer(len(view)))
+            count = min(len(buffer), len(view))
+            buffer[:count] = view[:count]
+            protocol.buffer_updated(count)
+            view = view[count:]
+        return bytes(view) if not self.closing else b""
 
     def deliver_end(self) -> None:
         """Hand on that the peer sends no more."""
@@ -439,10 +445,9 @@ class Network:
                 if self.arriving is not None:
                     self.arriving(target, data)
                 if self.loop.time() < pipe.late_until:
-                    pipe.queue.appendleft(_Segment(pipe.late_until, data))
-                    pipe.size += len(data)
-                elif target.process.alive:
-                    target.deliver(data)
+                    pipe.put_back(pipe.late_until, data)
+                elif target.process.alive and (rest := target.deliver(data)):
+                    pipe.put_back(self.loop.time(), rest)
         elif not target.closing:
             if data is Mark.END:
                 target.deliver_end()
