@@ -66,6 +66,10 @@ class Ports:
     random: Random
 
 
+def _unchecked() -> None:
+    """The directory of a simulated disk cannot be replaced."""
+
+
 class Node:
     """A broker, from start to stop.
 
@@ -81,10 +85,15 @@ class Node:
         *,
         observer: Observer | None = None,
         new_server: Callable[[BrokerConfig, Dispatcher], Server] = Server,
+        check_directory: Callable[[], None] = _unchecked,
     ) -> None:
-        """Compose; nothing runs before ``start``. ``new_server`` makes the listener."""
+        """Compose; nothing runs before ``start``. ``new_server`` makes the listener.
+
+        ``check_directory`` raises DirectoryReplacedError once the data directory is another.
+        """
         self.config = config
         self._ports = ports
+        self._check_directory = check_directory
         self._running = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
@@ -316,6 +325,7 @@ class Node:
             is_due = loop.time() >= upkeep_at
             if is_due:
                 upkeep_at = loop.time() + interval_s
+            self._check_directory()
             try:
                 await self.logs.checkpoint()
                 if is_due:
@@ -359,7 +369,7 @@ async def open_node(config: BrokerConfig) -> AsyncIterator[Node]:
         metadata = await SqliteMetadata.open(Path(config.data_dir) / METADATA_FILE)
         undo.push_async_callback(metadata.close)
         ports = Ports(disk=disk, metadata=metadata, clock=SystemClock(), random=SystemRandom())
-        node = Node(config, ports)
+        node = Node(config, ports, check_directory=lock.check)
         await node.start()
         undo.push_async_callback(node.stop)
         yield node

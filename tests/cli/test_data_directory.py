@@ -1,0 +1,74 @@
+"""The data directory of a real broker: one broker at a time, and nothing that is lost in silence."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from fencelog.client.blocking import Client
+from tests.support.broker import BrokerProcess
+
+DEADLINE_S = 30.0
+IN_USE = re.compile(r"is in use by process (\d+)")
+
+
+def refusal(data_dir: Path) -> str:
+    """Stderr of a start that must end with status 1."""
+    done = subprocess.run(
+        [sys.executable, "-m", "fencelog", "serve", "--data-dir", str(data_dir)]
+        + ["--listen", "127.0.0.1:0"],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    return done.stderr.replace(f"{data_dir}", "DIR")
+
+
+# -- one broker at a time ----------------------------------------------------------------------
+
+
+def test_a_deleted_lock_file_lets_no_second_broker_in(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        (tmp_path / "data" / ".lock").unlink()
+        assert "data directory DIR is in use by process" in refusal(tmp_path / "data")
+        with Client(broker.address) as client:
+            client.create_topic("t", 1, {})
+
+
+def test_of_two_brokers_that_race_for_a_directory_one_serves(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    for _ in range(3):
+        first, second = (
+            subprocess.Popen(
+                [sys.executable, "-m", "fencelog", "serve", "--data-dir", str(data)]
+                + ["--listen", "127.0.0.1:0"],
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for _ in range(2)
+        )
+        (data / ".lock").unlink(missing_ok=True)
+        said = []
+        for each in (first, second):
+            assert each.stderr is not None
+            said.append(each.stderr.readline())
+        for each in (first, second):
+            each.kill()
+            each.communicate()
+        assert sorted("listening on" in line for line in said) == [False, True], said
+        assert any(IN_USE.search(line) for line in said), said
+
+
+def test_a_broker_whose_directory_is_replaced_stops_and_says_so(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with BrokerProcess(data) as broker:
+        data.rename(tmp_path / "elsewhere")
+        data.mkdir()
+        broker.wait_for_line(re.compile("the broker stops at once: .* was moved, replaced"))
+        assert broker.terminate() == 1
+        assert not any(data.iterdir())
+    (tmp_path / "elsewhere").rename(data)
+    with BrokerProcess(data):
+        pass
