@@ -1,8 +1,7 @@
-"""The data directory of a real broker: one broker at a time, and nothing that is lost in silence."""
+"""The data directory of a real broker: one broker at a time, nothing lost silently."""
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 from fencelog.client.blocking import Client
@@ -15,8 +14,7 @@ IN_USE = re.compile(r"is in use by process (\d+)")
 def refusal(data_dir: Path) -> str:
     """Stderr of a start that must end with status 1."""
     done = subprocess.run(
-        [sys.executable, "-m", "fencelog", "serve", "--data-dir", str(data_dir)]
-        + ["--listen", "127.0.0.1:0"],
+        BrokerProcess(data_dir).command(),
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,
@@ -42,8 +40,7 @@ def test_of_two_brokers_that_race_for_a_directory_one_serves(tmp_path: Path) -> 
     for _ in range(3):
         first, second = (
             subprocess.Popen(
-                [sys.executable, "-m", "fencelog", "serve", "--data-dir", str(data)]
-                + ["--listen", "127.0.0.1:0"],
+                BrokerProcess(data).command(),
                 stderr=subprocess.PIPE,
                 text=True,
             )
@@ -66,7 +63,9 @@ def test_a_broker_whose_directory_is_replaced_stops_and_says_so(tmp_path: Path) 
     with BrokerProcess(data) as broker:
         data.rename(tmp_path / "elsewhere")
         data.mkdir()
-        broker.wait_for_line(re.compile("the broker stops at once: .* was moved, replaced"))
+        broker.wait_for_line(
+            re.compile("the broker stops at once: .* was moved, replaced"), deadline_s=DEADLINE_S
+        )
         assert broker.terminate() == 1
         assert not any(data.iterdir())
     (tmp_path / "elsewhere").rename(data)
