@@ -71,3 +71,44 @@ def test_a_broker_whose_directory_is_replaced_stops_and_says_so(tmp_path: Path) 
     (tmp_path / "elsewhere").rename(data)
     with BrokerProcess(data):
         pass
+
+
+# -- the format of the directory ---------------------------------------------------------------
+
+
+def test_a_directory_of_a_newer_format_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with BrokerProcess(data) as broker:
+        broker.terminate()
+    meta = data / "meta.properties"
+    assert "fencelog.format=1\n" in meta.read_text()
+    newer = meta.read_text().replace("fencelog.format=1", "fencelog.format=2")
+    meta.write_text(newer)
+    assert (
+        "meta.properties: the directory has format 2, this fencelog knows formats up to 1: use the "
+        "newer fencelog that wrote it, or restore a backup\n"
+    ) in refusal(data)
+    assert meta.read_text() == newer
+
+
+def test_a_directory_without_a_format_is_taken_over_and_gets_one(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with BrokerProcess(data) as broker:
+        with Client(broker.address) as client:
+            client.create_topic("t", 1, {})
+        broker.kill()
+        meta = data / "meta.properties"
+        meta.write_text(meta.read_text().replace("fencelog.format=1\n", ""))
+        broker.start()
+        with Client(broker.address) as client:
+            assert [each.name for each in client.topics()] == ["t"]
+    assert "fencelog.format=1\n" in meta.read_text()
+
+
+def test_a_lost_meta_properties_is_refused(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with BrokerProcess(data) as broker, Client(broker.address) as client:
+        client.create_topic("t", 1, {})
+    (data / "meta.properties").unlink()
+    assert "meta.properties is missing, but there are partition directories" in refusal(data)
+    assert not (data / "meta.properties").exists()
