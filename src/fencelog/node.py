@@ -45,7 +45,7 @@ from fencelog.coordination.shard import Shard
 from fencelog.coordination.transaction.shard import TransactionLimits, TransactionShard
 from fencelog.coordination.versioned.answers import VersionedLimits
 from fencelog.coordination.versioned.shard import VersionedShard
-from fencelog.errors import FencelogError, NotLeaderError, StorageError
+from fencelog.errors import CorruptionError, FencelogError, NotLeaderError, StorageError
 from fencelog.ports import Disk, MetadataStore, Random, WallClock
 from fencelog.storage.directory import DataDirectory
 from fencelog.types import CoordinatorEpoch, ProducerId
@@ -175,6 +175,7 @@ class Node:
 
     async def _start(self, undo: AsyncExitStack) -> None:
         broker, config = self.broker, self.config
+        await _check_metadata(self._ports)
         directory = await DataDirectory.open(
             self._ports.disk, self._ports.random, node_id=config.node_id
         )
@@ -352,6 +353,20 @@ def _group_limits(config: BrokerConfig) -> GroupLimits:
         offsets_retention_ms=config.offsets_retention_minutes * 60_000,
         retention_check_s=config.offsets_retention_check_s,
     )
+
+
+async def _check_metadata(ports: Ports) -> None:
+    """Raise CorruptionError if there are partitions and no metadata: an empty cluster would start.
+
+    It would hand out the same topic names and producer ids again.
+    """
+    held = await DataDirectory.partitions_of(ports.disk)
+    if held and not await ports.metadata.list(""):
+        raise CorruptionError(
+            f"{METADATA_FILE} is missing or empty, but there are partition directories, such as "
+            f"{held[0]}: restore {METADATA_FILE} and {METADATA_FILE}-wal, or the whole directory, "
+            "from a backup; to begin an empty cluster, use another directory"
+        )
 
 
 @asynccontextmanager

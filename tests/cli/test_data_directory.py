@@ -4,6 +4,8 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from fencelog.client.blocking import Client
 from tests.support.broker import BrokerProcess
 
@@ -112,3 +114,85 @@ def test_a_lost_meta_properties_is_refused(tmp_path: Path) -> None:
     (data / "meta.properties").unlink()
     assert "meta.properties is missing, but there are partition directories" in refusal(data)
     assert not (data / "meta.properties").exists()
+
+
+# -- metadata that is lost ---------------------------------------------------------------------
+
+
+def killed(data: Path) -> None:
+    """Leave the directory of a killed broker with a topic."""
+    with BrokerProcess(data) as broker, Client(broker.address) as client:
+        client.create_topic("t", 1, {})
+
+
+def keep(path: Path) -> None:
+    path.rename(path.with_name(f"kept-{path.name}"))
+
+
+def put_back(path: Path) -> None:
+    path.with_name(f"kept-{path.name}").replace(path)
+
+
+def serves(data: Path) -> list[str]:
+    """The topics that a start on this directory has."""
+    with BrokerProcess(data) as broker, Client(broker.address) as client:
+        return [each.name for each in client.topics()]
+
+
+@pytest.mark.parametrize("how", ["missing", "empty"])
+@pytest.mark.parametrize("stop", ["clean", "killed"])
+def test_partitions_without_metadata_are_no_empty_cluster(
+    tmp_path: Path, how: str, stop: str
+) -> None:
+    data = tmp_path / "data"
+    killed(data)
+    metadata, wal = data / "metadata.sqlite", data / "metadata.sqlite-wal"
+    if stop == "clean":
+        with BrokerProcess(data) as broker:
+            assert broker.terminate() == 0
+        assert not wal.exists()
+    else:
+        keep(wal)
+    keep(metadata)
+    if how == "empty":
+        metadata.touch()
+    for _ in range(2):
+        assert (
+            "metadata.sqlite is missing or empty, but there are partition directories, such as t-0"
+        ) in refusal(data)
+    put_back(metadata)
+    if stop == "killed":
+        put_back(wal)
+    assert serves(data) == ["t"]
+
+
+def test_metadata_without_its_main_file_is_refused_and_the_wal_is_kept(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    killed(data)
+    keep(data / "metadata.sqlite")
+    assert "metadata.sqlite is missing or empty, but metadata.sqlite-wal is there" in refusal(data)
+    put_back(data / "metadata.sqlite")
+    assert serves(data) == ["t"]
+
+
+def test_metadata_without_its_wal_is_refused_until_the_operator_says_so(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    killed(data)
+    wal = data / "metadata.sqlite-wal"
+    keep(wal)
+    for _ in range(2):
+        assert "metadata.sqlite-wal is missing: the last run was killed" in refusal(data)
+    put_back(wal)
+    assert serves(data) == ["t"]
+    wal.unlink()
+    wal.touch()
+    assert serves(data) == ["t"]  # the second start had moved it to the main file
+
+
+def test_a_start_that_is_killed_at_once_is_no_loss_of_metadata(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    killed(data)
+    for _ in range(2):
+        with BrokerProcess(data) as broker:
+            broker.kill()
+    assert serves(data) == ["t"]

@@ -48,8 +48,8 @@ class DataDirectory:
     async def open(cls, disk: Disk, random: Random, *, node_id: int = 1) -> Self:
         """Read the files of the last run, and begin a run that counts as unclean until ``close``.
 
-        Raises CorruptionError if the top files are unreadable or belong to another node, StorageError
-        if their format is newer than this broker's.
+        Raises CorruptionError if the top files are unreadable or belong to another node, and
+        StorageError if their format is newer than this broker's.
         """
         # A killed run may have left names that were never synced; they are relied on from now on.
         await disk.sync_directory("")
@@ -71,7 +71,12 @@ class DataDirectory:
 
     async def partitions(self) -> list[TopicPartition]:
         """Partitions that have a directory here."""
-        names = map(layout.parse_directory_name, await self._disk.list(""))
+        return await self.partitions_of(self._disk)
+
+    @staticmethod
+    async def partitions_of(disk: Disk) -> list[TopicPartition]:
+        """Partitions that have a directory on this disk."""
+        names = map(layout.parse_directory_name, await disk.list(""))
         return sorted(name for name in names if name is not None)
 
     @staticmethod
@@ -229,7 +234,7 @@ async def _cluster_id(disk: Disk, random: Random, node_id: int) -> str:
     path = layout.META_PROPERTIES
     content = await read_file(disk, path)
     if content is None:
-        held = sorted(filter(layout.parse_directory_name, await disk.list("")))
+        held = await DataDirectory.partitions_of(disk)
         if held:
             raise CorruptionError(
                 f"{path} is missing, but there are partition directories, such as {held[0]}: "
