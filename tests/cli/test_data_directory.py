@@ -5,9 +5,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Message, Producer
 
 from fencelog.client.blocking import Client
+from fencelog.errors import FencelogError
+from fencelog.types import TopicPartition
 from tests.support.broker import BrokerProcess
+from tests.support.waiting import wait_until
 
 DEADLINE_S = 30.0
 IN_USE = re.compile(r"is in use by process (\d+)")
@@ -196,3 +200,87 @@ def test_a_start_that_is_killed_at_once_is_no_loss_of_metadata(tmp_path: Path) -
         with BrokerProcess(data) as broker:
             broker.kill()
     assert serves(data) == ["t"]
+
+
+# -- partitions that are lost ------------------------------------------------------------------
+
+
+def produce(broker: BrokerProcess, topic: str, values: list[bytes]) -> list[int]:
+    """Offsets of acknowledged records on partition 0."""
+    offsets: list[int] = []
+
+    def acknowledged(error: object, message: Message) -> None:
+        assert error is None, error
+        offsets.append(message.offset() or 0)
+
+    producer = Producer({"bootstrap.servers": broker.address, "log_level": 0})
+    for value in values:
+        producer.produce(topic, value, partition=0, on_delivery=acknowledged)
+        assert producer.flush(10) == 0
+    return offsets
+
+
+def produce_fails(broker: BrokerProcess, topic: str) -> str:
+    """The error of a record that cannot be written."""
+    told: list[str] = []
+    settings = {"message.timeout.ms": 2000, "log_level": 0}
+    producer = Producer({"bootstrap.servers": broker.address, **settings})
+    producer.produce(topic, b"x", partition=0, on_delivery=lambda error, _: told.append(str(error)))
+    assert producer.flush(10) == 0
+    return told[0]
+
+
+@pytest.mark.parametrize("durability", ["fsync", "os"])
+@pytest.mark.parametrize("lost", ["directory", "only segment", "newest segment"])
+def test_a_partition_whose_files_are_lost_is_offline_and_the_others_serve(
+    tmp_path: Path, lost: str, durability: str
+) -> None:
+    data = tmp_path / "data"
+    with BrokerProcess(data, durability=durability) as broker:
+        with Client(broker.address) as client:
+            client.create_topic("lost", 1, {"segment.bytes": "2000"})
+            client.create_topic("kept", 1, {})
+        produce(broker, "kept", [b"x"])
+        produce(broker, "lost", [b"x" * 1500] * (3 if lost == "newest segment" else 1))
+        if lost == "newest segment":  # its snapshot tells of it
+            wait_until((data / "lost-0" / f"{2:020d}.snapshot").exists)
+        broker.kill()
+        if lost == "directory":
+            (data / "lost-0").rename(tmp_path / "lost")
+        else:
+            newest = max((data / "lost-0").glob("*.log"))
+            newest.rename(tmp_path / "lost")
+        broker.start()
+        broker.wait_for_line(re.compile(r"ERROR .*lost-0 is offline: lost-0.* missing"))
+        with Client(broker.address) as client:
+            assert client.describe_topic("lost").partitions[0].leader < 0
+        assert produce(broker, "kept", [b"y"]) == [1]
+        assert "timed out" in produce_fails(broker, "lost")
+        broker.kill()
+        if lost == "directory":
+            (tmp_path / "lost").rename(data / "lost-0")
+        else:
+            (tmp_path / "lost").rename(newest)
+        broker.start()
+        assert produce(broker, "lost", [b"y"]) == [3 if lost == "newest segment" else 1]
+
+
+def test_a_lost_partition_of_the_offsets_topic_is_no_group_without_offsets(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with BrokerProcess(data, settings="offsets.topic.num.partitions=1") as broker:
+        with Client(broker.address) as client:
+            client.create_topic("t", 1, {})
+            client.commit_offsets("group", {TopicPartition("t", 0): 0})
+        broker.kill()
+        (lost,) = data.glob("__consumer_offsets-*")
+        lost.rename(tmp_path / "lost")
+        broker.start()
+        broker.wait_for_line(re.compile(r"ERROR .*__consumer_offsets-\d+ is offline"))
+        with Client(broker.address, request_timeout_s=2) as client, pytest.raises(FencelogError):
+            client.committed_offsets("group")
+        assert not lost.exists()
+        broker.kill()
+        (tmp_path / "lost").rename(lost)
+        broker.start()
+        with Client(broker.address) as client:
+            assert client.committed_offsets("group") == {TopicPartition("t", 0): 0}

@@ -162,13 +162,14 @@ class DataDirectory:
             await self._disk.sync_directory("")
         await self._finish_deletions()
 
-    def check_new(self, partition: TopicPartition) -> None:
-        """Raise CorruptionError if a partition without a directory had records before (D3)."""
+    def check_new(self, partition: TopicPartition, *, was_created: bool = False) -> None:
+        """Raise CorruptionError if a partition without a directory had one before (D3)."""
         end = self.recovery_point(partition)
-        if end > 0:
+        if end > 0 or was_created:
+            had = f"had synced records below offset {end}" if end > 0 else "was created by then"
             raise CorruptionError(
-                f"{self.path_of(partition)}: the directory is missing, but it had synced records "
-                f"below offset {end}"
+                f"{self.path_of(partition)}: the directory is missing, but it {had}: put it back, "
+                "restore it from a backup, or delete the topic"
             )
 
     async def close(self, clean_stops: Mapping[TopicPartition, CleanStop]) -> None:
