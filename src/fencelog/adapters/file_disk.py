@@ -206,45 +206,77 @@ class FileDisk:
         return self._root.joinpath(*parts)
 
 
-class DirectoryLock:
-    """Exclusive use of a data directory, held until closed or until the process ends."""
+class DirectoryReplacedError(StorageError):
+    """The path of the data directory no longer leads to the locked directory."""
 
-    def __init__(self, descriptor: int) -> None:
-        """Take over the locked descriptor."""
-        self._descriptor = descriptor
+
+class DirectoryLock:
+    """Exclusive use of a data directory, held until closed or until the process ends.
+
+    The directory itself is locked: unlike a file in it, it cannot be removed while it is used. The
+    lock file has the pid of the holder, and is locked for tools that know Kafka's lock file.
+    """
+
+    def __init__(self, path: Path, descriptors: Sequence[int]) -> None:
+        """Take over the locked descriptors: the directory's, then that of the file in it."""
+        self._path = path
+        self._descriptors = list(descriptors)
 
     @classmethod
     def acquire(cls, root: str | Path) -> Self:
         """Lock the directory, or raise DirectoryInUseError with the pid of its holder."""
         directory = Path(root)
         path = directory / _LOCK_FILE
+        descriptors: list[int] = []
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise _storage_error("open", path, error) from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+            descriptors.append(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            descriptors.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+            for descriptor in descriptors:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(descriptors[1], 0)
+            os.pwrite(descriptors[1], f"{os.getpid()}\n".encode("ascii"), 0)
         except BlockingIOError:
-            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
-            os.close(descriptor)
+            holder = os.pread(descriptors[1], 32, 0).decode("ascii", "replace").strip()
+            _close_all(descriptors)
             raise DirectoryInUseError(
                 f"data directory {directory} is in use by process {holder or 'unknown'}; "
                 "stop that broker, or start this one with another --data-dir"
             ) from None
         except OSError as error:
-            os.close(descriptor)
+            _close_all(descriptors)
             raise _storage_error("lock", path, error) from error
-        return cls(descriptor)
+        return cls(directory, descriptors)
+
+    def check(self) -> None:
+        """Raise DirectoryReplacedError if the path leads to another directory or to none.
+
+        Another broker may have locked that one, and files opened by path would be in it.
+        """
+        held = os.fstat(self._descriptors[0])
+        try:
+            found = os.stat(self._path)
+        except OSError as error:
+            problem = f"{error.strerror}".lower()
+        else:
+            if (found.st_dev, found.st_ino) == (held.st_dev, held.st_ino):
+                return
+            problem = "another directory has its name"
+        raise DirectoryReplacedError(
+            f"data directory {self._path} was moved, replaced or removed while it was in use "
+            f"({problem}): put it back, then start the broker"
+        )
 
     def release(self) -> None:
         """Unlock the directory; a second release does nothing."""
-        if self._descriptor >= 0:
-            # The file stays: removing it would let two brokers lock two files of one name.
-            os.close(self._descriptor)
-            self._descriptor = -1
+        # The file stays: it names the last holder.
+        _close_all(self._descriptors)
+        self._descriptors.clear()
+
+
+def _close_all(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _after(views: list[memoryview], written: int) -> list[memoryview]:

@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from fencelog.adapters.file_disk import DirectoryInUseError, DirectoryLock, FileDisk
+from fencelog.adapters.file_disk import (
+    DirectoryInUseError,
+    DirectoryLock,
+    DirectoryReplacedError,
+    FileDisk,
+)
 from fencelog.errors import StorageError
 
 
@@ -108,4 +113,20 @@ def test_a_released_directory_can_be_locked_again(tmp_path: Path) -> None:
     lock = DirectoryLock.acquire(tmp_path / "new")
     with pytest.raises(DirectoryInUseError, match=f"process {os.getpid()};"):
         DirectoryLock.acquire(tmp_path / "new")
+    lock.release()
+
+
+def test_a_lock_notices_that_its_directory_is_gone_or_another(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    lock = DirectoryLock.acquire(data)
+    lock.check()
+    data.rename(tmp_path / "elsewhere")
+    with pytest.raises(DirectoryReplacedError, match="no such file or directory"):
+        lock.check()
+    data.mkdir()
+    with pytest.raises(DirectoryReplacedError, match="another directory has its name"):
+        lock.check()
+    data.rmdir()
+    (tmp_path / "elsewhere").rename(data)
+    lock.check()
     lock.release()
