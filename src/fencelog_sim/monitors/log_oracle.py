@@ -78,7 +78,8 @@ class LogOracles:
         self._read = read
         self._offsets = offsets
         self._now_ms = now_ms
-        self._latest_ms = 0
+        self.latest_ms = 0
+        """The highest time that the broker's clock has shown."""
         self.logs: dict[str, LogOracle] = {}
         """By directory."""
         self.coordinators = Coordinators(self)
@@ -94,7 +95,7 @@ class LogOracles:
 
     def wrote(self, path: str, position: int, data: bytes) -> None:
         """Bytes were appended to a file."""
-        self._latest_ms = max(self._latest_ms, self._now_ms())
+        self.latest_ms = max(self.latest_ms, self._now_ms())
         directory, _, file = path.rpartition("/")
         if file.endswith(layout.LOG):
             parsed = layout.parse_file_name(file)
@@ -271,7 +272,7 @@ class LogOracles:
             log.batches,
             log.ledger,
             log.ledger.last_stable_offset(high_watermark, log.log_start),
-            max(self._latest_ms, self._now_ms()),
+            max(self.latest_ms, self._now_ms()),
             read_old,
             read_new,
         )
