@@ -382,6 +382,26 @@ def test_retention_gives_up_whole_segments(config: dict[str, object], start: int
     assert partition.log.retained_from(NOW_MS + 1001) == start
 
 
+@pytest.mark.parametrize(
+    ("retention_bytes", "start"), [(401, 0), (400, 3), (399, 3), (101, 3), (100, 6), (99, 6)]
+)
+def test_retention_leaves_no_less_than_its_bytes(retention_bytes: int, start: int) -> None:  # D4
+    partition = Driver(segment_bytes=300, retention_ms=-1, retention_bytes=retention_bytes)
+    for _ in range(7):
+        partition.produce(payload=39)
+    partition.flush()
+    assert partition.log.retained_from(NOW_MS) == start
+
+
+def test_a_segment_is_as_old_as_its_newest_record() -> None:  # D4
+    partition = Driver(segment_bytes=300, retention_ms=1000)
+    for later_ms in (0, 900, 0, 5000):
+        partition.produce(payload=39, timestamp=NOW_MS + later_ms)
+    partition.flush()
+    assert partition.log.retained_from(NOW_MS + 1900) == 0
+    assert partition.log.retained_from(NOW_MS + 1901) == 3
+
+
 def test_retention_never_passes_the_high_watermark() -> None:  # D4
     partition = Driver(segment_bytes=300, retention_bytes=0)
     for _ in range(7):
