@@ -24,8 +24,8 @@ from fencelog.settings.table import (
     BROKER_SETTINGS,
     DYNAMIC_KEYS,
     TOPIC_KEYS,
-    TOPIC_SETTINGS,
 )
+from fencelog.settings.topic_table import TOPIC_SETTINGS
 from fencelog.wire.messages import alter_configs as alter_messages
 from fencelog.wire.messages import incremental_alter_configs as incremental_messages
 from fencelog.wire.messages.describe_configs import (
