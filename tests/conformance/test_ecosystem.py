@@ -79,3 +79,76 @@ def test_a_topic_is_created_with_settings_that_mean_nothing_here(
     create(shared_broker.address, topic, **MEANINGLESS)
     told = described(shared_broker.address, ResourceType.TOPIC, topic)
     assert {key: told[key].value for key in MEANINGLESS} == MEANINGLESS
+
+
+def test_confluent_is_told_that_there_are_no_acls_and_everything_is_authorized(
+    shared_broker: BrokerProcess, topic: str
+) -> None:
+    from confluent_kafka import KafkaError, KafkaException, TopicCollection
+    from confluent_kafka.admin import (
+        AclBindingFilter,
+        AclOperation,
+        AclPermissionType,
+        ResourcePatternType,
+        ResourceType,
+    )
+
+    create(shared_broker.address, topic)
+    admin = confluent_admin(shared_broker.address)
+    every = AclBindingFilter(
+        ResourceType.ANY,
+        None,
+        ResourcePatternType.ANY,
+        None,
+        None,
+        AclOperation.ANY,
+        AclPermissionType.ANY,
+    )
+    with pytest.raises(KafkaException) as refused:
+        admin.delete_acls([every])[every].result(DEADLINE_S)
+    assert refused.value.args[0].code() == KafkaError.SECURITY_DISABLED
+    # The client takes the refusal of a description for an empty one.
+    assert admin.describe_acls(every).result(DEADLINE_S) == []
+    topics = admin.describe_topics(TopicCollection([topic]), include_authorized_operations=True)
+    cluster = admin.describe_cluster(include_authorized_operations=True).result(DEADLINE_S)
+    operations = {each.name for each in topics[topic].result(DEADLINE_S).authorized_operations}
+    assert operations == {
+        *("READ", "WRITE", "CREATE", "DELETE", "ALTER"),
+        *("DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS"),
+    }
+    assert "CLUSTER_ACTION" in {each.name for each in cluster.authorized_operations}
+    assert admin.describe_user_scram_credentials().result(DEADLINE_S) == {}
+
+
+def test_kafka_python_lists_what_there_is_and_what_there_is_not(
+    shared_broker: BrokerProcess, topic: str
+) -> None:
+    from kafka.admin import KafkaAdminClient
+
+    create(shared_broker.address, topic)
+    Confluent().write(shared_broker.address, topic, [ToSend(b"x" * 1000)])
+    admin = KafkaAdminClient(bootstrap_servers=shared_broker.address)
+    try:
+        (directory,) = admin.describe_log_dirs([topic])[0]["log_dirs"]
+        (found,) = directory["topics"]
+        assert directory["log_dir"] == str(shared_broker.data_dir)
+        assert found["name"] == topic
+        assert 1000 < found["partitions"][0]["partition_size"] < 2000
+        assert admin.list_partition_reassignments() == {}
+        assert admin.describe_user_scram_credentials() == {}
+        listed = admin.list_config_resources(["TOPIC", "BROKER"])
+        assert topic in listed["topic"]
+        assert listed["broker"] == ["1"]
+        groups = admin.describe_groups(["no-such-group"], include_authorized_operations=True)
+        assert list(groups) == ["no-such-group"]
+    finally:
+        admin.close()
+
+
+def test_a_user_interface_finds_the_brokers_settings(shared_broker: BrokerProcess) -> None:
+    from confluent_kafka.admin import ResourceType
+
+    told = described(shared_broker.address, ResourceType.BROKER, "1")
+    names = ("broker.id", "log.dirs", "message.max.bytes", "auto.create.topics.enable")
+    more = ("delete.topic.enable", "process.roles", "offsets.topic.num.partitions", "listeners")
+    assert all(told[name].value for name in (*names, *more))
