@@ -15,6 +15,7 @@ from fencelog.broker.network.stale_connections import StaleConnections
 from fencelog.broker.network.time_slices import TimeSlices
 from fencelog.broker.observer import Observer
 from fencelog.broker.partitions.log_manager import LogManager
+from fencelog.broker.partitions.recompression import Recompression
 from fencelog.coordination.group.shard import GroupShard
 from fencelog.coordination.transaction.shard import TransactionShard
 from fencelog.coordination.versioned.shard import VersionedShard
@@ -40,6 +41,7 @@ class Broker:
     deadlines: Deadlines = field(default_factory=Deadlines)
     time_slices: TimeSlices = field(default_factory=TimeSlices)
     stale_connections: StaleConnections = field(default_factory=StaleConnections)
+    recompression: Recompression = field(default_factory=Recompression)
     observer: Observer | None = None
     cluster_id: str = ""
     """The data directory's; set when the node starts."""

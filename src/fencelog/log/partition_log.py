@@ -119,6 +119,11 @@ class PartitionLog:
         """Base offset of each segment, oldest first."""
         return [segment.base_offset for segment in self._state.segments]
 
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return self._state.size
+
     def end_of_segment(self, base_offset: Offset) -> Offset:
         """Offset that follows the segment that holds this one."""
         return self._state.segment_of(base_offset).next_offset

@@ -11,7 +11,9 @@ from fencelog.broker.handlers import (
     group_admin,
     group_membership,
     group_offsets,
+    inventory,
     list_offsets,
+    security,
     topic_partitions,
     topics,
     transaction_admin,
@@ -29,17 +31,25 @@ from fencelog.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from fencelog.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from fencelog.wire.messages.alter_configs import AlterConfigsRequest
 from fencelog.wire.messages.commit_transaction import CommitTransactionRequest
+from fencelog.wire.messages.create_acls import CreateAclsRequest
 from fencelog.wire.messages.create_partitions import CreatePartitionsRequest
 from fencelog.wire.messages.create_topics import CreateTopicsRequest
+from fencelog.wire.messages.delete_acls import DeleteAclsRequest
 from fencelog.wire.messages.delete_groups import DeleteGroupsRequest
 from fencelog.wire.messages.delete_records import DeleteRecordsRequest
 from fencelog.wire.messages.delete_topics import DeleteTopicsRequest
+from fencelog.wire.messages.describe_acls import DescribeAclsRequest
 from fencelog.wire.messages.describe_app import DescribeAppRequest
+from fencelog.wire.messages.describe_client_quotas import DescribeClientQuotasRequest
 from fencelog.wire.messages.describe_cluster import DescribeClusterRequest
 from fencelog.wire.messages.describe_configs import DescribeConfigsRequest
 from fencelog.wire.messages.describe_groups import DescribeGroupsRequest
+from fencelog.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from fencelog.wire.messages.describe_producers import DescribeProducersRequest
 from fencelog.wire.messages.describe_transactions import DescribeTransactionsRequest
+from fencelog.wire.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+)
 from fencelog.wire.messages.end_txn import EndTxnRequest
 from fencelog.wire.messages.find_coordinator import FindCoordinatorRequest
 from fencelog.wire.messages.heartbeat import HeartbeatRequest
@@ -48,8 +58,10 @@ from fencelog.wire.messages.init_producer_id import InitProducerIdRequest
 from fencelog.wire.messages.join_group import JoinGroupRequest
 from fencelog.wire.messages.join_transaction import JoinTransactionRequest
 from fencelog.wire.messages.leave_group import LeaveGroupRequest
+from fencelog.wire.messages.list_config_resources import ListConfigResourcesRequest
 from fencelog.wire.messages.list_groups import ListGroupsRequest
 from fencelog.wire.messages.list_offsets import ListOffsetsRequest
+from fencelog.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from fencelog.wire.messages.list_transactions import ListTransactionsRequest
 from fencelog.wire.messages.metadata import MetadataRequest
 from fencelog.wire.messages.offset_commit import OffsetCommitRequest
@@ -66,7 +78,7 @@ Q = TypeVar("Q", bound=Message)
 
 def handlers() -> dict[ApiKey, RawHandler]:
     """Return the handler of each request; the dispatcher checks them against ``ApiKey``."""
-    rows = [*_raw(), *_of_groups(), *_of_topics(), *_of_transactions()]
+    rows = [*_raw(), *_of_groups(), *_of_topics(), *_of_transactions(), *_of_tools()]
     table = dict(rows)
     assert len(table) == len(rows), "a request has two handlers"
     return table
@@ -136,4 +148,18 @@ def _of_transactions() -> list[tuple[ApiKey, RawHandler]]:
         _on(AbortTransactionRequest, versioned.abort),
         _on(RenewTransactionRequest, versioned.renew),
         _on(DescribeAppRequest, versioned.describe),
+    ]
+
+
+def _of_tools() -> list[tuple[ApiKey, RawHandler]]:
+    """Return the handlers of what only administrators' tools ask for."""
+    return [
+        _on(DescribeAclsRequest, security.describe_acls),
+        _on(CreateAclsRequest, security.create_acls),
+        _on(DeleteAclsRequest, security.delete_acls),
+        _on(DescribeUserScramCredentialsRequest, security.describe_user_scram_credentials),
+        _on(DescribeLogDirsRequest, inventory.describe_log_dirs),
+        _on(ListConfigResourcesRequest, inventory.list_config_resources),
+        _on(ListPartitionReassignmentsRequest, inventory.list_partition_reassignments),
+        _on(DescribeClientQuotasRequest, inventory.describe_client_quotas),
     ]

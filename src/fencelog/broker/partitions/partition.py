@@ -29,11 +29,13 @@ from fencelog.storage.clean_stop import CleanStop
 from fencelog.storage.compaction import Compaction
 from fencelog.storage.partition_store import PartitionStore
 from fencelog.types import Offset, TimestampMs, TopicId, TopicPartition
-from fencelog.wire.batch import BatchHeader, read_header
+from fencelog.wire.batch import BatchHeader, Compression, read_header
 
 log = logging.getLogger(__name__)
 
 NO_RECORDS = memoryview(b"")
+IN_SYNC_REPLICAS = 1
+"""The one copy that each partition has."""
 
 
 class Fetched(NamedTuple):
@@ -58,6 +60,8 @@ class Partition:
         "_role",
         "_store",
         "add_reader",
+        "checks_batches",
+        "codec",
         "committed",
         "failure",
         "is_compacted",
@@ -98,6 +102,10 @@ class Partition:
         """Whether the broker sets the timestamps."""
         self.is_compacted = False
         """Whether every record must have a key."""
+        self.codec: Compression | None = None
+        """The codec that every produced batch is stored in; None if each keeps its own."""
+        self.checks_batches = False
+        """Whether the topic asks more of a produced batch than others do."""
         # The purgatory's own methods, for speed: a request calls them for each partition.
         self.when_committed: Callable[[Offset, Done], None] = self._purgatory.when_committed
         self.committed = self._purgatory.committed
@@ -110,6 +118,12 @@ class Partition:
         self.log.reconfigure(config)
         self.stamps_on_append = config.message_timestamp_type == "LogAppendTime"
         self.is_compacted = "compact" in config.cleanup_policy
+        self.codec = config.codec
+        self.checks_batches = (
+            self.is_compacted
+            or self.codec is not None
+            or config.min_insync_replicas > IN_SYNC_REPLICAS
+        )
 
     # -- appending -----------------------------------------------------------------------------
 
