@@ -1,7 +1,8 @@
 """The Disk port over a real directory, and the lock that keeps a second broker out of it.
 
-Reads and writes run inline: they use the page cache and take microseconds. Syncs and the removal of
-directories take milliseconds and run in a small thread pool.
+Reads and writes run inline: they use the page cache and take microseconds. Syncs, and changes of
+directories (a new file, a rename, a removal), wait for the file system's journal, which takes
+milliseconds on a busy disk: they run in a small thread pool.
 """
 
 import asyncio
@@ -10,19 +11,22 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Self, TypeVar, TypeVarTuple, Unpack
 
 from fencelog.errors import StorageError
 from fencelog.types import Buffer
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
+_Ts = TypeVarTuple("_Ts")
 
 # Concurrent syncs share the file system's commits: on ext4, 16 threads did tens of times as many
 # syncs of small appends as one. They are started when they are needed.
 _SYNC_THREADS = 16
 _BUFFERS_PER_WRITE_MAX = 1024  # IOV_MAX of Linux
+_NO_PARTS = frozenset({"", ".", ".."})
 _LOCK_FILE = ".lock"  # Kafka's name for it
 
 
@@ -33,7 +37,7 @@ class DirectoryInUseError(StorageError):
 class FileDiskFile:
     """One open file of a FileDisk."""
 
-    def __init__(self, disk: "FileDisk", path: Path, descriptor: int) -> None:
+    def __init__(self, disk: "FileDisk", path: str, descriptor: int) -> None:
         """Take over an open descriptor."""
         self._disk = disk
         self._path = path
@@ -79,7 +83,7 @@ class FileDiskFile:
     async def sync(self) -> None:
         """Return when everything written is on stable storage; never retried after a failure."""
         self._check_usable()
-        sync = self._disk.submit(os.fdatasync, self._descriptor)
+        sync = self._disk.submit_sync(os.fdatasync, self._descriptor)
         self._syncs.add(sync)
         sync.add_done_callback(self._sync_ended)
         try:
@@ -122,11 +126,12 @@ class FileDisk:
 
     def __init__(self, root: str | Path) -> None:
         """Create the directory if it is missing, and make its name durable."""
-        self._root = Path(os.path.abspath(root))
+        self._root = os.path.abspath(root)
         self._pool = ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="fencelog-disk")
         try:
-            missing = [p for p in (self._root, *self._root.parents) if not p.exists()]
-            self._root.mkdir(parents=True, exist_ok=True)
+            where = Path(self._root)
+            missing = [p for p in (where, *where.parents) if not p.exists()]
+            where.mkdir(parents=True, exist_ok=True)
             for path in missing:
                 _sync_directory(path.parent)
         except OSError as error:
@@ -135,13 +140,17 @@ class FileDisk:
     async def open(self, path: str, *, create: bool = False) -> FileDiskFile:
         """Open for reading and appending; ``create`` makes an empty file if there is none."""
         where = self._where(path)
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        flags = os.O_RDWR | os.O_CLOEXEC
         try:
-            return FileDiskFile(self, where, os.open(where, flags, 0o644))
+            if create:
+                descriptor = await self._change(_open, where, flags | os.O_CREAT, undo=os.close)
+            else:
+                descriptor = _open(where, flags)
         except FileNotFoundError:
             raise
         except OSError as error:
             raise _storage_error("open", where, error) from error
+        return FileDiskFile(self, where, descriptor)
 
     async def list(self, path: str) -> list[str]:
         """Return the names in a directory, sorted; empty if there is no such directory."""
@@ -157,7 +166,7 @@ class FileDisk:
         """Make a directory and its parents; an existing one is not changed."""
         where = self._where(path)
         try:
-            where.mkdir(parents=True, exist_ok=True)
+            await self._change(_make_directory, where)
         except OSError as error:
             raise _storage_error("make directory", where, error) from error
 
@@ -165,7 +174,7 @@ class FileDisk:
         """Move a file or directory over ``new`` atomically."""
         source = self._where(old)
         try:
-            source.replace(self._where(new))
+            await self._change(os.replace, source, self._where(new))
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -176,10 +185,7 @@ class FileDisk:
         where = self._where(path)
         assert where != self._root, path
         try:
-            if where.is_dir() and not where.is_symlink():
-                await self.submit(shutil.rmtree, where)
-            else:
-                where.unlink(missing_ok=True)
+            await self._change(_remove, where)
         except OSError as error:
             raise _storage_error("remove", where, error) from error
 
@@ -187,23 +193,43 @@ class FileDisk:
         """Return when the names in this directory are on stable storage."""
         where = self._where(path)
         try:
-            await self.submit(_sync_directory, where)
+            await self.submit_sync(_sync_directory, where)
         except OSError as error:
             raise _storage_error("sync directory", where, error) from error
 
-    def submit(self, function: Callable[[_T], _R], argument: _T) -> "asyncio.Future[_R]":
-        """Run a slow call in the pool."""
+    def submit_sync(self, function: Callable[[_T], _R], argument: _T) -> "asyncio.Future[_R]":
+        """Run a sync in the pool."""
+        return asyncio.get_running_loop().run_in_executor(self._pool, function, argument)
+
+    async def _change(
+        self,
+        function: Callable[[Unpack[_Ts]], _R],
+        *arguments: *_Ts,
+        undo: Callable[[_R], None] | None = None,
+    ) -> _R:
+        """Change a directory in the pool; a cancelled caller waits until the change is made.
+
+        ``undo`` gets the result that a cancelled caller does not take over.
+        """
         loop = asyncio.get_running_loop()
-        return loop.run_in_executor(self._pool, function, argument)
+        change = loop.run_in_executor(self._pool, function, *arguments)
+        try:
+            return await asyncio.shield(change)
+        except asyncio.CancelledError:
+            await asyncio.wait([change])
+            if undo is not None and change.exception() is None:
+                undo(change.result())
+            raise
 
     def close(self) -> None:
         """End the pool's threads; the disk is not used afterwards."""
         self._pool.shutdown(wait=True)
 
-    def _where(self, path: str) -> Path:
-        parts = path.split("/") if path not in {"", "."} else []
-        assert all(part not in {"", ".", ".."} for part in parts), path
-        return self._root.joinpath(*parts)
+    def _where(self, path: str) -> str:
+        if path in {"", "."}:
+            return self._root
+        assert _NO_PARTS.isdisjoint(path.split("/")), path
+        return f"{self._root}/{path}"
 
 
 class DirectoryReplacedError(StorageError):
@@ -288,7 +314,23 @@ def _after(views: list[memoryview], written: int) -> list[memoryview]:
     return []
 
 
-def _sync_directory(path: Path) -> None:
+def _open(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o644)
+
+
+def _make_directory(path: str) -> None:
+    os.makedirs(path, exist_ok=True)
+
+
+def _remove(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+        return
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def _sync_directory(path: str | Path) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -296,5 +338,5 @@ def _sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def _storage_error(what: str, path: Path, error: OSError) -> StorageError:
+def _storage_error(what: str, path: str | Path, error: OSError) -> StorageError:
     return StorageError(f"{what} failed: {path}: {error.strerror}")

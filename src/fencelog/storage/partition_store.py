@@ -20,7 +20,7 @@ from fencelog.log.partition_log import PartitionLog
 from fencelog.log.values import Isolation, ReadPlan, SegmentWrite
 from fencelog.ports import Disk, DiskFile
 from fencelog.storage.checkpoint import parent_of, replace_file
-from fencelog.storage.clean_stop import CleanStop, checksum_of, is_side_file
+from fencelog.storage.clean_stop import CleanStop, checksum_of, sync_side_files
 from fencelog.storage.open_segment import OpenSegment
 from fencelog.storage.recover import SIDE_SUFFIXES, Durability, Recovery
 from fencelog.storage.segment import find_timestamp, read_batches
@@ -54,7 +54,7 @@ class PartitionStore:
         self.truncated: str | None = None
         """Where recovery truncated the log after the last sound batch, and why (D3)."""
         self.clean_stop: CleanStop | None = None
-        """How ``close`` left the files; None before a clean one."""
+        """How the last clean close left the files; None once they have changed since."""
 
     @classmethod
     async def create(
@@ -128,6 +128,9 @@ class PartitionStore:
             store._add_segment(base_offset)
         newest = await store._open_newest(newest_base_offset)
         newest.extend_side_files(active_files)
+        if recovered.is_clean and clean is not None:
+            store._names_are_dirty = False
+            store.clean_stop = CleanStop(log.log_end_offset, clean)
         return store, log
 
     @property
@@ -147,6 +150,7 @@ class PartitionStore:
         """
         async with self._write_lock:
             self._check_usable()
+            self.clean_stop = None
             try:
                 for write in unflushed:
                     await self._write_one(write)
@@ -216,6 +220,7 @@ class PartitionStore:
         """
         async with self._sync_lock:
             self._check_usable()
+            self.clean_stop = None
             for base_offset, end in pairwise(sorted(self._segments)):
                 if end > offset:
                     break
@@ -248,6 +253,7 @@ class PartitionStore:
         """
         async with self._sync_lock:
             self._check_usable()
+            self.clean_stop = None
             if not self._log.has_segments(cleaned.replaced):
                 await self.drop_cleaned(cleaned.segment.base_offset)
                 return False
@@ -291,18 +297,16 @@ class PartitionStore:
     async def close(self, *, clean: bool) -> None:
         """Close the files. ``clean``: sync everything, side files too, so that they may be trusted.
 
+        What has not changed since the last clean close needs no sync.
         Unflushed batches must be written before, or they are lost: a write or sync in progress ends
         first, and a later one is refused. Raises StorageError if this store failed or fails now:
         the partition then does not count as cleanly closed. A second close does nothing.
         """
         try:
             if clean and self._segments:
-                await self.sync()
-                with self._fails_on_error():
-                    await self._sync_side_files()
-                    base_offsets = sorted(self._segments)
-                    checksum = await checksum_of(self._disk, self._directory, base_offsets)
-                self.clean_stop = CleanStop(self._recovery_point, checksum)
+                self._check_usable()
+                if self.clean_stop is None:
+                    self.clean_stop = await self._stop_cleanly()
         finally:
             self._closed = True
             async with self._write_lock, self._sync_lock:
@@ -311,6 +315,19 @@ class PartitionStore:
                 segments, self._segments = self._segments, {}
                 for segment in segments.values():
                     await self._retire(segment)
+
+    async def _stop_cleanly(self) -> CleanStop:
+        """Make durable what a clean start reads: all but the newest segment's indexes."""
+        await self.sync()
+        with self._fails_on_error():
+            base_offsets = sorted(self._segments)
+            newest = self._segments[base_offsets[-1]]
+            if any(newest.side_files):
+                await self._write_side_files(newest)
+            if len(base_offsets) > 1:
+                await sync_side_files(self._disk, self._directory)
+            checksum = await checksum_of(self._disk, self._directory, base_offsets)
+        return CleanStop(self._recovery_point, checksum)
 
     # Writing
 
@@ -403,21 +420,6 @@ class PartitionStore:
             path = self._path(segment.base_offset, suffix)
             await replace_file(self._disk, path, bytes(content), durable=False)
             content.clear()
-
-    async def _sync_side_files(self) -> None:
-        """Make durable what a clean start reads: all but the newest segment's indexes."""
-        newest = self._segments[max(self._segments)]
-        await self._write_side_files(newest)
-        if len(self._segments) == 1:
-            return
-        for name in await self._disk.list(self._directory):
-            if is_side_file(name):
-                file = await self._disk.open(f"{self._directory}/{name}")
-                try:
-                    await file.sync()
-                finally:
-                    await file.close()
-        await self._disk.sync_directory(self._directory)
 
     def _path(self, base_offset: Offset, suffix: str) -> str:
         return f"{self._directory}/{layout.file_name(base_offset, suffix)}"

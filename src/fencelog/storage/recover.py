@@ -47,6 +47,8 @@ class Recovered(NamedTuple):
     """Segments, oldest first; at least one."""
     truncated: str | None = None
     """Where the log was truncated, and why; None if it was not."""
+    is_clean: bool = False
+    """Whether the files are as the last clean stop left them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class Recovery:
         if self.clean and self.clean == await checksum_of(self.disk, self.directory, base_offsets):
             loaded = await self._load(base_offsets, epochs)
             if loaded is not None:
-                return Recovered(loaded, base_offsets)
+                return Recovered(loaded, base_offsets, is_clean=True)
         await self._remove_side_files()
         builder = self._builder()
         bad = await self._replay(builder, base_offsets, epochs)

@@ -5,6 +5,7 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,56 @@ async def test_a_write_that_the_system_cuts_short_is_continued(disk: FileDisk, m
     await file.append([b"abc", b"d", b"efghi"])
     assert await file.read(0, 100) == b"abcdefghi"
     await file.close()
+
+
+async def test_no_change_of_a_directory_runs_in_the_thread_of_the_loop(
+    disk: FileDisk, monkeypatch
+) -> None:
+    threads: dict[str, set[int]] = {}
+
+    def record(name: str) -> None:
+        call = getattr(os, name)
+
+        def recorded(*args, **named):
+            threads.setdefault(name, set()).add(threading.get_ident())
+            return call(*args, **named)
+
+        monkeypatch.setattr(os, name, recorded)
+
+    for name in ("open", "mkdir", "replace", "unlink", "rmdir", "fsync"):
+        record(name)
+    await disk.make_directory("d/e")
+    await (await disk.open("d/e/a", create=True)).close()
+    await disk.rename("d/e/a", "d/e/b")
+    await disk.remove("d/e/b")
+    await disk.sync_directory("d/e")
+    await disk.remove("d")
+    assert threads.keys() == {"open", "mkdir", "replace", "unlink", "rmdir", "fsync"}
+    assert not any(threading.get_ident() in each for each in threads.values()), threads
+
+
+async def test_a_cancelled_open_closes_the_file_it_creates(disk: FileDisk, monkeypatch) -> None:
+    opened: list[int] = []
+    may_open, begun = threading.Event(), asyncio.Event()
+    real, loop = os.open, asyncio.get_running_loop()
+
+    def held(path: str, *how: int) -> int:
+        loop.call_soon_threadsafe(begun.set)
+        may_open.wait()
+        opened.append(real(path, *how))
+        return opened[-1]
+
+    monkeypatch.setattr(os, "open", held)
+    opening = asyncio.create_task(disk.open("a", create=True))
+    await begun.wait()
+    opening.cancel()
+    await asyncio.sleep(0)
+    assert not opening.done()
+    may_open.set()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(opened[0])
 
 
 def test_an_unwritable_place_is_a_storage_error(tmp_path: Path) -> None:

@@ -209,15 +209,24 @@ def test_the_files_hold_what_was_appended_in_order() -> None:
         assert files.txn_index == side_files.txn_index
 
 
-def test_the_leader_epoch_checkpoint_comes_with_the_first_batch_of_an_epoch() -> None:  # F7
+def test_the_leader_epoch_checkpoint_comes_with_the_first_batch_of_a_later_epoch() -> None:  # F7
     partition = Driver()
     partition.produce()
     partition.flush()
-    assert partition.leader_epochs == "0\n1\n0 0\n"
+    assert partition.leader_epochs is None
     partition.log.leader_epoch = 3
     partition.produce()
     (write,) = partition.log.take_unflushed()
     assert write.leader_epochs == "0\n2\n0 0\n3 1\n"
+
+
+def test_the_leader_epoch_checkpoint_comes_with_the_second_segment() -> None:  # F7
+    partition = Driver(segment_bytes=100)
+    for _ in range(2):
+        partition.produce()
+        partition.flush()
+    assert len(partition.log.segment_base_offsets) == 2
+    assert partition.leader_epochs == "0\n1\n0 0\n"
 
 
 # Reading

@@ -360,7 +360,7 @@ class Partition:
         does not count as cleanly stopped.
         """
         await self._store.close(clean=clean)
-        return self._store.clean_stop
+        return self._store.clean_stop if clean else None
 
     async def delete_segments_below(self, offset: Offset) -> None:
         """Remove the files of segments below a stored log start. Raises StorageError."""
