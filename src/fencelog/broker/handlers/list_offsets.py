@@ -1,7 +1,7 @@
 """ListOffsets, OffsetForLeaderEpoch."""
 
 from fencelog.broker.context import Broker
-from fencelog.broker.handlers.fetch import epoch_error
+from fencelog.broker.fetching.interest import epoch_error
 from fencelog.broker.network.connection import Request
 from fencelog.broker.partitions.partition import Partition
 from fencelog.errors import CorruptionError, ErrorCode, StorageError, WireError
