@@ -105,8 +105,7 @@ class FetchSession:
 
     async def more(self, deadline: Instant) -> None:
         """Return when there is enough, an interest is to be looked at again, or it is too late."""
-        if self.has_enough or self._is_interrupted:
-            self._is_interrupted = False
+        if self.has_enough or self.take_interruption():
             return
         loop = asyncio.get_running_loop()
         woken = self._woken = loop.create_future()
@@ -118,6 +117,11 @@ class FetchSession:
             if self._woken is woken:  # else another fetch of this session waits
                 self._woken = None
                 self._is_interrupted = False
+
+    def take_interruption(self) -> bool:
+        """Return whether an interest was to be looked at again since the last call."""
+        taken, self._is_interrupted = self._is_interrupted, False
+        return taken
 
     def end_wait(self) -> None:
         """The fetch is answered: count no longer."""

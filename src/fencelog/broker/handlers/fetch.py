@@ -43,6 +43,7 @@ async def _fetch_long(broker: Broker, request: Request) -> Reply:
     """Decode a request with very many partitions in a time slice of its own."""
     await broker.time_slices.next()
     message = read_fetch_request(request.body, request.header.api_version)
+    await broker.time_slices.next()
     return await _fetch(broker, request, message)
 
 
@@ -116,7 +117,7 @@ class _Answer:
         """Return when there is enough to read, by offsets and sizes, or it is too late."""
         session = self._session
         loop = asyncio.get_running_loop()
-        while True:
+        while not self.is_superseded:
             async for interest in self._broker.time_slices.each(list(session.changed)):
                 if session.closed or self.is_superseded:
                     return
@@ -217,6 +218,8 @@ class _Answer:
         if self._is_final or self._size >= self._min_bytes:
             return True
         session = self._session
+        if session.take_interruption() and not session.closed:
+            return False  # a segment was deleted or replaced before it was read, perhaps
         for interest in session.changed:
             session.measure(interest)
         return session.has_enough or asyncio.get_running_loop().time() >= deadline
