@@ -24,6 +24,7 @@ from fencelog.broker.coordinators.orphaned_transactions import (
 from fencelog.broker.coordinators.producer_ids import ProducerIds
 from fencelog.broker.coordinators.runtime import CoordinatorRuntime, ReplayMarker
 from fencelog.broker.dispatch import Dispatcher
+from fencelog.broker.fetching.sessions import FetchSessions
 from fencelog.broker.handlers.table import handlers
 from fencelog.broker.metadata.catalog import (
     GROUP_TOPIC,
@@ -145,6 +146,7 @@ class Node:
             groups=self.groups,
             group_requests=GroupRequests(self.groups, clock=clock, random=ports.random),
             producer_ids=ProducerIds(metadata, observer),
+            fetch_sessions=FetchSessions(config.fetch_sessions_max, ports.random.bytes),
             clock=clock,
             observer=observer,
             address=(config.host, config.port),

@@ -43,6 +43,7 @@ class BrokerConfig:
     )
     producer_expiration_ms: int = of_broker("producer.id.expiration.ms")
     fetch_bytes_max: int = of_broker("fetch.max.bytes")
+    fetch_sessions_max: int = of_broker("max.incremental.fetch.session.cache.slots")
     partitions_max: int = of_broker("fencelog.max.partitions")
     group_members_max: int = of_broker("group.max.size")
     group_session_timeout_ms_min: int = of_broker("group.min.session.timeout.ms")

@@ -7,6 +7,7 @@ from fencelog.broker.coordinators.group_requests import GroupRequests
 from fencelog.broker.coordinators.leaders import Leaders
 from fencelog.broker.coordinators.producer_ids import ProducerIds
 from fencelog.broker.coordinators.runtime import CoordinatorRuntime
+from fencelog.broker.fetching.sessions import FetchSessions
 from fencelog.broker.metadata.catalog import Catalog
 from fencelog.broker.metadata.controller import Controller
 from fencelog.broker.metadata.settings import Settings
@@ -37,6 +38,7 @@ class Broker:
     groups: CoordinatorRuntime[GroupShard]
     group_requests: GroupRequests
     producer_ids: ProducerIds
+    fetch_sessions: FetchSessions
     clock: WallClock
     deadlines: Deadlines = field(default_factory=Deadlines)
     time_slices: TimeSlices = field(default_factory=TimeSlices)

@@ -104,6 +104,12 @@ BROKER_SETTINGS = (
         "largest answer to a fetch",
     ),
     broker(
+        "max.incremental.fetch.session.cache.slots",
+        Whole(0, 10**6),
+        1000,
+        "fetch sessions that are kept; 0 none",
+    ),
+    broker(
         "fencelog.max.partitions",
         Whole(1, 10**6),
         10_000,

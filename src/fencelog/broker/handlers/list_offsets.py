@@ -5,7 +5,7 @@ data directory: its local log begins at the log start, and nothing is in remote 
 """
 
 from fencelog.broker.context import Broker
-from fencelog.broker.handlers.fetch import epoch_error
+from fencelog.broker.fetching.interest import epoch_error
 from fencelog.broker.network.connection import Request
 from fencelog.broker.partitions.partition import Partition
 from fencelog.errors import CorruptionError, ErrorCode, StorageError, WireError

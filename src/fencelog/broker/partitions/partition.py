@@ -22,6 +22,7 @@ from fencelog.log.values import (
     Duplicate,
     Isolation,
     MarkerToWrite,
+    ReadPlan,
     Rejected,
 )
 from fencelog.log.verification import VerificationGuard
@@ -48,6 +49,14 @@ class Fetched(NamedTuple):
     records: memoryview = NO_RECORDS
     aborted: Sequence[AbortedTransaction] = ()
     """The aborted transactions in ``records``; only for a transactional reader (E10)."""
+    plan: ReadPlan | None = None
+    """Where was read; None after an error."""
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether nothing that may be read by now follows these records."""
+        assert self.plan is not None, self
+        return not self.records or _end_of(self.records) >= self.plan.upper_offset
 
 
 class Partition:
@@ -298,7 +307,7 @@ class Partition:
         aborted: Sequence[AbortedTransaction] = ()
         if isolation is Isolation.TRANSACTIONAL and records:
             aborted = partition_log.aborted_transactions(plan.offset, _end_of(records))
-        return Fetched(ErrorCode.NONE, *ends, records, aborted)
+        return Fetched(ErrorCode.NONE, *ends, records, aborted, plan)
 
     def end_offset(self, isolation: Isolation) -> Offset:
         """Return the end offset for a reader of this isolation level (F6)."""
@@ -337,8 +346,8 @@ class Partition:
         return Compaction(self._store, compaction_round, should_continue)
 
     def compacted(self) -> None:
-        """Wake waiting readers, because files were replaced."""
-        self._purgatory.wake_readers()
+        """Files were replaced: readers that wait look again."""
+        self._purgatory.interrupt_readers()
 
     def fail_with_store(self, error: StorageError) -> bool:
         """Fail the partition if its store has failed; return whether it has."""
@@ -350,7 +359,7 @@ class Partition:
     def advance_start(self, offset: Offset) -> list[Offset] | ErrorCode:
         """Raise the log start to ``offset`` (D4); return the segments to delete."""
         gone = self.log.advance_start(offset)
-        self._purgatory.wake_readers()
+        self._purgatory.interrupt_readers()
         return gone
 
     async def close(self, *, clean: bool) -> CleanStop | None:
