@@ -14,7 +14,7 @@ from fencelog.broker.network.connection import Answer, Reply, Request
 from fencelog.broker.partitions.partition import Partition
 from fencelog.errors import CorruptionError, ErrorCode, StorageError
 from fencelog.log.values import Isolation
-from fencelog.types import LeaderEpoch, Offset
+from fencelog.types import Instant, LeaderEpoch, Offset
 from fencelog.wire.batch import Compression, read_header
 from fencelog.wire.hot import (
     FetchedPartition,
@@ -50,16 +50,20 @@ async def _fetch(broker: Broker, request: Request, message: FetchRequest) -> Rep
         return respond(request, *write_fetch_response(version, ErrorCode.INVALID_REQUEST, 0, []))
     loop = asyncio.get_running_loop()
     deadline = loop.time() + max(message.max_wait_ms, 0) / 1000
+    responses = request.connection.responses
     while True:
         # Registered before reading: an append while a partition is read still wakes the fetch.
         waiter: asyncio.Future[None] = loop.create_future()
         waited = _register(broker, message, waiter)
         try:
-            topics, size, final = await _read_all(broker, message, version)
+            wanted = min(message.max_bytes, broker.config.fetch_bytes_max)
+            max_bytes = await responses.grant(max(wanted, 1), Instant(deadline))
+            topics, size, final = await _read_all(broker, message, version, max_bytes)
             if final or size >= message.min_bytes or loop.time() >= deadline:
                 if len(request.body) > LONG_BODY_BYTES:
                     await broker.time_slices.next()
                 return respond(request, *write_fetch_response(version, ErrorCode.NONE, 0, topics))
+            responses.give_back()
             try:
                 async with asyncio.timeout_at(deadline):
                     await waiter
@@ -95,11 +99,10 @@ def _name_of(broker: Broker, requested: FetchTopic) -> str | None:
 
 
 async def _read_all(
-    broker: Broker, message: FetchRequest, version: int
+    broker: Broker, message: FetchRequest, version: int, max_bytes: int
 ) -> tuple[list[FetchedTopic], int, bool]:
     """Return the response's topics, their record bytes, and whether to answer at once (error)."""
     isolation = Isolation(message.isolation_level)
-    budget = min(message.max_bytes, broker.config.fetch_bytes_max)
     topics: list[FetchedTopic] = []
     total = 0
     final = not message.topics
@@ -115,8 +118,9 @@ async def _read_all(
                 fetched.append(FetchedPartition(part.partition, code))
                 final = True
                 continue
-            limit = min(part.partition_max_bytes, budget - total)
-            one = await _read_one(partition, part, isolation, limit, first=total == 0)
+            limit = min(part.partition_max_bytes, max_bytes - total)
+            first = total == 0 and max_bytes > 0
+            one = await _read_one(partition, part, isolation, limit, first=first)
             if version < ZSTD_FROM and _holds_zstd(one):
                 one = FetchedPartition(part.partition, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
             total += sum(len(records) for records in one.records)
