@@ -80,6 +80,13 @@ BROKER_SETTINGS = (
         "requests that are being read or answered, over all connections",
     ),
     broker(
+        "queued.max.response.bytes",
+        Whole(1 << 20, 1 << 40, "bytes"),
+        256 << 20,
+        "responses that are being read from disk or sent, over all connections; while it is used "
+        "up, fetches get less or wait",
+    ),
+    broker(
         "max.connections",
         Whole(1, 10**6),
         10_000,
@@ -96,6 +103,13 @@ BROKER_SETTINGS = (
         _INTERVAL_MS,
         MINUTE_MS,
         "after which a connection with a half-sent request is closed",
+    ),
+    broker(
+        "socket.response.timeout.ms",
+        _INTERVAL_MS,
+        30_000,
+        "after which a connection that reads nothing of its responses is closed; while "
+        "`queued.max.response.bytes` is used up, also one that reads less than 64 KiB/s",
     ),
     broker(
         "fetch.max.bytes",

@@ -129,7 +129,7 @@ class PartitionStore:
         newest = await store._open_newest(newest_base_offset)
         newest.extend_side_files(active_files)
         if recovered.is_clean and clean is not None:
-            store._names_are_dirty = False
+            store._names_synced = store._names_made
             store.clean_stop = CleanStop(log.log_end_offset, clean)
         return store, log
 

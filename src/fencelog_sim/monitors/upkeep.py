@@ -93,18 +93,17 @@ class Timers:
     ) -> str | None:
         """What is wrong with a shard's timer."""
         deadline = loaded.shard.next_deadline()
-        timer = loaded.timer
-        is_set = timer is not None and not timer.cancelled()
+        due = loaded.timer.due
         if deadline is None or runtime._stopped or loaded.dropped:
             self._since.pop(id(loaded), None)
             return None
-        if timer is not None and is_set and timer.when() <= deadline:
+        if due is not None and due <= deadline:
             self._since.pop(id(loaded), None)
             return None
         if now - self._since.setdefault(id(loaded), now) < TIMER_GRACE_S:
             return None
         self._since[id(loaded)] = float("inf")  # reported once
-        what = f"is set to {timer.when():.3f} s" if timer is not None and is_set else "is not set"
+        what = "is not set" if due is None else f"is set to {due:.3f} s"
         return f"the shard has a deadline at {deadline:.3f} s, and its timer {what} (E12)"
 
 

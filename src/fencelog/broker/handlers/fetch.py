@@ -59,14 +59,17 @@ async def _fetch(broker: Broker, request: Request, message: FetchRequest) -> Rep
     session.begin_wait(message.min_bytes, Isolation(message.isolation_level))
     deadline = Instant(now + max(message.max_wait_ms, 0) / 1000)
     answer = _Answer(broker, session, message, version, is_full=is_full)
+    responses = request.connection.responses
+    wanted = max(min(message.max_bytes, broker.config.fetch_bytes_max), 1)
     try:
         while True:
             await answer.wait(deadline)
-            await answer.read()
+            await answer.read(await responses.grant(wanted, deadline))
             if answer.is_superseded:
                 return _refuse(request, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
             if answer.is_enough(deadline):
                 break
+            responses.give_back()
         if len(request.body) > LONG_BODY_BYTES or len(answer.fetched) > LONG_ANSWER:
             await broker.time_slices.next()
         return respond(request, *answer.write())
@@ -102,7 +105,6 @@ class _Answer:
         self._is_full = is_full
         self._epoch = session.epoch
         self._min_bytes = message.min_bytes
-        self._max_bytes = message.max_bytes
         self.fetched: list[tuple[Interest, FetchedPartition]] = []
         self._size = 0
         self._is_final = False
@@ -139,17 +141,18 @@ class _Answer:
         known = self._broker.catalog.by_id(interest.key.topic_id)
         return known.name if known else None
 
-    async def read(self) -> None:
-        """Read what there is, within the limits."""
+    async def read(self, max_bytes: int) -> None:
+        """Read what there is: up to so many bytes, or one batch if it is larger; nothing for 0."""
         session = self._session
         self.fetched, self._size, self._is_final = [], 0, not session.interests
-        limit = min(self._max_bytes, self._broker.config.fetch_bytes_max)
         looked_at = list(session.interests.values() if self._is_full else session.changed)
         served: list[Interest] = []
         async for interest in self._broker.time_slices.each(looked_at):
             if self.is_superseded:
                 return
-            one, goes_on = await self._read_one(interest, limit - self._size)
+            one, goes_on = await self._read_one(
+                interest, max_bytes - self._size, at_least_one=self._size == 0 and max_bytes > 0
+            )
             size = sum(map(len, one.records))
             self._size += size
             self._is_final = self._is_final or one.error is not ErrorCode.NONE
@@ -164,7 +167,9 @@ class _Answer:
             session.changed.pop(interest, None)
             session.changed[interest] = None
 
-    async def _read_one(self, interest: Interest, limit: int) -> tuple[FetchedPartition, bool]:
+    async def _read_one(
+        self, interest: Interest, limit: int, *, at_least_one: bool
+    ) -> tuple[FetchedPartition, bool]:
         """Read one partition; return what to tell of it, and whether to look at it again."""
         session, index = self._session, interest.key.number
         # From here on, with no await before the plan: a later change calls it again.
@@ -180,13 +185,13 @@ class _Answer:
         limit = min(interest.max_bytes, limit)
         try:
             found = await partition.read(
-                interest.offset, limit, session.isolation, at_least_one=self._size == 0
+                interest.offset, limit, session.isolation, at_least_one=at_least_one
             )
         except (CorruptionError, StorageError):
             return FetchedPartition(index, ErrorCode.KAFKA_STORAGE_ERROR), True
         if self._version < ZSTD_FROM and _holds_zstd(found.records):
             return FetchedPartition(index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE), True
-        was_read = limit > 0 or self._size == 0
+        was_read = limit > 0 or at_least_one
         if was_read and self._size + len(found.records) < self._min_bytes:
             interest.correct(found)
         aborted: list[tuple[int, int]] | None = None

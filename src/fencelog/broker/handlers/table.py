@@ -13,6 +13,7 @@ from fencelog.broker.handlers import (
     group_offsets,
     inventory,
     list_offsets,
+    response_sizes,
     security,
     topic_partitions,
     topics,
@@ -85,10 +86,12 @@ def handlers() -> dict[ApiKey, RawHandler]:
 
 
 def _on(
-    kind: type[Q], handle: Callable[[Broker, Q, Request], Awaitable[Message]]
+    kind: type[Q],
+    handle: Callable[[Broker, Q, Request], Awaitable[Message]],
+    response_bytes: Callable[[Broker, Q], int] | None = None,
 ) -> tuple[ApiKey, RawHandler]:
     """Return a row: the message's API key and its handler."""
-    return ApiKey(kind.API_KEY), message_handler(kind, handle)
+    return ApiKey(kind.API_KEY), message_handler(kind, handle, response_bytes)
 
 
 def _raw() -> list[tuple[ApiKey, RawHandler]]:
@@ -108,27 +111,27 @@ def _of_groups() -> list[tuple[ApiKey, RawHandler]]:
         _on(HeartbeatRequest, group_membership.heartbeat),
         _on(LeaveGroupRequest, group_membership.leave_group),
         _on(ListGroupsRequest, group_admin.list_groups),
-        _on(DescribeGroupsRequest, group_admin.describe_groups),
+        _on(DescribeGroupsRequest, group_admin.describe_groups, response_sizes.of_groups),
         _on(DeleteGroupsRequest, group_admin.delete_groups),
         _on(OffsetCommitRequest, group_offsets.offset_commit),
-        _on(OffsetFetchRequest, group_offsets.offset_fetch),
+        _on(OffsetFetchRequest, group_offsets.offset_fetch, response_sizes.of_offset_fetch),
         _on(TxnOffsetCommitRequest, group_offsets.txn_offset_commit),
     ]
 
 
 def _of_topics() -> list[tuple[ApiKey, RawHandler]]:
     return [
-        _on(MetadataRequest, cluster.metadata),
+        _on(MetadataRequest, cluster.metadata, response_sizes.of_metadata),
         _on(FindCoordinatorRequest, cluster.find_coordinator),
         _on(DescribeClusterRequest, cluster.describe_cluster),
         _on(CreateTopicsRequest, topics.create_topics),
         _on(DeleteTopicsRequest, topics.delete_topics),
         _on(DeleteRecordsRequest, topic_partitions.delete_records),
-        _on(DescribeConfigsRequest, configs.describe_configs),
+        _on(DescribeConfigsRequest, configs.describe_configs, response_sizes.of_configs),
         _on(AlterConfigsRequest, configs.alter_configs),
         _on(IncrementalAlterConfigsRequest, configs.incremental_alter_configs),
         _on(CreatePartitionsRequest, topic_partitions.create_partitions),
-        _on(ListOffsetsRequest, list_offsets.list_offsets),
+        _on(ListOffsetsRequest, list_offsets.list_offsets, response_sizes.of_list_offsets),
         _on(OffsetForLeaderEpochRequest, list_offsets.offset_for_leader_epoch),
     ]
 
