@@ -15,6 +15,7 @@ IN_FORCE = (
     [f"D{n}" for n in (1, 2, 3, 4)]
     + [f"E{n}" for n in range(1, 18)]
     + [f"F{n}" for n in (2, 5, 6, 7)]
+    + ["I1"]
     + [f"V{n}" for n in range(1, 9)]
     + [f"S{n}" for n in range(1, 8)]
 )

@@ -70,6 +70,7 @@ SCALARS = {
     "int16": Scalar("int", "0", "int16", 2, "pack_int16", "h"),
     "int32": Scalar("int", "0", "int32", 4, "pack_int32", "i"),
     "int64": Scalar("int", "0", "int64", 8, "pack_int64", "q"),
+    "float64": Scalar("float", "0.0", "float64", 8, "pack_float64", "d"),
     "uuid": Scalar("bytes", "NO_TOPIC_ID", "uuid", 16),
     "string": Scalar("str", '""', "string", 1),
     "bytes": Scalar("bytes", 'b""', "required_bytes", 1),

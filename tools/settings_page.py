@@ -22,7 +22,8 @@ from fencelog.settings.kinds import (
     Whole,
 )
 from fencelog.settings.setting import Effect, Setting
-from fencelog.settings.table import BROKER_SETTINGS, TOPIC_SETTINGS
+from fencelog.settings.table import BROKER_SETTINGS
+from fencelog.settings.topic_table import TOPIC_SETTINGS
 
 PAGE = Path("docs/guide/broker.md")
 BEGIN, END = "<!-- settings: begin -->\n", "<!-- settings: end -->\n"

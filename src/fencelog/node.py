@@ -24,6 +24,7 @@ from fencelog.broker.coordinators.orphaned_transactions import (
 from fencelog.broker.coordinators.producer_ids import ProducerIds
 from fencelog.broker.coordinators.runtime import CoordinatorRuntime, ReplayMarker
 from fencelog.broker.dispatch import Dispatcher
+from fencelog.broker.fetching.sessions import FetchSessions
 from fencelog.broker.handlers.table import handlers
 from fencelog.broker.metadata.catalog import (
     GROUP_TOPIC,
@@ -45,7 +46,7 @@ from fencelog.coordination.shard import Shard
 from fencelog.coordination.transaction.shard import TransactionLimits, TransactionShard
 from fencelog.coordination.versioned.answers import VersionedLimits
 from fencelog.coordination.versioned.shard import VersionedShard
-from fencelog.errors import FencelogError, NotLeaderError, StorageError
+from fencelog.errors import CorruptionError, FencelogError, NotLeaderError, StorageError
 from fencelog.ports import Disk, MetadataStore, Random, WallClock
 from fencelog.storage.directory import DataDirectory
 from fencelog.types import CoordinatorEpoch, ProducerId
@@ -66,6 +67,10 @@ class Ports:
     random: Random
 
 
+def _unchecked() -> None:
+    """The directory of a simulated disk cannot be replaced."""
+
+
 class Node:
     """A broker, from start to stop.
 
@@ -81,10 +86,15 @@ class Node:
         *,
         observer: Observer | None = None,
         new_server: Callable[[BrokerConfig, Dispatcher], Server] = Server,
+        check_directory: Callable[[], None] = _unchecked,
     ) -> None:
-        """Compose; nothing runs before ``start``. ``new_server`` makes the listener."""
+        """Compose; nothing runs before ``start``. ``new_server`` makes the listener.
+
+        ``check_directory`` raises DirectoryReplacedError once the data directory is another.
+        """
         self.config = config
         self._ports = ports
+        self._check_directory = check_directory
         self._running = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
@@ -136,6 +146,7 @@ class Node:
             groups=self.groups,
             group_requests=GroupRequests(self.groups, clock=clock, random=ports.random),
             producer_ids=ProducerIds(metadata, observer),
+            fetch_sessions=FetchSessions(config.fetch_sessions_max, ports.random.bytes),
             clock=clock,
             observer=observer,
             address=(config.host, config.port),
@@ -166,6 +177,7 @@ class Node:
 
     async def _start(self, undo: AsyncExitStack) -> None:
         broker, config = self.broker, self.config
+        await _check_metadata(self._ports)
         directory = await DataDirectory.open(
             self._ports.disk, self._ports.random, node_id=config.node_id
         )
@@ -317,6 +329,7 @@ class Node:
             is_due = loop.time() >= upkeep_at
             if is_due:
                 upkeep_at = loop.time() + interval_s
+            self._check_directory()
             try:
                 await self.logs.checkpoint()
                 if is_due:
@@ -345,6 +358,20 @@ def _group_limits(config: BrokerConfig) -> GroupLimits:
     )
 
 
+async def _check_metadata(ports: Ports) -> None:
+    """Raise CorruptionError if there are partitions and no metadata: an empty cluster would start.
+
+    It would hand out the same topic names and producer ids again.
+    """
+    held = await DataDirectory.partitions_of(ports.disk)
+    if held and not await ports.metadata.list(""):
+        raise CorruptionError(
+            f"{METADATA_FILE} is missing or empty, but there are partition directories, such as "
+            f"{held[0]}: restore {METADATA_FILE} and {METADATA_FILE}-wal, or the whole directory, "
+            "from a backup; to begin an empty cluster, use another directory"
+        )
+
+
 @asynccontextmanager
 async def open_node(config: BrokerConfig) -> AsyncIterator[Node]:
     """Run a node on the real disk and clock: start on entering, stop cleanly on leaving.
@@ -360,7 +387,7 @@ async def open_node(config: BrokerConfig) -> AsyncIterator[Node]:
         metadata = await SqliteMetadata.open(Path(config.data_dir) / METADATA_FILE)
         undo.push_async_callback(metadata.close)
         ports = Ports(disk=disk, metadata=metadata, clock=SystemClock(), random=SystemRandom())
-        node = Node(config, ports)
+        node = Node(config, ports, check_directory=lock.check)
         await node.start()
         undo.push_async_callback(node.stop)
         yield node

@@ -186,3 +186,20 @@ def test_kafka_s_tools_learn_what_the_broker_speaks(
     assert re.search(r"transaction\.version\s.*FinalizedVersionLevel: 2\s", features)
     where = ("--bootstrap-server", java_broker.address)
     assert "Cluster ID: " in tools.done(f"{PACKAGE}ClusterTool", "cluster-id", *where).out
+
+
+def test_kafka_log_dirs(run: Run, topic: str) -> None:
+    run("TopicCommand", "--create", "--topic", topic)
+    described = run("LogDirsCommand", "--describe", "--topic-list", topic).lines
+    (found,) = [json.loads(line) for line in described if line.startswith("{")]
+    (directory,) = found["brokers"][0]["logDirs"]
+    assert (directory["error"], directory["partitions"][0]["partition"]) == (None, f"{topic}-0")
+
+
+def test_kafka_acls_says_that_security_is_disabled(
+    tools: ToolHost, java_broker: BrokerProcess
+) -> None:
+    outcome = tools.run(
+        "kafka.admin.AclCommand", "--bootstrap-server", java_broker.address, "--list"
+    )
+    assert "SecurityDisabledException" in outcome.out + outcome.err

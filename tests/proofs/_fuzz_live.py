@@ -4,13 +4,11 @@ Two brokers run side by side, each with a bystander; one of them is attacked. Wh
 meets both, so the difference between their bystanders is the attack's.
 """
 
-import json
 import os
 import re
 import signal
 import socket
 import struct
-import subprocess
 import sys
 import threading
 import time
@@ -28,6 +26,7 @@ from fencelog.wire.messages.create_topics import (
 )
 from tests.proofs._fuzz_heavy import PARTITIONS, WIDE, heavies
 from tests.support.broker import BrokerProcess
+from tests.support.bystander import Bystander, ask
 from tests.support.damage import SIZE, join, mutated
 from tests.support.requests import KEYS_AND_VERSIONS, a_request, frame_of
 
@@ -86,11 +85,13 @@ class Live:
     resident_mib: float = 0.0
     resident_before_mib: float = 0.0
     wrong: list[str] = field(default_factory=list)
+    wrong_answers: list[str] = field(default_factory=list)
 
     @property
     def problems(self) -> list[str]:
         """What may not be."""
         found = [f"the broker's log: {line}" for line in self.wrong[:20]]
+        found += [f"the bystander: {each}" for each in self.wrong_answers[:20]]
         if self.turn_ms > TURN_MS_MAX:
             found.append(f"a turn of the loop took {self.turn_ms:.0f} ms of CPU time")
         late, of = late_share(self.attacked), late_share(self.quiet)
@@ -175,8 +176,6 @@ def _read_one(connection: socket.socket) -> None:
 
 def _prepare(broker: BrokerProcess) -> None:
     """Make the topics that heavy and damaged requests name."""
-    from tests.proofs._fuzz_bystander import ask
-
     compact = [CreatableTopicConfig(name="cleanup.policy", value="compact")]
     topics = [
         CreatableTopic(name=name, num_partitions=count, replication_factor=1, configs=configs)
@@ -190,12 +189,6 @@ def _prepare(broker: BrokerProcess) -> None:
     body = CreateTopicsRequest(topics=topics).write(7)
     with socket.create_connection((broker.host, broker.port), 10) as connection:
         ask(connection, frame_of(ApiKey.CREATE_TOPICS, 7, body))
-
-
-def _bystander(broker: BrokerProcess, seconds: float) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "tests.proofs._fuzz_bystander"]
-    arguments = [broker.host, str(broker.port), str(broker.pid), str(seconds)]
-    return subprocess.Popen([*command, *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
 def attack(
@@ -212,7 +205,7 @@ def attack(
             _prepare(each)
         attackers = _Attackers(broker, seed, threads, items)
         live.resident_before_mib = broker.resident_mib()
-        watching = [_bystander(each, seconds) for each in (broker, quiet)]
+        watching = [Bystander(each, "all") for each in (broker, quiet)]
         # From here on: what was before was the start.
         broker.longest_turn_ms()
         quiet.longest_turn_ms()
@@ -220,10 +213,11 @@ def attack(
         while time.monotonic() < ends and broker.running:
             live.resident_mib = max(live.resident_mib, broker.resident_mib())
             time.sleep(0.2)
-        printed = [each.communicate(timeout=120)[0] for each in watching]
+        attacked, in_peace = (each.ended() for each in watching)
         attackers.end()
         live.sent = attackers.sent
-        live.attacked, live.quiet = (json.loads(each) for each in printed)
+        live.attacked, live.quiet = attacked.latencies, in_peace.latencies
+        live.wrong_answers = attacked.wrong
         live.turn_ms, live.quiet_turn_ms = broker.longest_turn_ms(), quiet.longest_turn_ms()
         broker.terminate()
         live.wrong = [line for line in broker.stderr.splitlines() if WRONG.search(line)]

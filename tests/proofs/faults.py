@@ -22,6 +22,7 @@ from tests.proofs._hunt import SEEDS_MAX, Hunt, Hunter
 from tests.proofs._report import between, machine
 from tests.proofs.bytes import find_at_every_byte
 from tests.proofs.delays import find_by_delays
+from tests.proofs.hostile import find_by_hostile_clients
 from tests.proofs.kills import find_by_broker_kills, find_by_spark_kills
 from tests.support.faults import ROOT, Fault, FaultError, everything, faulty_files, refresh
 from tests.support.found import Find, Found, Search, look_for, summary, table
@@ -73,6 +74,7 @@ def finders(hunter: Hunter) -> dict[str, Find]:
         "kills": find_by_broker_kills,
         "spark": find_by_spark_kills,
         "chaos": find_in_chaos,
+        "hostile": find_by_hostile_clients,
     }
 
 

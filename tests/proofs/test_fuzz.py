@@ -190,6 +190,7 @@ def test_attackers_over_sockets_keep_no_bystander_waiting(tmp_path: Path) -> Non
     live = attack(tmp_path, seconds=3, seed=SEED, threads=2, items=1_000)
     assert live.sent["damaged"] > 0
     assert all(live.attacked.values())
+    assert not live.wrong_answers
     assert not live.wrong, live.wrong
 
 

@@ -23,6 +23,21 @@ EVERY = 1 << 20
 """More bytes than any of these partitions has."""
 
 
+class Reading:
+    """A reader that waits on a partition and notes how it is called."""
+
+    def __init__(self, *, goes_on: bool = True) -> None:
+        self.calls: list[str] = []
+        self._goes_on = goes_on
+
+    def advanced(self) -> bool:
+        self.calls.append("advanced")
+        return self._goes_on
+
+    def interrupted(self) -> None:
+        self.calls.append("interrupted")
+
+
 @dataclass
 class Rig:
     """A partition, its disk, and whom it told that something is to be flushed."""

@@ -1,7 +1,8 @@
 """The Disk port over a real directory, and the lock that keeps a second broker out of it.
 
-Reads and writes run inline: they use the page cache and take microseconds. Syncs and the removal of
-directories take milliseconds and run in a small thread pool.
+Reads and writes run inline: they use the page cache and take microseconds. Syncs, and changes of
+directories (a new file, a rename, a removal), wait for the file system's journal, which takes
+milliseconds on a busy disk: they run in a small thread pool.
 """
 
 import asyncio
@@ -10,19 +11,22 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Self, TypeVar, TypeVarTuple, Unpack
 
 from fencelog.errors import StorageError
 from fencelog.types import Buffer
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
+_Ts = TypeVarTuple("_Ts")
 
 # Concurrent syncs share the file system's commits: on ext4, 16 threads did tens of times as many
 # syncs of small appends as one. They are started when they are needed.
 _SYNC_THREADS = 16
 _BUFFERS_PER_WRITE_MAX = 1024  # IOV_MAX of Linux
+_NO_PARTS = frozenset({"", ".", ".."})
 _LOCK_FILE = ".lock"  # Kafka's name for it
 
 
@@ -33,7 +37,7 @@ class DirectoryInUseError(StorageError):
 class FileDiskFile:
     """One open file of a FileDisk."""
 
-    def __init__(self, disk: "FileDisk", path: Path, descriptor: int) -> None:
+    def __init__(self, disk: "FileDisk", path: str, descriptor: int) -> None:
         """Take over an open descriptor."""
         self._disk = disk
         self._path = path
@@ -79,7 +83,7 @@ class FileDiskFile:
     async def sync(self) -> None:
         """Return when everything written is on stable storage; never retried after a failure."""
         self._check_usable()
-        sync = self._disk.submit(os.fdatasync, self._descriptor)
+        sync = self._disk.submit_sync(os.fdatasync, self._descriptor)
         self._syncs.add(sync)
         sync.add_done_callback(self._sync_ended)
         try:
@@ -122,11 +126,12 @@ class FileDisk:
 
     def __init__(self, root: str | Path) -> None:
         """Create the directory if it is missing, and make its name durable."""
-        self._root = Path(os.path.abspath(root))
+        self._root = os.path.abspath(root)
         self._pool = ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="fencelog-disk")
         try:
-            missing = [p for p in (self._root, *self._root.parents) if not p.exists()]
-            self._root.mkdir(parents=True, exist_ok=True)
+            where = Path(self._root)
+            missing = [p for p in (where, *where.parents) if not p.exists()]
+            where.mkdir(parents=True, exist_ok=True)
             for path in missing:
                 _sync_directory(path.parent)
         except OSError as error:
@@ -135,13 +140,17 @@ class FileDisk:
     async def open(self, path: str, *, create: bool = False) -> FileDiskFile:
         """Open for reading and appending; ``create`` makes an empty file if there is none."""
         where = self._where(path)
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        flags = os.O_RDWR | os.O_CLOEXEC
         try:
-            return FileDiskFile(self, where, os.open(where, flags, 0o644))
+            if create:
+                descriptor = await self._change(_open, where, flags | os.O_CREAT, undo=os.close)
+            else:
+                descriptor = _open(where, flags)
         except FileNotFoundError:
             raise
         except OSError as error:
             raise _storage_error("open", where, error) from error
+        return FileDiskFile(self, where, descriptor)
 
     async def list(self, path: str) -> list[str]:
         """Return the names in a directory, sorted; empty if there is no such directory."""
@@ -157,7 +166,7 @@ class FileDisk:
         """Make a directory and its parents; an existing one is not changed."""
         where = self._where(path)
         try:
-            where.mkdir(parents=True, exist_ok=True)
+            await self._change(_make_directory, where)
         except OSError as error:
             raise _storage_error("make directory", where, error) from error
 
@@ -165,7 +174,7 @@ class FileDisk:
         """Move a file or directory over ``new`` atomically."""
         source = self._where(old)
         try:
-            source.replace(self._where(new))
+            await self._change(os.replace, source, self._where(new))
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -176,10 +185,7 @@ class FileDisk:
         where = self._where(path)
         assert where != self._root, path
         try:
-            if where.is_dir() and not where.is_symlink():
-                await self.submit(shutil.rmtree, where)
-            else:
-                where.unlink(missing_ok=True)
+            await self._change(_remove, where)
         except OSError as error:
             raise _storage_error("remove", where, error) from error
 
@@ -187,64 +193,116 @@ class FileDisk:
         """Return when the names in this directory are on stable storage."""
         where = self._where(path)
         try:
-            await self.submit(_sync_directory, where)
+            await self.submit_sync(_sync_directory, where)
         except OSError as error:
             raise _storage_error("sync directory", where, error) from error
 
-    def submit(self, function: Callable[[_T], _R], argument: _T) -> "asyncio.Future[_R]":
-        """Run a slow call in the pool."""
+    def submit_sync(self, function: Callable[[_T], _R], argument: _T) -> "asyncio.Future[_R]":
+        """Run a sync in the pool."""
+        return asyncio.get_running_loop().run_in_executor(self._pool, function, argument)
+
+    async def _change(
+        self,
+        function: Callable[[Unpack[_Ts]], _R],
+        *arguments: *_Ts,
+        undo: Callable[[_R], None] | None = None,
+    ) -> _R:
+        """Change a directory in the pool; a cancelled caller waits until the change is made.
+
+        ``undo`` gets the result that a cancelled caller does not take over.
+        """
         loop = asyncio.get_running_loop()
-        return loop.run_in_executor(self._pool, function, argument)
+        change = loop.run_in_executor(self._pool, function, *arguments)
+        try:
+            return await asyncio.shield(change)
+        except asyncio.CancelledError:
+            await asyncio.wait([change])
+            if undo is not None and change.exception() is None:
+                undo(change.result())
+            raise
 
     def close(self) -> None:
         """End the pool's threads; the disk is not used afterwards."""
         self._pool.shutdown(wait=True)
 
-    def _where(self, path: str) -> Path:
-        parts = path.split("/") if path not in {"", "."} else []
-        assert all(part not in {"", ".", ".."} for part in parts), path
-        return self._root.joinpath(*parts)
+    def _where(self, path: str) -> str:
+        if path in {"", "."}:
+            return self._root
+        assert _NO_PARTS.isdisjoint(path.split("/")), path
+        return f"{self._root}/{path}"
+
+
+class DirectoryReplacedError(StorageError):
+    """The path of the data directory no longer leads to the locked directory."""
 
 
 class DirectoryLock:
-    """Exclusive use of a data directory, held until closed or until the process ends."""
+    """Exclusive use of a data directory, held until closed or until the process ends.
 
-    def __init__(self, descriptor: int) -> None:
-        """Take over the locked descriptor."""
-        self._descriptor = descriptor
+    The directory itself is locked: unlike a file in it, it cannot be removed while it is used. The
+    lock file has the pid of the holder, and is locked for tools that know Kafka's lock file.
+    """
+
+    def __init__(self, path: Path, descriptors: Sequence[int]) -> None:
+        """Take over the locked descriptors: the directory's, then that of the file in it."""
+        self._path = path
+        self._descriptors = list(descriptors)
 
     @classmethod
     def acquire(cls, root: str | Path) -> Self:
         """Lock the directory, or raise DirectoryInUseError with the pid of its holder."""
         directory = Path(root)
         path = directory / _LOCK_FILE
+        descriptors: list[int] = []
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise _storage_error("open", path, error) from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+            descriptors.append(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            descriptors.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+            for descriptor in descriptors:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(descriptors[1], 0)
+            os.pwrite(descriptors[1], f"{os.getpid()}\n".encode("ascii"), 0)
         except BlockingIOError:
-            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
-            os.close(descriptor)
+            holder = os.pread(descriptors[1], 32, 0).decode("ascii", "replace").strip()
+            _close_all(descriptors)
             raise DirectoryInUseError(
                 f"data directory {directory} is in use by process {holder or 'unknown'}; "
                 "stop that broker, or start this one with another --data-dir"
             ) from None
         except OSError as error:
-            os.close(descriptor)
+            _close_all(descriptors)
             raise _storage_error("lock", path, error) from error
-        return cls(descriptor)
+        return cls(directory, descriptors)
+
+    def check(self) -> None:
+        """Raise DirectoryReplacedError if the path leads to another directory or to none.
+
+        Another broker may have locked that one, and files opened by path would be in it.
+        """
+        held = os.fstat(self._descriptors[0])
+        try:
+            found = os.stat(self._path)
+        except OSError as error:
+            problem = f"{error.strerror}".lower()
+        else:
+            if (found.st_dev, found.st_ino) == (held.st_dev, held.st_ino):
+                return
+            problem = "another directory has its name"
+        raise DirectoryReplacedError(
+            f"data directory {self._path} was moved, replaced or removed while it was in use "
+            f"({problem}): put it back, then start the broker"
+        )
 
     def release(self) -> None:
         """Unlock the directory; a second release does nothing."""
-        if self._descriptor >= 0:
-            # The file stays: removing it would let two brokers lock two files of one name.
-            os.close(self._descriptor)
-            self._descriptor = -1
+        # The file stays: it names the last holder.
+        _close_all(self._descriptors)
+        self._descriptors.clear()
+
+
+def _close_all(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _after(views: list[memoryview], written: int) -> list[memoryview]:
@@ -256,7 +314,23 @@ def _after(views: list[memoryview], written: int) -> list[memoryview]:
     return []
 
 
-def _sync_directory(path: Path) -> None:
+def _open(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o644)
+
+
+def _make_directory(path: str) -> None:
+    os.makedirs(path, exist_ok=True)
+
+
+def _remove(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+        return
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def _sync_directory(path: str | Path) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -264,5 +338,5 @@ def _sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def _storage_error(what: str, path: Path, error: OSError) -> StorageError:
+def _storage_error(what: str, path: str | Path, error: OSError) -> StorageError:
     return StorageError(f"{what} failed: {path}: {error.strerror}")

@@ -2,6 +2,9 @@
 
 One connection in a thread of its own, so that the loop never waits for a sync. WAL with full sync:
 a completed write survives power loss.
+
+The newest changes are in the WAL file only, and SQLite opens a file without its WAL as if there
+were none. So ``user_version`` in the main file says whether a WAL belongs to it.
 """
 
 import asyncio
@@ -15,6 +18,11 @@ from typing import Self, TypeVar
 from fencelog.errors import CorruptionError, StorageError
 
 _R = TypeVar("_R")
+
+_HEADER_BYTES = 100
+_USER_VERSION = slice(60, 64)  # where SQLite's file format has it
+_HAS_WAL = 1
+"""``user_version`` from the open to the close of the store."""
 
 # Versions come from one counter for all cells, so that a stale version of a deleted cell never
 # matches a later cell of the same key.
@@ -111,13 +119,18 @@ class SqliteMetadata:
         return await self._run(work)
 
     async def close(self) -> None:
-        """Close the file after the work in progress; a second close does nothing."""
+        """Close the file after the work in progress; a second close does nothing.
+
+        Raises StorageError or CorruptionError; everything stored is stored then, too.
+        """
         connection, self._connection = self._connection, None
         if connection is None:
             return
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._thread, connection.close)
+            await loop.run_in_executor(self._thread, _close, self._path, connection)
+        except (sqlite3.Error, OSError) as error:
+            raise _translated(self._path, error) from error
         finally:
             self._thread.shutdown(wait=False)
 
@@ -133,23 +146,71 @@ class SqliteMetadata:
 
 def _connect(path: Path, sync: bool) -> sqlite3.Connection:
     path.parent.mkdir(parents=True, exist_ok=True)
+    _check_wal(path)
     # isolation_level None: each statement is its own transaction, synced when it returns.
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("PRAGMA journal_mode = WAL").fetchone()
         connection.execute("PRAGMA synchronous = FULL" if sync else "PRAGMA synchronous = OFF")
         connection.executescript(_SCHEMA)
-        if not sync:
-            return connection
-        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        if sync:
+            _sync_directory(path.parent)
+        # Once the WAL's name is durable. The checkpoint writes it to the main file.
+        connection.execute(f"PRAGMA user_version = {_HAS_WAL}")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _check_wal(path: Path) -> None:
+    """Raise CorruptionError if one of the two files is missing; change nothing.
+
+    SQLite would ignore the other one, or remove it.
+    """
+    wal = _wal_of(path)
+    try:
+        with path.open("rb") as file:
+            header = file.read(_HEADER_BYTES)
+    except FileNotFoundError:
+        header = b""
+    if not header and wal.exists() and wal.stat().st_size > 0:
+        raise CorruptionError(
+            f"{path} is missing or empty, but {wal.name} is there: put the file back, or restore "
+            "the directory from a backup"
+        )
+    has_wal = int.from_bytes(header[_USER_VERSION]) == _HAS_WAL
+    if has_wal and not wal.exists():
+        raise CorruptionError(
+            f"{wal} is missing: the last run was killed, and the newest topics and producer ids "
+            "are in that file. Put it back, or restore the directory from a backup. To go on "
+            "without them, create an empty file of this name"
+        )
+
+
+def _close(path: Path, connection: sqlite3.Connection) -> None:
+    """Close the connection, which moves the WAL to the main file and removes it."""
+    marked = False
+    try:
+        connection.execute("PRAGMA user_version = 0")
+        marked = True
+    finally:
+        connection.close()
+        if not marked:  # a full disk, say: the main file still says that there is a WAL
+            _wal_of(path).touch()
+
+
+def _wal_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
+
+
+def _sync_directory(path: Path) -> None:
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
 
 
 def _put(

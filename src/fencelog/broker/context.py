@@ -7,6 +7,7 @@ from fencelog.broker.coordinators.group_requests import GroupRequests
 from fencelog.broker.coordinators.leaders import Leaders
 from fencelog.broker.coordinators.producer_ids import ProducerIds
 from fencelog.broker.coordinators.runtime import CoordinatorRuntime
+from fencelog.broker.fetching.sessions import FetchSessions
 from fencelog.broker.metadata.catalog import Catalog
 from fencelog.broker.metadata.controller import Controller
 from fencelog.broker.metadata.settings import Settings
@@ -15,6 +16,7 @@ from fencelog.broker.network.stale_connections import StaleConnections
 from fencelog.broker.network.time_slices import TimeSlices
 from fencelog.broker.observer import Observer
 from fencelog.broker.partitions.log_manager import LogManager
+from fencelog.broker.partitions.recompression import Recompression
 from fencelog.coordination.group.shard import GroupShard
 from fencelog.coordination.transaction.shard import TransactionShard
 from fencelog.coordination.versioned.shard import VersionedShard
@@ -36,10 +38,12 @@ class Broker:
     groups: CoordinatorRuntime[GroupShard]
     group_requests: GroupRequests
     producer_ids: ProducerIds
+    fetch_sessions: FetchSessions
     clock: WallClock
     deadlines: Deadlines = field(default_factory=Deadlines)
     time_slices: TimeSlices = field(default_factory=TimeSlices)
     stale_connections: StaleConnections = field(default_factory=StaleConnections)
+    recompression: Recompression = field(default_factory=Recompression)
     observer: Observer | None = None
     cluster_id: str = ""
     """The data directory's; set when the node starts."""

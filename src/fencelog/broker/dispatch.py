@@ -30,18 +30,28 @@ def respond(request: Request, *body: Buffer) -> list[Buffer]:
 def message_handler(
     kind: type[Q],
     handle: Callable[[Broker, Q, Request], Awaitable[Message]],
+    response_bytes: Callable[[Broker, Q], int] | None = None,
 ) -> RawHandler:
-    """Wrap a handler of decoded messages; while it waits, so does the connection's next request."""
+    """Wrap a handler of decoded messages; while it waits, so does the connection's next request.
+
+    It waits at first until the budget for responses has ``response_bytes``, where that is given.
+    """
+
+    async def granted(broker: Broker, request: Request, decoded: Q) -> Message:
+        if response_bytes is not None:
+            wanted = response_bytes(broker, decoded)
+            await request.connection.responses.grant(wanted, least=wanted)
+        return await handle(broker, decoded, request)
 
     async def run(broker: Broker, request: Request, decoded: Q) -> Reply:
-        response = await handle(broker, decoded, request)
+        response = await granted(broker, request, decoded)
         return respond(request, response.write(request.header.api_version))
 
     async def run_long(broker: Broker, request: Request) -> Reply:
         await broker.time_slices.next()
         decoded = read(request)
         await broker.time_slices.next()
-        response = await handle(broker, decoded, request)
+        response = await granted(broker, request, decoded)
         await broker.time_slices.next()
         return respond(request, response.write(request.header.api_version))
 

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import os
 import resource
 import signal
 import sys
@@ -139,6 +140,7 @@ def _run_loop(main: Coroutine[None, None, int]) -> int:
 
 async def _serve(config: BrokerConfig, announce: Callable[[str, int], None] | None) -> int:
     """Serve until a signal or a failure; returns the exit status."""
+    from fencelog.adapters.file_disk import DirectoryReplacedError
     from fencelog.node import open_node
 
     stop = asyncio.Event()
@@ -164,6 +166,11 @@ async def _serve(config: BrokerConfig, announce: Callable[[str, int], None] | No
         stopped.cancel()
         failed.cancel()
         failure = node.failure()
+        if isinstance(failure, DirectoryReplacedError):
+            logging.getLogger(__name__).error("the broker stops at once: %s", failure)
+            # A clean stop would write to a directory that another broker may use.
+            sys.stderr.flush()
+            os._exit(1)
         if failure is not None:
             logging.getLogger(__name__).error(
                 "the broker stops: a background task has failed", exc_info=failure

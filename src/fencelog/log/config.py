@@ -8,9 +8,18 @@ from fencelog.errors import FencelogError
 from fencelog.settings.fields import bound, of_topic, shown
 from fencelog.settings.names import unknown_topic_key
 from fencelog.settings.table import TOPIC_KEYS
+from fencelog.wire.batch import Compression
 
 TimestampKind = Literal["CreateTime", "LogAppendTime"]
 GroupFence = Literal["off", "required"]
+CompressionType = Literal["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"]
+_CODECS: Mapping[CompressionType, Compression] = {
+    "uncompressed": Compression.NONE,
+    "gzip": Compression.GZIP,
+    "snappy": Compression.SNAPPY,
+    "lz4": Compression.LZ4,
+    "zstd": Compression.ZSTD,
+}
 
 
 class InvalidConfigError(FencelogError):
@@ -43,6 +52,13 @@ class LogConfig:
     min_cleanable_dirty_ratio: float = of_topic("min.cleanable.dirty.ratio")
     group_fence: GroupFence = of_topic("group.fence")
     """Whether offsets on this topic are taken from members only, where a group has any (E8)."""
+    min_insync_replicas: int = of_topic("min.insync.replicas")
+    compression_type: CompressionType = of_topic("compression.type")
+
+    @property
+    def codec(self) -> Compression | None:
+        """The codec that every stored batch has; None if each keeps its producer's."""
+        return _CODECS.get(self.compression_type)
 
     @classmethod
     def from_topic_config(cls, values: Mapping[str, str]) -> "LogConfig":

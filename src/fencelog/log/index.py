@@ -42,6 +42,14 @@ class OffsetIndex:
         found = bisect_right(self._offsets, relative_offset) - 1
         return self._positions[found] if found >= 0 else 0
 
+    def end_position(self, relative_offset: int) -> int | None:
+        """Return a position at, or a little after, the end of the batches below the offset.
+
+        None: there is no entry above it.
+        """
+        found = bisect_left(self._offsets, relative_offset)
+        return self._positions[found] if found < len(self._positions) else None
+
     def encode(self, start: int = 0) -> bytes:
         """Return the file bytes of the entries from number ``start``."""
         count = len(self._offsets) - start

@@ -119,6 +119,11 @@ class PartitionLog:
         """Base offset of each segment, oldest first."""
         return [segment.base_offset for segment in self._state.segments]
 
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return self._state.size
+
     def end_of_segment(self, base_offset: Offset) -> Offset:
         """Offset that follows the segment that holds this one."""
         return self._state.segment_of(base_offset).next_offset
@@ -385,16 +390,18 @@ class PartitionLog:
         else:
             upper, bound = self._unflushed.written_mark.end_offset, self._unflushed.written_mark
         segment = state.segment_of(offset)
-        end_position = segment.size
-        if segment.base_offset >= bound.segment_base_offset:
-            is_bound = segment.base_offset == bound.segment_base_offset
-            end_position = bound.position if is_bound else 0
+        base_offset, end_position = segment.base_offset, segment.size
+        if base_offset >= bound.segment_base_offset:
+            end_position = bound.position if base_offset == bound.segment_base_offset else 0
         if offset >= upper:
-            return ReadPlan(
-                segment.base_offset, end_position, end_position, offset, upper, max_bytes
-            )
-        position = segment.index.position(offset - segment.base_offset)
-        return ReadPlan(segment.base_offset, position, end_position, offset, upper, max_bytes)
+            return ReadPlan(base_offset, end_position, end_position, offset, upper, max_bytes, True)
+        position = segment.index.position(offset - base_offset)
+        if upper < bound.end_offset:
+            end_position = min(end_position, segment.end_position(upper))
+        reaches_upper = upper <= segment.next_offset
+        return ReadPlan(
+            base_offset, position, end_position, offset, upper, max_bytes, reaches_upper
+        )
 
     def offset_for_timestamp(
         self,

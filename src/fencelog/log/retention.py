@@ -22,7 +22,7 @@ def retained_from(
     start = state.log_start
     if "delete" not in config.cleanup_policy:
         return start
-    size = sum(segment.size for segment in state.segments)
+    size = state.size
     for segment in state.segments[:-1]:
         is_surplus = 0 <= config.retention_bytes <= size - segment.size
         may_go = segment.next_offset <= high_watermark and segment.base_offset < written_base

@@ -69,6 +69,13 @@ class Segment:
         self.size += size
         self.next_offset = Offset(last_offset + 1)
 
+    def end_position(self, offset: Offset) -> int:
+        """Return a position at, or a little after, the end of the batches below an offset."""
+        if offset >= self.next_offset:
+            return self.size
+        position = self.index.end_position(offset - self.base_offset)
+        return self.size if position is None else position
+
     def seal(self) -> None:
         """Add the last entry of the time index: a full segment's largest timestamp."""
         self.time_index.add(self.max_timestamp, self.max_timestamp_offset - self.base_offset)

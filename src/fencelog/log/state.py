@@ -75,6 +75,11 @@ class LogState:
         self.active = segment
         self.log_end = max(self.log_end, segment.next_offset)
 
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size for segment in self.segments)
+
     def replace_segments(
         self, base_offsets: Sequence[Offset], segment: Segment, forgotten: Collection[Offset]
     ) -> None:

@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from fencelog.log.layout import encode_aborted, encode_leader_epochs
+from fencelog.log.leader_epochs import FIRST_EPOCH
 from fencelog.log.segment import Segment
 from fencelog.log.state import LogState
 from fencelog.log.values import SegmentWrite
@@ -108,7 +109,10 @@ class Unflushed:
             return []
         taken = [self._finish(write) for write in writes]
         epochs = self._state.epochs
-        if epochs.latest != self._epoch_taken:
+        # In a log's first segment the first epoch is every batch's: a file for it would only slow
+        # the first write to each of thousands of partitions.
+        is_known = epochs.latest == FIRST_EPOCH and taken[-1].segment_base_offset == 0
+        if epochs.latest != self._epoch_taken and not is_known:
             self._epoch_taken = epochs.latest
             taken[-1] = replace(taken[-1], leader_epochs=encode_leader_epochs(epochs.entries))
         return taken

@@ -99,7 +99,8 @@ class ReadPlan(NamedTuple):
 
     The batch that holds ``offset`` begins at ``position`` or after it. Nothing at or above
     ``upper_offset`` and no byte at or above ``end_position`` may be returned. The first batch is
-    returned whole even above ``max_bytes``.
+    returned whole even above ``max_bytes``. Both positions come from the sparse index, so there are
+    at most ``end_position - position`` bytes to read, and perhaps a little less.
     """
 
     segment_base_offset: Offset
@@ -108,6 +109,8 @@ class ReadPlan(NamedTuple):
     offset: Offset
     upper_offset: Offset
     max_bytes: int
+    reaches_upper: bool
+    """Whether this segment holds all that may be read; else a later one goes on."""
 
     @property
     def is_empty(self) -> bool:

@@ -63,7 +63,6 @@ _OF_KAFKA_4 = """
     alter.log.dirs.replication.quota.window.num
     alter.log.dirs.replication.quota.window.size.seconds auto.leader.rebalance.enable
     background.threads broker.heartbeat.interval.ms broker.rack broker.session.timeout.ms
-    compression.gzip.level compression.lz4.level compression.zstd.level
     connection.failed.authentication.delay.ms connections.max.reauth.ms
     controlled.shutdown.enable controller.performance.always.log.threshold.ms
     controller.performance.sample.period.ms controller.quorum.append.linger.ms
@@ -110,7 +109,6 @@ _OF_KAFKA_4 = """
     log.cleaner.io.max.bytes.per.second log.cleaner.threads log.dir log.dir.failure.timeout.ms
     log.dirs log.flush.offset.checkpoint.interval.ms log.flush.scheduler.interval.ms
     log.flush.start.offset.checkpoint.interval.ms log.initial.task.delay.ms
-    log.local.retention.bytes log.local.retention.ms max.incremental.fetch.session.cache.slots
     max.request.partition.size.limit metadata.log.dir
     metadata.log.max.record.bytes.between.snapshots metadata.log.max.snapshot.interval.ms
     metadata.log.segment.bytes metadata.log.segment.ms metadata.max.idle.interval.ms
@@ -206,19 +204,6 @@ _OF_KAFKA_3 = """
     zookeeper.ssl.protocol zookeeper.ssl.truststore.location zookeeper.ssl.truststore.password
     zookeeper.ssl.truststore.type zookeeper.sync.time.ms
 """
-
-TOPIC_KEYS_OF_KAFKA = (
-    "compression.gzip.level",
-    "compression.lz4.level",
-    "compression.zstd.level",
-    "follower.replication.throttled.replicas",
-    "leader.replication.throttled.replicas",
-    "local.retention.bytes",
-    "local.retention.ms",
-    "remote.log.copy.disable",
-    "remote.log.delete.on.disable",
-)
-"""Topic configs of Kafka that are refused: there is no start at which they could be named."""
 
 NO_EFFECT = frozenset((*_OF_KAFKA_4.split(), *_OF_KAFKA_3.split()))
 """What any broker's file may say and nothing here depends on."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from fencelog.settings.kafka_names import KAFKA_KEYS, REMOVED, TOPIC_KEYS_OF_KAFKA
+from fencelog.settings.kafka_names import KAFKA_KEYS, REMOVED
 from fencelog.settings.table import BROKER_KEYS, TOPIC_KEYS
 
 NAME_LENGTH_MAX = 100
@@ -42,8 +42,6 @@ def unknown_topic_key(key: str) -> str:
     setting = BROKER_KEYS.get(key)
     if setting is not None and setting.topic_key:
         return f"is a setting of the broker; a topic's own is {setting.topic_key}"
-    if key in TOPIC_KEYS_OF_KAFKA:
-        return "has no effect here; leave it out"
     if setting is not None or is_kafkas(key):
         return "is a setting of the broker, not of a topic"
     return f"no such topic config{suggestion(key, TOPIC_KEYS)}"

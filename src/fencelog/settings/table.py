@@ -8,217 +8,21 @@ from fencelog.settings.kinds import (
     HOUR_MS,
     INT16_MAX,
     INT32_MAX,
-    INT64_MAX,
     MINUTE_MS,
-    Fraction,
     OneOf,
     SomeOf,
     Text,
     Truth,
     Whole,
 )
-from fencelog.settings.setting import Setting, broker, topic, topic_ms
+from fencelog.settings.setting import Setting, broker
+from fencelog.settings.topic_table import TOPIC_SETTINGS
 
-_MS = Whole(0, INT64_MAX, "ms")
-_MS_FROM_1 = Whole(1, INT64_MAX, "ms")
 _INTERVAL_MS = Whole(1, 1 << 40, "ms")
 _INT_MS = Whole(1, INT32_MAX, "ms")
 ONE_BROKER = "fencelog is one broker, which keeps one copy of each partition"
 _ONE = OneOf(("1",), ONE_BROKER, "int")
 _ONE_SHORT = OneOf(("1",), ONE_BROKER, "short")
-
-TOPIC_SETTINGS = (
-    topic_ms(
-        "retention.ms",
-        ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
-        -1,
-        7 * DAY_MS,
-        "how long records are kept; -1 for ever. Whole segments go, the oldest first",
-    ),
-    topic(
-        "retention.bytes",
-        "log.retention.bytes",
-        Whole(-1, INT64_MAX, "bytes"),
-        -1,
-        "how much of a partition is kept; -1 all",
-    ),
-    topic(
-        "segment.bytes",
-        "log.segment.bytes",
-        Whole(1024, INT32_MAX, "bytes"),
-        1 << 30,
-        "size at which a segment is full",
-    ),
-    topic_ms(
-        "segment.ms",
-        ("log.roll.ms", "log.roll.hours"),
-        1,
-        7 * DAY_MS,
-        "age at which a segment is full",
-    ),
-    topic(
-        "segment.index.bytes",
-        "log.index.size.max.bytes",
-        Whole(8, INT32_MAX, "bytes"),
-        10 << 20,
-        "largest index of a segment",
-    ),
-    topic(
-        "index.interval.bytes",
-        "log.index.interval.bytes",
-        Whole(0, INT32_MAX, "bytes"),
-        4096,
-        "bytes of records between two entries of an index",
-    ),
-    topic(
-        "max.message.bytes",
-        "message.max.bytes",
-        Whole(0, INT32_MAX, "bytes"),
-        1_048_588,
-        "largest record batch",
-    ),
-    topic(
-        "message.timestamp.type",
-        "log.message.timestamp.type",
-        OneOf(("CreateTime", "LogAppendTime")),
-        "CreateTime",
-        "whose clock a record's timestamp is from: its producer's or the broker's",
-    ),
-    topic(
-        "message.timestamp.before.max.ms",
-        "log.message.timestamp.before.max.ms",
-        _MS,
-        INT64_MAX,
-        "how far a producer's timestamp may be behind the broker's clock",
-    ),
-    topic(
-        "message.timestamp.after.max.ms",
-        "log.message.timestamp.after.max.ms",
-        _MS,
-        HOUR_MS,
-        "how far a producer's timestamp may be ahead of the broker's clock",
-    ),
-    topic(
-        "cleanup.policy",
-        "log.cleanup.policy",
-        SomeOf(("delete", "compact")),
-        frozenset({"delete"}),
-        "delete what is too old or too much, keep the newest record of each key, or both",
-    ),
-    topic(
-        "delete.retention.ms",
-        "log.cleaner.delete.retention.ms",
-        _MS,
-        DAY_MS,
-        "how long a compacted topic keeps a tombstone for readers that began before it",
-    ),
-    topic(
-        "min.compaction.lag.ms",
-        "log.cleaner.min.compaction.lag.ms",
-        _MS,
-        0,
-        "how old a record must be before it is compacted",
-    ),
-    topic(
-        "max.compaction.lag.ms",
-        "log.cleaner.max.compaction.lag.ms",
-        _MS_FROM_1,
-        INT64_MAX,
-        "how old a record may become before its log is compacted",
-    ),
-    topic(
-        "min.cleanable.dirty.ratio",
-        "log.cleaner.min.cleanable.ratio",
-        Fraction(),
-        0.5,
-        "share of new data at which a log is compacted",
-    ),
-    topic(
-        "group.fence",
-        "group.fence",
-        OneOf(("off", "required")),
-        "off",
-        "required: only members commit offsets for a group that ever had members",
-    ),
-    topic(
-        "min.insync.replicas",
-        "min.insync.replicas",
-        _ONE,
-        "1",
-        "copies that a record needs before it is acknowledged",
-        effect="fixed",
-    ),
-    topic(
-        "compression.type",
-        "compression.type",
-        OneOf(
-            ("producer",),
-            "the broker stores batches as producers compressed them; set compression.type of the "
-            "producers",
-        ),
-        "producer",
-        "batches keep the codec that their producer chose",
-        effect="fixed",
-    ),
-    topic(
-        "remote.storage.enable",
-        "",
-        OneOf(("false",), "there is no tiered storage", "boolean"),
-        "false",
-        "segments stay in the data directory",
-        effect="fixed",
-    ),
-    topic(
-        "file.delete.delay.ms",
-        "log.segment.delete.delay.ms",
-        _MS,
-        MINUTE_MS,
-        "a deleted segment goes at once",
-        effect="none",
-    ),
-    topic(
-        "flush.messages",
-        "log.flush.interval.messages",
-        Whole(0, INT64_MAX),
-        INT64_MAX,
-        "when records are synced is decided by `durability`",
-        effect="none",
-    ),
-    topic(
-        "flush.ms",
-        "log.flush.interval.ms",
-        _MS,
-        INT64_MAX,
-        "when records are synced is decided by `durability`",
-        effect="none",
-    ),
-    topic(
-        "preallocate",
-        "log.preallocate",
-        Truth(),
-        False,
-        "segments grow as they are written",
-        effect="none",
-    ),
-    topic_ms(
-        "segment.jitter.ms",
-        ("log.roll.jitter.ms", "log.roll.jitter.hours"),
-        0,
-        0,
-        "segments of different partitions may be full at the same time",
-        effect="none",
-    ),
-    topic(
-        "unclean.leader.election.enable",
-        "unclean.leader.election.enable",
-        Truth(),
-        False,
-        "a partition has one copy, and nothing to elect",
-        effect="none",
-    ),
-)
-"""What a topic may set for itself; most have a default in the broker."""
-
 BROKER_SETTINGS = (
     broker(
         "durability",
@@ -276,6 +80,13 @@ BROKER_SETTINGS = (
         "requests that are being read or answered, over all connections",
     ),
     broker(
+        "queued.max.response.bytes",
+        Whole(1 << 20, 1 << 40, "bytes"),
+        256 << 20,
+        "responses that are being read from disk or sent, over all connections; while it is used "
+        "up, fetches get less or wait",
+    ),
+    broker(
         "max.connections",
         Whole(1, 10**6),
         10_000,
@@ -294,10 +105,23 @@ BROKER_SETTINGS = (
         "after which a connection with a half-sent request is closed",
     ),
     broker(
+        "socket.response.timeout.ms",
+        _INTERVAL_MS,
+        30_000,
+        "after which a connection that reads nothing of its responses is closed; while "
+        "`queued.max.response.bytes` is used up, also one that reads less than 64 KiB/s",
+    ),
+    broker(
         "fetch.max.bytes",
         Whole(1024, INT32_MAX, "bytes"),
         55 << 20,
         "largest answer to a fetch",
+    ),
+    broker(
+        "max.incremental.fetch.session.cache.slots",
+        Whole(0, 10**6),
+        1000,
+        "fetch sessions that are kept; 0 none",
     ),
     broker(
         "fencelog.max.partitions",

@@ -13,9 +13,12 @@ async def replace_file(disk: Disk, path: str, content: bytes, *, durable: bool =
     Raises StorageError; the file then has the old content or the new.
     """
     temporary = path + _TEMPORARY
-    # A file that a crash left under this name would be appended to.
-    await disk.remove(temporary)
     file = await disk.open(temporary, create=True)
+    if file.size > 0:
+        # A crash left it: a new file takes its place.
+        await file.close()
+        await disk.remove(temporary)
+        file = await disk.open(temporary, create=True)
     try:
         await file.append([content])
         if durable:

@@ -40,6 +40,18 @@ def _is_believed(name: str, base_offsets: Sequence[Offset]) -> bool:
     )
 
 
+async def sync_side_files(disk: Disk, directory: str) -> None:
+    """Make all side files of a partition durable, and their names. Raises StorageError."""
+    for name in await disk.list(directory):
+        if is_side_file(name):
+            file = await disk.open(f"{directory}/{name}")
+            try:
+                await file.sync()
+            finally:
+                await file.close()
+    await disk.sync_directory(directory)
+
+
 async def checksum_of(disk: Disk, directory: str, base_offsets: Sequence[Offset]) -> str:
     """Return the checksum over what a clean start trusts: 8 hexadecimal digits.
 

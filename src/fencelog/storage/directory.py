@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Self
 
-from fencelog.errors import CorruptionError
+from fencelog.errors import CorruptionError, StorageError
 from fencelog.log import layout
 from fencelog.ports import Disk, Random
 from fencelog.storage.checkpoint import read_file, remove_file, replace_file
@@ -19,6 +19,13 @@ from fencelog.types import Offset, TopicId, TopicPartition
 
 # A name in a file system has at most 255 bytes; partition number, topic id and suffix take 51.
 _DELETED_TOPIC_CHARACTERS = 200
+
+FORMAT_VERSION = 1
+"""The version of the directory's format; one without a version is an older one of the same files.
+
+It is raised by a change that an older broker would misread.
+"""
+_FORMAT = "fencelog.format"
 
 
 class DataDirectory:
@@ -41,7 +48,8 @@ class DataDirectory:
     async def open(cls, disk: Disk, random: Random, *, node_id: int = 1) -> Self:
         """Read the files of the last run, and begin a run that counts as unclean until ``close``.
 
-        Raises CorruptionError if the top files are unreadable or belong to another node.
+        Raises CorruptionError if the top files are unreadable or belong to another node, and
+        StorageError if their format is newer than this broker's.
         """
         # A killed run may have left names that were never synced; they are relied on from now on.
         await disk.sync_directory("")
@@ -63,7 +71,12 @@ class DataDirectory:
 
     async def partitions(self) -> list[TopicPartition]:
         """Partitions that have a directory here."""
-        names = map(layout.parse_directory_name, await self._disk.list(""))
+        return await self.partitions_of(self._disk)
+
+    @staticmethod
+    async def partitions_of(disk: Disk) -> list[TopicPartition]:
+        """Partitions that have a directory on this disk."""
+        names = map(layout.parse_directory_name, await disk.list(""))
         return sorted(name for name in names if name is not None)
 
     @staticmethod
@@ -149,13 +162,14 @@ class DataDirectory:
             await self._disk.sync_directory("")
         await self._finish_deletions()
 
-    def check_new(self, partition: TopicPartition) -> None:
-        """Raise CorruptionError if a partition without a directory had records before (D3)."""
+    def check_new(self, partition: TopicPartition, *, was_created: bool = False) -> None:
+        """Raise CorruptionError if a partition without a directory had one before (D3)."""
         end = self.recovery_point(partition)
-        if end > 0:
+        if end > 0 or was_created:
+            had = f"had synced records below offset {end}" if end > 0 else "was created by then"
             raise CorruptionError(
-                f"{self.path_of(partition)}: the directory is missing, but it had synced records "
-                f"below offset {end}"
+                f"{self.path_of(partition)}: the directory is missing, but it {had}: put it back, "
+                "restore it from a backup, or delete the topic"
             )
 
     async def close(self, clean_stops: Mapping[TopicPartition, CleanStop]) -> None:
@@ -214,17 +228,37 @@ async def _read_offsets(disk: Disk, path: str) -> dict[TopicPartition, Offset]:
 
 
 async def _cluster_id(disk: Disk, random: Random, node_id: int) -> str:
+    """Return the cluster id in ``meta.properties``; create that file for a new directory.
+
+    Raises CorruptionError, and StorageError for a directory of a newer format.
+    """
     path = layout.META_PROPERTIES
     content = await read_file(disk, path)
     if content is None:
+        held = await DataDirectory.partitions_of(disk)
+        if held:
+            raise CorruptionError(
+                f"{path} is missing, but there are partition directories, such as {held[0]}: "
+                "restore it from a backup of this directory"
+            )
         properties = {
             "cluster.id": layout.topic_id_text(TopicId(random.bytes(16))),
             "directory.id": layout.topic_id_text(TopicId(random.bytes(16))),
             "node.id": str(node_id),
             "version": "1",
         }
+    else:
+        properties = _properties(content, node_id)
+    # Last: a start that is refused above leaves the file as it is.
+    if properties.get(_FORMAT) != str(FORMAT_VERSION):
+        properties[_FORMAT] = str(FORMAT_VERSION)
         await replace_file(disk, path, layout.encode_properties(properties).encode("ascii"))
-        return properties["cluster.id"]
+    return properties["cluster.id"]
+
+
+def _properties(content: bytes, node_id: int) -> dict[str, str]:
+    """Return the properties of a directory that this broker can use."""
+    path = layout.META_PROPERTIES
     try:
         properties = layout.decode_properties(content.decode("ascii", "replace"))
     except CorruptionError as error:
@@ -236,4 +270,12 @@ async def _cluster_id(disk: Disk, random: Random, node_id: int) -> str:
             f"{path}: the directory belongs to node {properties.get('node.id')}, "
             f"this is node {node_id}"
         )
-    return properties["cluster.id"]
+    written = properties.get(_FORMAT, "0")
+    if not (written.isascii() and written.isdigit()):
+        raise CorruptionError(f"{path}: {_FORMAT}={written} is not a number")
+    if int(written) > FORMAT_VERSION:
+        raise StorageError(
+            f"{path}: the directory has format {written}, this fencelog knows formats up to "
+            f"{FORMAT_VERSION}: use the newer fencelog that wrote it, or restore a backup"
+        )
+    return properties

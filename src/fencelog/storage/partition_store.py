@@ -8,7 +8,6 @@ and synced at a clean stop only: after an unclean one they are rebuilt from the 
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Self
 
@@ -21,36 +20,12 @@ from fencelog.log.partition_log import PartitionLog
 from fencelog.log.values import Isolation, ReadPlan, SegmentWrite
 from fencelog.ports import Disk, DiskFile
 from fencelog.storage.checkpoint import parent_of, replace_file
-from fencelog.storage.clean_stop import CleanStop, checksum_of, is_side_file
+from fencelog.storage.clean_stop import CleanStop, checksum_of, sync_side_files
+from fencelog.storage.open_segment import OpenSegment
 from fencelog.storage.recover import SIDE_SUFFIXES, Durability, Recovery
 from fencelog.storage.segment import find_timestamp, read_batches
 from fencelog.storage.topic_id import check_topic_id, write_topic_id
 from fencelog.types import LeaderEpoch, Offset, TimestampMs, TopicId
-
-
-@dataclass(slots=True)
-class _Segment:
-    """A segment file, and the content of its side files until they are written.
-
-    The file is open while it may be written or synced. Later each read opens it, so that a long log
-    does not need a file descriptor for each of its segments.
-    """
-
-    base_offset: Offset
-    path: str
-    file: DiskFile | None = None
-    readers: int = 0
-    retired: DiskFile | None = None
-    """The file when it is no longer written, but still has readers."""
-    side_files: tuple[bytearray, bytearray, bytearray] = field(
-        default_factory=lambda: (bytearray(), bytearray(), bytearray())
-    )
-    is_dirty: bool = False
-
-    def extend_side_files(self, more: Sequence[bytes]) -> None:
-        """Add entries of index, time index and transaction index."""
-        for content, entries in zip(self.side_files, more, strict=True):
-            content.extend(entries)
 
 
 class PartitionStore:
@@ -64,10 +39,12 @@ class PartitionStore:
         self._directory = directory
         self._log = log
         self._durability = durability
-        self._segments: dict[Offset, _Segment] = {}
+        self._segments: dict[Offset, OpenSegment] = {}
         self._written_end = log.log_end_offset
         self._recovery_point = log.log_end_offset
-        self._names_are_dirty = False
+        self._names_made = 0
+        self._names_synced = 0
+        """How many of the files made here have a durable name."""
         self._syncing: dict[Offset, asyncio.Task[None]] = {}
         """Background syncs of full segments, by base offset."""
         self._sync_lock = asyncio.Lock()
@@ -77,7 +54,7 @@ class PartitionStore:
         self.truncated: str | None = None
         """Where recovery truncated the log after the last sound batch, and why (D3)."""
         self.clean_stop: CleanStop | None = None
-        """How ``close`` left the files; None before a clean one."""
+        """How the last clean close left the files; None once they have changed since."""
 
     @classmethod
     async def create(
@@ -100,7 +77,7 @@ class PartitionStore:
         await store._open_newest(log.log_end_offset)
         await write_topic_id(disk, directory, topic_id)  # syncs the directory for both files
         await disk.sync_directory(parent_of(directory))
-        store._names_are_dirty = False
+        store._names_synced = store._names_made
         return store, log
 
     @classmethod
@@ -116,12 +93,14 @@ class PartitionStore:
         durability: Durability,
         topic_id: TopicId | None = None,
         was_compacted: bool = False,
+        was_created: bool = False,
         leader_epoch: LeaderEpoch = FIRST_EPOCH,
     ) -> tuple[Self, PartitionLog]:
         """Open a partition of an earlier run, whatever its end was (D2, D3, E15).
 
         ``clean`` is from ``DataDirectory.take_clean``. ``topic_id``, if given, must be the stored
-        one, and is stored if a crash left none. ``leader_epoch`` is the newest epoch in which this
+        one, and is stored if a crash left none. ``was_created``: its first segment was durable.
+        ``leader_epoch`` is the newest epoch in which this
         broker was the leader: no batch has a newer one. Raises CorruptionError naming file and
         offset, and StorageError.
         """
@@ -136,6 +115,7 @@ class PartitionStore:
             log_start=log_start,
             durability=durability,
             was_compacted=was_compacted,
+            was_created=was_created,
             leader_epoch=leader_epoch,
         ).run()
         builder = recovered.builder
@@ -148,6 +128,9 @@ class PartitionStore:
             store._add_segment(base_offset)
         newest = await store._open_newest(newest_base_offset)
         newest.extend_side_files(active_files)
+        if recovered.is_clean and clean is not None:
+            store._names_synced = store._names_made
+            store.clean_stop = CleanStop(log.log_end_offset, clean)
         return store, log
 
     @property
@@ -167,6 +150,7 @@ class PartitionStore:
         """
         async with self._write_lock:
             self._check_usable()
+            self.clean_stop = None
             try:
                 for write in unflushed:
                     await self._write_one(write)
@@ -236,6 +220,7 @@ class PartitionStore:
         """
         async with self._sync_lock:
             self._check_usable()
+            self.clean_stop = None
             for base_offset, end in pairwise(sorted(self._segments)):
                 if end > offset:
                     break
@@ -268,6 +253,7 @@ class PartitionStore:
         """
         async with self._sync_lock:
             self._check_usable()
+            self.clean_stop = None
             if not self._log.has_segments(cleaned.replaced):
                 await self.drop_cleaned(cleaned.segment.base_offset)
                 return False
@@ -278,7 +264,7 @@ class PartitionStore:
         base_offset = cleaned.segment.base_offset
         path = self._path(base_offset, layout.LOG)
         old = [self._segments[base] for base in cleaned.replaced]
-        new = _Segment(base_offset, path)
+        new = OpenSegment(base_offset, path)
         await self._disk.rename(path + layout.CLEANED, path + layout.SWAP)
         await self._disk.sync_directory(self._directory)
         new.file = await self._disk.open(path + layout.SWAP)
@@ -311,18 +297,16 @@ class PartitionStore:
     async def close(self, *, clean: bool) -> None:
         """Close the files. ``clean``: sync everything, side files too, so that they may be trusted.
 
+        What has not changed since the last clean close needs no sync.
         Unflushed batches must be written before, or they are lost: a write or sync in progress ends
         first, and a later one is refused. Raises StorageError if this store failed or fails now:
         the partition then does not count as cleanly closed. A second close does nothing.
         """
         try:
             if clean and self._segments:
-                await self.sync()
-                with self._fails_on_error():
-                    await self._sync_side_files()
-                    base_offsets = sorted(self._segments)
-                    checksum = await checksum_of(self._disk, self._directory, base_offsets)
-                self.clean_stop = CleanStop(self._recovery_point, checksum)
+                self._check_usable()
+                if self.clean_stop is None:
+                    self.clean_stop = await self._stop_cleanly()
         finally:
             self._closed = True
             async with self._write_lock, self._sync_lock:
@@ -331,6 +315,19 @@ class PartitionStore:
                 segments, self._segments = self._segments, {}
                 for segment in segments.values():
                     await self._retire(segment)
+
+    async def _stop_cleanly(self) -> CleanStop:
+        """Make durable what a clean start reads: all but the newest segment's indexes."""
+        await self.sync()
+        with self._fails_on_error():
+            base_offsets = sorted(self._segments)
+            newest = self._segments[base_offsets[-1]]
+            if any(newest.side_files):
+                await self._write_side_files(newest)
+            if len(base_offsets) > 1:
+                await sync_side_files(self._disk, self._directory)
+            checksum = await checksum_of(self._disk, self._directory, base_offsets)
+        return CleanStop(self._recovery_point, checksum)
 
     # Writing
 
@@ -362,82 +359,74 @@ class PartitionStore:
         """
         full = self._segments[max(self._segments)]
         await self._write_side_files(full)
-        if full.is_dirty and self._durability == "os":
-            task = asyncio.create_task(self._sync_beside(full, write.segment_base_offset))
-            self._syncing[full.base_offset] = task
+        if self._durability == "os":
+            await self._open_newest(write.segment_base_offset)
+            self._syncing[full.base_offset] = asyncio.create_task(self._sync_beside(full, write))
         else:
             if full.is_dirty:
                 await self._sync_segment(full)
             await self._sync_names()
             await self._retire(full)
+            await self._open_newest(write.segment_base_offset)
+            await self._write_snapshot(write)
+
+    async def _write_snapshot(self, write: SegmentWrite) -> None:
+        """Write a new segment's snapshot once its name is durable: it tells that there is one."""
+        await self._sync_names()
         if write.snapshot is not None:
             path = self._path(write.segment_base_offset, layout.SNAPSHOT)
             await replace_file(self._disk, path, write.snapshot, durable=False)
-        await self._open_newest(write.segment_base_offset)
 
-    async def _sync_beside(self, full: _Segment, end: Offset) -> None:
+    async def _sync_beside(self, full: OpenSegment, write: SegmentWrite) -> None:
         """Sync a full segment in the background; the next write or sync reports a failure."""
         try:
             with self._fails_on_error():
-                await self._sync_segment(full)
-                await self._sync_names()
+                if full.is_dirty:
+                    await self._sync_segment(full)
+                await self._write_snapshot(write)
                 await self._retire(full)
             if self._failure is None and min(self._syncing) == full.base_offset:
-                self._recovery_point = max(self._recovery_point, end)
+                self._recovery_point = max(self._recovery_point, write.segment_base_offset)
         except StorageError:
             return  # kept in ``failure``
         finally:
             del self._syncing[full.base_offset]
 
     @staticmethod
-    async def _sync_segment(segment: _Segment) -> None:
+    async def _sync_segment(segment: OpenSegment) -> None:
         assert segment.file is not None, segment.path
         segment.is_dirty = False
         await segment.file.sync()
 
     async def _sync_names(self) -> None:
-        if self._names_are_dirty:
-            self._names_are_dirty = False
+        while self._names_synced < self._names_made:
+            made = self._names_made
             await self._disk.sync_directory(self._directory)
+            self._names_synced = max(self._names_synced, made)
 
-    def _add_segment(self, base_offset: Offset) -> _Segment:
-        segment = _Segment(base_offset, self._path(base_offset, layout.LOG))
+    def _add_segment(self, base_offset: Offset) -> OpenSegment:
+        segment = OpenSegment(base_offset, self._path(base_offset, layout.LOG))
         self._segments[base_offset] = segment
         return segment
 
-    async def _open_newest(self, base_offset: Offset) -> _Segment:
+    async def _open_newest(self, base_offset: Offset) -> OpenSegment:
         segment = self._add_segment(base_offset)
         segment.file = await self._disk.open(segment.path, create=True)
-        self._names_are_dirty = True
+        self._names_made += 1
         return segment
 
-    async def _write_side_files(self, segment: _Segment) -> None:
+    async def _write_side_files(self, segment: OpenSegment) -> None:
         for suffix, content in zip(SIDE_SUFFIXES, segment.side_files, strict=True):
             path = self._path(segment.base_offset, suffix)
             await replace_file(self._disk, path, bytes(content), durable=False)
             content.clear()
-
-    async def _sync_side_files(self) -> None:
-        """Make durable what a clean start reads: all but the newest segment's indexes."""
-        newest = self._segments[max(self._segments)]
-        await self._write_side_files(newest)
-        if len(self._segments) == 1:
-            return
-        for name in await self._disk.list(self._directory):
-            if is_side_file(name):
-                file = await self._disk.open(f"{self._directory}/{name}")
-                try:
-                    await file.sync()
-                finally:
-                    await file.close()
-        await self._disk.sync_directory(self._directory)
 
     def _path(self, base_offset: Offset, suffix: str) -> str:
         return f"{self._directory}/{layout.file_name(base_offset, suffix)}"
 
     # Reading
 
-    async def _begin_read(self, segment: _Segment) -> DiskFile | None:
+    async def _begin_read(self, segment: OpenSegment) -> DiskFile | None:
         """Return the file to read from, None if it was deleted meanwhile."""
         if segment.file is None:
             try:
@@ -452,20 +441,20 @@ class PartitionStore:
         segment.readers += 1
         return segment.file
 
-    async def _end_read(self, segment: _Segment, file: DiskFile) -> None:
+    async def _end_read(self, segment: OpenSegment, file: DiskFile) -> None:
         if file is not segment.file and file is not segment.retired:
             await file.close()
             return
         segment.readers -= 1
         await self._close_retired(segment)
 
-    async def _retire(self, segment: _Segment) -> None:
+    async def _retire(self, segment: OpenSegment) -> None:
         """Close a segment's file once it has no readers."""
         segment.retired, segment.file = segment.file or segment.retired, None
         await self._close_retired(segment)
 
     @staticmethod
-    async def _close_retired(segment: _Segment) -> None:
+    async def _close_retired(segment: OpenSegment) -> None:
         if segment.retired is not None and segment.readers == 0:
             retired, segment.retired = segment.retired, None
             await retired.close()

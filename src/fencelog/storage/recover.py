@@ -9,6 +9,7 @@ clean), so it is copied into a new file, which is synced and renamed to the old 
 is served. A crash at any point of this leaves files that recover the same way.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, NamedTuple
@@ -18,6 +19,7 @@ from fencelog.log import layout
 from fencelog.log.config import LogConfig
 from fencelog.log.leader_epochs import FIRST_EPOCH, LeaderEpochs
 from fencelog.log.rebuild import LogBuilder
+from fencelog.log.snapshot import decode_snapshot
 from fencelog.log.values import SideFiles
 from fencelog.ports import Disk
 from fencelog.storage.checkpoint import is_temporary, read_file, replace_file
@@ -45,6 +47,8 @@ class Recovered(NamedTuple):
     """Segments, oldest first; at least one."""
     truncated: str | None = None
     """Where the log was truncated, and why; None if it was not."""
+    is_clean: bool = False
+    """Whether the files are as the last clean stop left them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +66,8 @@ class Recovery:
 
     Everything below ``recovery_point`` was synced, everything below ``log_start`` was deleted.
     ``clean``: the checksum from the last clean stop; side files are trusted if they match it.
-    ``was_compacted``: offsets may be missing between batches (D3). ``leader_epoch``: nothing was
-    ever written under a newer one.
+    ``was_compacted``: offsets may be missing between batches (D3). ``was_created``: there is a
+    segment, unless it was lost. ``leader_epoch``: nothing was ever written under a newer one.
     """
 
     disk: Disk
@@ -74,6 +78,7 @@ class Recovery:
     log_start: Offset
     durability: Durability
     was_compacted: bool = False
+    was_created: bool = False
     leader_epoch: LeaderEpoch = FIRST_EPOCH
 
     @property
@@ -91,7 +96,7 @@ class Recovery:
         if self.clean and self.clean == await checksum_of(self.disk, self.directory, base_offsets):
             loaded = await self._load(base_offsets, epochs)
             if loaded is not None:
-                return Recovered(loaded, base_offsets)
+                return Recovered(loaded, base_offsets, is_clean=True)
         await self._remove_side_files()
         builder = self._builder()
         bad = await self._replay(builder, base_offsets, epochs)
@@ -120,10 +125,13 @@ class Recovery:
         """Finish swaps and deletions after a crash, and list the segments; create a first one."""
         await self._finish_swaps(epochs)
         found: list[Offset] = []
+        snapshots: list[Offset] = []
         for name in await self.disk.list(self.directory):
             parsed = layout.parse_file_name(name)
             if parsed is not None and parsed[1] == layout.LOG:
                 found.append(parsed[0])
+            elif parsed is not None and parsed[1] == layout.SNAPSHOT:
+                snapshots.append(parsed[0])
             elif is_temporary(name) or name.endswith(_LEFTOVERS):
                 await self.disk.remove(f"{self.directory}/{name}")
         # Segments are deleted oldest first, after the log start is stored: those that are still
@@ -131,17 +139,37 @@ class Recovery:
         deleted = [base for base, after in pairwise(found) if after <= self.log_start]
         await self._remove_segments(deleted)
         segments = found[len(deleted) :]
-        if not segments and self.recovery_point <= self.log_start:
+        await self._check_newest(max(segments, default=Offset(-1)), snapshots)
+        if not segments and not self.was_created and self.recovery_point <= self.log_start:
             await (await self.disk.open(self._path(self.log_start), create=True)).close()
             await self.disk.sync_directory(self.directory)
             return [self.log_start]
         if not segments or segments[0] > self.log_start:
             first = segments[0] if segments else self.recovery_point
-            raise CorruptionError(
-                f"{self._path(self.log_start)}: the segment is missing; offsets {self.log_start} "
-                f"to {first - 1} were stored and not deleted"
+            lost = (
+                f"offsets {self.log_start} to {first - 1} were stored and not deleted"
+                if first > self.log_start
+                else "the partition had one"
             )
+            raise CorruptionError(f"{self._path(self.log_start)}: the segment is missing; {lost}")
         return segments
+
+    async def _check_newest(self, newest: Offset, snapshots: list[Offset]) -> None:
+        """Raise CorruptionError if a snapshot tells of a newer segment, which was lost then.
+
+        A snapshot is written once its segment has a durable name, and removed before it.
+        """
+        for base_offset in snapshots:
+            if base_offset <= newest:
+                continue
+            with suppress(CorruptionError):
+                decode_snapshot(await self._read(base_offset, layout.SNAPSHOT))
+                break
+        else:
+            return
+        raise CorruptionError(
+            f"{self._path(base_offset)}: the segment is missing, but its snapshot is there"
+        )
 
     async def _finish_swaps(self, epochs: LeaderEpochs) -> None:
         """Finish each swap that compaction had begun: replace the old segments by the new one."""
@@ -184,11 +212,13 @@ class Recovery:
         return end
 
     async def _remove_segments(self, base_offsets: list[Offset]) -> None:
-        for base_offset in base_offsets:
-            for suffix in (*layout.SEGMENT_SUFFIXES, layout.SNAPSHOT):
-                await self.disk.remove(self._path(base_offset, suffix))
-        if base_offsets:
-            await self.disk.sync_directory(self.directory)
+        # A snapshot without its segment means that the segment was lost.
+        for suffixes in ((layout.SNAPSHOT,), layout.SEGMENT_SUFFIXES):
+            for base_offset in base_offsets:
+                for suffix in suffixes:
+                    await self.disk.remove(self._path(base_offset, suffix))
+            if base_offsets:
+                await self.disk.sync_directory(self.directory)
 
     async def _known_epochs(self) -> LeaderEpochs:
         """Return the checkpoint's leader epochs, to check the batches'; none if it is damaged.
@@ -230,6 +260,9 @@ class Recovery:
         self, builder: LogBuilder, base_offsets: list[Offset], epochs: LeaderEpochs
     ) -> _Bad | None:
         """Check and replay all batches; return the first bad one."""
+        if len(base_offsets) > 1:
+            # Snapshots are written: the names of their segments are durable before.
+            await self.disk.sync_directory(self.directory)
         previous: tuple[Offset, int] | None = None
         for base_offset in base_offsets:
             if previous is not None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import shutil
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -48,11 +47,9 @@ class _Disk(FileDisk):
         self._files.add(file)
         return file
 
-    def submit(self, function: Callable[[T], R], argument: T) -> "asyncio.Future[R]":
-        """Run the removal of a directory; complete every sync at once."""
-        removes = function is shutil.rmtree
-        if removes:
-            return super().submit(function, argument)
+    def submit_sync(self, function: Callable[[T], R], argument: T) -> "asyncio.Future[R]":
+        """Complete every sync at once."""
+        del function, argument
         done: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         done.set_result(cast(R, None))
         return done

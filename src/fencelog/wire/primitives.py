@@ -24,11 +24,13 @@ _INT8 = Struct(">b")
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
 _INT64 = Struct(">q")
+_FLOAT64 = Struct(">d")
 
 pack_int8 = _INT8.pack
 pack_int16 = _INT16.pack
 pack_int32 = _INT32.pack
 pack_int64 = _INT64.pack
+pack_float64 = _FLOAT64.pack
 
 
 class Reader:
@@ -91,6 +93,10 @@ class Reader:
     def int64(self) -> int:
         """Return a signed 64-bit number."""
         return self._number(_INT64)
+
+    def float64(self) -> float:
+        """Return a 64-bit floating-point number."""
+        return self._number(_FLOAT64)
 
     def boolean(self) -> bool:
         """Return a byte as a truth value: everything but 0 is true, as in Kafka."""

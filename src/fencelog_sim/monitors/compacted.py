@@ -13,7 +13,7 @@ from fencelog.types import NO_SEQUENCE
 from fencelog.wire.batch import BatchHeader
 from fencelog.wire.control import Marker
 from fencelog.wire.filtering import delete_horizon
-from fencelog.wire.records import read_records
+from fencelog.wire.records import Headers, read_records
 from fencelog_sim.monitors.ledger import Ledger
 
 ReadBatch = Callable[["Batch"], bytes | None]
@@ -38,6 +38,8 @@ class _Record(NamedTuple):
     offset: int
     key: bytes | None
     value: bytes | None
+    timestamp: int
+    headers: Headers
 
 
 @dataclass(frozen=True)
@@ -174,4 +176,7 @@ def _identity(header: BatchHeader) -> tuple[object, ...]:
 def _records(data: bytes | None) -> list[_Record]:
     if data is None:
         return []
-    return [_Record(each.offset, each.key, each.value) for each in read_records(memoryview(data))]
+    return [
+        _Record(each.offset, each.key, each.value, each.timestamp, each.headers)
+        for each in read_records(memoryview(data))
+    ]

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from fencelog.broker.coordinators.runtime import CoordinatorRuntime, Loaded
-from fencelog.broker.partitions.log_manager import LogManager
+from fencelog.broker.partitions.log_manager import TO_HIGH_WATERMARK, LogManager
 from fencelog.broker.partitions.partition import Partition
 from fencelog.coordination.group.model import JoinAnswer
 from fencelog.coordination.group.offsets import Kept
@@ -22,6 +22,7 @@ from fencelog.node import Node
 from fencelog.types import Instant, Offset, ProducerId, TopicPartition
 from fencelog_sim.monitors.log_oracle import LogOracle, LogOracles
 from fencelog_sim.monitors.replays import LogReplay, ShardReplay
+from fencelog_sim.monitors.upkeep import RecoveryPoint, Retention, Timers, forgotten
 from fencelog_sim.world.disk import Loss
 from fencelog_sim.world.loop import Process
 from fencelog_sim.world.world import Watcher, World
@@ -35,6 +36,7 @@ ROUND_EVENTS = 32
 NO_PARTITION = TopicPartition("producer-ids", 0)
 Offsets: TypeAlias = tuple[int, int, int, int]
 """Log start, last stable offset, high watermark, end."""
+NOT_SEEN: Offsets = (-1, -1, -1, -1)
 Runtime: TypeAlias = CoordinatorRuntime[Any]
 OffsetResponse: TypeAlias = tuple[int, str, Mapping[TopicPartition, Kept]]
 """The end of the log when somebody asked, the group, its offsets."""
@@ -43,15 +45,26 @@ OffsetResponse: TypeAlias = tuple[int, str, Mapping[TopicPartition, Kept]]
 class _Watched:
     """A partition of the running broker, and how it was when it was last looked at."""
 
-    __slots__ = ("due", "log", "oracle", "partition", "replay", "seen")
+    __slots__ = (
+        "due",
+        "log",
+        "oracle",
+        "partition",
+        "recovery_point",
+        "replay",
+        "retention",
+        "seen",
+    )
 
     def __init__(self, partition: Partition, oracle: LogOracle | None, replay: LogReplay) -> None:
         self.partition = partition
         self.log = partition.log
         self.oracle = oracle
         self.replay = replay
-        self.seen: Offsets = (0, 0, 0, 0)
+        self.seen: Offsets = NOT_SEEN
         self.due = True
+        self.recovery_point = RecoveryPoint()
+        self.retention = Retention()
 
     def offsets(self) -> Offsets:
         log = self.log
@@ -76,6 +89,7 @@ class Monitor(Watcher):
         self._offset_responses: dict[Partition, list[OffsetResponse]] = {}
         """Offset responses that are about to be sent to groups, by the log that has the offsets."""
         self._replays: dict[TopicPartition, LogReplay] = {}
+        self._timers = Timers()
         self._ids: set[int] = set()
         """Every producer id that any broker process assigned."""
         self._may_be_damaged = False
@@ -117,6 +131,20 @@ class Monitor(Watcher):
                 damaged.promised = min(damaged.promised, damaged.synced)
         self._oracles.clean = disk.exists(layout.CLEAN_SHUTDOWN)
         self._logs = node.logs
+        self._follow_deletions(node.logs)
+
+    def _follow_deletions(self, logs: LogManager) -> None:
+        """Remember up to where clients ask to delete records: the rest is retention's doing."""
+        delete_records = logs.delete_records
+
+        async def followed(targets: Mapping[Partition, Offset]) -> dict[Partition, ErrorCode]:
+            for partition, offset in targets.items():
+                watched = self._watched.get(partition) or self._watch(partition)
+                end = partition.log.high_watermark if offset == TO_HIGH_WATERMARK else offset
+                watched.retention.asked = max(watched.retention.asked, end)
+            return await delete_records(targets)
+
+        logs.delete_records = followed  # type: ignore[method-assign]  # of this instance
 
     def attach(self, node: Node) -> None:
         """The node begins to serve."""
@@ -137,8 +165,11 @@ class Monitor(Watcher):
             self._look_around(at_the_end=True)
             for watched in self._watched.values():
                 self._last_look(watched)
-        self._may_be_damaged = self._may_be_damaged or loss is Loss.HOLES
-        if self._world.setting.durability == "os" and loss not in {None, Loss.NONE}:
+        loses = self._world.setting.durability == "os" and loss not in {None, Loss.NONE}
+        # In ``os`` mode recovery truncates a log wherever what was not synced is bad.
+        self._may_be_damaged = self._may_be_damaged or (loss is Loss.HOLES and not loses)
+        if loses:
+            self._oracles.weakened = True
             for log in self._oracles.logs.values():
                 log.promised = min(log.promised, log.synced)
         self._oracles.crashed()
@@ -184,6 +215,9 @@ class Monitor(Watcher):
         for runtime in node.runtimes():
             for loaded in runtime.loaded():
                 self._compare_shard(runtime, loaded, at_the_end=at_the_end)
+                problem = self._timers.problem(runtime, loaded, self._world.loop.time())
+                if problem is not None:
+                    self._report(loaded.partition.name, problem)
 
     def _watch(self, partition: Partition) -> _Watched:
         """Look at a partition for the first time in this broker process."""
@@ -325,10 +359,32 @@ class Monitor(Watcher):
 
     def _check(self, watched: _Watched) -> None:
         now = watched.offsets()
+        watched.retention.seen(watched.log._state.config)
         if now != watched.seen:
             self._look(watched, now)
+        self._check_upkeep(watched)
         if watched.due:
             self._compare_log(watched, now)
+
+    def _check_upkeep(self, watched: _Watched) -> None:
+        """What was appended will be flushed, and what counts as synced is."""
+        partition, node, oracle = watched.partition, self._node, self._oracle_of(watched)
+        if node is None or oracle is None or not self._is_current(watched):
+            return
+        point = partition.recovery_point
+        for problem in (
+            forgotten(node.flusher, partition),
+            watched.recovery_point.problem(self._world.disk, oracle, point),
+        ):
+            if problem is not None:
+                self._report(partition.name, problem)
+
+    def _check_retention(self, watched: _Watched, oracle: LogOracle, log_start: int) -> None:
+        """The log start has gone up."""
+        left = sum(segment.size for segment in watched.log._state.segments)
+        latest_ms = max(self._oracles.latest_ms, self._world.clock.now_ms())
+        for problem in watched.retention.problems(oracle, log_start, latest_ms, left):
+            self._report(watched.partition.name, problem)
 
     def _look(self, watched: _Watched, now: Offsets) -> None:
         """The offsets of a partition have changed."""
@@ -347,6 +403,8 @@ class Monitor(Watcher):
         oracle = self._oracle_of(watched)
         if oracle is None or not self._is_current(watched):
             return
+        if before != NOT_SEEN and log_start > before[0]:
+            self._check_retention(watched, oracle, log_start)
         oracle.log_start = log_start
         self._oracles.stands(oracle, high_watermark)
         if high_watermark > oracle.end:

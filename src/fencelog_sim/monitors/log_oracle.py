@@ -78,13 +78,17 @@ class LogOracles:
         self._read = read
         self._offsets = offsets
         self._now_ms = now_ms
-        self._latest_ms = 0
+        self.latest_ms = 0
+        """The highest time that the broker's clock has shown."""
         self.logs: dict[str, LogOracle] = {}
         """By directory."""
         self.coordinators = Coordinators(self)
         self.serving = False
         self.clean = False
         """The last stop was a clean one: what was known of deleted segments still holds."""
+        self.weakened = False
+        """``os`` mode has lost what was not synced: one log may have what another has lost, so the
+        coordinators' logs no longer explain the markers and batches of the others."""
         self.violations: list[str] = []
         self.appends = 0
         self.batches = 0
@@ -94,7 +98,7 @@ class LogOracles:
 
     def wrote(self, path: str, position: int, data: bytes) -> None:
         """Bytes were appended to a file."""
-        self._latest_ms = max(self._latest_ms, self._now_ms())
+        self.latest_ms = max(self.latest_ms, self._now_ms())
         directory, _, file = path.rpartition("/")
         if file.endswith(layout.LOG):
             parsed = layout.parse_file_name(file)
@@ -173,18 +177,25 @@ class LogOracles:
         log.leader_epoch = max(log.leader_epoch, header.leader_epoch)
         log.end = header.next_offset
         if batch.records:
-            self._report_all(log, where, self._coordinate(log, batch))
+            problems = self._coordinate(log, batch)
+            self._report_all(log, where, [] if self.weakened else problems)
         if header.producer_id < 0:
             return
         if batch.marker is not None:
-            problem = self.coordinators.check(log.name, header, batch.marker, serving=self.serving)
+            problem = self._explained(
+                self.coordinators.check(log.name, header, batch.marker, serving=self.serving)
+            )
             self._report_all(log, where, [problem, log.ledger.marker(header, batch.marker)])
             self.coordinators.end(log.name, header.producer_id, commit=batch.marker.commit)
         elif not header.is_control:
             opens = header.is_transactional and header.producer_id not in log.ledger.open
             problem = self.coordinators.check_begin(log.name, header) if opens else None
+            problem = self._explained(problem)
             self._report_all(log, where, [problem, log.ledger.data(header)])
             self.coordinators.shared.written_by.add(header.producer_id)
+
+    def _explained(self, problem: str | None) -> str | None:
+        return None if self.weakened else problem
 
     def _coordinate(self, log: LogOracle, batch: Batch) -> list[str]:
         try:
@@ -271,7 +282,7 @@ class LogOracles:
             log.batches,
             log.ledger,
             log.ledger.last_stable_offset(high_watermark, log.log_start),
-            max(self._latest_ms, self._now_ms()),
+            max(self.latest_ms, self._now_ms()),
             read_old,
             read_new,
         )

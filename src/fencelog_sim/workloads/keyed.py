@@ -16,12 +16,13 @@ from fencelog.client.sender import ProducerOptions, Sender, open_sender
 from fencelog.client.topic_changes import TopicChanges
 from fencelog.errors import ErrorCode, RequestError
 from fencelog.types import TopicPartition
+from fencelog.wire.records import Headers, RecordToWrite
 from fencelog_sim.workload import Stage
 from fencelog_sim.workloads.keyed_claims import Row, Table, claims
 from fencelog_sim.workloads.own import (
     ERRORS,
     TRANSACTION_TIMEOUT_MS,
-    encode_keyed,
+    encode_records,
     open_cluster,
     read_records_once,
 )
@@ -38,6 +39,10 @@ POLL_SHARE = 0.3
 DELETE_SHARE = 0.06
 BATCHES_MAX = 3
 BROKERS_DEFAULT = -1
+TIMES_MS = 1_000_000
+DELTAS_MS = (-8_193, -65, -64, 0, 1, 63, 64, 8_191, 8_192)
+"""Between the records of a batch: around the edges of varints."""
+HEADERS_SHARE = 0.3
 REFUSED: tuple[type[Exception], ...] = (DataLossError, *ERRORS)
 
 
@@ -45,6 +50,7 @@ class Keyed:
     """The workload; client ``index`` writes transactions as ``keyed-index``."""
 
     name = NAME
+    may_lose = False
 
     async def prepare(self, stage: Stage) -> None:
         """Create the topics."""
@@ -54,18 +60,23 @@ class Keyed:
             "segment.bytes": str(1024 * max(1, stage.scale.records_per_send // 4)),
             "min.cleanable.dirty.ratio": stage.random.choice(("0.01", "0.5")),
             "delete.retention.ms": stage.random.choice(("0", "500", "86400000")),
-            # Records are as old as the broker's clock says: the loop's seconds are no calendar.
-            "message.timestamp.type": "LogAppendTime",
             "retention.bytes": stage.random.choice(("-1", "3000")),
             "retention.ms": retention_ms,
         }
+        # What retention deletes by age is as old as the broker's clock says: the clients' times are
+        # no calendar.
+        time = dict.fromkeys(POLICIES, "LogAppendTime")
+        time[COMPACTED] = stage.random.choice(("CreateTime", "LogAppendTime"))
         try:
             for topic, policy in POLICIES.items():
                 await insist(
                     stage,
                     f"topic {topic}",
                     lambda topic=topic, policy=policy: _ensure(  # type: ignore[misc]
-                        cluster, topic, stage.scale.partitions, {**common, "cleanup.policy": policy}
+                        cluster,
+                        topic,
+                        stage.scale.partitions,
+                        {**common, "cleanup.policy": policy, "message.timestamp.type": time[topic]},
                     ),
                 )
         finally:
@@ -190,11 +201,8 @@ class _Client:
             if transactional:
                 await sender.begin()
             for partition, pairs in batches.items():
-                encoded = [
-                    (key.encode(), None if value is None else value.encode())
-                    for key, value in pairs
-                ]
-                await sender.enqueue([encode_keyed(partition, encoded, self._stage.now())])
+                records = [self._record(key, value) for key, value in pairs]
+                await sender.enqueue([encode_records(partition, records)])
             found = {str(each.partition): each.base_offset for each in await sender.flush()}
             if transactional:
                 if self._random.random() < ABORT_SHARE:
@@ -212,6 +220,15 @@ class _Client:
                 await self._retire(sender)
             return "failed", {}
         return "ok", found
+
+    def _record(self, key: str, value: str | None) -> RecordToWrite:
+        """A record with a timestamp before or after its neighbours', and perhaps with headers."""
+        timestamp_ms = TIMES_MS + int(self._stage.now() * 1000) + self._random.choice(DELTAS_MS)
+        headers: Headers = ()
+        if self._random.random() < HEADERS_SHARE:
+            headers = (("client", self._stage.history.process.encode()), ("none", None))
+        encoded = None if value is None else value.encode()
+        return RecordToWrite(key.encode(), encoded, timestamp_ms, headers)
 
     async def _retire(self, sender: Sender) -> None:
         self._senders = {kind: each for kind, each in self._senders.items() if each is not sender}

@@ -37,22 +37,24 @@ def open_cluster(stage: Stage) -> Cluster:
 
 def encode(partition: TopicPartition, values: Sequence[str], now_s: float) -> EncodedBatch:
     """Return one batch of these values."""
-    return encode_keyed(partition, [(None, value.encode()) for value in values], now_s)
-
-
-def encode_keyed(
-    partition: TopicPartition, pairs: Sequence[tuple[bytes | None, bytes | None]], now_s: float
-) -> EncodedBatch:
-    """Return one batch of these keys and values."""
     timestamp_ms = int(now_s * 1000)
-    records = [RecordToWrite(key, value, timestamp_ms) for key, value in pairs]
+    records = [RecordToWrite(None, value.encode(), timestamp_ms) for value in values]
+    return encode_records(partition, records)
+
+
+def encode_records(
+    partition: TopicPartition,
+    records: Sequence[RecordToWrite],
+    compression: Compression = Compression.NONE,
+) -> EncodedBatch:
+    """Return one batch of these records."""
     return EncodedBatch(
         partition=partition,
-        buffer=memoryview(build_batch(records)),
+        buffer=memoryview(build_batch(records, compression=compression)),
         count=len(records),
-        compression=Compression.NONE,
-        base_timestamp=timestamp_ms,
-        max_timestamp=timestamp_ms,
+        compression=compression,
+        base_timestamp=records[0].timestamp_ms,
+        max_timestamp=max(record.timestamp_ms for record in records),
     )
 
 

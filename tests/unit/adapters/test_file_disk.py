@@ -5,11 +5,17 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from fencelog.adapters.file_disk import DirectoryInUseError, DirectoryLock, FileDisk
+from fencelog.adapters.file_disk import (
+    DirectoryInUseError,
+    DirectoryLock,
+    DirectoryReplacedError,
+    FileDisk,
+)
 from fencelog.errors import StorageError
 
 
@@ -75,6 +81,56 @@ async def test_a_write_that_the_system_cuts_short_is_continued(disk: FileDisk, m
     await file.close()
 
 
+async def test_no_change_of_a_directory_runs_in_the_thread_of_the_loop(
+    disk: FileDisk, monkeypatch
+) -> None:
+    threads: dict[str, set[int]] = {}
+
+    def record(name: str) -> None:
+        call = getattr(os, name)
+
+        def recorded(*args, **named):
+            threads.setdefault(name, set()).add(threading.get_ident())
+            return call(*args, **named)
+
+        monkeypatch.setattr(os, name, recorded)
+
+    for name in ("open", "mkdir", "replace", "unlink", "rmdir", "fsync"):
+        record(name)
+    await disk.make_directory("d/e")
+    await (await disk.open("d/e/a", create=True)).close()
+    await disk.rename("d/e/a", "d/e/b")
+    await disk.remove("d/e/b")
+    await disk.sync_directory("d/e")
+    await disk.remove("d")
+    assert threads.keys() == {"open", "mkdir", "replace", "unlink", "rmdir", "fsync"}
+    assert not any(threading.get_ident() in each for each in threads.values()), threads
+
+
+async def test_a_cancelled_open_closes_the_file_it_creates(disk: FileDisk, monkeypatch) -> None:
+    opened: list[int] = []
+    may_open, begun = threading.Event(), asyncio.Event()
+    real, loop = os.open, asyncio.get_running_loop()
+
+    def held(path: str, *how: int) -> int:
+        loop.call_soon_threadsafe(begun.set)
+        may_open.wait()
+        opened.append(real(path, *how))
+        return opened[-1]
+
+    monkeypatch.setattr(os, "open", held)
+    opening = asyncio.create_task(disk.open("a", create=True))
+    await begun.wait()
+    opening.cancel()
+    await asyncio.sleep(0)
+    assert not opening.done()
+    may_open.set()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(opened[0])
+
+
 def test_an_unwritable_place_is_a_storage_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StorageError, match="Not a directory"):
@@ -108,4 +164,20 @@ def test_a_released_directory_can_be_locked_again(tmp_path: Path) -> None:
     lock = DirectoryLock.acquire(tmp_path / "new")
     with pytest.raises(DirectoryInUseError, match=f"process {os.getpid()};"):
         DirectoryLock.acquire(tmp_path / "new")
+    lock.release()
+
+
+def test_a_lock_notices_that_its_directory_is_gone_or_another(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    lock = DirectoryLock.acquire(data)
+    lock.check()
+    data.rename(tmp_path / "elsewhere")
+    with pytest.raises(DirectoryReplacedError, match="no such file or directory"):
+        lock.check()
+    data.mkdir()
+    with pytest.raises(DirectoryReplacedError, match="another directory has its name"):
+        lock.check()
+    data.rmdir()
+    (tmp_path / "elsewhere").rename(data)
+    lock.check()
     lock.release()

@@ -194,7 +194,7 @@ async def test_a_budget_used_up_by_others_is_available_again_later(world: World)
 
 @pytest.mark.parametrize("answers", [1, 6])
 async def test_a_client_that_reads_no_responses_is_disconnected(world: World, answers: int) -> None:
-    async with world.node(idle_timeout_s=0.5, sweep_interval_s=0.02) as node:
+    async with world.node(response_timeout_s=0.5, sweep_interval_s=0.02) as node:
         async with Peer.of(node) as peer:
             await peer.create_topic("t", max_message_bytes="9000000")
             await peer.produce("t", batch("x" * 8_000_000))

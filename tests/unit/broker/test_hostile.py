@@ -70,7 +70,8 @@ async def test_a_producer_id_that_cannot_be_reserved_is_refused(
 async def test_a_request_with_thousands_of_names_yields_to_other_connections(world: World) -> None:
     async with world.node() as node, Peer.of(node) as greedy, Peer.of(node) as modest:
         await modest.create_topic("t")
-        asked = hot.FetchTopic("t", None, [hot.FetchPartition(0, -1, 0, -1, 1)] * 20_000)
+        parts = [hot.FetchPartition(number, -1, 0, -1, 1) for number in range(20_000)]
+        asked = hot.FetchTopic("t", None, parts)
         fetch = hot.FetchRequest(-1, 0, 0, 1, 0, 0, -1, [asked])
         greedy.send(1, 11, hot.write_fetch_request(11, fetch))
         answered = asyncio.create_task(greedy.answer(1, 11))

@@ -100,3 +100,16 @@ async def test_another_leader_epoch_is_refused(
         peer.send(FETCH, 11, hot.write_fetch_request(11, request))
         answer = hot.read_fetch_response(await peer.answer(FETCH, 11), 11)
         assert answer.topics[0].partitions[0].error is error
+
+
+async def test_one_tier_begins_at_the_log_start_and_has_nothing_remote(world: World) -> None:
+    async with world.node() as node, Peer.of(node) as peer:
+        await peer.create_topic("t")
+        await peer.produce("t", batch("a", "b"))
+        for special, version, found in ((-4, 8, 0), (-5, 9, -1), (-6, 11, -1)):
+            assert await asked(peer, special, version=version) == (ErrorCode.NONE, found, -1)
+            older = await asked(peer, special, version=version - 1)
+            assert older == (ErrorCode.UNSUPPORTED_VERSION, -1, -1)
+        never = await asked(peer, -7, version=11)
+        assert never == (ErrorCode.UNSUPPORTED_VERSION, -1, -1)
+        assert await asked(peer, LATEST, version=11) == (ErrorCode.NONE, 2, -1)

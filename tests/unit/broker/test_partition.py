@@ -14,7 +14,7 @@ from fencelog.storage.partition_store import PartitionStore
 from fencelog.types import Offset
 from fencelog.wire.batch import read_header
 from tests.support.log import NOW_MS, abort, commit, make_batch
-from tests.support.partition import NAME, Rig, scenario
+from tests.support.partition import NAME, Reading, Rig, scenario
 from tests.support.storage import TOPIC_ID
 
 
@@ -312,22 +312,25 @@ async def test_an_older_sync_that_ends_later_sets_nothing_back() -> None:
 
 
 @scenario
-async def test_a_flush_wakes_readers_once_and_they_are_told_after_the_observer() -> None:
+async def test_a_flush_calls_readers_while_they_want_it_and_after_the_observer() -> None:
     rig = await Rig.of()
-    reader: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    other: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    reader, once, other = Reading(), Reading(goes_on=False), Reading()
     rig.partition.add_reader(reader)
+    rig.partition.add_reader(once)
     rig.partition.add_reader(other)
     rig.partition.remove_reader(other)
     rig.append()
     told: list[list[tuple[object, ...]]] = []
     rig.partition.when_committed(Offset(1), lambda _: told.append(rig.observer.take()))
-    assert not reader.done()
+    assert reader.calls == []
     await rig.flush()
-    assert (reader.done(), other.done()) == (True, False)
+    assert (reader.calls, once.calls, other.calls) == (["advanced"], ["advanced"], [])
     expected = [("appended", NAME, 0, 1), ("flushed", NAME, 1), ("high_watermark_moved", NAME, 1)]
     assert told == [expected]
     assert rig.observer.take() == []
+    rig.append()
+    await rig.flush()
+    assert (reader.calls, once.calls) == (["advanced"] * 2, ["advanced"])
 
 
 # -- failing and removing ----------------------------------------------------------------------
@@ -355,7 +358,7 @@ def test_after_its_end_waits_are_told_why_and_nothing_happens_any_more(how: str)
         rig = await Rig.of()
         rig.append()
         await rig.flush()
-        reader: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        reader = Reading()
         rig.append()
         rig.append()
         rig.wait(1, "committed")
@@ -384,7 +387,7 @@ def test_after_its_end_waits_are_told_why_and_nothing_happens_any_more(how: str)
             await rig.partition.committed(Offset(1))
         rig.wait(2, "later")
         assert rig.waits[3:] == [f"later: {kind.__name__}"]
-        assert reader.done()
+        assert reader.calls == ["interrupted"]
         assert type(rig.partition.failure) is kind
         assert [event[:2] for event in rig.observer.named("failed")] == [("failed", NAME)]
         assert rig.observer.named("failed")[0][2] is rig.partition.failure

@@ -1,7 +1,10 @@
 """CreatePartitions, and the names that a topic may not have beside another one."""
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
+
+import pytest
 
 from fencelog.broker.metadata.catalog import GROUP_TOPIC
 from fencelog.errors import ErrorCode
@@ -17,7 +20,7 @@ from fencelog.wire.messages.create_topics import (
     CreateTopicsResponse,
 )
 from fencelog_sim.world.disk import Loss, PowerCut
-from tests.support.node import Peer, World, batch, visible
+from tests.support.node import HeldDisk, Peer, World, batch, visible
 from tests.support.storage import cut_at
 
 
@@ -96,6 +99,44 @@ def test_a_power_cut_at_any_step_leaves_the_old_count_or_the_new_one(tmp_path: P
     while not asyncio.run(scenario(step)):
         step += 1
     assert step > 4
+
+
+@pytest.mark.parametrize("loss", [Loss.ALL, Loss.NONE])
+@pytest.mark.parametrize("left", range(4))
+async def test_a_kill_between_the_writes_of_a_creation_loses_no_partition(
+    world: World, monkeypatch: pytest.MonkeyPatch, left: int, loss: Loss
+) -> None:
+    """``left``: how many writes of metadata come before the power cut."""
+    async with world.node(crash=True) as node, Peer.of(node) as peer:
+        await peer.create_topic("t")
+        store = node._ports.metadata
+        put, puts = store.put, []
+
+        async def put_or_cut(key: str, value: bytes, *, expected_version: int) -> int | None:
+            puts.append(key)
+            if len(puts) > left:
+                raise PowerCut
+            return await put(key, value, expected_version=expected_version)
+
+        with monkeypatch.context() as cut, suppress(PowerCut):
+            cut.setattr(store, "put", put_or_cut)
+            await node.broker.controller.create_topic("u", 2, {})
+            await node.broker.controller.open_internal(GROUP_TOPIC, 0)
+        world.disk = world.disk.power_loss(loss)
+    async with world.node(crash=True) as node, Peer.of(node) as peer:
+        assert not node.logs.offline()
+        for topic in node.broker.catalog.topics():
+            made = [each.name.partition for each in node.logs.partitions()]
+            assert topic.created <= set(made)
+            if not topic.internal:
+                assert topic.created == set(range(topic.partitions))
+                assert (await peer.produce(topic.name, batch("x"))).error is ErrorCode.NONE
+    # What was created is never created again: the disk is another one.
+    world.disk = HeldDisk()
+    async with world.node(crash=True) as node:
+        for topic in node.broker.catalog.topics():
+            for index in topic.created:
+                assert node.logs.missing(topic.name, index) is ErrorCode.KAFKA_STORAGE_ERROR
 
 
 async def test_names_that_differ_in_dots_and_underscores_only_collide(world: World) -> None:

@@ -36,6 +36,16 @@ def test_no_id_that_a_log_has_seen_is_handed_out_again(tmp_path: Path) -> None: 
     assert taken_in_a_life(tmp_path / "metadata.sqlite", 3, highest_seen=5000) == [5001, 5002, 5003]
 
 
+@pytest.mark.parametrize("highest_seen", [BLOCK_SIZE - 1, BLOCK_SIZE, BLOCK_SIZE + 1])
+def test_an_id_at_the_stored_boundary_is_not_handed_out_again(
+    tmp_path: Path, highest_seen: int
+) -> None:  # E7
+    path = tmp_path / "metadata.sqlite"
+    assert taken_in_a_life(path, 1) == [0]  # the store now has BLOCK_SIZE: the next block's first
+    first = max(BLOCK_SIZE, highest_seen + 1)
+    assert taken_in_a_life(path, 2, highest_seen=highest_seen) == [first, first + 1]
+
+
 async def test_a_producer_without_a_free_id_gets_a_retriable_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # D2, E7

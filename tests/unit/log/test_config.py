@@ -3,6 +3,7 @@
 import pytest
 
 from fencelog.log.config import InvalidConfigError, LogConfig
+from fencelog.wire.batch import Compression
 
 
 def test_nothing_set_means_kafkas_defaults() -> None:
@@ -42,14 +43,13 @@ def test_described_settings_parse_to_the_same_settings() -> None:
         ("segment.bytes", str(1 << 31)),
         ("message.timestamp.type", "Now"),
         ("cleanup.policy", "shred"),
-        ("compression.type", "zstd"),
+        ("compression.type", "brotli"),
         ("min.cleanable.dirty.ratio", "1.5"),
         ("min.insync.replicas", "0"),
-        ("min.insync.replicas", "2"),
         ("retention.ms", ""),
         ("remote.storage.enable", "true"),
         ("log.retention.ms", "1"),
-        ("compression.gzip.level", "3"),
+        ("compression.gzip.level", "10"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(key: str, text: str) -> None:
@@ -67,7 +67,31 @@ def test_what_cannot_be_honoured_is_refused_by_name(key: str, text: str) -> None
         ("preallocate", "false"),
         ("min.insync.replicas", "1"),
         ("remote.storage.enable", "false"),
+        ("remote.log.copy.disable", "false"),
+        ("local.retention.ms", "-2"),
+        ("local.retention.bytes", "-2"),
+        ("compression.gzip.level", "-1"),
+        ("compression.lz4.level", "9"),
+        ("compression.zstd.level", "3"),
+        ("leader.replication.throttled.replicas", ""),
+        ("follower.replication.throttled.replicas", "*"),
+        ("unclean.leader.election.enable", "false"),
     ],
 )
 def test_settings_of_kafkas_libraries_at_creation_are_accepted(key: str, text: str) -> None:
     assert LogConfig.from_topic_config({key: text}) == LogConfig()
+
+
+def test_the_codec_is_that_of_the_compression_type() -> None:
+    codecs = {
+        text: LogConfig.from_topic_config({"compression.type": text}).codec
+        for text in ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
+    }
+    assert codecs == {
+        "producer": None,
+        "uncompressed": Compression.NONE,
+        "gzip": Compression.GZIP,
+        "snappy": Compression.SNAPPY,
+        "lz4": Compression.LZ4,
+        "zstd": Compression.ZSTD,
+    }

@@ -209,15 +209,24 @@ def test_the_files_hold_what_was_appended_in_order() -> None:
         assert files.txn_index == side_files.txn_index
 
 
-def test_the_leader_epoch_checkpoint_comes_with_the_first_batch_of_an_epoch() -> None:  # F7
+def test_the_leader_epoch_checkpoint_comes_with_the_first_batch_of_a_later_epoch() -> None:  # F7
     partition = Driver()
     partition.produce()
     partition.flush()
-    assert partition.leader_epochs == "0\n1\n0 0\n"
+    assert partition.leader_epochs is None
     partition.log.leader_epoch = 3
     partition.produce()
     (write,) = partition.log.take_unflushed()
     assert write.leader_epochs == "0\n2\n0 0\n3 1\n"
+
+
+def test_the_leader_epoch_checkpoint_comes_with_the_second_segment() -> None:  # F7
+    partition = Driver(segment_bytes=100)
+    for _ in range(2):
+        partition.produce()
+        partition.flush()
+    assert len(partition.log.segment_base_offsets) == 2
+    assert partition.leader_epochs == "0\n1\n0 0\n"
 
 
 # Reading
@@ -380,6 +389,26 @@ def test_retention_gives_up_whole_segments(config: dict[str, object], start: int
         partition.produce(payload=39, timestamp=NOW_MS + (0 if number < 3 else 900))
     partition.flush()
     assert partition.log.retained_from(NOW_MS + 1001) == start
+
+
+@pytest.mark.parametrize(
+    ("retention_bytes", "start"), [(401, 0), (400, 3), (399, 3), (101, 3), (100, 6), (99, 6)]
+)
+def test_retention_leaves_no_less_than_its_bytes(retention_bytes: int, start: int) -> None:  # D4
+    partition = Driver(segment_bytes=300, retention_ms=-1, retention_bytes=retention_bytes)
+    for _ in range(7):
+        partition.produce(payload=39)
+    partition.flush()
+    assert partition.log.retained_from(NOW_MS) == start
+
+
+def test_a_segment_is_as_old_as_its_newest_record() -> None:  # D4
+    partition = Driver(segment_bytes=300, retention_ms=1000)
+    for later_ms in (0, 900, 0, 5000):
+        partition.produce(payload=39, timestamp=NOW_MS + later_ms)
+    partition.flush()
+    assert partition.log.retained_from(NOW_MS + 1900) == 0
+    assert partition.log.retained_from(NOW_MS + 1901) == 3
 
 
 def test_retention_never_passes_the_high_watermark() -> None:  # D4

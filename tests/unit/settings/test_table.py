@@ -9,7 +9,8 @@ from fencelog.log.config import LogConfig
 from fencelog.settings.fields import bound
 from fencelog.settings.kafka_names import CHECKED, LISTENER_KEYS, NO_EFFECT, REMOVED
 from fencelog.settings.setting import Setting
-from fencelog.settings.table import BROKER_KEYS, BROKER_SETTINGS, SETTINGS, TOPIC_SETTINGS
+from fencelog.settings.table import BROKER_KEYS, BROKER_SETTINGS, SETTINGS
+from fencelog.settings.topic_table import TOPIC_SETTINGS
 from tools.settings_page import COMMAND, PAGE, page
 
 ROOT = Path(__file__).parents[3]

@@ -117,3 +117,61 @@ def test_a_log_longer_than_its_clean_stop_left_it_is_recovered_as_unclean() -> N
         assert ("sync", FIRST + ".cleaned") in disk.operations
 
     run(scenario())
+
+
+async def stopped_and_started() -> World:
+    """Several segments, after a clean stop and a start that trusts the files."""
+    world = await many_segments()
+    checksum = await world.stop()
+    end = world.log.log_end_offset
+    again = await World.recover(world.disk, recovery_point=end, clean=checksum)
+    assert again.store.clean_stop == (end, checksum)
+    return again
+
+
+def test_a_clean_stop_does_nothing_to_a_partition_that_has_not_changed() -> None:
+    async def scenario() -> None:
+        world = await stopped_and_started()
+        before = world.store.clean_stop
+        world.disk.operations = []
+        await world.store.close(clean=True)
+        assert world.disk.operations == []
+        assert world.store.clean_stop == before
+
+    run(scenario())
+
+
+async def written(world: World) -> None:
+    world.append_values(b"more")
+    await world.flush()
+
+
+async def with_deleted_segments(world: World) -> None:
+    newest = world.log.segment_base_offsets[-1]
+    assert isinstance(world.log.advance_start(newest), list)
+    await world.store.delete_segments_below(newest)
+
+
+@pytest.mark.parametrize("change", [written, with_deleted_segments])
+def test_a_partition_that_has_changed_is_stopped_with_a_new_checksum(change) -> None:
+    async def scenario() -> None:
+        world = await stopped_and_started()
+        before = world.store.clean_stop
+        await change(world)
+        checksum = await world.stop()
+        assert world.store.clean_stop != before
+        bases = world.log.segment_base_offsets
+        assert checksum == await checksum_of(world.disk, DIRECTORY, bases)
+
+    run(scenario())
+
+
+def test_a_small_partition_is_stopped_without_a_new_file() -> None:
+    async def scenario() -> None:
+        world = await one_segment(1)
+        assert world.disk.operations is not None
+        world.disk.operations.clear()
+        await world.stop()
+        assert not [verb for verb, *_ in world.disk.operations if verb in ("create", "rename")]
+
+    run(scenario())

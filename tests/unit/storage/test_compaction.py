@@ -65,7 +65,9 @@ async def check(world: World, before: Records, end: int) -> None:
 
 def test_a_round_leaves_the_newest_values_and_a_clean_start_agrees() -> None:  # D4
     async def scenario() -> None:
-        world = await filled()
+        filled_once = await filled()
+        checksum = await filled_once.stop()
+        world = await restarted(filled_once.disk, filled_once, clean=checksum)
         before, end = await records_of(world), world.log.log_end_offset
         await compact(world)
         await check(world, before, end)

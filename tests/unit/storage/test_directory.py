@@ -28,6 +28,7 @@ def left(end_offset: int) -> CleanStop:
 
 def with_partitions() -> SimDisk:
     disk = SimDisk(operations=[])
+    opened(disk)
     for partition in (A, B):
         run(disk.make_directory(DataDirectory.path_of(partition)))
     run(disk.sync_directory(""))

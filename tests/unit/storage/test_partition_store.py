@@ -70,9 +70,9 @@ def test_data_then_directory_are_synced_before_a_new_segment_counts_as_durable()
         logs = [op for op in world.disk.operations if op[1].endswith(".log") or op[1] == DIRECTORY]
         assert logs == [
             ("create", new),
+            ("sync_directory", DIRECTORY),
             ("append", new),
             ("sync", new),
-            ("sync_directory", DIRECTORY),
         ]
 
     run(scenario())

@@ -17,6 +17,7 @@ from fencelog.wire.hot import (
     FetchPartition,
     FetchRequest,
     FetchTopic,
+    ForgottenTopic,
     PartitionResult,
     fetch,
     read_fetch_request,
@@ -182,6 +183,14 @@ def test_a_fetch_request_is_read_as_the_generated_message_reads_it(version: int)
                 )
                 for topic in example.topics
             ],
+            tuple(
+                ForgottenTopic(
+                    None if by_id else topic.topic,
+                    topic.topic_id if by_id else None,
+                    tuple(topic.partitions),
+                )
+                for topic in (example.forgotten_topics_data if version >= 7 else ())
+            ),
         )
 
 
@@ -195,13 +204,21 @@ def test_a_fetch_request_is_written_as_the_generated_message_writes_it(version: 
         min_bytes=1,
         max_bytes=1 << 20,
         isolation_level=2,
-        session_epoch=-1,
+        session_id=9 if version >= 7 else 0,
+        session_epoch=4 if version >= 7 else -1,
         topics=[
             fetch_messages.FetchTopic(topic="orders", topic_id=TOPIC_ID, partitions=[asked] * 2)
         ],
+        forgotten_topics_data=[
+            fetch_messages.ForgottenTopic(topic="old", topic_id=TOPIC_ID, partitions=[1, 5])
+        ]
+        if version >= 7
+        else [],
     )
     topic = FetchTopic("orders", TOPIC_ID, [FetchPartition(2, 3, 40, -1, 1000)] * 2)
-    request = FetchRequest(-1, 500, 1, 1 << 20, 2, 0, -1, [topic])
+    forgotten = (ForgottenTopic("old", TOPIC_ID, (1, 5)),) if version >= 7 else ()
+    session = (9, 4) if version >= 7 else (0, -1)
+    request = FetchRequest(-1, 500, 1, 1 << 20, 2, *session, [topic], forgotten)
     assert write_fetch_request(version, request) == message.write(version)
 
 

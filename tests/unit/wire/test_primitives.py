@@ -115,6 +115,7 @@ def test_an_array_must_fit_with_its_smallest_items() -> None:
         (Reader.int16, 2),
         (Reader.int32, 4),
         (Reader.int64, 8),
+        (Reader.float64, 8),
         (Reader.uuid, 16),
     ],
 )

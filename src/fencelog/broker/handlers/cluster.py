@@ -2,6 +2,7 @@
 
 from fencelog.broker.context import Broker
 from fencelog.broker.dispatch import respond
+from fencelog.broker.handlers.security import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from fencelog.broker.metadata.catalog import INTERNAL_TOPICS, Topic, name_problem
 from fencelog.broker.network.connection import Answer, Connection, Request
 from fencelog.errors import ErrorCode, RequestError
@@ -131,13 +132,22 @@ async def metadata(broker: Broker, message: MetadataRequest, request: Request) -
                 topics.append(_by_id(broker, topic_id))
             else:
                 topics.append(await _by_name(broker, name, creating=creating))
+    if message.include_topic_authorized_operations:
+        for topic in topics:
+            if topic.error_code == ErrorCode.NONE:
+                topic.topic_authorized_operations = TOPIC_OPERATIONS
     host, port = advertised(broker, request.connection)
     return MetadataResponse(
         brokers=[MetadataResponseBroker(node_id=broker.config.node_id, host=host, port=port)],
         cluster_id=broker.cluster_id,
         controller_id=broker.config.node_id,
         topics=topics,
+        cluster_authorized_operations=_of_cluster(message.include_cluster_authorized_operations),
     )
+
+
+def _of_cluster(is_asked: bool) -> int:
+    return CLUSTER_OPERATIONS if is_asked else NOT_ASKED
 
 
 def _by_id(broker: Broker, topic_id: bytes) -> MetadataResponseTopic:
@@ -241,4 +251,5 @@ async def describe_cluster(
         cluster_id=broker.cluster_id,
         controller_id=node,
         brokers=[DescribeClusterBroker(broker_id=node, host=host, port=port)],
+        cluster_authorized_operations=_of_cluster(message.include_cluster_authorized_operations),
     )

@@ -12,10 +12,16 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from fencelog.broker.context import Broker
-from fencelog.broker.metadata.settings import ALL_BROKERS, SOURCE_START, Settings, Value
+from fencelog.broker.metadata.settings import (
+    ALL_BROKERS,
+    SOURCE_DEFAULT,
+    SOURCE_START,
+    Settings,
+    Value,
+)
 from fencelog.broker.network.connection import Request
 from fencelog.errors import ErrorCode, RequestError
-from fencelog.settings.kinds import ConfigType, Text
+from fencelog.settings.kinds import INT32_MAX, ConfigType, Text, Whole
 from fencelog.settings.names import is_known, unknown_broker_key
 from fencelog.settings.setting import Setting
 from fencelog.settings.setting import broker as broker_setting
@@ -24,8 +30,9 @@ from fencelog.settings.table import (
     BROKER_SETTINGS,
     DYNAMIC_KEYS,
     TOPIC_KEYS,
-    TOPIC_SETTINGS,
+    default_of,
 )
+from fencelog.settings.topic_table import TOPIC_SETTINGS
 from fencelog.wire.messages import alter_configs as alter_messages
 from fencelog.wire.messages import incremental_alter_configs as incremental_messages
 from fencelog.wire.messages.describe_configs import (
@@ -41,6 +48,12 @@ Resource = tuple[int, str]
 """Its kind and its name."""
 TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4
+CLIENT_METRICS = 16
+GROUP_RESOURCE = 32
+WITHOUT_SETTINGS = (CLIENT_METRICS, GROUP_RESOURCE)
+"""Kinds of which nothing is set here: there are no metrics subscriptions, and Kafka's settings of
+a group are those of protocols that are not offered (KIP-848 and later).
+"""
 TYPES: Mapping[ConfigType, int] = {
     "boolean": 1,
     "string": 2,
@@ -52,8 +65,20 @@ TYPES: Mapping[ConfigType, int] = {
 }
 
 
-DATA_DIR = broker_setting("log.dirs", Text("list"), "", "where everything is kept (--data-dir)")
-"""Set by no file, and read by Kafka's tools."""
+_DATA_DIR = broker_setting("log.dirs", Text("list"), "", "where everything is kept (--data-dir)")
+_ROLES = broker_setting(
+    "process.roles",
+    Text("list"),
+    "broker,controller",
+    "a broker that is its own controller",
+)
+_OFFSETS_PARTITIONS = broker_setting(
+    "offsets.topic.num.partitions",
+    Whole(1, INT32_MAX),
+    default_of("transaction.state.log.num.partitions"),
+    "partitions of __consumer_offsets (transaction.state.log.num.partitions sets them)",
+)
+"""Set by no file under these names, and read by Kafka's tools."""
 
 
 class Described(NamedTuple):
@@ -107,7 +132,7 @@ def _describe(
             found = _of_topic(broker, asked.resource_name)
         elif asked.resource_type == BROKER_RESOURCE:
             found = _of_broker(broker, asked.resource_name)
-        else:
+        elif asked.resource_type not in WITHOUT_SETTINGS:
             raise _no_settings(asked.resource_type)
     except RequestError as refused:
         error, text = refused.code, str(refused)
@@ -150,11 +175,26 @@ def _of_broker(broker: Broker, scope: str) -> list[Described]:
         found += [
             Described(each.key, each, settings.fixed_values(each)) for each in BROKER_SETTINGS
         ]
-        data_dir = broker.config.data_dir
-        found.append(
-            Described("log.dirs", DATA_DIR, [Value("log.dirs", data_dir, SOURCE_START, data_dir)])
-        )
+        found += [
+            Described(alias.key, each, settings.fixed_values(each))
+            for each in BROKER_SETTINGS
+            for alias in each.names[1:]
+        ]
+        found += _facts(broker)
     return found
+
+
+def _facts(broker: Broker) -> list[Described]:
+    data_dir, count = broker.config.data_dir, str(broker.groups.partition_count)
+    roles = _ROLES.default
+    return [
+        Described(each.key, each, [Value(each.key, text, source, text)])
+        for each, text, source in (
+            (_DATA_DIR, data_dir, SOURCE_START),
+            (_ROLES, roles, SOURCE_DEFAULT),
+            (_OFFSETS_PARTITIONS, count, SOURCE_START),
+        )
+    ]
 
 
 def _entry(described: Described, message: DescribeConfigsRequest) -> DescribeConfigsResourceResult:

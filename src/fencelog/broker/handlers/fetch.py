@@ -1,32 +1,34 @@
 """Fetch: whole batches as they are on disk, up to what the reader's isolation level may read.
 
-Behaviour: a fetch that finds less than ``min_bytes`` waits for changes of its partitions, at most
-``max_wait_ms``. The first batch is always returned whole, even above every limit, so that every
-reader makes progress. There are no fetch sessions: session id 0 in the response makes every client
-send full requests.
+Behaviour: whether there are ``min_bytes`` is decided from offsets and sizes; only then is anything
+read, and once. A fetch that finds less waits, at most ``max_wait_ms``. The first batch is always
+returned whole, even above every limit, so that every reader makes progress.
 """
 
 import asyncio
 
 from fencelog.broker.context import Broker
 from fencelog.broker.dispatch import LONG_BODY_BYTES, respond
+from fencelog.broker.fetching.interest import Interest
+from fencelog.broker.fetching.sessions import NO_SESSION, FetchSession
 from fencelog.broker.network.connection import Answer, Reply, Request
 from fencelog.broker.partitions.partition import Partition
 from fencelog.errors import CorruptionError, ErrorCode, StorageError
 from fencelog.log.values import Isolation
-from fencelog.types import LeaderEpoch, Offset
+from fencelog.types import Buffer, Instant, TopicId
 from fencelog.wire.batch import Compression, read_header
 from fencelog.wire.hot import (
     FetchedPartition,
     FetchedTopic,
-    FetchPartition,
     FetchRequest,
-    FetchTopic,
     read_fetch_request,
     write_fetch_response,
 )
+from fencelog.wire.hot.fetch import TOPIC_IDS_FROM
 
 ZSTD_FROM = 10
+LONG_ANSWER = 400
+"""Partitions above which an answer is written in a time slice of its own."""
 
 
 def fetch(broker: Broker, request: Request) -> Answer:
@@ -41,128 +43,205 @@ async def _fetch_long(broker: Broker, request: Request) -> Reply:
     """Decode a request with very many partitions in a time slice of its own."""
     await broker.time_slices.next()
     message = read_fetch_request(request.body, request.header.api_version)
+    await broker.time_slices.next()
     return await _fetch(broker, request, message)
 
 
 async def _fetch(broker: Broker, request: Request, message: FetchRequest) -> Reply:
     version = request.header.api_version
     if message.isolation_level not in tuple(Isolation):
-        return respond(request, *write_fetch_response(version, ErrorCode.INVALID_REQUEST, 0, []))
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + max(message.max_wait_ms, 0) / 1000
-    while True:
-        # Registered before reading: an append while a partition is read still wakes the fetch.
-        waiter: asyncio.Future[None] = loop.create_future()
-        waited = _register(broker, message, waiter)
-        try:
-            topics, size, final = await _read_all(broker, message, version)
-            if final or size >= message.min_bytes or loop.time() >= deadline:
-                if len(request.body) > LONG_BODY_BYTES:
-                    await broker.time_slices.next()
-                return respond(request, *write_fetch_response(version, ErrorCode.NONE, 0, topics))
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await waiter
-            except TimeoutError:
-                continue
-        finally:
-            for partition in waited:
-                partition.remove_reader(waiter)
-
-
-def _register(
-    broker: Broker, message: FetchRequest, waiter: "asyncio.Future[None]"
-) -> list[Partition]:
-    waited = []
-    for requested in message.topics:
-        name = _name_of(broker, requested)
-        if name is None:
-            continue
-        for part in requested.partitions:
-            partition = broker.logs.get(name, part.partition)
-            if partition is not None:
-                partition.add_reader(waiter)
-                waited.append(partition)
-    return waited
-
-
-def _name_of(broker: Broker, requested: FetchTopic) -> str | None:
-    """Return the topic's name; None if no topic has the requested id."""
-    if requested.topic_id is None:
-        return requested.topic
-    known = broker.catalog.by_id(requested.topic_id)
-    return known.name if known else None
-
-
-async def _read_all(
-    broker: Broker, message: FetchRequest, version: int
-) -> tuple[list[FetchedTopic], int, bool]:
-    """Return the response's topics, their record bytes, and whether to answer at once (error)."""
-    isolation = Isolation(message.isolation_level)
-    budget = min(message.max_bytes, broker.config.fetch_bytes_max)
-    topics: list[FetchedTopic] = []
-    total = 0
-    final = not message.topics
-    async for requested in broker.time_slices.each(message.topics):
-        name = _name_of(broker, requested)
-        fetched = []
-        async for part in broker.time_slices.each(requested.partitions):
-            partition = broker.logs.get(name, part.partition) if name is not None else None
-            if partition is None:
-                code = ErrorCode.UNKNOWN_TOPIC_ID
-                if name is not None:
-                    code = broker.logs.missing(name, part.partition)
-                fetched.append(FetchedPartition(part.partition, code))
-                final = True
-                continue
-            limit = min(part.partition_max_bytes, budget - total)
-            one = await _read_one(partition, part, isolation, limit, first=total == 0)
-            if version < ZSTD_FROM and _holds_zstd(one):
-                one = FetchedPartition(part.partition, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
-            total += sum(len(records) for records in one.records)
-            final = final or one.error is not ErrorCode.NONE
-            fetched.append(one)
-        topics.append(FetchedTopic(requested.topic, requested.topic_id, fetched))
-    return topics, total, final
-
-
-def _holds_zstd(fetched: FetchedPartition) -> bool:
-    """Whether the data begins with a zstd batch, which old clients cannot read."""
-    return bool(fetched.records) and read_header(fetched.records[0]).compression is Compression.ZSTD
-
-
-async def _read_one(
-    partition: Partition,
-    requested: FetchPartition,
-    isolation: Isolation,
-    limit: int,
-    *,
-    first: bool,
-) -> FetchedPartition:
-    error = epoch_error(requested.current_leader_epoch, partition.log.leader_epoch)
-    if error is not ErrorCode.NONE:
-        return FetchedPartition(requested.partition, error)
-    offset = Offset(requested.fetch_offset)
+        return _refuse(request, ErrorCode.INVALID_REQUEST)
+    now = Instant(asyncio.get_running_loop().time())
+    opened = broker.fetch_sessions.open(message, by_id=version >= TOPIC_IDS_FROM, now=now)
+    if isinstance(opened, ErrorCode):
+        return _refuse(request, opened)
+    session, is_full = opened
+    session.begin_wait(message.min_bytes, Isolation(message.isolation_level))
+    deadline = Instant(now + max(message.max_wait_ms, 0) / 1000)
+    answer = _Answer(broker, session, message, version, is_full=is_full)
+    responses = request.connection.responses
+    wanted = max(min(message.max_bytes, broker.config.fetch_bytes_max), 1)
     try:
-        found = await partition.read(offset, limit, isolation, at_least_one=first)
-    except (CorruptionError, StorageError):
-        return FetchedPartition(requested.partition, ErrorCode.KAFKA_STORAGE_ERROR)
-    aborted: list[tuple[int, int]] | None = None
-    if isolation is Isolation.TRANSACTIONAL and found.error is ErrorCode.NONE:
-        aborted = [(entry.producer_id, entry.first_offset) for entry in found.aborted]
-    return FetchedPartition(
-        requested.partition,
-        found.error,
-        found.high_watermark,
-        found.last_stable_offset,
-        found.log_start_offset,
-        aborted,
-        [found.records] if found.records else [],
+        while True:
+            await answer.wait(deadline)
+            await answer.read(await responses.grant(wanted, deadline))
+            if answer.is_superseded:
+                return _refuse(request, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+            if answer.is_enough(deadline):
+                break
+            responses.give_back()
+        if len(request.body) > LONG_BODY_BYTES or len(answer.fetched) > LONG_ANSWER:
+            await broker.time_slices.next()
+        return respond(request, *answer.write())
+    finally:
+        if not answer.is_superseded:
+            session.end_wait()
+        if session.id == NO_SESSION:
+            session.close()
+
+
+def _refuse(request: Request, error: ErrorCode) -> Reply:
+    return respond(
+        request, *write_fetch_response(request.header.api_version, error, NO_SESSION, [])
     )
 
 
-def epoch_error(requested: int, current: LeaderEpoch) -> ErrorCode:
-    """Check the leader epoch that a client sent; -1 is not checked (KIP-320)."""
-    if requested < 0 or requested == current:
-        return ErrorCode.NONE
-    return ErrorCode.FENCED_LEADER_EPOCH if requested < current else ErrorCode.UNKNOWN_LEADER_EPOCH
+class _Answer:
+    """The answer to one fetch: waits until there is enough to read, then reads it."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        session: FetchSession,
+        message: FetchRequest,
+        version: int,
+        *,
+        is_full: bool,
+    ) -> None:
+        """``is_full``: all partitions are told, not only those that have changed."""
+        self._broker = broker
+        self._session = session
+        self._version = version
+        self._is_full = is_full
+        self._epoch = session.epoch
+        self._min_bytes = message.min_bytes
+        self.fetched: list[tuple[Interest, FetchedPartition]] = []
+        self._size = 0
+        self._is_final = False
+        """Whether there is an error to tell at once."""
+
+    @property
+    def is_superseded(self) -> bool:
+        """Whether another fetch of this session came meanwhile, on another connection."""
+        return self._session.epoch != self._epoch
+
+    async def wait(self, deadline: Instant) -> None:
+        """Return when there is enough to read, by offsets and sizes, or it is too late."""
+        session = self._session
+        loop = asyncio.get_running_loop()
+        while not self.is_superseded:
+            async for interest in self._broker.time_slices.each(list(session.changed)):
+                if session.closed or self.is_superseded:
+                    return
+                interest.listen(self._resolve(interest))
+                session.measure(interest)
+            if session.has_enough or not session.interests or loop.time() >= deadline:
+                return
+            await session.more(deadline)
+
+    def _resolve(self, interest: Interest) -> Partition | None:
+        """Return the open partition that an interest means now."""
+        name = self._name_of(interest)
+        return None if name is None else self._broker.logs.get(name, interest.key.number)
+
+    def _name_of(self, interest: Interest) -> str | None:
+        """Return the topic's name; None if no topic has the requested id."""
+        if interest.key.topic_id is None:
+            return interest.key.topic
+        known = self._broker.catalog.by_id(interest.key.topic_id)
+        return known.name if known else None
+
+    async def read(self, max_bytes: int) -> None:
+        """Read what there is: up to so many bytes, or one batch if it is larger; nothing for 0."""
+        session = self._session
+        self.fetched, self._size, self._is_final = [], 0, not session.interests
+        looked_at = list(session.interests.values() if self._is_full else session.changed)
+        served: list[Interest] = []
+        async for interest in self._broker.time_slices.each(looked_at):
+            if self.is_superseded:
+                return
+            one, goes_on = await self._read_one(
+                interest, max_bytes - self._size, at_least_one=self._size == 0 and max_bytes > 0
+            )
+            size = sum(map(len, one.records))
+            self._size += size
+            self._is_final = self._is_final or one.error is not ErrorCode.NONE
+            if size:
+                served.append(interest)
+            elif goes_on:
+                session.changed[interest] = None
+            if interest.tell(one) or self._is_full:
+                self.fetched.append((interest, one))
+        for interest in served:
+            # Last in the next answer: a partition with much to read does not hold back others.
+            session.changed.pop(interest, None)
+            session.changed[interest] = None
+
+    async def _read_one(
+        self, interest: Interest, limit: int, *, at_least_one: bool
+    ) -> tuple[FetchedPartition, bool]:
+        """Read one partition; return what to tell of it, and whether to look at it again."""
+        session, index = self._session, interest.key.number
+        # From here on, with no await before the plan: a later change calls it again.
+        session.changed.pop(interest, None)
+        if not session.closed:
+            interest.listen(self._resolve(interest))
+        partition = interest.partition
+        if partition is None:
+            return FetchedPartition(index, self._missing(interest)), True
+        error = interest.epoch_error()
+        if error is not ErrorCode.NONE:
+            return FetchedPartition(index, error), True
+        limit = min(interest.max_bytes, limit)
+        try:
+            found = await partition.read(
+                interest.offset, limit, session.isolation, at_least_one=at_least_one
+            )
+        except (CorruptionError, StorageError):
+            return FetchedPartition(index, ErrorCode.KAFKA_STORAGE_ERROR), True
+        if self._version < ZSTD_FROM and _holds_zstd(found.records):
+            return FetchedPartition(index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE), True
+        was_read = limit > 0 or at_least_one
+        if was_read and self._size + len(found.records) < self._min_bytes:
+            interest.correct(found)
+        aborted: list[tuple[int, int]] | None = None
+        if session.isolation is Isolation.TRANSACTIONAL and found.error is ErrorCode.NONE:
+            aborted = [(entry.producer_id, entry.first_offset) for entry in found.aborted]
+        one = FetchedPartition(
+            index,
+            found.error,
+            found.high_watermark,
+            found.last_stable_offset,
+            found.log_start_offset,
+            aborted,
+            [found.records] if found.records else [],
+        )
+        return one, found.plan is None or not found.plan.is_empty
+
+    def _missing(self, interest: Interest) -> ErrorCode:
+        name = self._name_of(interest)
+        if name is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        return self._broker.logs.missing(name, interest.key.number)
+
+    def is_enough(self, deadline: Instant) -> bool:
+        """Whether to answer with what was read.
+
+        Less than ``min_bytes`` may have been found, because the index is sparse. Then the fetch
+        waits for what is missing by the exact count.
+        """
+        if self._is_final or self._size >= self._min_bytes:
+            return True
+        session = self._session
+        if session.take_interruption() and not session.closed:
+            return False  # a segment was deleted or replaced before it was read, perhaps
+        for interest in session.changed:
+            session.measure(interest)
+        return session.has_enough or asyncio.get_running_loop().time() >= deadline
+
+    def write(self) -> list[Buffer]:
+        """Return the response's body."""
+        topics: dict[tuple[str | None, TopicId | None], list[FetchedPartition]] = {}
+        for interest, fetched in self.fetched:
+            topics.setdefault(interest.key[:2], []).append(fetched)
+        return write_fetch_response(
+            self._version,
+            ErrorCode.NONE,
+            self._session.id,
+            [FetchedTopic(*name, partitions) for name, partitions in topics.items()],
+        )
+
+
+def _holds_zstd(records: memoryview) -> bool:
+    """Whether the data begins with a zstd batch, which old clients cannot read."""
+    return bool(records) and read_header(records).compression is Compression.ZSTD

@@ -1,10 +1,11 @@
 """ListGroups, DescribeGroups, DeleteGroups, OffsetDelete.
 
-Version notes: ListGroups filters by state from 4 on and by type from 5 on; an unknown group is
-described as Dead, without an error, up to DescribeGroups 5.
+Version notes: ListGroups filters by state from 4 on and by type from 5 on. An unknown group is
+described as Dead, up to DescribeGroups 5 without an error, from 6 on with GROUP_ID_NOT_FOUND.
 """
 
 from fencelog.broker.context import Broker
+from fencelog.broker.handlers.security import GROUP_OPERATIONS
 from fencelog.broker.network.connection import Request
 from fencelog.coordination.group.model import GroupState, GroupView
 from fencelog.errors import ErrorCode, NotLeaderError
@@ -30,6 +31,8 @@ from fencelog.wire.messages.offset_delete import (
 
 CLASSIC = "classic"
 """The only supported group type."""
+NOT_FOUND_FROM = 6
+"""From this version of DescribeGroups on an unknown group is an error."""
 
 
 async def list_groups(
@@ -62,23 +65,29 @@ async def describe_groups(
     broker: Broker, message: DescribeGroupsRequest, request: Request
 ) -> DescribeGroupsResponse:
     """Return state, protocol and members of each named group."""
-    del request
-    requested = broker.time_slices.each(message.groups)
-    return DescribeGroupsResponse(
-        groups=[await _describe(broker, name) async for name in requested]
-    )
+    knows_not_found = request.header.api_version >= NOT_FOUND_FROM
+    groups = []
+    async for name in broker.time_slices.each(message.groups):
+        group = await _describe(broker, name, knows_not_found=knows_not_found)
+        if message.include_authorized_operations and group.error_code == ErrorCode.NONE:
+            group.authorized_operations = GROUP_OPERATIONS
+        groups.append(group)
+    return DescribeGroupsResponse(groups=groups)
 
 
-async def _describe(broker: Broker, name: str) -> DescribedGroup:
-    error = ErrorCode.NONE if name else ErrorCode.INVALID_GROUP_ID
+async def _describe(broker: Broker, name: str, *, knows_not_found: bool) -> DescribedGroup:
+    error, text = ErrorCode.NONE if name else ErrorCode.INVALID_GROUP_ID, None
     view = GroupView(group=name, state=GroupState.DEAD)
     if name:
         try:
             view = await broker.groups.read(name, lambda shard: shard.describe(name))
         except NotLeaderError:
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if knows_not_found and error is ErrorCode.NONE and view.state is GroupState.DEAD:
+        error, text = ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {name}"
     return DescribedGroup(
         error_code=error,
+        error_message=text,
         group_id=name,
         group_state=view.state.value,
         protocol_type=view.protocol_type,

@@ -1,7 +1,11 @@
-"""ListOffsets, OffsetForLeaderEpoch."""
+"""ListOffsets, OffsetForLeaderEpoch.
+
+Version notes: each special timestamp of ListOffsets has a first version. There is one tier, the
+data directory: its local log begins at the log start, and nothing is in remote storage.
+"""
 
 from fencelog.broker.context import Broker
-from fencelog.broker.handlers.fetch import epoch_error
+from fencelog.broker.fetching.interest import epoch_error
 from fencelog.broker.network.connection import Request
 from fencelog.broker.partitions.partition import Partition
 from fencelog.errors import CorruptionError, ErrorCode, StorageError, WireError
@@ -25,6 +29,19 @@ from fencelog.wire.messages.offset_for_leader_epoch import (
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+FROM_VERSION = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+"""The first version that has each special timestamp."""
+NEVER = 1 << 15
 NO_TIMESTAMP = TimestampMs(-1)
 
 
@@ -32,11 +49,11 @@ async def list_offsets(
     broker: Broker, message: ListOffsetsRequest, request: Request
 ) -> ListOffsetsResponse:
     """Return the earliest, the latest (LSO in ``transactional``) or a timestamp's offset."""
-    del request
+    version = request.header.api_version
     topics = []
     async for topic in broker.time_slices.each(message.topics):
         answers = [
-            await _one(broker, topic.name, part, message.isolation_level)
+            await _one(broker, topic.name, part, message.isolation_level, version)
             async for part in broker.time_slices.each(topic.partitions)
         ]
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
@@ -44,14 +61,16 @@ async def list_offsets(
 
 
 async def _one(
-    broker: Broker, topic: str, requested: ListOffsetsPartition, isolation: int
+    broker: Broker, topic: str, requested: ListOffsetsPartition, isolation: int, version: int
 ) -> ListOffsetsPartitionResponse:
     index = requested.partition_index
     partition = broker.logs.get(topic, index)
     if partition is None:
         error = broker.logs.missing(topic, index)
-    elif isolation not in tuple(Isolation) or requested.timestamp < MAX_TIMESTAMP:
+    elif isolation not in tuple(Isolation):
         error = ErrorCode.INVALID_REQUEST
+    elif requested.timestamp < 0 and version < FROM_VERSION.get(requested.timestamp, NEVER):
+        error = ErrorCode.UNSUPPORTED_VERSION
     else:
         error = epoch_error(requested.current_leader_epoch, partition.log.leader_epoch)
     if partition is None or error is not ErrorCode.NONE:
@@ -82,10 +101,12 @@ async def _find(
     partition: Partition, requested: TimestampMs, isolation: Isolation
 ) -> tuple[Offset, TimestampMs] | None:
     """Return the offset and timestamp for a request; start and end have no timestamp (-1)."""
-    if requested == EARLIEST:
+    if requested in (EARLIEST, EARLIEST_LOCAL):
         return partition.log.log_start_offset, NO_TIMESTAMP
     if requested == LATEST:
         return partition.end_offset(isolation), NO_TIMESTAMP
+    if requested in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return None
     wanted = partition.log.max_timestamp if requested == MAX_TIMESTAMP else requested
     return await partition.find_timestamp(wanted, isolation)
 

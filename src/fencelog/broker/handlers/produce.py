@@ -10,8 +10,8 @@ Version notes: from 7 on zstd; from 11 on TRANSACTION_ABORTABLE; from 12 on tran
 
 from fencelog.broker.context import Broker
 from fencelog.broker.dispatch import respond
+from fencelog.broker.handlers.batch_checks import Batch, check_at_once, check_in_slices
 from fencelog.broker.handlers.connection_fencing import refuse_stale_connection
-from fencelog.broker.handlers.record_keys import find_keyless, find_keyless_in_slices
 from fencelog.broker.network.connection import Answer, Pending, Reply, Request
 from fencelog.broker.network.deadlines import Deadlines
 from fencelog.broker.network.time_slices import ITEMS_PER_SLICE
@@ -34,8 +34,6 @@ ZSTD_FROM = 7
 ABORTABLE_FROM = 11
 """From here on a client knows TRANSACTION_ABORTABLE (KIP-890)."""
 
-_Valid = tuple[Partition, BatchHeader, memoryview]
-"""The partition, the header and the bytes of a validated batch."""
 _Unverified = tuple[Partition, BatchHeader, memoryview, VerificationGuard]
 """A validated batch whose transaction must be verified first."""
 
@@ -139,7 +137,7 @@ def produce(broker: Broker, request: Request) -> Answer:
     waiting = _Waiting(request, broker.deadlines)
     for topic, partitions in message.topics:
         for index, records in partitions:
-            _take(broker, request, waiting, topic, index, records)
+            _take(broker, request, waiting, message.acks, topic, index, records)
     if waiting.deferred is None:
         return waiting.answer(message.acks, message.timeout_ms)
     return _finish(broker, request, message, waiting, waiting.deferred)
@@ -155,7 +153,7 @@ async def _in_time_slices(broker: Broker, request: Request) -> Reply | Pending:
     waiting = _Waiting(request, broker.deadlines)
     every = ((topic, index, records) for topic, parts in message.topics for index, records in parts)
     async for requested in broker.time_slices.each(every):
-        _take(broker, request, waiting, *requested)
+        _take(broker, request, waiting, message.acks, *requested)
     return await _finish(broker, request, message, waiting, waiting.deferred or _Deferred())
 
 
@@ -163,6 +161,7 @@ def _take(
     broker: Broker,
     request: Request,
     waiting: _Waiting,
+    acks: int,
     topic: str,
     index: int,
     records: memoryview | None,
@@ -175,9 +174,9 @@ def _take(
     partition, header, batch = valid
     if header.is_transactional:
         refuse_stale_connection(broker, request, header.producer_id, header.producer_epoch)
-    if partition.is_compacted:
+    if partition.checks_batches:
         try:
-            refused = find_keyless(partition, header, batch)
+            refused = check_at_once(valid, acks)
         except LimitError:
             _deferred(waiting).unopened.append(valid)
             return
@@ -198,8 +197,8 @@ class _Deferred:
     __slots__ = ("unopened", "unverified")
 
     def __init__(self) -> None:
-        self.unopened: list[_Valid] = []
-        """Too large to be checked at once for records without a key."""
+        self.unopened: list[Batch] = []
+        """Too large to be checked at once, or to be stored in another codec."""
         self.unverified: list[_Unverified] = []
 
 
@@ -234,7 +233,7 @@ def _refuse_all(request: Request, message: ProduceRequest, code: ErrorCode) -> R
 
 def _validate(
     broker: Broker, version: int, topic: str, index: int, records: memoryview | None
-) -> _Valid | PartitionResult:
+) -> Batch | PartitionResult:
     """Find the partition and validate the batch; return an error as its result."""
     partition = broker.logs.get(topic, index)
     if partition is None:
@@ -315,13 +314,15 @@ async def _finish(
 ) -> Reply | Pending:
     """Append the deferred batches, and answer."""
     version = request.header.api_version
-    for partition, header, batch in deferred.unopened:
+    for unopened in deferred.unopened:
+        partition, header, _ = unopened
         # Taken before the records are checked: a marker that is appended meanwhile invalidates it.
         guard = _begin_verification(partition, header, version) if header.is_transactional else None
-        refused = await find_keyless_in_slices(partition, header, batch, broker.time_slices)
-        if refused is not None:
-            waiting.refuse(partition, header, refused)
+        checked = await check_in_slices(broker, unopened)
+        if isinstance(checked, PartitionResult):
+            waiting.refuse(partition, header, checked)
             continue
+        _, header, batch = checked
         if header.is_transactional:
             refuse_stale_connection(broker, request, header.producer_id, header.producer_epoch)
         if guard is not None:

@@ -1,13 +1,16 @@
 """The topics: names, ids, partition counts and settings, kept in the metadata store.
 
 A topic is stored before its files are created, and a deletion before its files are removed, so that
-a start can finish either after a crash.
+a start can finish either after a crash. Which partitions were created is stored after their files
+are durable and before they serve: a start that does not find such a partition has lost it.
 """
 
+import asyncio
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
 
 from fencelog.log.config import LogConfig
 from fencelog.ports import MetadataStore
@@ -46,6 +49,8 @@ class Topic:
     partitions: int
     settings: Mapping[str, str]
     """The topic's own settings, by Kafka's topic configuration names."""
+    created: frozenset[int] = frozenset()
+    """The partitions whose files were created, durably."""
 
     @property
     def internal(self) -> bool:
@@ -63,6 +68,7 @@ class Topic:
                 "id": self.topic_id.hex(),
                 "partitions": self.partitions,
                 "settings": dict(self.settings),
+                "created": _ranges(self.created),
             },
             sort_keys=True,
         ).encode()
@@ -71,12 +77,25 @@ class Topic:
     def decode(cls, name: str, value: bytes) -> "Topic":
         """Return the topic of a stored form."""
         fields = json.loads(value)
+        created = (range(first, last + 1) for first, last in fields.get("created", ()))
         return cls(
             name=name,
             topic_id=TopicId(bytes.fromhex(fields["id"])),
             partitions=fields["partitions"],
             settings=fields["settings"],
+            created=frozenset(chain.from_iterable(created)),
         )
+
+
+def _ranges(indexes: Iterable[int]) -> list[list[int]]:
+    """Return the first and the last number of each run of consecutive ones."""
+    runs: list[list[int]] = []
+    for index in sorted(indexes):
+        if runs and runs[-1][1] == index - 1:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    return runs
 
 
 class Catalog:
@@ -88,6 +107,7 @@ class Catalog:
         self._topics: dict[str, Topic] = {}
         self._names: dict[TopicId, str] = {}
         self._folded: dict[str, str] = {}
+        self._storing = asyncio.Lock()
         self.generation = 0
         """Grows with every change; what was derived from an older generation is stale."""
 
@@ -137,10 +157,30 @@ class Catalog:
 
     async def change(self, topic: Topic) -> bool:
         """Store a topic's new settings or partition count; False if it was deleted meanwhile."""
+        async with self._storing:
+            return await self._change(topic)
+
+    async def add_created(self, topic: Topic, indexes: Iterable[int]) -> bool:
+        """Store that the files of these partitions are durable; False if the topic was deleted."""
+        async with self._storing:
+            current = self.by_id(topic.topic_id)
+            if current is None:
+                return False
+            created = current.created.union(indexes)
+            return created == current.created or await self._change(
+                replace(current, created=created)
+            )
+
+    async def _change(self, topic: Topic) -> bool:
         key = TOPIC_PREFIX + topic.name
         cell = await self._store.get(key)
-        if cell is None or Topic.decode(topic.name, cell[0]).topic_id != topic.topic_id:
+        if cell is None:
             return False
+        stored = Topic.decode(topic.name, cell[0])
+        if stored.topic_id != topic.topic_id:
+            return False
+        # The caller may have read the topic before partitions were added.
+        topic = replace(topic, created=topic.created | stored.created)
         if await self._store.put(key, topic.encode(), expected_version=cell[1]) is None:
             return False
         self._put(topic)

@@ -8,6 +8,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
+from operator import attrgetter
 from typing import TypeVar
 
 from fencelog.broker.config import BrokerConfig
@@ -72,12 +74,18 @@ class Controller:
             names = [TopicPartition(topic.name, index) for index in range(topic.partitions)]
             config = topic.log_config(self._settings.topic_defaults)
             replicas += [
-                Replica(name, topic.topic_id, config, exists=name in present)
+                Replica(
+                    name,
+                    topic.topic_id,
+                    config,
+                    exists=name in present,
+                    was_created=name.partition in topic.created,
+                )
                 for name in names
                 # A partition of an internal topic is created when it is first used.
-                if name in present or not topic.internal
+                if name in present or name.partition in topic.created or not topic.internal
             ]
-        await self._logs.open(replicas)
+        await self._logs.open(replicas, self._created)
         for name in sorted(present - {each.name for each in replicas}):
             log.warning("%s has files in the data directory but no topic: ignored", name)
 
@@ -126,10 +134,17 @@ class Controller:
         """Create and open partitions; return the reason of the first failure, or None."""
         config = topic.log_config(self._settings.topic_defaults)
         await self._logs.open(
-            [Replica(name, topic.topic_id, config, exists=False) for name in names]
+            [Replica(name, topic.topic_id, config, exists=False) for name in names], self._created
         )
         offline = self._logs.offline()
         return next((str(offline[name]) for name in names if name in offline), None)
+
+    async def _created(self, names: Sequence[TopicPartition]) -> None:
+        """Store that the files of these partitions are durable. Raises StorageError."""
+        for topic_name, group in groupby(sorted(names), key=attrgetter("topic")):
+            topic = self._catalog.get(topic_name)
+            if topic is not None:
+                await self._catalog.add_created(topic, [name.partition for name in group])
 
     async def open_internal(self, topic_name: str, index: int) -> Partition:
         """Return the partition of an internal topic; creates topic and partition on first use."""

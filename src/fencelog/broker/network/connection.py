@@ -4,7 +4,8 @@ A handler answers in one of three ways: at once with a ``Reply``; with a ``Pendi
 request starts (a produce that waits for its commit); or with a coroutine, and then the next request
 waits until it has ended, because Kafka's clients rely on that order.
 
-Replies that become ready in one iteration of the loop are sent in one write.
+Replies that become ready in one iteration of the loop are sent in one write. What is not sent
+counts against the server's budget for responses (``response_budget``).
 """
 
 import asyncio
@@ -15,6 +16,8 @@ from functools import partial
 from inspect import CORO_CREATED, getcoroutinestate
 from typing import NamedTuple, Protocol, TypeAlias, cast
 
+from fencelog.broker.network.outgoing import Outgoing
+from fencelog.broker.network.response_budget import ResponseBudget, held_bytes
 from fencelog.errors import WireError
 from fencelog.types import Buffer, Instant
 from fencelog.wire.framing import SIZE_BYTES, frame_size
@@ -34,9 +37,6 @@ EAGER_FRAME_BYTES = 2 * 1024 * 1024
 """Memory that a frame gets at once, whatever size its prefix announces."""
 SCARCE_FRAME_BYTES = 16 * 1024
 """The same while the shared budget is used up."""
-WRITE_BUFFER_BYTES_MAX = 16 * 1024 * 1024
-JOINED_BYTES_MAX = 64 * 1024
-"""Up to this size, one joined buffer is cheaper to send than many; above it, copying costs more."""
 
 
 class Request(NamedTuple):
@@ -78,6 +78,7 @@ class Service(Protocol):
 
     scratch: memoryview
     frame_bytes_max: int
+    responses: ResponseBudget
 
     def handle(self, frame: bytearray, connection: "Connection") -> Answer:
         """Answer one frame. Raises WireError when the frame is malformed."""
@@ -99,6 +100,10 @@ class Service(Protocol):
         """Return bytes to the budget."""
         ...
 
+    def out_of_memory(self, connection: "Connection") -> None:
+        """Log that memory was refused while this connection was served."""
+        ...
+
     def request_space(self, connection: "Connection") -> bool:
         """Whether a frame gets more memory now; if not, ``resumed`` is called later."""
         ...
@@ -111,10 +116,11 @@ class Service(Protocol):
 class _Slot:
     """The position of one reply in the order of requests."""
 
-    __slots__ = ("frame_bytes", "ready", "reply")
+    __slots__ = ("frame_bytes", "held", "ready", "reply")
 
     def __init__(self, frame_bytes: int) -> None:
         self.frame_bytes = frame_bytes
+        self.held = 0
         self.ready = False
         self.reply: Reply = None
 
@@ -123,8 +129,8 @@ class Connection(asyncio.BufferedProtocol):
     """Receives straight into frames; runs handlers in order; writes replies in order.
 
     Invariant: ``_slots`` holds a slot for each request begun and not yet answered; ``_waiting`` the
-    frames received and not yet begun. Frames of both count against the server's budget. ``_out``
-    holds the replies to send next; it is empty again before the loop waits for anything.
+    frames received and not yet begun. Frames of both count against the server's budget. Nothing is
+    left to write in ``_outgoing`` when the loop waits; its ``queued`` counts ready slots too.
     """
 
     def __init__(self, service: Service, loop: asyncio.AbstractEventLoop) -> None:
@@ -138,14 +144,13 @@ class Connection(asyncio.BufferedProtocol):
         self._filled = 0
         self._slots: deque[_Slot] = deque()
         self._waiting: deque[bytearray] = deque()
-        self._out: list[Buffer] = []
-        self._out_bytes = 0
+        self._outgoing = Outgoing(service.responses, loop)
+        self.responses = self._outgoing.queued
         self._send_is_due = False
         self._task: asyncio.Task[None] | None = None
         self._answering: Coroutine[None, None, Reply | Pending] | None = None
         """The coroutine that the task runs."""
         self._paused = False
-        self._write_paused = False
         self._closing = False
         self.is_backpressured = False
         """Whether its frame waits for memory, so that nothing is read from the peer."""
@@ -155,7 +160,6 @@ class Connection(asyncio.BufferedProtocol):
         self.local: tuple[str, int] = ("127.0.0.1", 0)
         self.last_active = Instant(loop.time())
         self.frame_begun: Instant | None = None
-        self.stalled_since: Instant | None = None
         self.client_id: str | None = None
 
     @property
@@ -185,7 +189,7 @@ class Connection(asyncio.BufferedProtocol):
             self._closing = True
             transport.abort()
             return
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_MAX)
+        self._outgoing.open(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Drop queued requests; what is already appended stays."""
@@ -204,6 +208,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._frame is not None:
             self._service.release(len(self._frame))
             self._frame = None
+        self._outgoing.close()
         self._service.closed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -211,12 +216,18 @@ class Connection(asyncio.BufferedProtocol):
         del sizehint
         if self._frame is not None:
             if self._filled == len(self._frame):
-                self._grow()
+                try:
+                    self._grow()
+                except MemoryError:
+                    self._out_of_memory()
+                    return self._service.scratch
             return memoryview(self._frame)[self._filled :]
         return self._service.scratch
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take the bytes that arrived: fill the open frame, or split the scratch into frames."""
+        if self._closing:
+            return
         self.last_active = Instant(self._loop.time())
         if self._frame is not None:
             self._filled += nbytes
@@ -235,20 +246,23 @@ class Connection(asyncio.BufferedProtocol):
         except WireError as error:
             self._advance()
             self.fail(f"malformed frame: {error}")
+        except MemoryError:
+            self._out_of_memory()
         else:
             self._advance()
 
     def pause_writing(self) -> None:
-        """The client reads too slowly: stop handling its requests."""
-        self._write_paused = True
-        self.stalled_since = Instant(self._loop.time())
-        self._update_reading()
+        """The socket has not taken everything."""
+        self._outgoing.paused()
 
     def resume_writing(self) -> None:
-        """The client has caught up."""
-        self._write_paused = False
-        self.stalled_since = None
+        """The socket has taken everything."""
+        self._outgoing.resumed()
         self._advance()
+
+    def unread_s(self, now: Instant, *, scarce: bool) -> float:
+        """Return for how long the client has not read its responses."""
+        return self._outgoing.unread_s(now, scarce=scarce)
 
     # -- frames --------------------------------------------------------------------------------
 
@@ -312,7 +326,7 @@ class Connection(asyncio.BufferedProtocol):
             self._waiting
             and self._task is None
             and not self._closing
-            and not self._write_paused
+            and self._outgoing.may_grow
             and len(self._slots) < PIPELINE_MAX
         ):
             frame = self._waiting.popleft()
@@ -323,12 +337,18 @@ class Connection(asyncio.BufferedProtocol):
             except WireError as error:
                 self.fail(f"bad request: {error}")
                 return
+            except MemoryError:
+                self._out_of_memory()
+                return
             except Exception:  # noqa: BLE001 - logged there; other connections must go on
                 self._fail_internally()
                 return
             self._follow(slot, answer)
-        if self._out:
+        if self._outgoing:
             self._send()
+            if self._waiting and not self._send_is_due and self._outgoing.may_grow:
+                self._send_is_due = True  # what has just been sent may have held them up
+                self._loop.call_soon(self._send_and_advance)
         else:
             self._update_reading()
 
@@ -348,11 +368,15 @@ class Connection(asyncio.BufferedProtocol):
         except WireError as error:
             self.fail(f"bad request: {error}")
             return
+        except MemoryError:
+            self._out_of_memory()
+            return
         except Exception:  # noqa: BLE001 - as in _advance
             self._fail_internally()
             return
         self._task = self._answering = None
         self._follow(slot, outcome)
+        self.responses.give_back()  # from here on, the response itself counts
         self._advance()
 
     def _settled(self, slot: _Slot, reply: Reply) -> None:
@@ -365,17 +389,19 @@ class Connection(asyncio.BufferedProtocol):
             self._loop.call_soon(self._send_and_advance)
 
     def _ready(self, slot: _Slot, reply: Reply) -> None:
+        if self._closing:
+            return
         slot.reply = reply
         slot.ready = True
+        if reply is not None:
+            slot.held = held_bytes(reply)
+            self.responses.queue(slot.held)
         slots = self._slots
         while slots and slots[0].ready:
             first = slots.popleft()
             self._service.release(first.frame_bytes)
             if first.reply is not None:
-                size = sum(map(len, first.reply))
-                self._out.append(size.to_bytes(SIZE_BYTES, "big"))
-                self._out += first.reply
-                self._out_bytes += SIZE_BYTES + size
+                self._outgoing.add(first.reply, first.held)
 
     def _send_and_advance(self) -> None:
         self._send_is_due = False
@@ -385,13 +411,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _send(self) -> None:
         """Write what is ready."""
-        out, size = self._out, self._out_bytes
-        self._out, self._out_bytes = [], 0
-        if out and self._transport is not None and not self._closing:
-            if size <= JOINED_BYTES_MAX:
-                self._transport.write(b"".join(out))
-            else:
-                self._transport.writelines(out)
+        if self._transport is not None and not self._closing:
+            try:
+                self._outgoing.write()
+            except MemoryError:
+                self._out_of_memory()
         self._update_reading()
 
     def _update_reading(self) -> None:
@@ -400,7 +424,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         # The budget is shared: only a connection with requests in flight waits for it.
         full = (
-            self._write_paused
+            not self._outgoing.may_grow
             or self.is_backpressured
             or len(self._waiting) >= PIPELINE_MAX
             or (self._task is not None and len(self._waiting) >= WAITING_MAX)
@@ -418,6 +442,11 @@ class Connection(asyncio.BufferedProtocol):
     def fail(self, reason: str) -> None:
         """Close because the peer broke the protocol; log the reason."""
         log.warning("closing connection of %s (%s): %s", self.peer, self.client_id, reason)
+        self.abort()
+
+    def _out_of_memory(self) -> None:
+        """Close because memory was refused: what it holds is free again."""
+        self._service.out_of_memory(self)
         self.abort()
 
     def _fail_internally(self) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.network.connection import Answer, Connection
+from fencelog.broker.network.limited_log import LimitedLog
+from fencelog.broker.network.response_budget import ResponseBudget
 from fencelog.types import Instant
 
 log = logging.getLogger(__name__)
@@ -34,6 +36,8 @@ class Server:
         # Shared by all connections: the loop fills it and hands it over in the same iteration.
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.frame_bytes_max = config.frame_bytes_max
+        self.responses = ResponseBudget(config.queued_response_bytes_max)
+        self._limited_log = LimitedLog(log)
 
     async def start(self) -> tuple[str, int]:
         """Listen; returns the bound address, with the real port if port 0 was configured."""
@@ -119,6 +123,16 @@ class Server:
             for connection in list(self._growing):
                 connection.resumed()
 
+    def out_of_memory(self, connection: Connection) -> None:
+        """Log that memory was refused while a connection was served."""
+        self._limited_log.warning(
+            Instant(asyncio.get_running_loop().time()),
+            "memory",
+            "closing connection of %s: out of memory; the limits of queued bytes are too high for "
+            "this process",
+            connection.peer,
+        )
+
     def request_space(self, connection: Connection) -> bool:
         """Whether a large frame gets more memory: while the budget allows, and the first always.
 
@@ -144,11 +158,19 @@ class Server:
         """Close connections that are idle, send a frame too slowly or do not read responses."""
         now = Instant(loop.time())
         for connection in list(self._connections):
-            begun, stalled = connection.frame_begun, connection.stalled_since
+            begun = connection.frame_begun
+            unread_s = connection.unread_s(now, scarce=self.responses.is_scarce)
             if connection.closing:
                 connection.abort()  # closed at an earlier sweep, and its peer read nothing since
-            elif stalled is not None and now - stalled > self._config.idle_timeout_s:
-                connection.fail(f"responses were not read for {now - stalled:.0f} s")
+            elif unread_s > self._config.response_timeout_s:
+                self._limited_log.warning(
+                    now,
+                    "unread",
+                    "closing connection of %s: it has not read its responses for %.0f s",
+                    connection.peer,
+                    unread_s,
+                )
+                connection.abort()
             elif connection.is_backpressured:
                 continue  # the broker does not read from it
             elif begun is not None and now - begun > self._config.frame_timeout_s:

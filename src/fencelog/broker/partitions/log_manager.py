@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 
 from fencelog.broker.config import BrokerConfig
@@ -36,7 +36,9 @@ class Replica:
     topic_id: TopicId
     config: LogConfig
     exists: bool
-    """Whether its files exist from an earlier run."""
+    """Whether its directory exists from an earlier run."""
+    was_created: bool = False
+    """Whether the metadata says that its files were durable: if they are missing, they are lost."""
 
 
 class LogManager:
@@ -104,11 +106,29 @@ class LogManager:
         """Return the partitions that have a directory here, open or not."""
         return set(await self._directory.partitions())
 
-    async def open(self, replicas: Sequence[Replica]) -> None:
-        """Open partitions. One that cannot be opened is offline; ``offline`` gives the reason."""
-        await run_bounded([self._open(each) for each in replicas])
+    async def open(
+        self,
+        replicas: Sequence[Replica],
+        created: Callable[[Sequence[TopicPartition]], Awaitable[None]],
+    ) -> None:
+        """Open partitions. One that cannot be opened is offline; ``offline`` gives the reason.
 
-    async def _open(self, replica: Replica) -> None:
+        ``created`` stores that the files of partitions are durable, before any of them serves. It
+        may raise StorageError: those are offline then.
+        """
+        opened: dict[TopicPartition, Partition] = {}
+        new = {each.name for each in replicas if not each.was_created}
+        try:
+            await run_bounded([self._open(each, opened) for each in replicas])
+            await created(sorted(new & opened.keys()))
+        except StorageError as error:
+            for name in new & opened.keys():
+                await opened.pop(name).close(clean=False)
+                self._offline[name] = error
+        finally:
+            self._partitions.update(opened)
+
+    async def _open(self, replica: Replica, opened: dict[TopicPartition, Partition]) -> None:
         name = replica.name
         try:
             store, partition_log = await self._open_files(replica)
@@ -118,7 +138,7 @@ class LogManager:
             return
         if store.truncated is not None:
             log.warning("%s: recovery truncated the log. %s", name, store.truncated)
-        self._partitions[name] = Partition(
+        opened[name] = Partition(
             name,
             replica.topic_id,
             partition_log,
@@ -143,8 +163,9 @@ class LogManager:
                 durability=self._durability,
                 topic_id=replica.topic_id,
                 was_compacted=directory.first_dirty(name) is not None,
+                was_created=replica.was_created,
             )
-        directory.check_new(name)
+        directory.check_new(name, was_created=replica.was_created)
         return PartitionStore.create(
             self._disk,
             directory.path_of(name),

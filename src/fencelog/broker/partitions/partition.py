@@ -22,6 +22,7 @@ from fencelog.log.values import (
     Duplicate,
     Isolation,
     MarkerToWrite,
+    ReadPlan,
     Rejected,
 )
 from fencelog.log.verification import VerificationGuard
@@ -29,11 +30,13 @@ from fencelog.storage.clean_stop import CleanStop
 from fencelog.storage.compaction import Compaction
 from fencelog.storage.partition_store import PartitionStore
 from fencelog.types import Offset, TimestampMs, TopicId, TopicPartition
-from fencelog.wire.batch import BatchHeader, read_header
+from fencelog.wire.batch import BatchHeader, Compression, read_header
 
 log = logging.getLogger(__name__)
 
 NO_RECORDS = memoryview(b"")
+IN_SYNC_REPLICAS = 1
+"""The one copy that each partition has."""
 
 
 class Fetched(NamedTuple):
@@ -46,6 +49,14 @@ class Fetched(NamedTuple):
     records: memoryview = NO_RECORDS
     aborted: Sequence[AbortedTransaction] = ()
     """The aborted transactions in ``records``; only for a transactional reader (E10)."""
+    plan: ReadPlan | None = None
+    """Where was read; None after an error."""
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether nothing that may be read by now follows these records."""
+        assert self.plan is not None, self
+        return not self.records or _end_of(self.records) >= self.plan.upper_offset
 
 
 class Partition:
@@ -58,6 +69,8 @@ class Partition:
         "_role",
         "_store",
         "add_reader",
+        "checks_batches",
+        "codec",
         "committed",
         "failure",
         "is_compacted",
@@ -98,6 +111,10 @@ class Partition:
         """Whether the broker sets the timestamps."""
         self.is_compacted = False
         """Whether every record must have a key."""
+        self.codec: Compression | None = None
+        """The codec that every produced batch is stored in; None if each keeps its own."""
+        self.checks_batches = False
+        """Whether the topic asks more of a produced batch than others do."""
         # The purgatory's own methods, for speed: a request calls them for each partition.
         self.when_committed: Callable[[Offset, Done], None] = self._purgatory.when_committed
         self.committed = self._purgatory.committed
@@ -110,6 +127,12 @@ class Partition:
         self.log.reconfigure(config)
         self.stamps_on_append = config.message_timestamp_type == "LogAppendTime"
         self.is_compacted = "compact" in config.cleanup_policy
+        self.codec = config.codec
+        self.checks_batches = (
+            self.is_compacted
+            or self.codec is not None
+            or config.min_insync_replicas > IN_SYNC_REPLICAS
+        )
 
     # -- appending -----------------------------------------------------------------------------
 
@@ -284,7 +307,7 @@ class Partition:
         aborted: Sequence[AbortedTransaction] = ()
         if isolation is Isolation.TRANSACTIONAL and records:
             aborted = partition_log.aborted_transactions(plan.offset, _end_of(records))
-        return Fetched(ErrorCode.NONE, *ends, records, aborted)
+        return Fetched(ErrorCode.NONE, *ends, records, aborted, plan)
 
     def end_offset(self, isolation: Isolation) -> Offset:
         """Return the end offset for a reader of this isolation level (F6)."""
@@ -323,8 +346,8 @@ class Partition:
         return Compaction(self._store, compaction_round, should_continue)
 
     def compacted(self) -> None:
-        """Wake waiting readers, because files were replaced."""
-        self._purgatory.wake_readers()
+        """Files were replaced: readers that wait look again."""
+        self._purgatory.interrupt_readers()
 
     def fail_with_store(self, error: StorageError) -> bool:
         """Fail the partition if its store has failed; return whether it has."""
@@ -336,7 +359,7 @@ class Partition:
     def advance_start(self, offset: Offset) -> list[Offset] | ErrorCode:
         """Raise the log start to ``offset`` (D4); return the segments to delete."""
         gone = self.log.advance_start(offset)
-        self._purgatory.wake_readers()
+        self._purgatory.interrupt_readers()
         return gone
 
     async def close(self, *, clean: bool) -> CleanStop | None:
@@ -346,7 +369,7 @@ class Partition:
         does not count as cleanly stopped.
         """
         await self._store.close(clean=clean)
-        return self._store.clean_stop
+        return self._store.clean_stop if clean else None
 
     async def delete_segments_below(self, offset: Offset) -> None:
         """Remove the files of segments below a stored log start. Raises StorageError."""

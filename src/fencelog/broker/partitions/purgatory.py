@@ -5,10 +5,26 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from operator import itemgetter
+from typing import Protocol
 
 from fencelog.types import Offset
 
 Done = Callable[[Exception | None], None]
+
+
+class Reader(Protocol):
+    """Waits for changes of a partition; it is called in the step of the change."""
+
+    def advanced(self) -> bool:
+        """The high watermark or the LSO has moved; return whether to call again."""
+        ...
+
+    def interrupted(self) -> None:
+        """What was read or planned before may no longer hold; it is removed already.
+
+        The log start has moved, files were replaced, or the partition has failed or was deleted.
+        """
+        ...
 
 
 class Purgatory:
@@ -21,7 +37,7 @@ class Purgatory:
         """Start with nothing waiting."""
         self._high_watermark = high_watermark
         self._commits: deque[tuple[Offset, Done]] = deque()
-        self._readers: set[asyncio.Future[None]] = set()
+        self._readers: dict[Reader, None] = {}
         self._failure: Exception | None = None
 
     def when_committed(self, end_offset: Offset, done: Done) -> None:
@@ -60,17 +76,13 @@ class Purgatory:
         self.when_committed(end_offset, settle)
         await future
 
-    def add_reader(self, waiter: "asyncio.Future[None]") -> None:
-        """Resolve ``waiter`` at the next change of an end offset, or at failure.
+    def add_reader(self, reader: Reader) -> None:
+        """Call this reader at each change until it is removed or no longer wants it."""
+        self._readers[reader] = None
 
-        After a failure nothing changes any more: a reader that is added then waits for its
-        deadline, instead of polling.
-        """
-        self._readers.add(waiter)
-
-    def remove_reader(self, waiter: "asyncio.Future[None]") -> None:
-        """Forget a waiter."""
-        self._readers.discard(waiter)
+    def remove_reader(self, reader: Reader) -> None:
+        """Forget a reader."""
+        self._readers.pop(reader, None)
 
     def advance(self, high_watermark: Offset) -> None:
         """The high watermark (and perhaps the LSO) has moved: complete the waits it satisfies."""
@@ -78,14 +90,15 @@ class Purgatory:
         commits = self._commits
         while commits and commits[0][0] <= high_watermark:
             commits.popleft()[1](None)
-        self.wake_readers()
+        if self._readers:
+            for reader in [reader for reader in self._readers if not reader.advanced()]:
+                self._readers.pop(reader, None)
 
-    def wake_readers(self) -> None:
-        """Wake all readers: there may be new data."""
-        readers, self._readers = self._readers, set()
-        for waiter in readers:
-            if not waiter.done():
-                waiter.set_result(None)
+    def interrupt_readers(self) -> None:
+        """What readers know of the partition may no longer hold: let them look again."""
+        readers, self._readers = self._readers, {}
+        for reader in readers:
+            reader.interrupted()
 
     def fail(self, error: Exception) -> None:
         """Nothing more will be committed here: complete all waits with the error."""
@@ -93,4 +106,4 @@ class Purgatory:
         commits, self._commits = self._commits, deque()
         for _, done in commits:
             done(error)
-        self.wake_readers()
+        self.interrupt_readers()

@@ -41,6 +41,14 @@ class FetchTopic(NamedTuple):
     partitions: list[FetchPartition]
 
 
+class ForgottenTopic(NamedTuple):
+    """Partitions that a fetch session reads no longer; named as in ``FetchTopic``."""
+
+    topic: str | None
+    topic_id: TopicId | None
+    partitions: tuple[int, ...]
+
+
 class FetchRequest(NamedTuple):
     """What to read, and how long to wait for it."""
 
@@ -52,6 +60,7 @@ class FetchRequest(NamedTuple):
     session_id: int
     session_epoch: int
     topics: list[FetchTopic]
+    forgotten: tuple[ForgottenTopic, ...] = ()
 
 
 class FetchedPartition(NamedTuple):
@@ -92,7 +101,7 @@ _PARTITION_V12 = Struct(">iiqiqi")
 
 
 def read_fetch_request(body: Buffer, version: int) -> FetchRequest:
-    """Return the request; forgotten topics and the rack are skipped.
+    """Return the request; the rack is skipped.
 
     Raises WireError if it is malformed.
     """
@@ -110,8 +119,7 @@ def read_fetch_request(body: Buffer, version: int) -> FetchRequest:
         )
         if flexible:
             reader.skip_tags()
-    if version >= 7:
-        _skip_forgotten(reader, version)
+    forgotten = _read_forgotten(reader, version) if version >= 7 else ()
     if version >= 11:
         reader.string(flexible)  # rack
     if flexible:
@@ -125,6 +133,7 @@ def read_fetch_request(body: Buffer, version: int) -> FetchRequest:
         session_id,
         session_epoch,
         topics,
+        forgotten,
     )
 
 
@@ -157,13 +166,16 @@ def _read_partition(reader: Reader, version: int) -> FetchPartition:
     return FetchPartition(partition, leader_epoch, offset, log_start, max_bytes)
 
 
-def _skip_forgotten(reader: Reader, version: int) -> None:
+def _read_forgotten(reader: Reader, version: int) -> tuple[ForgottenTopic, ...]:
     flexible = version >= FLEXIBLE_FROM
+    forgotten = []
     for _ in range(reader.array_length(flexible, 2)):
-        _read_topic_name(reader, version)
-        reader.view(4 * reader.array_length(flexible, 4))
+        name, topic_id = _read_topic_name(reader, version)
+        partitions = [reader.int32() for _ in range(reader.array_length(flexible, 4))]
+        forgotten.append(ForgottenTopic(name, topic_id, tuple(partitions)))
         if flexible:
             reader.skip_tags()
+    return tuple(forgotten)
 
 
 def _read_replica_state(reader: Reader, version: int, replica_id: int) -> int:
@@ -237,7 +249,7 @@ def _write_fetched(out: bytearray, fetched: FetchedPartition, version: int) -> N
 
 
 def write_fetch_request(version: int, request: FetchRequest) -> bytes:
-    """Return the body of a fetch request that forgets no topic and names no rack."""
+    """Return the body of a fetch request that names no rack."""
     flexible = version >= FLEXIBLE_FROM
     out = bytearray()
     if version < 15:
@@ -254,12 +266,24 @@ def write_fetch_request(version: int, request: FetchRequest) -> bytes:
         if flexible:
             out.append(0)
     if version >= 7:
-        write_length(out, (), flexible)
+        _write_forgotten(out, request.forgotten, version)
     if version >= 11:
         write_string(out, "", flexible)
     if flexible:
         out.append(0)
     return bytes(out)
+
+
+def _write_forgotten(out: bytearray, forgotten: Sequence[ForgottenTopic], version: int) -> None:
+    flexible = version >= FLEXIBLE_FROM
+    write_length(out, forgotten, flexible)
+    for topic, topic_id, partitions in forgotten:
+        _write_topic_name(out, topic, topic_id, version)
+        write_length(out, partitions, flexible)
+        for partition in partitions:
+            out += pack_int32(partition)
+        if flexible:
+            out.append(0)
 
 
 def _write_partition(out: bytearray, requested: FetchPartition, version: int) -> None:

@@ -1,0 +1,1 @@
+"""What a fetch reads and waits for, and fetch sessions; no sockets and no files."""

@@ -1,0 +1,68 @@
+"""Checks of produced batches that only some topics ask for: in-sync replicas, keys, the codec.
+
+``Partition.checks_batches`` says whether a topic asks for any, so that all others pay nothing.
+"""
+
+from fencelog.broker.context import Broker
+from fencelog.broker.handlers.record_keys import BYTES_MAX, find_keyless, find_keyless_in_slices
+from fencelog.broker.partitions.partition import IN_SYNC_REPLICAS, Partition
+from fencelog.errors import ErrorCode, LimitError, WireError
+from fencelog.wire.batch import BatchHeader, Compression
+from fencelog.wire.hot import PartitionResult
+
+ACKS_ALL = -1
+
+Batch = tuple[Partition, BatchHeader, memoryview]
+"""A batch whose form and CRC are checked: its partition, its header, all of its bytes."""
+
+
+def check_at_once(batch: Batch, acks: int) -> PartitionResult | None:
+    """Return why a batch is refused, None if it is not.
+
+    Raises LimitError for a batch that only ``check_in_slices`` may pass: one that is large, or
+    whose codec changes.
+    """
+    partition, header, records = batch
+    index, needed = partition.name.partition, partition.log.config.min_insync_replicas
+    if acks == ACKS_ALL and needed > IN_SYNC_REPLICAS:
+        return PartitionResult(
+            index,
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            error_message=f"{partition.name} has {IN_SYNC_REPLICAS} in-sync replica, "
+            f"min.insync.replicas is {needed}",
+        )
+    if _has_other_codec(partition, header):
+        raise LimitError("decompressed off the loop")
+    return find_keyless(partition, header, records) if partition.is_compacted else None
+
+
+async def check_in_slices(broker: Broker, batch: Batch) -> Batch | PartitionResult:
+    """Return the batch as it is to be stored, in the codec of its topic, or why it is refused."""
+    partition, header, records = batch
+    if partition.is_compacted:
+        refused = await find_keyless_in_slices(partition, header, records, broker.time_slices)
+        if refused is not None:
+            return refused
+    codec = partition.codec
+    if codec is None or not _has_other_codec(partition, header):
+        return batch
+    message_bytes_max = partition.log.config.max_message_bytes
+    is_plain = codec is Compression.NONE
+    bytes_max = message_bytes_max if is_plain else max(BYTES_MAX, message_bytes_max)
+    index = partition.name.partition
+    try:
+        changed = await broker.recompression.run(header, records, codec, bytes_max)
+    except LimitError as error:
+        return PartitionResult(index, ErrorCode.MESSAGE_TOO_LARGE, error_message=str(error))
+    except WireError as error:
+        return PartitionResult(index, ErrorCode.INVALID_RECORD, error_message=str(error))
+    return partition, *changed
+
+
+def _has_other_codec(partition: Partition, header: BatchHeader) -> bool:
+    """Whether a batch must be re-compressed; one above the size limit is refused as it is."""
+    return (
+        partition.codec is not None
+        and partition.codec is not header.compression
+        and header.size <= partition.log.config.max_message_bytes
+    )

@@ -1,0 +1,191 @@
+"""One budget over queued responses, of all connections: counts, grants and who waits for them.
+
+A large response counts from its grant, before its data is read, any other from the moment it is
+ready, both until the socket has taken the last byte: while it waits for its order, in the list to
+send next, and in the transport's write buffer. What counts is the memory that it keeps.
+
+Grants are given in order of arrival. While the budget is scarce a grant is smaller than what was
+asked for, so that many slow readers cannot use it up with a few large responses each.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from fencelog.types import Buffer, Instant
+
+GRANT_BYTES_MIN = 1024 * 1024
+"""No grant is smaller, unless less was asked for: a response of one batch fits."""
+SMALL_BYTES = 16 * 1024
+"""A connection with nothing queued gets so much at once, whatever the others have."""
+SHARE = 4
+"""The part of the free budget that one grant may take is one of so many."""
+
+
+class _Waiter:
+    """A connection that waits for a grant."""
+
+    __slots__ = ("granted", "least", "responses", "wanted")
+
+    def __init__(self, responses: "QueuedResponses", wanted: int, least: int) -> None:
+        self.responses = responses
+        self.wanted = wanted
+        self.least = least
+        self.granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+class ResponseBudget:
+    """The bytes that all connections share.
+
+    Invariant: ``free`` and the ``held`` of all open ``QueuedResponses`` add up to ``bytes_max``.
+    ``free`` is negative while responses of unforeseen size are queued beyond the budget.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        """Start with all of it free."""
+        self._bytes_max = bytes_max
+        self.free = bytes_max
+        self._waiters: dict[_Waiter, None] = {}  # in order of arrival
+
+    @property
+    def is_exceeded(self) -> bool:
+        """Whether only connections with nothing queued may begin a request."""
+        return self.free <= 0
+
+    @property
+    def is_scarce(self) -> bool:
+        """Whether somebody waits for others to read."""
+        return bool(self._waiters) or self.free <= 0
+
+    def take(self, size: int) -> None:
+        """Count bytes, also beyond the budget."""
+        self.free -= size
+
+    def release(self, size: int) -> None:
+        """Uncount bytes, and grant them to those that wait."""
+        self.free += size
+        assert self.free <= self._bytes_max, (self.free, self._bytes_max)
+        while self._waiters:
+            waiter = next(iter(self._waiters))
+            if waiter.granted.done():  # cancelled: its connection is gone or its deadline passed
+                del self._waiters[waiter]
+                continue
+            size = self._grantable(waiter.wanted, waiter.least)
+            if not size:
+                return
+            del self._waiters[waiter]
+            waiter.responses.granted(size)
+            waiter.granted.set_result(None)
+
+    def at_once(self, wanted: int, least: int) -> int:
+        """Return the bytes that a newcomer may have now: none while others wait."""
+        return 0 if self._waiters else self._grantable(wanted, least)
+
+    def wait(self, waiter: _Waiter) -> None:
+        """Queue behind those that came before."""
+        self._waiters[waiter] = None
+
+    def give_up(self, waiter: _Waiter) -> None:
+        """Wait no more; nothing happens where the grant was given."""
+        if waiter in self._waiters:
+            del self._waiters[waiter]
+            self.release(0)
+
+    def _grantable(self, wanted: int, least: int) -> int:
+        """Return what of the wanted bytes is granted now; 0 if it would be less than ``least``."""
+        least = min(wanted, least, self._bytes_max)
+        if least > self.free:
+            return 0
+        return min(wanted, max(least, self.free // SHARE))
+
+
+class QueuedResponses:
+    """One connection's part of the budget."""
+
+    __slots__ = ("_budget", "_granted", "held")
+
+    def __init__(self, budget: ResponseBudget) -> None:
+        """Start with nothing queued."""
+        self._budget = budget
+        self.held = 0
+        """Bytes that count: the grant and what is queued."""
+        self._granted = 0
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether another request of this connection may begin."""
+        return not self.held or not self._budget.is_exceeded
+
+    async def grant(
+        self, wanted: int, deadline: Instant | None = None, *, least: int = GRANT_BYTES_MIN
+    ) -> int:
+        """Return how many bytes a response may have, up to ``wanted``; 0 after the deadline.
+
+        Not fewer than ``least``, or the whole budget where that is smaller. The grant counts until
+        the response is queued, or until ``give_back``. One at a time.
+        """
+        assert not self._granted
+        if wanted <= SMALL_BYTES and not self.held:
+            self.granted(wanted)
+            return wanted
+        if size := self._budget.at_once(wanted, least):
+            self.granted(size)
+            return size
+        waiter = _Waiter(self, wanted, least)
+        self._budget.wait(waiter)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await waiter.granted
+        except TimeoutError:
+            pass  # and if it came in the same iteration, it counts
+        finally:
+            self._budget.give_up(waiter)
+        return self._granted
+
+    def granted(self, size: int) -> None:
+        """Count a grant."""
+        self._granted = size
+        self.held += size
+        self._budget.take(size)
+
+    def give_back(self) -> None:
+        """Return a grant that was not used."""
+        size, self._granted = self._granted, 0
+        if size:
+            self.sent(size)
+
+    def queue(self, size: int) -> None:
+        """Count a response that is ready."""
+        self.held += size
+        self._budget.take(size)
+
+    def sent(self, size: int) -> None:
+        """Uncount bytes that are kept no more."""
+        self.held -= size
+        assert self.held >= 0, self.held
+        self._budget.release(size)
+
+    def close(self) -> None:
+        """Uncount everything: the connection is gone."""
+        self._granted = 0
+        self.sent(self.held)
+
+
+def held_bytes(response: Sequence[Buffer]) -> int:
+    """Return the memory that a response keeps: a view keeps all of the buffer that it shows.
+
+    A view of a mapped file counts by itself: it keeps no memory beyond the pages that are sent.
+    """
+    total = 0
+    shown: set[int] = set()
+    for buffer in response:
+        if isinstance(buffer, memoryview):
+            whole = buffer.obj
+            if isinstance(whole, bytes | bytearray):
+                if id(whole) not in shown:
+                    shown.add(id(whole))
+                    total += len(whole)
+                continue
+            total += buffer.nbytes
+        else:
+            total += len(buffer)
+    return total

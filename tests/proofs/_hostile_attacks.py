@@ -1,0 +1,391 @@
+"""What hostile clients do: ``python -m tests.proofs._hostile_attacks NAME HOST PORT SIZE SEED``.
+
+It runs until its stdin ends. An attack has a preparation, which ends before the bystander begins,
+and clients that go on until they are stopped. What the broker does to them (a closed connection,
+an error) is its right; each connection that ends is followed by another. It prints how often it did what it does.
+"""
+
+import asyncio
+import socket
+import struct
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import count
+from random import Random
+
+import uvloop
+
+from fencelog.wire.batch import Compression
+from fencelog.wire.records import RecordToWrite, build_batch
+from tests.proofs import _hostile_frames as frames
+from tests.support.damage import join, mutated
+from tests.support.requests import KEYS_AND_VERSIONS, a_request
+
+BIG, PLAIN, COMPACTED, BOMB = "big", "plain", "compacted", "bomb"
+PAUSE_S = 0.05
+PATIENCE_S = 30.0
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@dataclass
+class Load:
+    """Where to, how much, and what came of it."""
+
+    host: str
+    port: int
+    seed: int
+    size: float
+    """1 for the proof; a slice of it in the suite is smaller."""
+    done: int = 0
+    names: "count[int]" = field(default_factory=count)
+
+    def of(self, full: int) -> int:
+        """So many at this size, at least one."""
+        return max(1, round(full * self.size))
+
+    async def several(self, full: int, client: Callable[[int], Awaitable[None]]) -> None:
+        """Run so many clients side by side; each begins again whenever the broker ends it."""
+        async with asyncio.TaskGroup() as clients:
+            for number in range(self.of(full)):
+                clients.create_task(self._again(client, number))
+
+    async def _again(self, client: Callable[[int], Awaitable[None]], number: int) -> None:
+        while True:
+            try:
+                await client(number)
+            except (OSError, EOFError, TimeoutError):
+                await asyncio.sleep(PAUSE_S)
+
+    @asynccontextmanager
+    async def connected(self, *, receive_bytes: int | None = None) -> AsyncIterator[Streams]:
+        """A connection, with a small receive buffer where that is asked for."""
+        connection = socket.socket()
+        if receive_bytes is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        connection.setblocking(False)
+        try:
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(connection, (self.host, self.port))
+            limit = receive_bytes or 1 << 20
+            reader, writer = await asyncio.open_connection(sock=connection, limit=limit)
+        except BaseException:
+            connection.close()
+            raise
+        try:
+            yield reader, writer
+        finally:
+            writer.transport.abort()
+
+    async def ask(self, streams: Streams, frame: bytes) -> bytes:
+        """Send a frame; return its answer."""
+        reader, writer = streams
+        writer.write(frame)
+        async with asyncio.timeout(PATIENCE_S):
+            size = struct.unpack(">i", await reader.readexactly(4))[0]
+            answer = await reader.readexactly(size)
+        self.done += 1
+        return answer
+
+    async def flood(self, frame: bytes) -> None:
+        """Send the same bytes as fast as they are taken, and read whatever comes."""
+        async with self.connected() as (reader, writer):
+            reading = asyncio.ensure_future(discard(reader))
+            try:
+                while not reading.done():
+                    writer.write(frame)
+                    await writer.drain()
+                    self.done += 1
+            finally:
+                reading.cancel()
+
+
+async def discard(reader: asyncio.StreamReader) -> None:
+    """Read whatever comes."""
+    with suppress(OSError):
+        while await reader.read(1 << 18):
+            pass
+
+
+async def trickle(reader: asyncio.StreamReader, size: int) -> None:
+    """Read so much at a time, slowly."""
+    while True:
+        if not await reader.read(size):
+            return
+        await asyncio.sleep(PAUSE_S)
+
+
+async def create(load: Load, name: str, partitions: int = 1, **configs: str) -> None:
+    """A topic that an attack needs."""
+    async with load.connected() as streams:
+        await load.ask(streams, frames.create([name], partitions, **configs))
+
+
+async def fill(load: Load) -> None:
+    """Write what fetches of the largest answer find."""
+    await create(load, BIG)
+    async with load.connected() as streams:
+        request = frames.produce(BIG, frames.big_batch())
+        for _ in range(frames.FETCH_BYTES // frames.BIG_BATCH_BYTES):
+            await load.ask(streams, request)
+
+
+async def slow_readers(load: Load) -> None:
+    """Huge fetches, read at 40 KiB/s."""
+    request = frames.fetch(BIG, max_bytes=frames.FETCH_BYTES, max_wait_ms=30_000)
+
+    async def client(_: int) -> None:
+        async with load.connected(receive_bytes=4096) as (reader, writer):
+            writer.write(request)
+            load.done += 1
+            await trickle(reader, 2048)
+
+    await load.several(200, client)
+
+
+async def no_readers(load: Load) -> None:
+    """Huge fetches, twenty on a connection, of which nothing is ever read."""
+    request = frames.fetch(BIG, max_bytes=frames.FETCH_BYTES, max_wait_ms=30_000)
+
+    async def client(number: int) -> None:
+        async with load.connected(receive_bytes=4096) as (_, writer):
+            writer.write(request * 20)
+            load.done += 20
+            await asyncio.sleep(2 + number % 40)  # longer or shorter than the broker waits
+
+    await load.several(200, client)
+
+
+async def small_requests(load: Load) -> None:
+    """Pipelined small requests, as fast as they are taken."""
+    blob = frames.versions() * 5000
+    await load.several(4, lambda _: load.flood(blob))
+
+
+async def unacknowledged(load: Load) -> None:
+    """Producers of single records with acks=0, as fast as they are taken."""
+    blob = frames.produce(PLAIN, frames.record(), acks=0) * 2000
+    await load.several(4, lambda _: load.flood(blob))
+
+
+async def first_writes(load: Load) -> None:
+    """A transaction that writes to 5,000 partitions for the first time; then they are deleted."""
+    partitions = load.of(5_000)
+
+    async def client(number: int) -> None:
+        name = f"first-{number}-{next(load.names)}"
+        async with load.connected() as streams:
+            await load.ask(streams, frames.create([name], partitions))
+            producer = frames.initialized(await load.ask(streams, frames.init(name, 60_000)))
+            await load.ask(streams, frames.add_partitions(name, producer, name, partitions))
+            batch = frames.record(
+                producer_id=producer[0],
+                producer_epoch=producer[1],
+                base_sequence=0,
+                transactional=True,
+            )
+            wanted = frames.produce(name, batch, partitions=partitions, transactional_id=name)
+            await load.ask(streams, wanted)
+            await load.ask(streams, frames.end(name, producer, committed=True))
+            await load.ask(streams, frames.delete([name]))
+
+    await load.several(1, client)
+
+
+async def deletes(load: Load) -> None:
+    """Two thousand topics are made and deleted by one request each."""
+
+    async def client(number: int) -> None:
+        names = [f"gone-{number}-{next(load.names)}" for _ in range(load.of(2_000))]
+        async with load.connected() as streams:
+            await load.ask(streams, frames.create(names, 1))
+            await load.ask(streams, frames.delete(names))
+
+    await load.several(1, client)
+
+
+async def write_bombs(load: Load) -> None:
+    """Store the batches that lookups by time open."""
+    await create(load, BOMB)
+    async with load.connected() as streams:
+        for _ in range(4):
+            await load.ask(streams, frames.produce(BOMB, frames.bomb()))
+
+
+async def lookups(load: Load) -> None:
+    """Lookups by time in batches of 2 KB that hold three million records each."""
+
+    async def client(number: int) -> None:
+        async with load.connected() as streams:
+            for timestamp in count(1 + number):
+                await load.ask(streams, frames.lookup(BOMB, 1 + timestamp % 999))
+
+    await load.several(4, client)
+
+
+async def short_timeouts(load: Load) -> None:
+    """Fetches and produces that wait 1 to 5 ms."""
+
+    async def client(number: int) -> None:
+        wait_ms = 1 + number % 5
+        fetch = frames.fetch(PLAIN, max_bytes=1000, max_wait_ms=wait_ms, offset=1 << 40)
+        produce = frames.produce(PLAIN, frames.record(), timeout_ms=wait_ms)
+        async with load.connected() as streams:
+            while True:
+                await load.ask(streams, fetch if number % 2 else produce)
+
+    await load.several(100, client)
+
+
+async def expiring(load: Load) -> None:
+    """Waves of transactions that are out of time when they are ended."""
+
+    async def client(number: int) -> None:
+        name = f"expires-{number}"
+        async with load.connected() as streams:
+            while True:
+                wait_ms = 1 + number % 5
+                producer = frames.initialized(await load.ask(streams, frames.init(name, wait_ms)))
+                await load.ask(streams, frames.add_partitions(name, producer, PLAIN, 1))
+                await asyncio.sleep(wait_ms / 1000)
+                await load.ask(streams, frames.end(name, producer, committed=True))
+
+    await load.several(200, client)
+
+
+async def connections(load: Load) -> None:
+    """Ten thousand connections are opened, asked for one answer, and closed."""
+
+    async def client(_: int) -> None:
+        async with load.connected() as streams:
+            await load.ask(streams, frames.versions())
+
+    await load.several(1000, client)
+
+
+async def many_topics(load: Load) -> None:
+    """Make what metadata has to name."""
+    for first in range(0, load.of(5_000), 500):
+        names = [f"named-{first + number}" for number in range(min(500, load.of(5_000)))]
+        async with load.connected() as streams:
+            await load.ask(streams, frames.create(names, 1))
+
+
+async def metadata(load: Load) -> None:
+    """Metadata of 5,000 topics, pipelined on 100 connections; half of them read slowly."""
+    blob = frames.everything() * 10
+
+    async def client(number: int) -> None:
+        if number % 2:
+            await load.flood(blob)
+        async with load.connected(receive_bytes=16384) as (reader, writer):
+            writer.write(blob)
+            load.done += 10
+            await trickle(reader, 16384)
+
+    await load.several(100, client)
+
+
+async def announcements(load: Load) -> None:
+    """Frames that announce 90 MiB and come by the kilobyte."""
+
+    async def client(_: int) -> None:
+        async with load.connected() as (_reader, writer):
+            writer.write(struct.pack(">i", 90 << 20) + bytes(64 << 10))
+            load.done += 1
+            while not writer.is_closing():
+                await asyncio.sleep(PAUSE_S)
+                writer.write(bytes(1024))
+
+    await load.several(300, client)
+
+
+async def bombs(load: Load) -> None:
+    """Compressed batches for a compacted topic, whose records have to be looked through."""
+    records = [RecordToWrite(key=b"", value=b"", timestamp_ms=0)] * 200_000
+    many = frames.produce(COMPACTED, build_batch(records, compression=Compression.ZSTD))
+    wide = [RecordToWrite(key=b"k", value=bytes(30 << 20), timestamp_ms=0)]
+    large = frames.produce(COMPACTED, build_batch(wide, compression=Compression.GZIP))
+
+    async def client(number: int) -> None:
+        async with load.connected() as streams:
+            while True:
+                await load.ask(streams, large if number % 2 else many)
+
+    await load.several(4, client)
+
+
+async def malformed(load: Load) -> None:
+    """Damaged requests of every API, a connection for each."""
+
+    async def client(number: int) -> None:
+        random = Random(f"{load.seed}/{number}")
+        while True:
+            stream = join([a_request(*random.choice(KEYS_AND_VERSIONS), random)])
+            stream = mutated(stream, random, 1 << 14)
+            async with load.connected() as (reader, writer):
+                writer.write(stream)
+                load.done += 1
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(0.01):
+                        await reader.read(1 << 16)
+
+    await load.several(50, client)
+
+
+async def plain_topic(load: Load) -> None:
+    """Make a topic to write to."""
+    await create(load, PLAIN)
+
+
+async def compacted_topic(load: Load) -> None:
+    """Make a topic whose records the broker looks through."""
+    await create(load, COMPACTED, cleanup_policy="compact")
+
+
+async def nothing(load: Load) -> None:
+    """Prepare nothing."""
+    del load
+
+
+Step = Callable[[Load], Awaitable[None]]
+ATTACKS: dict[str, tuple[Step, Step]] = {
+    "slow readers": (fill, slow_readers),
+    "no readers": (fill, no_readers),
+    "small requests": (nothing, small_requests),
+    "acks=0": (plain_topic, unacknowledged),
+    "first writes": (nothing, first_writes),
+    "deletes": (nothing, deletes),
+    "lookups by time": (write_bombs, lookups),
+    "short timeouts": (plain_topic, short_timeouts),
+    "expiring transactions": (plain_topic, expiring),
+    "connections": (nothing, connections),
+    "metadata": (many_topics, metadata),
+    "announcements": (nothing, announcements),
+    "compressed bombs": (compacted_topic, bombs),
+    "malformed frames": (nothing, malformed),
+}
+"""By name: what is prepared, and what the clients do."""
+
+
+async def attack(name: str, load: Load) -> None:
+    """Prepare, say so, and go on until stdin ends."""
+    prepare, run = ATTACKS[name]
+    await prepare(load)
+    load.done = 0
+    print("ready", flush=True)
+    running = asyncio.ensure_future(run(load))
+    loop = asyncio.get_running_loop()
+    ended = loop.run_in_executor(None, sys.stdin.read)
+    await asyncio.wait([running, ended], return_when=asyncio.FIRST_COMPLETED)
+    if running.done():
+        running.result()  # it has failed: an attack does not end by itself
+    running.cancel()
+    await asyncio.wait([running])
+    print(load.done)
+
+
+if __name__ == "__main__":
+    _, name, host, port, size, seed = sys.argv
+    uvloop.run(attack(name, Load(host, int(port), int(seed), float(size))))
