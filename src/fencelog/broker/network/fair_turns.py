@@ -3,8 +3,8 @@
 One read of a socket may bring thousands of small requests, and the loop calls every readable socket
 before it looks at timers and at sockets again. So work is measured by the time that it takes. A
 connection begins requests for one slice; when the iteration's time is spent, all go on in the next
-ones, in turn. One that has used up a slice is heavy for a while: others come before it, in half of
-each iteration's time.
+ones, in turn. One that has used up a slice is heavy for a while: others come before it, and leave
+the heavy ones a quarter of each iteration's time.
 """
 
 import asyncio
@@ -16,6 +16,10 @@ TURN_S = 0.005
 """What connections may take of one iteration of the loop, all together."""
 SLICE_S = 0.001
 """What one may take before another one's turn."""
+LIGHT_SLICE_S = SLICE_S / 5
+"""The same for one that had to wait and is not known as heavy: many of those may wait."""
+LIGHT_TURN_S = 0.75 * TURN_S
+"""What they may take of an iteration while heavy ones wait."""
 HEAVY_S = 0.1
 """For how long a connection that has used up a slice comes after others."""
 COROUTINE_S = 0.000_25
@@ -68,11 +72,13 @@ class FairTurns:
         self._spent_s = 0.0
         try:
             while (self._light or self._heavy) and not self.is_spent:
-                is_light = self._light and (not self._heavy or self._spent_s < TURN_S / 2)
-                queue = self._light if is_light else self._heavy
+                if self._light and (not self._heavy or self._spent_s < LIGHT_TURN_S):
+                    queue, slice_s = self._light, LIGHT_SLICE_S
+                else:
+                    queue, slice_s = self._heavy, SLICE_S
                 share = next(iter(queue))
                 del queue[share]
-                share.take()
+                share.take(slice_s)
         finally:
             if self._light or self._heavy:
                 self._arm()
@@ -81,7 +87,7 @@ class FairTurns:
 class Share:
     """One connection's part in the turns."""
 
-    __slots__ = ("_began", "_go_on", "_heavy_until", "_turns", "is_queued")
+    __slots__ = ("_began", "_go_on", "_heavy_until", "_slice_s", "_turns", "is_queued")
 
     def __init__(self, turns: FairTurns, go_on: Callable[[], None]) -> None:
         """``go_on`` is called when a connection that had to wait has its turn."""
@@ -89,6 +95,7 @@ class Share:
         self._go_on = go_on
         self._heavy_until = 0.0
         self._began: float | None = None
+        self._slice_s = SLICE_S
         self.is_queued = False
         """Whether it waits for its turn: it begins nothing and reads nothing then."""
 
@@ -107,7 +114,7 @@ class Share:
         now = self._turns.stopwatch()
         if self._began is None:
             self._began = now
-        elif now - self._began >= SLICE_S:
+        elif now - self._began >= self._slice_s:
             self._heavy_until = now + HEAVY_S
             self._queue(heavy=True)
             return False
@@ -123,10 +130,12 @@ class Share:
             self._turns.spend(self._turns.stopwatch() - self._began)
             self._began = None
 
-    def take(self) -> None:
-        """Go on: it is this connection's turn."""
+    def take(self, slice_s: float) -> None:
+        """Go on for so long: it is this connection's turn."""
         self.is_queued = False
+        self._slice_s = slice_s
         self._go_on()
+        self._slice_s = SLICE_S
 
     def leave(self) -> None:
         """Give up all turns: the connection is closed."""
