@@ -16,7 +16,7 @@ from functools import partial
 from inspect import CORO_CREATED, getcoroutinestate
 from typing import NamedTuple, Protocol, TypeAlias, cast
 
-from fencelog.broker.network.fair_turns import FairTurns, Share
+from fencelog.broker.network.fair_turns import RECEIVED_BYTES_MIN, FairTurns, Share
 from fencelog.broker.network.outgoing import Outgoing
 from fencelog.broker.network.response_budget import ResponseBudget, held_bytes
 from fencelog.errors import WireError
@@ -149,6 +149,7 @@ class Connection(asyncio.BufferedProtocol):
         self._outgoing = Outgoing(service.responses, loop)
         self.responses = self._outgoing.queued
         self._send_is_due = False
+        self._turns = service.turns
         self._share = Share(service.turns, self._advance)
         self._malformed = ""
         """Why it is closed once the requests before are begun."""
@@ -235,7 +236,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._closing:
             return
         self.last_active = Instant(self._loop.time())
-        self._share.received(nbytes)
+        if nbytes >= RECEIVED_BYTES_MIN:
+            self._turns.received(nbytes)
         if self._frame is not None:
             self._filled += nbytes
             if self._filled == self._frame_size:
@@ -330,14 +332,16 @@ class Connection(asyncio.BufferedProtocol):
 
     def _advance(self) -> None:
         """Begin waiting requests, now or in this connection's turn, and send what is ready."""
-        if self._waiting and not self._share.yields():
+        turns, share = self._turns, self._share
+        if self._waiting and not (share.is_queued or (turns.is_spent and share.yields())):
+            began = turns.stopwatch()
             try:
-                self._begin_requests()
+                self._begin_requests(began)
             finally:
-                self._share.done()
+                turns.spend(turns.stopwatch() - began)
         if self._outgoing:
             self._send()
-            is_due = self._send_is_due or self._share.is_queued
+            is_due = self._send_is_due or share.is_queued
             if self._waiting and not is_due and self._outgoing.may_grow:
                 self._send_is_due = True  # what has just been sent may have held them up
                 self._loop.call_soon(self._send_and_advance)
@@ -346,7 +350,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._malformed and not self._share.is_queued and not self._closing:
             self.fail(self._malformed)
 
-    def _begin_requests(self) -> None:
+    def _begin_requests(self, began: float) -> None:
         """Begin requests until one has to be awaited or a limit is reached."""
         while (
             self._waiting
@@ -354,7 +358,6 @@ class Connection(asyncio.BufferedProtocol):
             and not self._closing
             and self._outgoing.may_grow
             and len(self._slots) < PIPELINE_MAX
-            and self._share.has_time()
         ):
             frame = self._waiting.popleft()
             slot = _Slot(len(frame))
@@ -371,6 +374,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._fail_internally()
                 return
             self._follow(slot, answer)
+            if self._waiting and self._share.is_over(began):
+                return
 
     def _follow(self, slot: _Slot, answer: Answer) -> None:
         if answer is None or isinstance(answer, (list, tuple)):
@@ -380,7 +385,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             assert asyncio.iscoroutine(answer)
             self._answering = answer
-            self._share.begins_coroutine()
+            self._turns.begun_coroutine()
             self._task = self._loop.create_task(self._drive(slot, answer))
 
     async def _drive(self, slot: _Slot, answer: Coroutine[None, None, "Reply | Pending"]) -> None:

@@ -1,10 +1,10 @@
 """Fair turns: in one iteration of the loop, all connections share a few milliseconds of work.
 
 One read of a socket may bring thousands of small requests, and the loop calls every readable socket
-before it looks at timers and at sockets again. So work is measured by the time that it takes. A
-connection begins requests for one slice; when the iteration's time is spent, all go on in the next
-ones, in turn. One that has used up a slice is heavy for a while: others come before it, and leave
-the heavy ones a quarter of each iteration's time.
+before it looks at timers and at sockets again. So work is measured by the time that it takes. When
+the iteration's time is spent, all go on in the next ones, in turn and a slice each. One that has
+used up a slice is heavy for a while: others come before it, and leave the heavy ones a quarter of
+each iteration's time.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from fencelog.ports import Stopwatch
 TURN_S = 0.005
 """What connections may take of one iteration of the loop, all together."""
 SLICE_S = 0.001
-"""What one may take before another one's turn."""
+"""What one may take before another one's turn, while others wait."""
 LIGHT_SLICE_S = SLICE_S / 5
 """The same for one that had to wait and is not known as heavy: many of those may wait."""
 LIGHT_TURN_S = 0.75 * TURN_S
@@ -26,6 +26,8 @@ COROUTINE_S = 0.000_25
 """What counts for a request that a coroutine answers, beyond the time until it is begun."""
 RECEIVED_BYTE_S = 0.25e-9
 """What counts for receiving a byte: the loop copies it before anything can be measured."""
+RECEIVED_BYTES_MIN = 16 * 1024
+"""Less is not counted: counting would take longer than receiving."""
 
 
 class FairTurns:
@@ -51,10 +53,22 @@ class FairTurns:
             self.is_spent = self._spent_s >= TURN_S
             self._arm()
 
+    def received(self, size: int) -> None:
+        """Count bytes that were received, ``RECEIVED_BYTES_MIN`` or more."""
+        self.spend(size * RECEIVED_BYTE_S)
+
+    def begun_coroutine(self) -> None:
+        """Count a request that a coroutine answers."""
+        self.spend(COROUTINE_S)
+
     def queue(self, share: "Share", *, heavy: bool) -> None:
         """Let a connection go on in a later iteration."""
         (self._heavy if heavy else self._light)[share] = None
         self._arm()
+
+    def slice_s(self) -> float:
+        """Return how long a connection may go on whose data arrives now."""
+        return SLICE_S if self._light or self._heavy else TURN_S
 
     def leave(self, share: "Share") -> None:
         """Forget a connection."""
@@ -87,21 +101,16 @@ class FairTurns:
 class Share:
     """One connection's part in the turns."""
 
-    __slots__ = ("_began", "_go_on", "_heavy_until", "_slice_s", "_turns", "is_queued")
+    __slots__ = ("_go_on", "_heavy_until", "_slice_s", "_turns", "is_queued")
 
     def __init__(self, turns: FairTurns, go_on: Callable[[], None]) -> None:
         """``go_on`` is called when a connection that had to wait has its turn."""
         self._turns = turns
         self._go_on = go_on
         self._heavy_until = 0.0
-        self._began: float | None = None
-        self._slice_s = SLICE_S
+        self._slice_s = 0.0
         self.is_queued = False
         """Whether it waits for its turn: it begins nothing and reads nothing then."""
-
-    def received(self, size: int) -> None:
-        """Count what was received."""
-        self._turns.spend(size * RECEIVED_BYTE_S)
 
     def yields(self) -> bool:
         """Return whether it has to wait for its turn, and see to it that it gets one."""
@@ -109,33 +118,21 @@ class Share:
             self._queue(heavy=self._turns.stopwatch() < self._heavy_until)
         return self.is_queued
 
-    def has_time(self) -> bool:
-        """Return whether it may begin a request; once its slice is used up, its next turn comes."""
+    def is_over(self, began: float) -> bool:
+        """Return whether its slice, which began then, is used up; if so, it waits for its turn."""
         now = self._turns.stopwatch()
-        if self._began is None:
-            self._began = now
-        elif now - self._began >= self._slice_s:
-            self._heavy_until = now + HEAVY_S
-            self._queue(heavy=True)
+        if now - began < LIGHT_SLICE_S or now - began < (self._slice_s or self._turns.slice_s()):
             return False
+        self._heavy_until = now + HEAVY_S
+        self._queue(heavy=True)
         return True
-
-    def begins_coroutine(self) -> None:
-        """Count a request that a coroutine answers."""
-        self._turns.spend(COROUTINE_S)
-
-    def done(self) -> None:
-        """Count the work since the first ``has_time``."""
-        if self._began is not None:
-            self._turns.spend(self._turns.stopwatch() - self._began)
-            self._began = None
 
     def take(self, slice_s: float) -> None:
         """Go on for so long: it is this connection's turn."""
         self.is_queued = False
         self._slice_s = slice_s
         self._go_on()
-        self._slice_s = SLICE_S
+        self._slice_s = 0.0
 
     def leave(self) -> None:
         """Give up all turns: the connection is closed."""
