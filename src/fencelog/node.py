@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from fencelog.adapters.file_disk import DirectoryLock, FileDisk
 from fencelog.adapters.sqlite_metadata import SqliteMetadata
-from fencelog.adapters.system_clock import SystemClock, SystemRandom
+from fencelog.adapters.system_clock import SystemClock, SystemRandom, system_stopwatch
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.context import Broker
 from fencelog.broker.coordinators.group_requests import GroupRequests
@@ -47,7 +47,7 @@ from fencelog.coordination.transaction.shard import TransactionLimits, Transacti
 from fencelog.coordination.versioned.answers import VersionedLimits
 from fencelog.coordination.versioned.shard import VersionedShard
 from fencelog.errors import CorruptionError, FencelogError, NotLeaderError, StorageError
-from fencelog.ports import Disk, MetadataStore, Random, WallClock
+from fencelog.ports import Disk, MetadataStore, Random, Stopwatch, WallClock
 from fencelog.storage.directory import DataDirectory
 from fencelog.types import CoordinatorEpoch, ProducerId
 
@@ -65,6 +65,7 @@ class Ports:
     metadata: MetadataStore
     clock: WallClock
     random: Random
+    stopwatch: Stopwatch = system_stopwatch
 
 
 def _unchecked() -> None:
@@ -85,7 +86,7 @@ class Node:
         ports: Ports,
         *,
         observer: Observer | None = None,
-        new_server: Callable[[BrokerConfig, Dispatcher], Server] = Server,
+        new_server: Callable[[BrokerConfig, Dispatcher, Stopwatch], Server] = Server,
         check_directory: Callable[[], None] = _unchecked,
     ) -> None:
         """Compose; nothing runs before ``start``. ``new_server`` makes the listener.
@@ -151,7 +152,7 @@ class Node:
             observer=observer,
             address=(config.host, config.port),
         )
-        self.server = new_server(config, Dispatcher(self.broker, handlers()))
+        self.server = new_server(config, Dispatcher(self.broker, handlers()), ports.stopwatch)
 
     @property
     def address(self) -> tuple[str, int]:

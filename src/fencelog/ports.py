@@ -1,11 +1,11 @@
-"""Interfaces to what an event loop does not provide: disk, metadata, wall clock, randomness.
+"""Interfaces to what an event loop does not provide: disk, metadata, clocks, randomness.
 
 Each has one contract suite under ``tests/contracts`` that every adapter passes. Deadlines and
 sockets are not here: they come from the running loop, which the simulator replaces.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
 
 from fencelog.types import Buffer, TimestampMs
 
@@ -111,6 +111,10 @@ class WallClock(Protocol):
     def now_ms(self) -> TimestampMs:
         """Return milliseconds since 1970-01-01 UTC."""
         ...
+
+
+Stopwatch: TypeAlias = Callable[[], float]
+"""Seconds since some moment, to measure work: the loop's clock may stand still in an iteration."""
 
 
 class Random(Protocol):

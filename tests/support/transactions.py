@@ -50,15 +50,18 @@ ID = "orders"
 class Producer:
     """A version 1 transactional producer, spelled out."""
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: Peer, transactional_id: str = ID) -> None:
         self.peer = peer
+        self.transactional_id = transactional_id
         self.producer_id = -1
         self.epoch = -1
         self.sequence = 0
 
     async def init(self, *, version: int = 4, timeout_ms: int = 60_000) -> ErrorCode:
         """Ask until no older transaction is in the way."""
-        request = InitProducerIdRequest(transactional_id=ID, transaction_timeout_ms=timeout_ms)
+        request = InitProducerIdRequest(
+            transactional_id=self.transactional_id, transaction_timeout_ms=timeout_ms
+        )
         while True:
             answer = await self.peer.ask(request, version, InitProducerIdResponse)
             if answer.error_code != ErrorCode.CONCURRENT_TRANSACTIONS:
@@ -69,7 +72,7 @@ class Producer:
 
     async def add(self, topic: str, *partitions: int, version: int = 3) -> ErrorCode:
         request = AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id=ID,
+            v3_and_below_transactional_id=self.transactional_id,
             v3_and_below_producer_id=self.producer_id,
             v3_and_below_producer_epoch=self.epoch,
             v3_and_below_topics=[AddPartitionsToTxnTopic(name=topic, partitions=[*partitions])],
@@ -93,7 +96,11 @@ class Producer:
             transactional=True,
         )
         result = await self.peer.produce(
-            topic, sent, partition=partition, transactional_id=ID, version=version
+            topic,
+            sent,
+            partition=partition,
+            transactional_id=self.transactional_id,
+            version=version,
         )
         if result.error is ErrorCode.NONE:
             self.sequence += len(values)
@@ -101,7 +108,7 @@ class Producer:
 
     async def end(self, *, commit: bool, version: int = 3) -> ErrorCode:
         request = EndTxnRequest(
-            transactional_id=ID,
+            transactional_id=self.transactional_id,
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
             committed=commit,

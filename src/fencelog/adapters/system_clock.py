@@ -1,9 +1,12 @@
-"""The machine's time of day and randomness, behind the WallClock and Random ports."""
+"""The machine's clocks and randomness, behind the WallClock, Stopwatch and Random ports."""
 
 import os
 import time
 
+from fencelog.ports import Stopwatch
 from fencelog.types import TimestampMs
+
+system_stopwatch: Stopwatch = time.perf_counter
 
 
 class SystemClock:

@@ -1,7 +1,7 @@
 """One callback at one time of the loop, which is kept beside the handle.
 
 A loop need not tell a handle's time: uvloop's ``call_at`` returns a plain handle for what is due
-within half a millisecond. It counts in milliseconds, so a callback may also run that much early.
+within half a millisecond. It rounds to milliseconds, so it also calls back that much early.
 """
 
 import asyncio
@@ -9,9 +9,11 @@ from collections.abc import Callable
 
 from fencelog.types import Instant
 
+RESOLUTION_S = 0.001
+
 
 class Timer:
-    """Runs one callback when it is due; it can be set again and again.
+    """Runs one callback when it is due and never before; it can be set again and again.
 
     Invariant: ``due`` is None exactly when the loop holds no handle of this timer.
     """
@@ -39,5 +41,9 @@ class Timer:
             self._handle = self.due = None
 
     def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self.due is not None and loop.time() < self.due:
+            self._handle = loop.call_later(RESOLUTION_S, self._run)
+            return
         self._handle = self.due = None
         self._callback()

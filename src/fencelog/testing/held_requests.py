@@ -9,6 +9,7 @@ from fencelog.broker.config import BrokerConfig
 from fencelog.broker.dispatch import Dispatcher
 from fencelog.broker.network.connection import Answer, Connection, Pending, Reply
 from fencelog.broker.network.server import Server
+from fencelog.ports import Stopwatch
 from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.headers import RequestHeader, read_request_header
 
@@ -74,9 +75,15 @@ class Held:
 class HoldingServer(Server):
     """A server that can hold requests before the broker handles them."""
 
-    def __init__(self, config: BrokerConfig, dispatch: Dispatcher, holds: Sequence[Held]) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        dispatch: Dispatcher,
+        stopwatch: Stopwatch,
+        holds: Sequence[Held],
+    ) -> None:
         """``holds`` may change at any time."""
-        super().__init__(config, dispatch)
+        super().__init__(config, dispatch, stopwatch)
         self._holds = holds
         self._kept: set[asyncio.Task[Reply | Pending]] = set()
 

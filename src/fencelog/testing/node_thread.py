@@ -20,6 +20,7 @@ from fencelog.coordination.shard import Decision
 from fencelog.coordination.transaction.records import read_key
 from fencelog.coordination.transaction.shard import TransactionShard
 from fencelog.node import METADATA_FILE, Node, Ports
+from fencelog.ports import Stopwatch
 from fencelog.testing.held_requests import Held, HoldingServer
 from fencelog.types import Instant
 
@@ -135,8 +136,10 @@ class NodeThread:
         self._node = Node(config, ports, new_server=self._new_server)
         await self._node.start()
 
-    def _new_server(self, config: BrokerConfig, dispatch: Dispatcher) -> HoldingServer:
-        self._server = HoldingServer(config, dispatch, self._holds)
+    def _new_server(
+        self, config: BrokerConfig, dispatch: Dispatcher, stopwatch: Stopwatch
+    ) -> HoldingServer:
+        self._server = HoldingServer(config, dispatch, stopwatch, self._holds)
         return self._server
 
     async def _end(self) -> None:

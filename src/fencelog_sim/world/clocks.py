@@ -1,9 +1,12 @@
-"""The simulated wall clock, and the Random port from a seed."""
+"""The simulated wall clock, and the Stopwatch and Random ports from a seed."""
 
 from collections.abc import Callable
 from random import Random
 
 from fencelog.types import TimestampMs
+
+WORK_S = 0.0005
+"""Mean of what a request takes: some connections have to wait for their turn in every run."""
 
 
 class SimWallClock:
@@ -19,6 +22,20 @@ class SimWallClock:
     def now_ms(self) -> TimestampMs:
         """Milliseconds since 1970-01-01 UTC, as this machine believes."""
         return TimestampMs(self._epoch_ms + int(self._now() * 1000) + self.skew_ms)
+
+
+class SimStopwatch:
+    """The Stopwatch port: what work takes, from a seed. Virtual time stands still meanwhile."""
+
+    def __init__(self, random: Random) -> None:
+        """Draw from this generator, which is used for nothing else."""
+        self._random = random
+        self._seconds = 0.0
+
+    def __call__(self) -> float:
+        """Seconds since the start, a little more than at the last call."""
+        self._seconds += self._random.expovariate(1 / WORK_S)
+        return self._seconds
 
 
 class SimRandom:

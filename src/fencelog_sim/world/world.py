@@ -16,7 +16,7 @@ from fencelog.errors import FencelogError
 from fencelog.log.values import MarkerToWrite, OpenTransaction
 from fencelog.node import Node, Ports
 from fencelog.types import CoordinatorEpoch
-from fencelog_sim.world.clocks import SimRandom, SimWallClock
+from fencelog_sim.world.clocks import SimRandom, SimStopwatch, SimWallClock
 from fencelog_sim.world.disk import Loss, SimDisk
 from fencelog_sim.world.disk_image import Directory, Inode
 from fencelog_sim.world.gate import Fault, Gate, Halt
@@ -133,7 +133,13 @@ class World:
             topic_defaults=dict(self.setting.topic_defaults),
         )
         random = SimRandom(self.stream(f"broker/{process.number}"))
-        ports = Ports(disk=self.disk, metadata=self.metadata, clock=self.clock, random=random)
+        ports = Ports(
+            disk=self.disk,
+            metadata=self.metadata,
+            clock=self.clock,
+            random=random,
+            stopwatch=SimStopwatch(self.stream(f"work/{process.number}")),
+        )
         node = Node(config, ports, observer=self.watcher)
         if self.watcher is not None:
             self.watcher.booting(node)

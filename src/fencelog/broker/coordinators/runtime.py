@@ -358,5 +358,6 @@ class CoordinatorRuntime(Generic[S]):
             )
         except NotLeaderError as error:
             log.warning("cannot record a timeout, retrying after the next load: %s", error)
-            return
-        self._schedule(loaded)
+        finally:
+            # Also where nothing was due yet, or an answer to what has expired failed.
+            self._schedule(loaded)

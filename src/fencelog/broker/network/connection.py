@@ -16,6 +16,7 @@ from functools import partial
 from inspect import CORO_CREATED, getcoroutinestate
 from typing import NamedTuple, Protocol, TypeAlias, cast
 
+from fencelog.broker.network.fair_turns import FairTurns, Share
 from fencelog.broker.network.outgoing import Outgoing
 from fencelog.broker.network.response_budget import ResponseBudget, held_bytes
 from fencelog.errors import WireError
@@ -79,6 +80,7 @@ class Service(Protocol):
     scratch: memoryview
     frame_bytes_max: int
     responses: ResponseBudget
+    turns: FairTurns
 
     def handle(self, frame: bytearray, connection: "Connection") -> Answer:
         """Answer one frame. Raises WireError when the frame is malformed."""
@@ -147,6 +149,9 @@ class Connection(asyncio.BufferedProtocol):
         self._outgoing = Outgoing(service.responses, loop)
         self.responses = self._outgoing.queued
         self._send_is_due = False
+        self._share = Share(service.turns, self._advance)
+        self._malformed = ""
+        """Why it is closed once the requests before are begun."""
         self._task: asyncio.Task[None] | None = None
         self._answering: Coroutine[None, None, Reply | Pending] | None = None
         """The coroutine that the task runs."""
@@ -208,6 +213,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._frame is not None:
             self._service.release(len(self._frame))
             self._frame = None
+        self._share.leave()
         self._outgoing.close()
         self._service.closed(self)
 
@@ -229,6 +235,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._closing:
             return
         self.last_active = Instant(self._loop.time())
+        self._share.received(nbytes)
         if self._frame is not None:
             self._filled += nbytes
             if self._filled == self._frame_size:
@@ -237,15 +244,16 @@ class Connection(asyncio.BufferedProtocol):
                 self._service.frame_completed(self)
                 self._waiting.append(frame)
                 self._advance()
-            elif self._filled == len(self._frame):
-                self._request_space()
+            elif self._share.yields() or self._filled == len(self._frame):
+                if self._filled == len(self._frame):
+                    self._request_space()
                 self._update_reading()
             return
         try:
             self._split_frames(nbytes)
         except WireError as error:
+            self._malformed = f"malformed frame: {error}"
             self._advance()
-            self.fail(f"malformed frame: {error}")
         except MemoryError:
             self._out_of_memory()
         else:
@@ -321,13 +329,32 @@ class Connection(asyncio.BufferedProtocol):
     # -- requests ------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Begin waiting requests until one has to be awaited or a limit is reached."""
+        """Begin waiting requests, now or in this connection's turn, and send what is ready."""
+        if self._waiting and not self._share.yields():
+            try:
+                self._begin_requests()
+            finally:
+                self._share.done()
+        if self._outgoing:
+            self._send()
+            is_due = self._send_is_due or self._share.is_queued
+            if self._waiting and not is_due and self._outgoing.may_grow:
+                self._send_is_due = True  # what has just been sent may have held them up
+                self._loop.call_soon(self._send_and_advance)
+        else:
+            self._update_reading()
+        if self._malformed and not self._share.is_queued and not self._closing:
+            self.fail(self._malformed)
+
+    def _begin_requests(self) -> None:
+        """Begin requests until one has to be awaited or a limit is reached."""
         while (
             self._waiting
             and self._task is None
             and not self._closing
             and self._outgoing.may_grow
             and len(self._slots) < PIPELINE_MAX
+            and self._share.has_time()
         ):
             frame = self._waiting.popleft()
             slot = _Slot(len(frame))
@@ -344,13 +371,6 @@ class Connection(asyncio.BufferedProtocol):
                 self._fail_internally()
                 return
             self._follow(slot, answer)
-        if self._outgoing:
-            self._send()
-            if self._waiting and not self._send_is_due and self._outgoing.may_grow:
-                self._send_is_due = True  # what has just been sent may have held them up
-                self._loop.call_soon(self._send_and_advance)
-        else:
-            self._update_reading()
 
     def _follow(self, slot: _Slot, answer: Answer) -> None:
         if answer is None or isinstance(answer, (list, tuple)):
@@ -360,6 +380,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             assert asyncio.iscoroutine(answer)
             self._answering = answer
+            self._share.begins_coroutine()
             self._task = self._loop.create_task(self._drive(slot, answer))
 
     async def _drive(self, slot: _Slot, answer: Coroutine[None, None, "Reply | Pending"]) -> None:
@@ -424,7 +445,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         # The budget is shared: only a connection with requests in flight waits for it.
         full = (
-            not self._outgoing.may_grow
+            self._share.is_queued
+            or not self._outgoing.may_grow
             or self.is_backpressured
             or len(self._waiting) >= PIPELINE_MAX
             or (self._task is not None and len(self._waiting) >= WAITING_MAX)

@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.network.connection import Answer, Connection
+from fencelog.broker.network.fair_turns import FairTurns
 from fencelog.broker.network.limited_log import LimitedLog
 from fencelog.broker.network.response_budget import ResponseBudget
+from fencelog.ports import Stopwatch
 from fencelog.types import Instant
 
 log = logging.getLogger(__name__)
@@ -19,9 +21,12 @@ class Server:
     """Accepts connections and hands their frames to one dispatch function."""
 
     def __init__(
-        self, config: BrokerConfig, dispatch: Callable[[bytearray, Connection], Answer]
+        self,
+        config: BrokerConfig,
+        dispatch: Callable[[bytearray, Connection], Answer],
+        stopwatch: Stopwatch,
     ) -> None:
-        """Prepare; nothing listens before ``start``."""
+        """Prepare; nothing listens before ``start``. ``stopwatch`` measures connections' work."""
         self._config = config
         self._dispatch = dispatch
         self._connections: dict[Connection, None] = {}  # a set in order of acceptance
@@ -37,6 +42,7 @@ class Server:
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.frame_bytes_max = config.frame_bytes_max
         self.responses = ResponseBudget(config.queued_response_bytes_max)
+        self.turns = FairTurns(stopwatch)
         self._limited_log = LimitedLog(log)
 
     async def start(self) -> tuple[str, int]:

@@ -1,0 +1,146 @@
+"""Fair turns: in one iteration of the loop, all connections share a few milliseconds of work.
+
+One read of a socket may bring thousands of small requests, and the loop calls every readable socket
+before it looks at timers and at sockets again. So work is measured by the time that it takes. A
+connection begins requests for one slice; when the iteration's time is spent, all go on in the next
+ones, in turn. One that has used up a slice is heavy for a while: others come before it, and leave
+the heavy ones a quarter of each iteration's time.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from fencelog.ports import Stopwatch
+
+TURN_S = 0.005
+"""What connections may take of one iteration of the loop, all together."""
+SLICE_S = 0.001
+"""What one may take before another one's turn."""
+LIGHT_SLICE_S = SLICE_S / 5
+"""The same for one that had to wait and is not known as heavy: many of those may wait."""
+LIGHT_TURN_S = 0.75 * TURN_S
+"""What they may take of an iteration while heavy ones wait."""
+HEAVY_S = 0.1
+"""For how long a connection that has used up a slice comes after others."""
+COROUTINE_S = 0.000_25
+"""What counts for a request that a coroutine answers, beyond the time until it is begun."""
+RECEIVED_BYTE_S = 0.25e-9
+"""What counts for receiving a byte: the loop copies it before anything can be measured."""
+
+
+class FairTurns:
+    """Shares the iterations of one loop among connections.
+
+    Invariant: while a connection waits, or more than a slice is spent, ``_next`` is due.
+    """
+
+    def __init__(self, stopwatch: Stopwatch) -> None:
+        """``stopwatch`` measures work; the loop's own clock may stand still meanwhile."""
+        self.stopwatch = stopwatch
+        self.is_spent = False
+        """Whether this iteration's time is used up."""
+        self._spent_s = 0.0
+        self._is_due = False
+        self._light: dict[Share, None] = {}
+        self._heavy: dict[Share, None] = {}
+
+    def spend(self, seconds: float) -> None:
+        """Count work of this iteration."""
+        self._spent_s += seconds
+        if self._spent_s >= SLICE_S:
+            self.is_spent = self._spent_s >= TURN_S
+            self._arm()
+
+    def queue(self, share: "Share", *, heavy: bool) -> None:
+        """Let a connection go on in a later iteration."""
+        (self._heavy if heavy else self._light)[share] = None
+        self._arm()
+
+    def leave(self, share: "Share") -> None:
+        """Forget a connection."""
+        self._light.pop(share, None)
+        self._heavy.pop(share, None)
+
+    def _arm(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._next)
+
+    def _next(self) -> None:
+        """Begin the turn of the next iteration with those who wait."""
+        self._is_due = self.is_spent = False
+        self._spent_s = 0.0
+        try:
+            while (self._light or self._heavy) and not self.is_spent:
+                if self._light and (not self._heavy or self._spent_s < LIGHT_TURN_S):
+                    queue, slice_s = self._light, LIGHT_SLICE_S
+                else:
+                    queue, slice_s = self._heavy, SLICE_S
+                share = next(iter(queue))
+                del queue[share]
+                share.take(slice_s)
+        finally:
+            if self._light or self._heavy:
+                self._arm()
+
+
+class Share:
+    """One connection's part in the turns."""
+
+    __slots__ = ("_began", "_go_on", "_heavy_until", "_slice_s", "_turns", "is_queued")
+
+    def __init__(self, turns: FairTurns, go_on: Callable[[], None]) -> None:
+        """``go_on`` is called when a connection that had to wait has its turn."""
+        self._turns = turns
+        self._go_on = go_on
+        self._heavy_until = 0.0
+        self._began: float | None = None
+        self._slice_s = SLICE_S
+        self.is_queued = False
+        """Whether it waits for its turn: it begins nothing and reads nothing then."""
+
+    def received(self, size: int) -> None:
+        """Count what was received."""
+        self._turns.spend(size * RECEIVED_BYTE_S)
+
+    def yields(self) -> bool:
+        """Return whether it has to wait for its turn, and see to it that it gets one."""
+        if self._turns.is_spent and not self.is_queued:
+            self._queue(heavy=self._turns.stopwatch() < self._heavy_until)
+        return self.is_queued
+
+    def has_time(self) -> bool:
+        """Return whether it may begin a request; once its slice is used up, its next turn comes."""
+        now = self._turns.stopwatch()
+        if self._began is None:
+            self._began = now
+        elif now - self._began >= self._slice_s:
+            self._heavy_until = now + HEAVY_S
+            self._queue(heavy=True)
+            return False
+        return True
+
+    def begins_coroutine(self) -> None:
+        """Count a request that a coroutine answers."""
+        self._turns.spend(COROUTINE_S)
+
+    def done(self) -> None:
+        """Count the work since the first ``has_time``."""
+        if self._began is not None:
+            self._turns.spend(self._turns.stopwatch() - self._began)
+            self._began = None
+
+    def take(self, slice_s: float) -> None:
+        """Go on for so long: it is this connection's turn."""
+        self.is_queued = False
+        self._slice_s = slice_s
+        self._go_on()
+        self._slice_s = SLICE_S
+
+    def leave(self) -> None:
+        """Give up all turns: the connection is closed."""
+        self._turns.leave(self)
+
+    def _queue(self, *, heavy: bool) -> None:
+        self.is_queued = True
+        self._turns.queue(self, heavy=heavy)
