@@ -214,12 +214,15 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where the next bytes go: the open frame, else the server's scratch buffer."""
         del sizehint
-        if self._frame is not None:
+        if self._frame is not None and not self._closing:
             if self._filled == len(self._frame):
                 try:
                     self._grow()
                 except MemoryError:
-                    self._out_of_memory()
+                    self._service.out_of_memory(self)
+                    self._closing = True  # what comes until then is dropped
+                    # Not at once: uvloop crashes if its callback for a buffer closes the transport.
+                    self._loop.call_soon(self.abort)
                     return self._service.scratch
             return memoryview(self._frame)[self._filled :]
         return self._service.scratch
@@ -280,8 +283,8 @@ class Connection(asyncio.BufferedProtocol):
         """Give a large frame memory only as its bytes arrive, not for the size it announces."""
         assert self._frame is not None
         more = min(self._frame_size - len(self._frame), len(self._frame))
-        self._service.reserve(more)
         grown = bytearray(len(self._frame) + more)
+        self._service.reserve(more)
         grown[: self._filled] = self._frame
         self._frame = grown
 
