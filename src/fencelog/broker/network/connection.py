@@ -116,10 +116,11 @@ class Service(Protocol):
 class _Slot:
     """The position of one reply in the order of requests."""
 
-    __slots__ = ("frame_bytes", "held", "ready", "reply")
+    __slots__ = ("frame_bytes", "held", "ready", "reply", "size")
 
     def __init__(self, frame_bytes: int) -> None:
         self.frame_bytes = frame_bytes
+        self.size = 0
         self.held = 0
         self.ready = False
         self.reply: Reply = None
@@ -329,7 +330,7 @@ class Connection(asyncio.BufferedProtocol):
             self._waiting
             and self._task is None
             and not self._closing
-            and self._outgoing.may_grow
+            and not (self.responses.held and self._outgoing.is_full)
             and len(self._slots) < PIPELINE_MAX
         ):
             frame = self._waiting.popleft()
@@ -347,9 +348,9 @@ class Connection(asyncio.BufferedProtocol):
                 self._fail_internally()
                 return
             self._follow(slot, answer)
-        if self._outgoing:
+        if self._outgoing.next:
             self._send()
-            if self._waiting and not self._send_is_due and self._outgoing.may_grow:
+            if self._waiting and not self._send_is_due and not self._outgoing.is_full:
                 self._send_is_due = True  # what has just been sent may have held them up
                 self._loop.call_soon(self._send_and_advance)
         else:
@@ -397,14 +398,16 @@ class Connection(asyncio.BufferedProtocol):
         slot.reply = reply
         slot.ready = True
         if reply is not None:
-            slot.held = held_bytes(reply)
-            self.responses.queue(slot.held)
+            slot.size = sum(map(len, reply))
+            slot.held = held_bytes(reply, slot.size)
+            if slot.held:
+                self.responses.queue(slot.held)
         slots = self._slots
         while slots and slots[0].ready:
             first = slots.popleft()
             self._service.release(first.frame_bytes)
             if first.reply is not None:
-                self._outgoing.add(first.reply, first.held)
+                self._outgoing.add(first.reply, first.size, first.held)
 
     def _send_and_advance(self) -> None:
         self._send_is_due = False
@@ -427,7 +430,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         # The budget is shared: only a connection with requests in flight waits for it.
         full = (
-            not self._outgoing.may_grow
+            (self.responses.held and self._outgoing.is_full)
             or self.is_backpressured
             or len(self._waiting) >= PIPELINE_MAX
             or (self._task is not None and len(self._waiting) >= WAITING_MAX)
