@@ -118,10 +118,11 @@ class Service(Protocol):
 class _Slot:
     """The position of one reply in the order of requests."""
 
-    __slots__ = ("frame_bytes", "held", "ready", "reply")
+    __slots__ = ("frame_bytes", "held", "ready", "reply", "size")
 
     def __init__(self, frame_bytes: int) -> None:
         self.frame_bytes = frame_bytes
+        self.size = 0
         self.held = 0
         self.ready = False
         self.reply: Reply = None
@@ -220,12 +221,15 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where the next bytes go: the open frame, else the server's scratch buffer."""
         del sizehint
-        if self._frame is not None:
+        if self._frame is not None and not self._closing:
             if self._filled == len(self._frame):
                 try:
                     self._grow()
                 except MemoryError:
-                    self._out_of_memory()
+                    self._service.out_of_memory(self)
+                    self._closing = True  # what comes until then is dropped
+                    # Not at once: uvloop crashes if its callback for a buffer closes the transport.
+                    self._loop.call_soon(self.abort)
                     return self._service.scratch
             return memoryview(self._frame)[self._filled :]
         return self._service.scratch
@@ -288,8 +292,8 @@ class Connection(asyncio.BufferedProtocol):
         """Give a large frame memory only as its bytes arrive, not for the size it announces."""
         assert self._frame is not None
         more = min(self._frame_size - len(self._frame), len(self._frame))
-        self._service.reserve(more)
         grown = bytearray(len(self._frame) + more)
+        self._service.reserve(more)
         grown[: self._filled] = self._frame
         self._frame = grown
 
@@ -335,10 +339,10 @@ class Connection(asyncio.BufferedProtocol):
                 self._begin_requests()
             finally:
                 self._share.done()
-        if self._outgoing:
+        if self._outgoing.next:
             self._send()
             is_due = self._send_is_due or self._share.is_queued
-            if self._waiting and not is_due and self._outgoing.may_grow:
+            if self._waiting and not is_due and not self._outgoing.is_full:
                 self._send_is_due = True  # what has just been sent may have held them up
                 self._loop.call_soon(self._send_and_advance)
         else:
@@ -352,7 +356,7 @@ class Connection(asyncio.BufferedProtocol):
             self._waiting
             and self._task is None
             and not self._closing
-            and self._outgoing.may_grow
+            and not (self.responses.held and self._outgoing.is_full)
             and len(self._slots) < PIPELINE_MAX
             and self._share.has_time()
         ):
@@ -415,14 +419,16 @@ class Connection(asyncio.BufferedProtocol):
         slot.reply = reply
         slot.ready = True
         if reply is not None:
-            slot.held = held_bytes(reply)
-            self.responses.queue(slot.held)
+            slot.size = sum(map(len, reply))
+            slot.held = held_bytes(reply, slot.size)
+            if slot.held:
+                self.responses.queue(slot.held)
         slots = self._slots
         while slots and slots[0].ready:
             first = slots.popleft()
             self._service.release(first.frame_bytes)
             if first.reply is not None:
-                self._outgoing.add(first.reply, first.held)
+                self._outgoing.add(first.reply, first.size, first.held)
 
     def _send_and_advance(self) -> None:
         self._send_is_due = False
@@ -446,7 +452,7 @@ class Connection(asyncio.BufferedProtocol):
         # The budget is shared: only a connection with requests in flight waits for it.
         full = (
             self._share.is_queued
-            or not self._outgoing.may_grow
+            or (self.responses.held and self._outgoing.is_full)
             or self.is_backpressured
             or len(self._waiting) >= PIPELINE_MAX
             or (self._task is not None and len(self._waiting) >= WAITING_MAX)
