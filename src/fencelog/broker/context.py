@@ -37,8 +37,8 @@ class Broker:
     group_requests: GroupRequests
     producer_ids: ProducerIds
     clock: WallClock
+    time_slices: TimeSlices
     deadlines: Deadlines = field(default_factory=Deadlines)
-    time_slices: TimeSlices = field(default_factory=TimeSlices)
     stale_connections: StaleConnections = field(default_factory=StaleConnections)
     observer: Observer | None = None
     cluster_id: str = ""
