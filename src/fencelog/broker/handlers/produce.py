@@ -337,7 +337,7 @@ async def _finish(
         names = [partition.name for partition, *_ in batches]
         # A marker that is appended meanwhile invalidates the guard.
         errors = await _verify(broker, message.transactional_id, producer, names, version)
-        for each in batches:
+        async for each in broker.time_slices.each(batches):
             _append_verified(broker, waiting, each, errors[each[0].name], version)
     return waiting.answer(message.acks, message.timeout_ms)
 

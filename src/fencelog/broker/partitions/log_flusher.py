@@ -10,6 +10,9 @@ import asyncio
 from fencelog.broker.partitions.partition import Partition
 from fencelog.types import Offset
 
+PARTITIONS_PER_SLICE = 100
+"""Partitions that are written before the loop polls its sockets; most writes do not wait."""
+
 
 class LogFlusher:
     """Decides when partitions are written and synced while the broker serves."""
@@ -46,11 +49,13 @@ class LogFlusher:
                         await self._woken
                         continue
                     self._writing = True
-                    for partition in ready:
+                    for number, partition in enumerate(ready, 1):
                         del self._dirty[partition]
                         end_offset = await partition.write()
                         if end_offset is not None:
                             self._written(partition, end_offset, syncs)
+                        if number % PARTITIONS_PER_SLICE == 0:
+                            await asyncio.sleep(0)
                     self._writing = False
                     self._update_idle()
         finally:
