@@ -169,6 +169,10 @@ class StorageError(FencelogError):
     """A write or a sync failed, or the disk is full; the partition accepts no more writes (D2)."""
 
 
+class ExhaustedError(StorageError):
+    """Disk space, open files or memory ran out: nothing was done, and it may succeed later."""
+
+
 class NotLeaderError(FencelogError):
     """This broker is not, or no longer, the leader of the shard or partition."""
 

@@ -8,6 +8,7 @@ collects its next batches meanwhile: a producer waits for the disk time of its o
 import asyncio
 
 from fencelog.broker.partitions.partition import Partition
+from fencelog.errors import ExhaustedError
 from fencelog.types import Offset
 
 PARTITIONS_PER_SLICE = 100
@@ -81,6 +82,8 @@ class LogFlusher:
         try:
             if await partition.sync():
                 partition.flushed(end_offset)
+        except ExhaustedError as error:
+            partition.stall(error, unsynced=end_offset)
         finally:
             self._syncing.discard(partition)
         if partition in self._dirty:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from fencelog.broker.config import BrokerConfig
@@ -12,7 +13,13 @@ from fencelog.broker.partitions.log_flusher import LogFlusher
 from fencelog.broker.partitions.log_starts import advance_starts
 from fencelog.broker.partitions.partition import Partition
 from fencelog.broker.partitions.role import Alone
-from fencelog.errors import CorruptionError, ErrorCode, NotLeaderError, StorageError
+from fencelog.errors import (
+    CorruptionError,
+    ErrorCode,
+    ExhaustedError,
+    NotLeaderError,
+    StorageError,
+)
 from fencelog.log.config import LogConfig
 from fencelog.log.partition_log import PartitionLog
 from fencelog.ports import Disk
@@ -133,8 +140,9 @@ class LogManager:
         try:
             store, partition_log = await self._open_files(replica)
         except (CorruptionError, StorageError) as error:
-            log.error("%s is offline: %s", name, error)  # noqa: TRY400
             self._offline[name] = error
+            if replica.exists or not isinstance(error, ExhaustedError):  # else creating is refused
+                log.error("%s is offline: %s", name, error)  # noqa: TRY400
             return
         if store.truncated is not None:
             log.warning("%s: recovery truncated the log. %s", name, store.truncated)
@@ -224,6 +232,11 @@ class LogManager:
         if partition is None and name in self._offline:
             raise NotLeaderError(f"{name} is offline: {self._offline[name]}")
         return partition
+
+    def forget_exhausted(self, name: TopicPartition) -> None:
+        """Let a partition be opened again that is offline because something ran out."""
+        if isinstance(self._offline.get(name), ExhaustedError):
+            del self._offline[name]
 
     def missing(self, topic: str, index: int) -> ErrorCode:
         """Return the error for a partition that ``get`` does not find."""
@@ -322,7 +335,8 @@ class LogManager:
 
 
 async def _sync(partition: Partition) -> None:
-    await partition.sync()
+    with suppress(ExhaustedError):
+        await partition.sync()
 
 
 async def _close(partition: Partition, stops: dict[TopicPartition, CleanStop]) -> None:

@@ -5,6 +5,7 @@ append is queued for the flusher, markers are replayed by the coordinator of thi
 role decides the high watermark, and waiting requests are completed.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from typing import NamedTuple
 from fencelog.broker.observer import Observer
 from fencelog.broker.partitions.purgatory import Done, Purgatory
 from fencelog.broker.partitions.role import Role
-from fencelog.errors import ErrorCode, NotLeaderError, StorageError
+from fencelog.errors import ErrorCode, ExhaustedError, NotLeaderError, StorageError
 from fencelog.log.compaction_round import CompactionNeed, Round
 from fencelog.log.config import LogConfig
 from fencelog.log.partition_log import PartitionLog
@@ -24,6 +25,7 @@ from fencelog.log.values import (
     MarkerToWrite,
     ReadPlan,
     Rejected,
+    SegmentWrite,
 )
 from fencelog.log.verification import VerificationGuard
 from fencelog.storage.clean_stop import CleanStop
@@ -34,6 +36,8 @@ from fencelog.wire.batch import BatchHeader, Compression, read_header
 
 log = logging.getLogger(__name__)
 
+RETRY_S = 1.0
+"""After what time a write is tried again for which there was no room."""
 NO_RECORDS = memoryview(b"")
 IN_SYNC_REPLICAS = 1
 """The one copy that each partition has."""
@@ -67,7 +71,10 @@ class Partition:
         "_observer",
         "_purgatory",
         "_role",
+        "_stalled_by",
         "_store",
+        "_unsynced",
+        "_unwritten",
         "add_reader",
         "checks_batches",
         "codec",
@@ -78,6 +85,7 @@ class Partition:
         "markers_appended",
         "name",
         "remove_reader",
+        "resumed",
         "stamps_on_append",
         "topic_id",
         "when_committed",
@@ -102,6 +110,11 @@ class Partition:
         """Why the partition accepts no more writes."""
         self.markers_appended: Callable[[Sequence[MarkerToWrite]], None] | None = None
         """Replays markers in the coordinator whose records are in this log."""
+        self.resumed: Callable[[], None] = lambda: None
+        """Loads the coordinator of this log again, after the log was stalled."""
+        self._stalled_by: ExhaustedError | None = None
+        self._unwritten: list[SegmentWrite] = []
+        self._unsynced: Offset | None = None
         self._store = store
         self._role = role
         self._enqueue = enqueue
@@ -218,16 +231,24 @@ class Partition:
     async def write(self) -> Offset | None:
         """Write what was appended since the last write; return its end offset.
 
-        None if there is nothing to flush. A failed write fails the partition (D2).
+        None if there is nothing to flush. A failed write fails the partition (D2); without room it
+        is stalled, and the next call writes what is left.
         """
         if self.failure is not None:
             return None
         unflushed = self.log.take_unflushed()
+        if self._unwritten:
+            unflushed = [*self._unwritten, *unflushed]
+            self._unwritten = []
         if not unflushed:
-            return None
+            return self._unsynced
         end_offset = unflushed[-1].end_offset
         try:
             await self._store.write(unflushed)
+        except ExhaustedError as error:
+            self._unwritten = unflushed
+            self.stall(error)
+            return None
         except StorageError as error:
             self.fail(error)
             return None
@@ -237,15 +258,40 @@ class Partition:
     async def sync(self) -> bool:
         """Sync what is written to stable storage; False if the partition has failed.
 
-        A failed sync fails it (D2).
+        A failed sync fails it (D2). Raises ExhaustedError if it could not begin.
         """
         if self.failure is not None:
             return False
         try:
             await self._store.sync()
+        except ExhaustedError:
+            raise
         except StorageError as error:
             self.fail(error)
         return self.failure is None
+
+    def stall(self, error: ExhaustedError, *, unsynced: Offset | None = None) -> None:
+        """What is appended cannot be flushed now: refuse more, end all waits, and try it again.
+
+        ``unsynced``: the end of what is written and not synced.
+        """
+        if self.failure is not None:
+            return
+        if self._stalled_by is None:
+            log.error("%s refuses writes until there is room: %s", self.name, error)
+        self._stalled_by = error
+        self._unsynced = unsynced
+        self.log.refuse_appends(f"{error}; the broker tries again")
+        self._purgatory.fail(error)
+        asyncio.get_running_loop().call_later(RETRY_S, self._enqueue, self)
+
+    def _resume(self) -> None:
+        """What was left is flushed: accept writes again."""
+        log.warning("%s accepts writes again", self.name)
+        self._stalled_by = self._unsynced = None
+        self.log.accept_appends()
+        self._purgatory.resume()
+        self.resumed()
 
     def flushed(self, end_offset: Offset) -> None:
         """Everything below ``end_offset`` is durable (D1): advance the high watermark."""
@@ -255,6 +301,8 @@ class Partition:
         if self._observer is not None:
             self._observer.flushed(self.name, end_offset)
         self._advance(self._role.flushed(end_offset))
+        if self._stalled_by is not None:
+            self._resume()
 
     def _advance(self, high_watermark: Offset) -> None:
         before = self.log.high_watermark
