@@ -11,7 +11,7 @@ Version notes: from 7 on zstd; from 11 on TRANSACTION_ABORTABLE; from 12 on tran
 from fencelog.broker.context import Broker
 from fencelog.broker.dispatch import respond
 from fencelog.broker.handlers.batch_checks import Batch, check_at_once, check_in_slices
-from fencelog.broker.handlers.connection_fencing import refuse_stale_connection
+from fencelog.broker.handlers.connection_fencing import accepted_on, refuse_stale_connection
 from fencelog.broker.network.connection import Answer, Pending, Reply, Request
 from fencelog.broker.network.deadlines import Deadlines
 from fencelog.broker.network.time_slices import ITEMS_PER_SLICE
@@ -44,10 +44,10 @@ class _Waiting:
     Invariant: ``_pending`` counts the partitions whose commit is neither reached nor failed.
     """
 
-    __slots__ = ("_deadlines", "_pending", "_promise", "_request", "_results", "deferred")
+    __slots__ = ("_deadlines", "_pending", "_promise", "_results", "deferred", "request")
 
     def __init__(self, request: Request, deadlines: Deadlines) -> None:
-        self._request = request
+        self.request = request
         self._deadlines = deadlines
         self._results: dict[str, list[PartitionResult]] = {}
         self._pending = 1  # the request itself, until all of it is appended
@@ -115,8 +115,8 @@ class _Waiting:
 
     def _reply(self) -> Reply:
         return respond(
-            self._request,
-            write_produce_response(self._request.header.api_version, self._results.items()),
+            self.request,
+            write_produce_response(self.request.header.api_version, self._results.items()),
         )
 
 
@@ -284,6 +284,8 @@ def _append(
     if isinstance(outcome, Rejected):
         waiting.settle(topic, PartitionResult(index, outcome.error, error_message=outcome.message))
         return
+    if header.is_transactional:
+        accepted_on(broker, waiting.request, header.producer_id, header.producer_epoch)
     result = PartitionResult(
         index,
         ErrorCode.NONE,
