@@ -162,7 +162,7 @@ class Connection(asyncio.BufferedProtocol):
         """Whether its frame waits for memory, so that nothing is read from the peer."""
         self.number = 0
         """Grows with every accepted connection: tells which of two is the older one (E14)."""
-        self.peer = "?"
+        self.host = self.peer = "?"
         self.local: tuple[str, int] = ("127.0.0.1", 0)
         self.last_active = Instant(loop.time())
         self.frame_begun: Instant | None = None
@@ -188,7 +188,7 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         local = transport.get_extra_info("sockname")
         if peer:
-            self.peer = f"{peer[0]}:{peer[1]}"
+            self.host, self.peer = peer[0], f"{peer[0]}:{peer[1]}"
         if local:
             self.local = (local[0], local[1])
         if not self._service.opened(self):
@@ -469,7 +469,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def fail(self, reason: str) -> None:
         """Close because the peer broke the protocol; log the reason."""
-        log.warning("closing connection of %s (%s): %s", self.peer, self.client_id, reason)
+        log.warning(
+            "closing connection of %s (%.100s): %s",
+            self.peer,
+            self.client_id,
+            reason,
+            extra={"peer": self.host},
+        )
         self.abort()
 
     def _out_of_memory(self) -> None:
@@ -480,9 +486,11 @@ class Connection(asyncio.BufferedProtocol):
     def _fail_internally(self) -> None:
         """Close because a handler raised; called while that exception is handled."""
         log.exception(
-            "closing connection of %s (%s): internal error, please report it with this traceback",
+            "closing connection of %s (%.100s): internal error, please report it with this "
+            "traceback",
             self.peer,
             self.client_id,
+            extra={"peer": self.host},
         )
         self.abort()
 
