@@ -199,8 +199,11 @@ LONG_SHARE = 0.15
 """Of pauses and cuts, those that outlast the timeouts of transactions."""
 
 
-def draw(random: Random, span_s: float, *, clients: int, durability: str) -> Plan:
-    """A plan for a run whose clients act for ``span_s`` virtual seconds."""
+def draw(random: Random, span_s: float, *, clients: int, losses: Sequence[Loss]) -> Plan:
+    """A plan for a run whose clients act for ``span_s`` virtual seconds.
+
+    ``losses``: what a power cut may do to what is not synced.
+    """
     style = random.random()
     if style < 0.04:
         return ()
@@ -216,26 +219,37 @@ def draw(random: Random, span_s: float, *, clients: int, durability: str) -> Pla
     times = sorted(random.uniform(0.0, span_s) for _ in chosen)
     faults = []
     for kind, at in zip(chosen, times, strict=True):
-        fault = _fault(random, kind, round(at, 3), clients, durability)
+        fault = _fault(random, kind, round(at, 3), clients, losses)
         faults.append(fault)
         if kind in {Kind.KILL, Kind.POWER, Kind.RESTART} and random.random() < 0.4:
-            faults += _into_the_start(random, fault, durability)
+            faults += _into_the_start(random, fault, losses)
         elif kind is Kind.KILL and fault.point in NAME_POINTS and random.random() < 0.7:
             # The next start uses names that the killed one created; the power cut loses them.
             later = round(at + fault.seconds + random.uniform(0.1, 1.5), 3)
-            how = _how(random, Kind.POWER, clients, durability)
+            how = _how(random, Kind.POWER, clients, losses)
             faults.append(Fault(kind=Kind.POWER, at=later, how=how))
         if kind is Kind.SLOW_DISK and random.random() < 0.5:
             # What waits for a sync is sent again, then comes the power cut.
             resent = round(at + random.uniform(0.0, 0.5), 3)
             faults.append(Fault(kind=Kind.RESET, at=resent, how="all"))
             later = round(resent + random.uniform(0.05, max(fault.seconds, 0.05)), 3)
-            how = _how(random, Kind.POWER, clients, durability)
+            how = _how(random, Kind.POWER, clients, losses)
             faults.append(Fault(kind=Kind.POWER, at=later, how=how))
     return tuple(sorted(faults, key=lambda each: each.at))
 
 
-def _fault(random: Random, kind: Kind, at: float, clients: int, durability: str) -> Fault:
+def losses_in(durability: str, *, may_lose: bool) -> Sequence[Loss]:
+    """What a power cut may do in a durability mode.
+
+    ``os`` mode promises nothing there of what is not synced: only a workload that ``may_lose`` it
+    tries that.
+    """
+    if durability == "fsync":
+        return (Loss.ALL, Loss.NONE, Loss.TORN, Loss.HOLES)
+    return tuple(Loss) if may_lose else (Loss.NONE,)
+
+
+def _fault(random: Random, kind: Kind, at: float, clients: int, losses: Sequence[Loss]) -> Fault:
     seconds = round(random.uniform(0.05, 1.5), 3)
     if kind in {Kind.PAUSE, Kind.CLIENT_PAUSE, Kind.CUT} and random.random() < LONG_SHARE:
         seconds = round(random.uniform(3.0, 12.0), 3)
@@ -254,21 +268,16 @@ def _fault(random: Random, kind: Kind, at: float, clients: int, durability: str)
         nth=nth,
         after=after,
         seconds=seconds,
-        how=_how(random, kind, clients, durability),
+        how=_how(random, kind, clients, losses),
     )
 
 
-def _losses(durability: str) -> list[str]:
-    """``os`` mode promises to survive the end of the process, not a power cut."""
-    return [each.name for each in Loss] if durability == "fsync" else [Loss.NONE.name]
-
-
-def _how(random: Random, kind: Kind, clients: int, durability: str) -> str:
+def _how(random: Random, kind: Kind, clients: int, losses: Sequence[Loss]) -> str:
     match kind:
         case Kind.POWER:
-            choices = _losses(durability)
+            choices = [each.name for each in losses]
         case Kind.SYNC_FAILS | Kind.WRITE_FAILS | Kind.FULL:
-            choices = ["", *_losses(durability)]
+            choices = ["", *(each.name for each in losses)]
         case Kind.CLIENT_KILL | Kind.CLIENT_PAUSE:
             choices = [str(number) for number in range(clients)]
         case Kind.CUT:
@@ -282,18 +291,18 @@ def _how(random: Random, kind: Kind, clients: int, durability: str) -> str:
     return random.choice(choices)
 
 
-def _into_the_start(random: Random, stroke: Fault, durability: str) -> list[Fault]:
+def _into_the_start(random: Random, stroke: Fault, losses: Sequence[Loss]) -> list[Fault]:
     """A fault during the recovery from an earlier fault, and the one after it."""
     style = random.random()
     if style < 0.3:
         at = round(stroke.at + stroke.seconds + random.uniform(0.0, 0.1), 3)
         kind = Kind.POWER if random.random() < 0.6 else Kind.KILL
-        return [Fault(kind=kind, at=at, how=_how(random, kind, 1, durability), seconds=0.1)]
+        return [Fault(kind=kind, at=at, how=_how(random, kind, 1, losses), seconds=0.1)]
     # Armed while the broker is down, so that it comes in the start.
     at = round(stroke.at + random.uniform(0.0, stroke.seconds), 3)
     if style < 0.6:
         kind = random.choice((Kind.SYNC_FAILS, Kind.WRITE_FAILS, Kind.FULL))
-        how = _how(random, kind, 1, durability)
+        how = _how(random, kind, 1, losses)
         return [Fault(kind=kind, at=at, how=how, seconds=round(random.uniform(0.5, 2.0), 3))]
     point, most = random.choice(STARTING)
     first = Fault(
@@ -305,5 +314,5 @@ def _into_the_start(random: Random, stroke: Fault, durability: str) -> list[Faul
         seconds=round(random.uniform(0.05, 0.5), 3),
     )
     later = round(at + stroke.seconds + random.uniform(0.5, 2.0), 3)
-    how = _how(random, Kind.POWER, 1, durability)
+    how = _how(random, Kind.POWER, 1, losses)
     return [first, Fault(kind=Kind.POWER, at=later, how=how)]

@@ -12,9 +12,10 @@ from zlib import crc32
 from fencelog.check import check
 from fencelog.check.history import FINAL, Event, Recorder
 from fencelog.errors import StorageError
-from fencelog_sim.faults import Fault, Kind, Plan, draw
+from fencelog_sim.faults import Fault, Kind, Plan, draw, losses_in
 from fencelog_sim.monitors.invariants import Monitor
 from fencelog_sim.nemesis import Nemesis
+from fencelog_sim.surviving import surviving
 from fencelog_sim.workload import Scale, Workload
 from fencelog_sim.workloads import WORKLOADS
 from fencelog_sim.world import trampolines
@@ -124,6 +125,7 @@ class _Run:
     """The phases of one run, as a coroutine of the world itself."""
 
     def __init__(self, case: Case, name: str) -> None:
+        self._workload: Workload = WORKLOADS[case.workload]()
         random = Random(f"{name}/setting")
         setting, scale, span_s = _draw_setting(random, case)
         plan = case.plan
@@ -132,12 +134,11 @@ class _Run:
                 Random(f"{name}/plan"),
                 span_s,
                 clients=scale.clients,
-                durability=setting.durability,
+                losses=losses_in(setting.durability, may_lose=self._workload.may_lose),
             )
         self._span_s = span_s
         self._result = Result(case, setting, scale, plan, span_s)
         self._world = World(name, setting)
-        self._workload: Workload = WORKLOADS[case.workload]()
         self._monitor = Monitor(self._world)
         self._nemesis = Nemesis(self._world, plan, self._report_fault)
         self._stages: dict[int, SimStage] = {}
@@ -150,10 +151,11 @@ class _Run:
             world.loop.run(self._main(), limit_s=RUN_LIMIT_S)
         except (TimeoutError, StuckError) as error:
             result.problems.append(f"stuck: {error}")
-        verdict = check(result.history)
+        history = surviving(result.history, world.lost_at)
+        verdict = check(history)
         notes = sum(event["type"] == "meta" for event in result.history)
         result.problems += [f"{each.kind}: {each.text}" for each in verdict.problems]
-        result.problems += self._workload.check(result.history)
+        result.problems += self._workload.check(history)
         result.problems += self._monitor.violations
         result.problems += world.crashes
         is_excused = bool(DISK_FAULTS & self._nemesis.injected.keys())

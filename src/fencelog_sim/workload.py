@@ -53,6 +53,8 @@ class Workload(Protocol):
     """A kind of traffic, and the check of its history."""
 
     name: str
+    may_lose: bool
+    """Whether its check can do without what ``os`` mode loses in a power cut."""
 
     async def prepare(self, stage: Stage) -> None:
         """Create topics; called once, before any fault, may be called again after a crash."""

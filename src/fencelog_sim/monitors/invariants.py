@@ -165,8 +165,11 @@ class Monitor(Watcher):
             self._look_around(at_the_end=True)
             for watched in self._watched.values():
                 self._last_look(watched)
-        self._may_be_damaged = self._may_be_damaged or loss is Loss.HOLES
-        if self._world.setting.durability == "os" and loss not in {None, Loss.NONE}:
+        loses = self._world.setting.durability == "os" and loss not in {None, Loss.NONE}
+        # In ``os`` mode recovery truncates a log wherever what was not synced is bad.
+        self._may_be_damaged = self._may_be_damaged or (loss is Loss.HOLES and not loses)
+        if loses:
+            self._oracles.weakened = True
             for log in self._oracles.logs.values():
                 log.promised = min(log.promised, log.synced)
         self._oracles.crashed()

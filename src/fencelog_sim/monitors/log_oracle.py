@@ -86,6 +86,9 @@ class LogOracles:
         self.serving = False
         self.clean = False
         """The last stop was a clean one: what was known of deleted segments still holds."""
+        self.weakened = False
+        """``os`` mode has lost what was not synced: one log may have what another has lost, so the
+        coordinators' logs no longer explain the markers and batches of the others."""
         self.violations: list[str] = []
         self.appends = 0
         self.batches = 0
@@ -174,18 +177,25 @@ class LogOracles:
         log.leader_epoch = max(log.leader_epoch, header.leader_epoch)
         log.end = header.next_offset
         if batch.records:
-            self._report_all(log, where, self._coordinate(log, batch))
+            problems = self._coordinate(log, batch)
+            self._report_all(log, where, [] if self.weakened else problems)
         if header.producer_id < 0:
             return
         if batch.marker is not None:
-            problem = self.coordinators.check(log.name, header, batch.marker, serving=self.serving)
+            problem = self._explained(
+                self.coordinators.check(log.name, header, batch.marker, serving=self.serving)
+            )
             self._report_all(log, where, [problem, log.ledger.marker(header, batch.marker)])
             self.coordinators.end(log.name, header.producer_id, commit=batch.marker.commit)
         elif not header.is_control:
             opens = header.is_transactional and header.producer_id not in log.ledger.open
             problem = self.coordinators.check_begin(log.name, header) if opens else None
+            problem = self._explained(problem)
             self._report_all(log, where, [problem, log.ledger.data(header)])
             self.coordinators.shared.written_by.add(header.producer_id)
+
+    def _explained(self, problem: str | None) -> str | None:
+        return None if self.weakened else problem
 
     def _coordinate(self, log: LogOracle, batch: Batch) -> list[str]:
         try:

@@ -50,7 +50,7 @@ HABIT = Habit(plan, TRANSACTION_SHARE)
 
 def queue() -> Traffic:
     """The workload on fencelog's own client."""
-    return Traffic("queue", OwnLibrary, HABIT, check)
+    return Traffic("queue", OwnLibrary, HABIT, check, may_lose=True)
 
 
 def queue_aiokafka() -> Traffic:

@@ -20,6 +20,7 @@ class Traffic:
     library: OpenLibrary
     habit: Habit
     checker: Callable[[list[Event]], list[str]]
+    may_lose: bool = False
 
     async def prepare(self, stage: Stage) -> None:
         """Create the first topic."""

@@ -22,6 +22,7 @@ class Versioned:
     """The workload; client ``index`` drives app ``versioned-index``."""
 
     name = NAME
+    may_lose = False
 
     async def prepare(self, stage: Stage) -> None:
         """Create the first topic."""

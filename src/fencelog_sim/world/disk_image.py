@@ -13,9 +13,13 @@ from typing import TypeAlias
 
 Entry: TypeAlias = "Inode | Directory"
 PAGE_BYTES = 4096
+LOST_BYTES = 256
+"""What a power cut takes of a file at once, instead of a page: files are small in a run."""
 BEHIND_A_HOLE = 60
 """Bytes that may survive behind zeros: no whole batch, which D3 would take for damage to promised
 data, and a run has no operator to tell otherwise."""
+LOST_SHARE = 0.2
+"""Of these pieces, those that were not written back before."""
 WRITTEN_BACK = (0.1, 0.5, 0.8, 0.9)
 """The shares of unsynced files that the kernel wrote back by itself; files are old, or new."""
 Change: TypeAlias = "dict[str, Inode | Directory | None]"
@@ -29,6 +33,7 @@ class Loss(Enum):
     NONE = "everything survives, and is stable from then on"
     TORN = "some, all or nothing of each file, and of the changes of each directory"
     HOLES = "as torn, but bytes near the end may be zeros"
+    PAGES = "as torn, but any page of what was not synced may be zeros"
 
 
 @dataclass(eq=False, slots=True)
@@ -72,6 +77,8 @@ class Inode:
             start = random.randint(self.synced, len(kept))
             end = random.randint(max(start, len(kept) - BEHIND_A_HOLE), len(kept))
             kept[start:end] = bytes(end - start)
+        if loss is Loss.PAGES and not is_page:
+            _lose_pages(kept, self.synced, random)
         for start, end in reversed(self.doubtful):
             cut = start if loss is Loss.ALL else random.randint(start, end)
             if end == len(kept) and (loss is Loss.ALL or random.random() < 0.5):
@@ -79,6 +86,14 @@ class Inode:
             else:
                 kept[cut:end] = bytes(end - cut)
         return Inode(kept, len(kept))
+
+
+def _lose_pages(data: bytearray, synced: int, random: Random) -> None:
+    """Put zeros in the place of some of what follows the synced bytes."""
+    for start in range(synced, len(data), LOST_BYTES):
+        if random.random() < LOST_SHARE:
+            end = min(start + LOST_BYTES, len(data))
+            data[start:end] = bytes(end - start)
 
 
 @dataclass(eq=False, slots=True)

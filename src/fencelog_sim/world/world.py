@@ -101,6 +101,8 @@ class World:
         self.crashes: list[str] = []
         """Exceptions that ended a client: no workload lets one through."""
         self.watcher: Watcher | None = None
+        self.lost_at: float | None = None
+        """When a power cut last took what ``os`` mode had not synced; None if that never was."""
 
     def stream(self, name: str) -> Random:
         """A random stream of this run, for one purpose."""
@@ -158,6 +160,11 @@ class World:
         if self.watcher is not None:
             self.watcher.crashed(loss)
         self.network.power(BROKER_HOST, on=False)
+        if self.setting.durability == "os" and loss is not Loss.NONE:
+            self.lost_at = self.loop.time()
+            # The whole site loses power: no client goes on with a producer that may be forgotten.
+            for client in list(self.clients.values()):
+                self.kill_client(client)
         disk, metadata = self.disk.power_loss(loss, self.faults), self.metadata
         self._plug_in(disk, metadata.power_loss(self.faults))
 

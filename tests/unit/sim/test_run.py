@@ -15,6 +15,7 @@ from fencelog_sim.run import Case, Result, run
 from fencelog_sim.shrink import shrink
 from fencelog_sim.workload import Stage
 from fencelog_sim.workloads import WORKLOADS
+from fencelog_sim.world.disk import Loss
 
 QUIET = Case(1, "odd", plan=(), clients=1, span_s=1.0)
 
@@ -33,6 +34,7 @@ class Odd:
     life: str = ""
     end: str = ""
     name: str = "odd"
+    may_lose: bool = False
 
     async def prepare(self, stage: Stage) -> None:
         pass
@@ -85,7 +87,7 @@ def test_a_run_in_which_nothing_happened_is_counted(monkeypatch: pytest.MonkeyPa
 
 def test_a_case_and_its_plan_survive_json() -> None:
     for seed in range(50):
-        plan = draw(Random(seed), 5.0, clients=3, durability="fsync")
+        plan = draw(Random(seed), 5.0, clients=3, losses=tuple(Loss))
         case = Case(seed, "queue", plan=plan, clients=2, span_s=3.5)
         assert Case.from_json(json.loads(json.dumps(case.to_json()))) == case
 
