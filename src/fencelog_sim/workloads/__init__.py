@@ -7,6 +7,7 @@ from fencelog_sim.workloads.bank import bank
 from fencelog_sim.workloads.copy import copy
 from fencelog_sim.workloads.keyed import keyed
 from fencelog_sim.workloads.queue import queue, queue_aiokafka
+from fencelog_sim.workloads.quiet import quiet
 from fencelog_sim.workloads.versioned import versioned
 
 WORKLOADS: Mapping[str, Callable[[], Workload]] = {
@@ -15,6 +16,7 @@ WORKLOADS: Mapping[str, Callable[[], Workload]] = {
     "bank": bank,
     "copy": copy,
     "keyed": keyed,
+    "quiet": quiet,
     "versioned": versioned,
 }
 """Every workload by its name; each call makes a fresh one."""
