@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from fencelog_sim.workload import Workload
+from fencelog_sim.workloads.admin import admin
 from fencelog_sim.workloads.bank import bank
 from fencelog_sim.workloads.copy import copy
 from fencelog_sim.workloads.keyed import keyed
@@ -13,6 +14,7 @@ from fencelog_sim.workloads.versioned import versioned
 WORKLOADS: Mapping[str, Callable[[], Workload]] = {
     "queue": queue,
     "queue-aiokafka": queue_aiokafka,
+    "admin": admin,
     "bank": bank,
     "copy": copy,
     "keyed": keyed,
