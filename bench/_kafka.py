@@ -54,9 +54,7 @@ class KafkaProcess:
         self._directory.mkdir()
         settings = self._directory / "server.properties"
         settings.write_text(
-            SETTINGS.format(
-                port=self._port, controller=self._controller, directory=self._directory
-            )
+            SETTINGS.format(port=self._port, controller=self._controller, directory=self._directory)
         )
         formatted = ["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(settings)]
         subprocess.run(self._java(*formatted), check=True, capture_output=True)

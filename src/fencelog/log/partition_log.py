@@ -393,7 +393,9 @@ class PartitionLog:
             position = end_position
         else:
             position = index.position(offset - base_offset)
-            if upper < bound.end_offset:
+            if upper <= offset:
+                end_position = position
+            elif upper < bound.end_offset:
                 end_position = min(end_position, segment.end_position(upper))
         skip_to = index.last_within(position + max_bytes, upper - base_offset)
         return ReadPlan(
