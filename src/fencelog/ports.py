@@ -31,6 +31,13 @@ class DiskFile(Protocol):
         """Return up to ``size`` bytes from ``position``; fewer only at the end of the file."""
         ...
 
+    async def map(self, position: int, size: int) -> Buffer:
+        """Return bytes as ``read`` does, to be sent and not looked at; they outlive the file.
+
+        They may be the page cache's own, so a fault of the disk shows only when they are used.
+        """
+        ...
+
     async def sync(self) -> None:
         """Return when everything written is on stable storage.
 

@@ -143,6 +143,22 @@ def test_two_openings_of_one_file_see_the_same_bytes(on_disk) -> None:
     on_disk(scenario)
 
 
+def test_mapped_bytes_stay_when_the_file_is_closed_and_removed(on_disk) -> None:
+    async def scenario(disk: Disk) -> None:
+        content = bytes(range(256)) * 4096
+        file = await disk.open("a", create=True)
+        await file.append([content])
+        for position, size in ((0, 10), (5000, 700_000), (1_000_000, 1 << 20), (0, 1 << 20)):
+            assert await file.map(position, size) == content[position : position + size]
+        mapped = await file.map(5000, 700_000)
+        await file.append([b"more"])
+        await file.close()
+        await disk.remove("a")
+        assert mapped == content[5000:705_000]
+
+    on_disk(scenario)
+
+
 def test_a_second_close_does_nothing(on_disk) -> None:
     async def scenario(disk: Disk) -> None:
         file = await disk.open("a", create=True)

@@ -192,7 +192,7 @@ async def _serve(
         if isinstance(failure, DirectoryReplacedError):
             logging.getLogger(__name__).error("the broker stops at once: %s", failure)
             # A clean stop would write to a directory that another broker may use.
-            sys.stderr.flush()
+            logging.shutdown()
             os._exit(1)
         if failure is not None:
             logging.getLogger(__name__).error(

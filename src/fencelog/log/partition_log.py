@@ -398,14 +398,25 @@ class PartitionLog:
         base_offset, end_position = segment.base_offset, segment.size
         if base_offset >= bound.segment_base_offset:
             end_position = bound.position if base_offset == bound.segment_base_offset else 0
-        if offset >= upper:
-            return ReadPlan(base_offset, end_position, end_position, offset, upper, max_bytes, True)
-        position = segment.index.position(offset - base_offset)
-        if upper < bound.end_offset:
-            end_position = min(end_position, segment.end_position(upper))
-        reaches_upper = upper <= segment.next_offset
+        index = segment.index
+        if offset >= bound.end_offset:
+            position = end_position
+        else:
+            position = index.position(offset - base_offset)
+            if upper <= offset:
+                end_position = position
+            elif upper < bound.end_offset:
+                end_position = min(end_position, segment.end_position(upper))
+        skip_to = index.last_within(position + max_bytes, upper - base_offset)
         return ReadPlan(
-            base_offset, position, end_position, offset, upper, max_bytes, reaches_upper
+            segment_base_offset=base_offset,
+            position=position,
+            end_position=end_position,
+            offset=offset,
+            upper_offset=upper,
+            max_bytes=max_bytes,
+            reaches_upper=upper <= segment.next_offset,
+            skip_to=max(skip_to, position),
         )
 
     def offset_for_timestamp(

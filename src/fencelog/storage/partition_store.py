@@ -23,7 +23,7 @@ from fencelog.storage.checkpoint import parent_of, replace_file
 from fencelog.storage.clean_stop import CleanStop, checksum_of, sync_side_files
 from fencelog.storage.open_segment import OpenSegment
 from fencelog.storage.recover import SIDE_SUFFIXES, Durability, Recovery
-from fencelog.storage.segment import find_timestamp, read_batches
+from fencelog.storage.segment import Batches, find_timestamp, read_batches
 from fencelog.storage.topic_id import check_topic_id, write_topic_id
 from fencelog.types import LeaderEpoch, Offset, TimestampMs, TopicId
 
@@ -183,18 +183,19 @@ class PartitionStore:
             self._check_usable()
             self._recovery_point = max(self._recovery_point, end)
 
-    async def read(self, plan: ReadPlan) -> memoryview:
+    async def read(self, plan: ReadPlan, *, to_send: bool = False) -> Batches:
         """Return the whole batches of a plan, the first one even above ``max_bytes``.
 
+        ``to_send``: they are sent and not looked at, so large ones need no copy.
         Empty if the segment was deleted after the plan was made. Raises CorruptionError if the file
         has no batches there, StorageError if it cannot be read.
         """
         segment = self._segments.get(plan.segment_base_offset)
         file = None if segment is None else await self._begin_read(segment)
         if segment is None or file is None:
-            return memoryview(b"")
+            return Batches(memoryview(b""), plan.offset)
         try:
-            return await read_batches(file, segment.path, plan)
+            return await read_batches(file, segment.path, plan, to_send=to_send)
         finally:
             await self._end_read(segment, file)
 

@@ -78,6 +78,10 @@ class SimFile:
         with memoryview(self._inode.data) as data:
             return bytes(data[position : position + size])
 
+    async def map(self, position: int, size: int) -> bytes:
+        """Return a copy, as ``read`` does."""
+        return await self.read(position, size)
+
     async def sync(self) -> None:
         """Make the bytes stable, or fail and forget which pages were dirty."""
         self._check_usable()

@@ -7,6 +7,7 @@ import pytest
 from fencelog.errors import ErrorCode, StorageError
 from fencelog.log.values import ReadPlan
 from fencelog.storage.partition_store import PartitionStore
+from fencelog.storage.segment import Batches
 from fencelog.types import ProducerEpoch, ProducerId
 from fencelog.wire.batch import iterate, read_header
 from fencelog.wire.control import read_marker
@@ -296,8 +297,8 @@ async def test_a_coordinator_that_cannot_read_its_log_leaves_the_others_serving(
 async def test_a_coordinator_with_a_hole_in_its_log_is_not_available(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # D3
-    async def nothing(store: PartitionStore, plan: ReadPlan) -> memoryview:
-        return memoryview(b"")
+    async def nothing(store: PartitionStore, plan: ReadPlan, *, to_send: bool) -> Batches:
+        return Batches(memoryview(b""), plan.offset)
 
     async with world.node() as node, Peer.of(node) as peer:
         await Producer(peer).init()

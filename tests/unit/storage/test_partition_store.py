@@ -39,7 +39,7 @@ def test_a_read_begins_with_the_batch_that_holds_the_offset() -> None:
         for offset in range(world.log.log_end_offset):
             plan = world.log.read(Offset(offset), 100, Isolation.REPLICATED)
             assert isinstance(plan, ReadPlan)
-            first, _ = next(iterate(await world.store.read(plan)))
+            first, _ = next(iterate((await world.store.read(plan)).data))
             assert first.base_offset == offset // 3 * 3
 
     run(scenario())
@@ -54,7 +54,7 @@ def test_a_read_never_passes_the_plans_upper_offset() -> None:
         await world.flush()
         plan = world.log.read(Offset(0), 1 << 20, Isolation.TRANSACTIONAL)
         assert isinstance(plan, ReadPlan)
-        assert [h.base_offset for h, _ in iterate(await world.store.read(plan))] == [0]
+        assert [h.base_offset for h, _ in iterate((await world.store.read(plan)).data)] == [0]
 
     run(scenario())
 
@@ -246,7 +246,7 @@ def test_a_read_that_began_before_a_roll_ends_undisturbed() -> None:
             await world.flush()
             await world.store.close(clean=True)
             may_end.set()
-            assert bytes(await read) == world.appended[0]
+            assert bytes((await read).data) == world.appended[0]
 
     run(scenario())
 

@@ -13,6 +13,7 @@ from fencelog.broker.partitions.log_flusher import LogFlusher
 from fencelog.broker.partitions.log_starts import advance_starts
 from fencelog.broker.partitions.partition import Partition
 from fencelog.broker.partitions.role import Alone
+from fencelog.broker.partitions.tail_cache import TailCache
 from fencelog.errors import (
     CorruptionError,
     ErrorCode,
@@ -64,6 +65,7 @@ class LogManager:
         self._producer_expiration_ms = config.producer_expiration_ms
         self._flusher = flusher
         self._observer = observer
+        self._tails = TailCache(config.tail_bytes_max)
         self._opened_directory: DataDirectory | None = None
         self._partitions: dict[TopicPartition, Partition] = {}
         self._offline: dict[TopicPartition, Exception] = {}
@@ -154,6 +156,7 @@ class LogManager:
             role=Alone(),
             enqueue=self._flusher.enqueue,
             observer=self._observer,
+            tails=self._tails,
         )
 
     def _open_files(

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from fencelog.broker.observer import Observer
 from fencelog.broker.partitions.purgatory import Done, Purgatory
 from fencelog.broker.partitions.role import Role
+from fencelog.broker.partitions.tail_cache import Tail, TailCache
 from fencelog.errors import ErrorCode, ExhaustedError, NotLeaderError, StorageError
 from fencelog.log.compaction_round import CompactionNeed, Round
 from fencelog.log.config import LogConfig
@@ -38,7 +39,6 @@ log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
 """After what time a write is tried again for which there was no room."""
-NO_RECORDS = memoryview(b"")
 IN_SYNC_REPLICAS = 1
 """The one copy that each partition has."""
 
@@ -50,17 +50,30 @@ class Fetched(NamedTuple):
     high_watermark: Offset = Offset(-1)
     last_stable_offset: Offset = Offset(-1)
     log_start_offset: Offset = Offset(-1)
-    records: memoryview = NO_RECORDS
+    parts: Sequence[memoryview] = ()
+    """The batches, one or more in each part."""
+    end_offset: Offset = Offset(-1)
+    """The offset at which the next batches begin."""
     aborted: Sequence[AbortedTransaction] = ()
     """The aborted transactions in ``records``; only for a transactional reader (E10)."""
     plan: ReadPlan | None = None
     """Where was read; None after an error."""
 
     @property
+    def size(self) -> int:
+        """Bytes of all batches."""
+        return sum(map(len, self.parts))
+
+    @property
+    def records(self) -> memoryview:
+        """All batches in one piece."""
+        return self.parts[0] if len(self.parts) == 1 else memoryview(b"".join(self.parts))
+
+    @property
     def is_exhausted(self) -> bool:
-        """Whether nothing that may be read by now follows these records."""
+        """Whether nothing that may be read by now follows these batches."""
         assert self.plan is not None, self
-        return not self.records or _end_of(self.records) >= self.plan.upper_offset
+        return not self.parts or self.end_offset >= self.plan.upper_offset
 
 
 class Partition:
@@ -73,6 +86,7 @@ class Partition:
         "_role",
         "_stalled_by",
         "_store",
+        "_tail",
         "_unsynced",
         "_unwritten",
         "add_reader",
@@ -101,6 +115,7 @@ class Partition:
         role: Role,
         enqueue: Callable[["Partition"], None],
         observer: Observer | None,
+        tails: TailCache,
     ) -> None:
         """``enqueue`` queues the partition for the flusher."""
         self.name = name
@@ -119,6 +134,7 @@ class Partition:
         self._role = role
         self._enqueue = enqueue
         self._observer = observer
+        self._tail = Tail(tails)
         self._purgatory = Purgatory(partition_log.high_watermark)
         self.stamps_on_append = False
         """Whether the broker sets the timestamps."""
@@ -253,6 +269,7 @@ class Partition:
             self.fail(error)
             return None
         self.log.written(end_offset)
+        self._tail.add(unflushed)
         return end_offset
 
     async def sync(self) -> bool:
@@ -324,6 +341,7 @@ class Partition:
 
     def _set_failure(self, error: Exception) -> None:
         self.failure = error
+        self._tail.clear()
         self.log.failed()
         if self._observer is not None:
             self._observer.failed(self.name, error)
@@ -332,12 +350,19 @@ class Partition:
     # -- reading -------------------------------------------------------------------------------
 
     async def read(
-        self, offset: Offset, max_bytes: int, isolation: Isolation, *, at_least_one: bool = True
+        self,
+        offset: Offset,
+        max_bytes: int,
+        isolation: Isolation,
+        *,
+        at_least_one: bool = True,
+        to_send: bool = False,
     ) -> Fetched:
         """Read whole batches from ``offset``, up to what the isolation level may read (F6).
 
         The first batch is returned whole even above ``max_bytes``; with ``at_least_one`` false
-        nothing is read if ``max_bytes`` is 0 or less. Raises CorruptionError and StorageError.
+        nothing is read if ``max_bytes`` is 0 or less. ``to_send``: the bytes are only sent. Raises
+        CorruptionError and StorageError.
         """
         partition_log = self.log
         plan = partition_log.read(offset, max(max_bytes, 0), isolation)
@@ -349,13 +374,18 @@ class Partition:
         )
         if isinstance(plan, ErrorCode):
             return Fetched(plan, *ends)
-        records = NO_RECORDS
-        if not plan.is_empty and (max_bytes > 0 or at_least_one):
-            records = await self._store.read(plan)
+        if plan.is_empty or (max_bytes <= 0 and not at_least_one):
+            return Fetched(ErrorCode.NONE, *ends, (), plan.offset, (), plan)
+        found = self._tail.read(plan)
+        if found is None:
+            stored = await self._store.read(plan, to_send=to_send)
+            found = [stored.data] if stored.data else [], stored.end_offset
+        parts, end_offset = found
+        self._tail.wanted = self._tail.wanted or end_offset >= plan.upper_offset
         aborted: Sequence[AbortedTransaction] = ()
-        if isolation is Isolation.TRANSACTIONAL and records:
-            aborted = partition_log.aborted_transactions(plan.offset, _end_of(records))
-        return Fetched(ErrorCode.NONE, *ends, records, aborted, plan)
+        if isolation is Isolation.TRANSACTIONAL and parts:
+            aborted = partition_log.aborted_transactions(plan.offset, end_offset)
+        return Fetched(ErrorCode.NONE, *ends, parts, end_offset, aborted, plan)
 
     def end_offset(self, isolation: Isolation) -> Offset:
         """Return the end offset for a reader of this isolation level (F6)."""
@@ -395,6 +425,7 @@ class Partition:
 
     def compacted(self) -> None:
         """Files were replaced: readers that wait look again."""
+        self._tail.clear()
         self._purgatory.interrupt_readers()
 
     def fail_with_store(self, error: StorageError) -> bool:
@@ -422,16 +453,6 @@ class Partition:
     async def delete_segments_below(self, offset: Offset) -> None:
         """Remove the files of segments below a stored log start. Raises StorageError."""
         await self._store.delete_segments_below(offset)
-
-
-def _end_of(records: memoryview) -> Offset:
-    """Return the offset that follows the last batch in these bytes."""
-    end, position = Offset(0), 0
-    while position < len(records):
-        header = read_header(records, position)
-        end = header.next_offset
-        position += header.size
-    return end
 
 
 def failure_code(error: Exception) -> ErrorCode:
