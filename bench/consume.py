@@ -43,9 +43,9 @@ class Reader:
             }
         )
 
-    def read(self, count: int) -> float:
-        """Read so many records from the beginning; return seconds from the first one."""
-        self._consumer.assign([TopicPartition(TOPIC, 0, 0)])
+    def read(self, count: int, offset: int = 0) -> float:
+        """Read so many records from an offset on; return seconds from the first one."""
+        self._consumer.assign([TopicPartition(TOPIC, 0, offset)])
         deadline = time.perf_counter() + DEADLINE_S
         got, start = 0, 0.0
         first = 0

@@ -272,6 +272,9 @@ class Writer:
             test = one.nullable.test(one.versions) if one.nullable else None
             exempt = f"{test} or " if test else ""
             lines.append(f'assert {exempt}self.{one.name} is not None, "{one.name}"')
+        if one.name == "error_message":
+            written = f"write_error_message({out}, self.{one.name}, {self.flexible})"
+            return [*lines, written]
         if one.item is None:
             return [*lines, self.write_value(one.type, f"self.{one.name}", out)]
         lines.append(f"write_length({out}, self.{one.name}, {self.flexible})")
@@ -365,6 +368,7 @@ def module_text(title: str, sources: list[dict[str, Any]]) -> str:
 PRIMITIVES = [
     *(scalar.pack for scalar in SCALARS.values() if scalar.pack),
     "write_bytes",
+    "write_error_message",
     "write_length",
     "write_string",
     "write_tags",

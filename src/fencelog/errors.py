@@ -139,6 +139,7 @@ class ErrorCode(IntEnum):
     INVALID_VOTER_KEY = 125
     DUPLICATE_VOTER = 126
     VOTER_NOT_FOUND = 127
+    INVALID_REGULAR_EXPRESSION = 128
     # fencelog's own codes: only fencelog's own requests return them.
     RUN_FENCED = 10000  # V2: a newer run owns this app
     VERSION_CONFLICT = 10001  # V3: this version was committed with another fingerprint
@@ -167,6 +168,10 @@ class CorruptionError(FencelogError):
 
 class StorageError(FencelogError):
     """A write or a sync failed, or the disk is full; the partition accepts no more writes (D2)."""
+
+
+class ExhaustedError(StorageError):
+    """Disk space, open files or memory ran out: nothing was done, and it may succeed later."""
 
 
 class NotLeaderError(FencelogError):

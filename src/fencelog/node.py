@@ -36,6 +36,7 @@ from fencelog.broker.metadata.catalog import (
 from fencelog.broker.metadata.controller import Controller
 from fencelog.broker.metadata.settings import Settings
 from fencelog.broker.network.server import Server
+from fencelog.broker.network.time_slices import TimeSlices
 from fencelog.broker.observer import Observer
 from fencelog.broker.partitions.log_cleaner import LogCleaner
 from fencelog.broker.partitions.log_flusher import LogFlusher
@@ -126,13 +127,15 @@ class Node:
         leaders = LocalLeaders(
             self.logs, self.transactions, self.versioned, clock, self.config.markers_wait_s
         )
+        time_slices = TimeSlices()
         self.marker_senders = (
             MarkerSender(
                 self.transactions,
                 lambda shard, committed: transaction_work(shard, committed, clock),
                 leaders,
+                time_slices,
             ),
-            MarkerSender(self.versioned, versioned_work, leaders),
+            MarkerSender(self.versioned, versioned_work, leaders, time_slices),
         )
         self._orphaned = OrphanedTransactions(self.logs, leaders, self.transactions, clock)
         self.broker = Broker(
@@ -149,6 +152,7 @@ class Node:
             producer_ids=ProducerIds(metadata, observer),
             fetch_sessions=FetchSessions(config.fetch_sessions_max, ports.random.bytes),
             clock=clock,
+            time_slices=time_slices,
             observer=observer,
             address=(config.host, config.port),
         )

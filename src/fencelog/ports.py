@@ -21,13 +21,21 @@ class DiskFile(Protocol):
     async def append(self, buffers: Sequence[Buffer]) -> None:
         """Write all buffers at the end of the file.
 
-        Raises StorageError on a full disk or a failed write. Any part of the buffers may then be in
-        the file, and the file must not be appended to again.
+        Raises ExhaustedError on a full disk: nothing of the buffers is in the file, and they may be
+        appended later. Raises StorageError on any other failure: any part of the buffers may then
+        be in the file, and the file must not be appended to again.
         """
         ...
 
     async def read(self, position: int, size: int) -> bytes:
         """Return up to ``size`` bytes from ``position``; fewer only at the end of the file."""
+        ...
+
+    async def map(self, position: int, size: int) -> Buffer:
+        """Return bytes as ``read`` does, to be sent and not looked at; they outlive the file.
+
+        They may be the page cache's own, so a fault of the disk shows only when they are used.
+        """
         ...
 
     async def sync(self) -> None:
@@ -44,7 +52,10 @@ class DiskFile(Protocol):
 
 
 class Disk(Protocol):
-    """A tree of files. Paths are relative to the data directory, with ``/`` between parts."""
+    """A tree of files. Paths are relative to the data directory, with ``/`` between parts.
+
+    Every method raises StorageError on a failure; an ExhaustedError means that it did nothing.
+    """
 
     async def open(self, path: str, *, create: bool = False) -> DiskFile:
         """Open for reading and appending; ``create`` makes an empty file if there is none.

@@ -55,6 +55,9 @@ class Kind(StrEnum):
     """Syncs take fifty times as long for ``seconds``."""
     ROT = "rot"
     """The broker stops cleanly, a bit of a stored batch flips, and ``seconds`` later it is back."""
+    SIDE_ROT = "side-rot"
+    """As rot, but in an index, a snapshot or a leader epoch checkpoint, which can be rebuilt: it
+    shows nowhere. ``how``: whether the broker is stopped or killed before."""
     LATE_MARKER = "late-marker"
     """A marker of an earlier coordinator epoch arrives in an open transaction."""
 
@@ -173,6 +176,7 @@ STRANDED: Sequence[tuple[str, int]] = (
     ("request AddPartitionsToTxn", 12),
     ("request Produce", 20),
     ("request CommitTransaction", 4),
+    ("request AbortTransaction", 4),
 )
 """Requests whose late arrival is dangerous."""
 WEIGHTS: Sequence[tuple[Kind, float]] = (
@@ -193,6 +197,7 @@ WEIGHTS: Sequence[tuple[Kind, float]] = (
     (Kind.SKEW, 0.5),
     (Kind.SLOW_DISK, 1),
     (Kind.ROT, 0.7),
+    (Kind.SIDE_ROT, 1),
     (Kind.LATE_MARKER, 0.7),
 )
 LONG_SHARE = 0.15
@@ -284,6 +289,8 @@ def _how(random: Random, kind: Kind, clients: int, losses: Sequence[Loss]) -> st
             choices = ["in", "out", "both"]
         case Kind.RESET:
             choices = ["all", "one"]
+        case Kind.SIDE_ROT:
+            choices = ["stopped", "stopped", "killed"]
         case Kind.SKEW:
             choices = ["-3600000", "-5000", "5000", "3600000"]
         case _:

@@ -20,6 +20,7 @@ NAMES = {int(key): key.name.title().replace("_", "") for key in ApiKey}
 _REQUEST = Struct(">ihhi")
 _ANSWER = Struct(">ii")
 SLOW = 50.0
+SIDE_FLIPS = 4
 LATE_MARKER_TRIES = 500
 LATE_MARKER_RETRY_S = 0.005
 
@@ -191,6 +192,8 @@ class Nemesis:
                 world.clock.skew_ms += int(fault.how)
             case Kind.ROT if world.node is not None:
                 self._follow(fault, lambda: self._rot(fault), at_once=True)
+            case Kind.SIDE_ROT if world.node is not None:
+                self._follow(fault, lambda: self._rot_beside(fault), at_once=True)
             case Kind.LATE_MARKER:
                 self._follow(fault, lambda: self._mark_late(fault), at_once=True)
                 return False  # reported when it finds its transaction
@@ -271,6 +274,16 @@ class Nemesis:
             world.kill_broker()
             world.flip_back()
             await self._start_again()
+
+    async def _rot_beside(self, fault: Fault) -> None:
+        """Damage to what can be rebuilt is found by its checksum, and repaired."""
+        world = self._world
+        if fault.how == "killed":
+            world.kill_broker()
+        if fault.how == "killed" or await world.stop_broker():
+            for _ in range(SIDE_FLIPS):
+                world.flip_beside()
+        await self._start_again()
 
     async def _mark_late(self, fault: Fault) -> None:
         """Wait for a transaction of a producer that has a marker of a newer coordinator epoch."""

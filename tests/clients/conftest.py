@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.install import NotInstalled, kcat, npm
+from tests.clients.install import NotInstalled, franz_go, kcat, npm
 from tests.clients.node_client import NodeClient
 from tests.support.broker import BrokerProcess
 
@@ -33,6 +33,7 @@ def installs() -> Iterator[dict[str, "Future[Path]"]]:
             "node": pool.submit(npm, "node"),
             "node-confluent": pool.submit(npm, "node-confluent"),
             "kcat": pool.submit(kcat),
+            "franz-go": pool.submit(franz_go),
         }
 
 

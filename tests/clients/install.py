@@ -1,7 +1,7 @@
 """Installs the clients that pip cannot bring, each once, into the user's cache.
 
-npm's clients come from a committed lock by ``npm ci``; kcat from Debian. What cannot be had is told
-by the command that failed and what it said.
+npm's clients come from a committed lock by ``npm ci``, Go's by the sums of its modules, kcat from
+Debian. What cannot be had is told by the command that failed and what it said.
 """
 
 import fcntl
@@ -138,4 +138,19 @@ def unpacked_kcat(folder: Path) -> Path:
             f"#!/bin/sh\nLD_LIBRARY_PATH='{libraries}' exec '{folder}/usr/bin/kcat' \"$@\"\n"
         )
         program.chmod(0o755)
+    return program
+
+
+def franz_go() -> Path:
+    """The program of the folder ``go``, built with the modules that its ``go.sum`` names."""
+    source = HERE / "go"
+    files = [source / name for name in ("main.go", "go.mod", "go.sum")]
+    version = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
+    folder = cache() / f"franz-go-{version}"
+    program = folder / "franz"
+    with alone(folder):
+        if not program.exists():
+            for file in files:
+                shutil.copy(file, folder)
+            run(["go", "build", "-o", program.name, "."], folder)
     return program

@@ -1,6 +1,7 @@
 """The contract of Disk and DiskFile, for the real disk and the simulated one."""
 
 import asyncio
+import errno
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fencelog.adapters.file_disk import FileDisk
-from fencelog.errors import StorageError
+from fencelog.errors import ExhaustedError, StorageError
 from fencelog.ports import Disk
 from fencelog_sim.world.disk import SimDisk
 from fencelog_sim.world.gate import NO_SPACE, Fault
@@ -32,12 +33,19 @@ class Rig:
         """Let each operation of this kind fail from now on."""
 
         def failing(*_: object) -> int:
-            raise OSError(0, reason)
+            raise OSError(errno.ENOSPC if reason == NO_SPACE else errno.EIO, reason)
 
         if isinstance(self.disk, SimDisk):
             self.disk.gate = lambda asked, _path, _size: Fault(reason) if asked == verb else None
         else:
             self._patch.setattr(os, SYSTEM_CALLS[verb], failing)
+
+    def heal(self) -> None:
+        """Let every operation succeed again."""
+        if isinstance(self.disk, SimDisk):
+            self.disk.gate = None
+        else:
+            self._patch.undo()
 
 
 async def a_while(verb: str, path: str, size: int) -> None:
@@ -131,6 +139,22 @@ def test_two_openings_of_one_file_see_the_same_bytes(on_disk) -> None:
         assert await reader.read(0, 10) == b"abc"
         await writer.close()
         await reader.close()
+
+    on_disk(scenario)
+
+
+def test_mapped_bytes_stay_when_the_file_is_closed_and_removed(on_disk) -> None:
+    async def scenario(disk: Disk) -> None:
+        content = bytes(range(256)) * 4096
+        file = await disk.open("a", create=True)
+        await file.append([content])
+        for position, size in ((0, 10), (5000, 700_000), (1_000_000, 1 << 20), (0, 1 << 20)):
+            assert await file.map(position, size) == content[position : position + size]
+        mapped = await file.map(5000, 700_000)
+        await file.append([b"more"])
+        await file.close()
+        await disk.remove("a")
+        assert mapped == content[5000:705_000]
 
     on_disk(scenario)
 
@@ -368,12 +392,29 @@ def test_files_appended_to_and_synced_together_keep_their_own_bytes(on_disk) -> 
     on_disk(scenario)
 
 
-def test_a_failed_append_ends_the_file(on_disk) -> None:  # D2
+def test_an_append_to_a_full_disk_leaves_nothing_and_may_be_repeated(on_disk) -> None:
     async def scenario(disk: Disk) -> None:
         file = await disk.open("a", create=True)
         await file.append([b"abc"])
         on_disk.fail("append", NO_SPACE)
-        with pytest.raises(StorageError, match=r"write failed.*a: No space left on device"):
+        with pytest.raises(ExhaustedError, match=r"write failed.*a: No space left on device"):
+            await file.append([b"def"])
+        assert (file.size, await file.read(0, 10)) == (3, b"abc")
+        on_disk.heal()
+        await file.append([b"ghi"])
+        await file.sync()
+        assert await file.read(0, 10) == b"abcghi"
+        await file.close()
+
+    on_disk(scenario)
+
+
+def test_a_failed_append_ends_the_file(on_disk) -> None:  # D2
+    async def scenario(disk: Disk) -> None:
+        file = await disk.open("a", create=True)
+        await file.append([b"abc"])
+        on_disk.fail("append", "Input/output error")
+        with pytest.raises(StorageError, match=r"write failed.*a: Input/output error"):
             await file.append([b"def"])
         for attempt in (file.append([b"def"]), file.sync()):
             with pytest.raises(StorageError, match="accepts no more writes"):

@@ -199,7 +199,5 @@ def test_kafka_log_dirs(run: Run, topic: str) -> None:
 def test_kafka_acls_says_that_security_is_disabled(
     tools: ToolHost, java_broker: BrokerProcess
 ) -> None:
-    outcome = tools.run(
-        "kafka.admin.AclCommand", "--bootstrap-server", java_broker.address, "--list"
-    )
+    outcome = tools.run(PACKAGE + "AclCommand", "--bootstrap-server", java_broker.address, "--list")
     assert "SecurityDisabledException" in outcome.out + outcome.err

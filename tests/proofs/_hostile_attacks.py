@@ -2,7 +2,8 @@
 
 It runs until its stdin ends. An attack has a preparation, which ends before the bystander begins,
 and clients that go on until they are stopped. What the broker does to them (a closed connection,
-an error) is its right; each connection that ends is followed by another. It prints how often it did what it does.
+an error) is its right; each connection that ends is followed by another. It prints how often it
+did what it does.
 """
 
 import asyncio
@@ -82,11 +83,10 @@ class Load:
         """Send a frame; return its answer."""
         reader, writer = streams
         writer.write(frame)
+        self.done += 1
         async with asyncio.timeout(PATIENCE_S):
             size = struct.unpack(">i", await reader.readexactly(4))[0]
-            answer = await reader.readexactly(size)
-        self.done += 1
-        return answer
+            return await reader.readexactly(size)
 
     async def flood(self, frame: bytes) -> None:
         """Send the same bytes as fast as they are taken, and read whatever comes."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from fencelog.broker.partitions.partition import Partition
 from fencelog.broker.partitions.role import Alone, Role
+from fencelog.broker.partitions.tail_cache import TailCache
 from fencelog.errors import ErrorCode
 from fencelog.log.config import LogConfig
 from fencelog.log.values import Appended, Duplicate, Isolation, MarkerToWrite, Rejected
@@ -66,6 +67,7 @@ class Rig:
             role=role or Alone(),
             enqueue=queued.append,
             observer=observer,
+            tails=TailCache(),
         )
         return cls(partition, disk, queued, observer)
 

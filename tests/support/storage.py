@@ -150,7 +150,7 @@ class World:
         while offset < self.log.high_watermark:
             plan = self.log.read(offset, max_bytes, Isolation.REPLICATED)
             assert isinstance(plan, ReadPlan), plan
-            part = await self.store.read(plan)
+            part = (await self.store.read(plan)).data
             assert part, plan
             parts.append(bytes(part))
             *_, (last, _) = iterate(part)

@@ -6,7 +6,9 @@ milliseconds on a busy disk: they run in a small thread pool.
 """
 
 import asyncio
+import errno
 import fcntl
+import mmap
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -15,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self, TypeVar, TypeVarTuple, Unpack
 
-from fencelog.errors import StorageError
+from fencelog.errors import ExhaustedError, StorageError
 from fencelog.types import Buffer
 
 _T = TypeVar("_T")
@@ -27,6 +29,19 @@ _Ts = TypeVarTuple("_Ts")
 _SYNC_THREADS = 16
 _BUFFERS_PER_WRITE_MAX = 1024  # IOV_MAX of Linux
 _NO_PARTS = frozenset({"", ".", ".."})
+_EXHAUSTED = frozenset(
+    {
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EFBIG,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+    }
+)
+"""The system has no more of something; once it has, the same call succeeds."""
+MAPPED_BYTES_MIN = 256 * 1024
+"""Below this, making and removing a mapping costs more than a copy."""
 _LOCK_FILE = ".lock"  # Kafka's name for it
 
 
@@ -53,8 +68,12 @@ class FileDiskFile:
         return self._size
 
     async def append(self, buffers: Sequence[Buffer]) -> None:
-        """Write all buffers at the end; after a StorageError the file accepts no more writes."""
+        """Write all buffers at the end; nothing of them if the disk is full (ExhaustedError).
+
+        After any other StorageError the file accepts no more writes.
+        """
         self._check_usable()
+        start = self._size
         views = [memoryview(buffer) for buffer in buffers if len(buffer)]
         try:
             while views:
@@ -62,7 +81,18 @@ class FileDiskFile:
                 self._size += written
                 views = _after(views, written)
         except OSError as error:
+            if error.errno in _EXHAUSTED and self._cut_back(start):
+                raise _storage_error("write", self._path, error) from error
             raise self._fail("write", error) from error
+
+    def _cut_back(self, size: int) -> bool:
+        """Remove what a failed write left above ``size``; False if that fails, too."""
+        try:
+            os.ftruncate(self._descriptor, size)
+        except OSError:
+            return False
+        self._size = size
+        return True
 
     async def read(self, position: int, size: int) -> bytes:
         """Return up to ``size`` bytes from ``position``; fewer only at the end of the file."""
@@ -79,6 +109,24 @@ class FileDiskFile:
             return b"".join(parts)
         except OSError as error:
             raise _storage_error("read", self._path, error) from error
+
+    async def map(self, position: int, size: int) -> Buffer:
+        """Return bytes to be sent: large ones are mapped, so that the kernel copies them once.
+
+        A mapping has an open file of its own, so the bytes stay when this file is closed or
+        removed. Files are never truncated while they are open; if it happens all the same, or the
+        disk fails, sending reports an error (ADR 15).
+        """
+        if size < MAPPED_BYTES_MIN:
+            return await self.read(position, size)
+        start = position - position % mmap.ALLOCATIONGRANULARITY
+        skipped = position - start
+        size = min(size, self._size - position)
+        try:
+            whole = mmap.mmap(self._descriptor, skipped + size, prot=mmap.PROT_READ, offset=start)
+        except (OSError, ValueError):  # no more open files or mappings are to be had
+            return await self.read(position, size)
+        return memoryview(whole)[skipped:]
 
     async def sync(self) -> None:
         """Return when everything written is on stable storage; never retried after a failure."""
@@ -195,7 +243,7 @@ class FileDisk:
         try:
             await self.submit_sync(_sync_directory, where)
         except OSError as error:
-            raise _storage_error("sync directory", where, error) from error
+            raise StorageError(f"sync directory failed: {where}: {error.strerror}") from error
 
     def submit_sync(self, function: Callable[[_T], _R], argument: _T) -> "asyncio.Future[_R]":
         """Run a sync in the pool."""
@@ -331,7 +379,10 @@ def _remove(path: str) -> None:
 
 
 def _sync_directory(path: str | Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:  # nothing is lost by a sync that did not begin
+        raise _storage_error("sync directory", path, error) from error
     try:
         os.fsync(descriptor)
     finally:
@@ -339,4 +390,7 @@ def _sync_directory(path: str | Path) -> None:
 
 
 def _storage_error(what: str, path: str | Path, error: OSError) -> StorageError:
-    return StorageError(f"{what} failed: {path}: {error.strerror}")
+    # What a failed sync has lost stays lost, whatever the reason (D2).
+    is_exhausted = error.errno in _EXHAUSTED and what != "sync"
+    kind = ExhaustedError if is_exhausted else StorageError
+    return kind(f"{what} failed: {path}: {error.strerror}")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from fencelog.broker.partitions.tail_cache import TAIL_BYTES_MAX
 from fencelog.errors import error_text
 from fencelog.log.config import InvalidConfigError, LogConfig
 from fencelog.settings.fields import of_broker, read, seconds_of_broker
@@ -61,7 +62,8 @@ class BrokerConfig:
     """Defaults of topic settings that were given at the start, by topic config name."""
     given: Mapping[str, str] = field(default_factory=dict)
     """What was given at the start, as it was written, by broker config name."""
-    # The intervals below are no settings.
+    # What follows are no settings.
+    tail_bytes_max: int = TAIL_BYTES_MAX
     checkpoint_interval_s: float = 10.0
     sweep_interval_s: float = 5.0
     resume_timeout_s: float = 10.0

@@ -40,8 +40,8 @@ class Broker:
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
     clock: WallClock
+    time_slices: TimeSlices
     deadlines: Deadlines = field(default_factory=Deadlines)
-    time_slices: TimeSlices = field(default_factory=TimeSlices)
     stale_connections: StaleConnections = field(default_factory=StaleConnections)
     recompression: Recompression = field(default_factory=Recompression)
     observer: Observer | None = None

@@ -4,7 +4,8 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from fencelog.broker.context import Broker
-from fencelog.broker.network.connection import Answer, Connection, Reply, Request
+from fencelog.broker.network.connection import Answer, Connection, Request
+from fencelog.broker.network.replies import Reply
 from fencelog.errors import WireError
 from fencelog.types import Buffer
 from fencelog.wire.api_versions import ApiKey

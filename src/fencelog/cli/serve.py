@@ -6,7 +6,6 @@ import logging
 import os
 import resource
 import signal
-import sys
 import tempfile
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -18,6 +17,8 @@ import typer
 
 from fencelog import __version__
 from fencelog.broker.config import BrokerConfig, Flags, Resolved
+from fencelog.cli.log_output import LogOutput
+from fencelog.cli.signals import STOPS, handle_signals
 from fencelog.errors import FencelogError, error_text
 from fencelog.settings.given import ConfigError
 
@@ -26,6 +27,8 @@ GC_THRESHOLDS = (20_000, 20, 20)
 trigger a collection of all objects of the broker, which takes tens of milliseconds.
 """
 DURABILITY_HELP = "What an acknowledged record survives. fsync: a power cut; os: kill -9."
+Announce = Callable[[str, int], None]
+"""Takes host and port of a broker that listens."""
 ConfigOption = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="Settings file: TOML, or Kafka's server.properties."),
@@ -51,7 +54,8 @@ def serve(
 ) -> None:
     """Run a broker on a data directory.
 
-    SIGTERM or Ctrl-C stops it cleanly. kill -9 at any moment loses no acknowledged record.
+    SIGTERM or Ctrl-C stops it cleanly; SIGQUIT logs what it is doing. kill -9 at any moment loses
+    no acknowledged record.
     """
     flags = Flags(
         data_dir=str(data_dir.resolve()),
@@ -59,7 +63,7 @@ def serve(
         durability=durability,
         config=config,
     )
-    _run(flags.resolve)
+    _run(flags.resolve, stops=STOPS)
 
 
 def dev(
@@ -80,31 +84,47 @@ def dev(
             durability=durability,
             config=config,
         )
-        _run(flags.resolve, announce=lambda host, port: print(f"{host}:{port}", flush=True))  # noqa: T201
+        # With its terminal gone, nobody needs it: SIGHUP stops it and removes the directory.
+        _run(flags.resolve, stops=(*STOPS, signal.SIGHUP), announce=_print_address)
+
+
+def _print_address(host: str, port: int) -> None:
+    print(f"{host}:{port}", flush=True)  # noqa: T201
 
 
 def _run(
-    resolve: Callable[[], Resolved], announce: Callable[[str, int], None] | None = None
+    resolve: Callable[[], Resolved],
+    *,
+    stops: tuple[signal.Signals, ...],
+    announce: Announce | None = None,
 ) -> None:
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    output = LogOutput.install()
+    try:
+        raise typer.Exit(_run_logged(resolve, output, stops, announce))
+    finally:
+        output.close()
+
+
+def _run_logged(
+    resolve: Callable[[], Resolved],
+    output: LogOutput,
+    stops: tuple[signal.Signals, ...],
+    announce: Announce | None,
+) -> int:
+    """Run with this log; returns the exit status."""
     try:
         config, notices = resolve()
     except ConfigError as error:
-        sys.stderr.write(f"fencelog: {error}\n")
-        raise typer.Exit(2) from error
+        output.line(f"fencelog: {error}")
+        return 2
     for notice in notices:
         logging.getLogger(__name__).warning("%s", notice)
     config = _within_file_limit(config)
     try:
-        code = _run_loop(_serve(config, announce))
+        return _run_loop(_serve(config, output, stops, announce))
     except (FencelogError, OSError) as error:
-        sys.stderr.write(f"fencelog: cannot serve {config.data_dir}: {error_text(error)}\n")
-        raise typer.Exit(1) from error
-    raise typer.Exit(code)
+        output.line(f"fencelog: cannot serve {config.data_dir}: {error_text(error)}")
+        return 1
 
 
 def _within_file_limit(config: BrokerConfig) -> BrokerConfig:
@@ -138,26 +158,29 @@ def _run_loop(main: Coroutine[None, None, int]) -> int:
         return runner.run(main)
 
 
-async def _serve(config: BrokerConfig, announce: Callable[[str, int], None] | None) -> int:
+async def _serve(
+    config: BrokerConfig,
+    output: LogOutput,
+    stops: tuple[signal.Signals, ...],
+    announce: Announce | None,
+) -> int:
     """Serve until a signal or a failure; returns the exit status."""
     from fencelog.adapters.file_disk import DirectoryReplacedError
     from fencelog.node import open_node
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    handle_signals(stop.set, output, stops=stops)
     async with open_node(config) as node:
         # These objects live as long as the broker: exempt them from garbage collection.
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         host, port = node.address
-        sys.stderr.write(
+        output.line(
             f"fencelog {__version__} listening on {host}:{port}, data in "
-            f"{config.data_dir}, durability {config.durability}\n"
+            f"{config.data_dir}, durability {config.durability}"
         )
-        sys.stderr.flush()
         if announce is not None:
             announce(host, port)
         stopped = loop.create_task(stop.wait())
@@ -169,7 +192,7 @@ async def _serve(config: BrokerConfig, announce: Callable[[str, int], None] | No
         if isinstance(failure, DirectoryReplacedError):
             logging.getLogger(__name__).error("the broker stops at once: %s", failure)
             # A clean stop would write to a directory that another broker may use.
-            sys.stderr.flush()
+            logging.shutdown()
             os._exit(1)
         if failure is not None:
             logging.getLogger(__name__).error(

@@ -50,6 +50,12 @@ class OffsetIndex:
         found = bisect_left(self._offsets, relative_offset)
         return self._positions[found] if found < len(self._positions) else None
 
+    def last_within(self, position: int, relative_offset: int) -> int:
+        """Return where the last indexed batch begins up to a position, with offsets below one."""
+        found = bisect_right(self._positions, position)
+        found = bisect_left(self._offsets, relative_offset, hi=found) - 1
+        return self._positions[found] if found >= 0 else 0
+
     def encode(self, start: int = 0) -> bytes:
         """Return the file bytes of the entries from number ``start``."""
         count = len(self._offsets) - start

@@ -74,6 +74,7 @@ class PartitionLog:
         "_failed",
         "_guards",
         "_log_append_time",
+        "_refusal",
         "_state",
         "_unflushed",
         "config",
@@ -88,6 +89,7 @@ class PartitionLog:
         self._unflushed = Unflushed(state)
         self._guards = Guards()
         self._failed = False
+        self._refusal: Rejected | None = None
         self.config = state.config
         self._log_append_time = state.config.message_timestamp_type == "LogAppendTime"
         self.leader_epoch = leader_epoch
@@ -156,8 +158,8 @@ class PartitionLog:
         limits for clients. If the batch is rejected, nothing is written.
         """
         state = self._state
-        if self._failed:
-            return self._out_of_service()
+        if self._refusal is not None:
+            return self._refusal
         if not internal:
             rejected = validate_batch(self.config, header, now_ms)
             if rejected is not None:
@@ -239,8 +241,8 @@ class PartitionLog:
         then covers the one it repeats, so the caller waits for the same commit. Every marker
         invalidates its producer's verification guards, except one for the transaction after it.
         """
-        if self._failed:
-            return self._out_of_service()
+        if self._refusal is not None:
+            return self._refusal
         state = self._state
         producers = state.producers
         for marker in markers:
@@ -361,13 +363,16 @@ class PartitionLog:
     def failed(self) -> None:
         """A write or a sync failed: nothing is appended or acknowledged any more (D2)."""
         self._failed = True
+        self.refuse_appends("an earlier write failed: restart the broker to recover the partition")
 
-    @staticmethod
-    def _out_of_service() -> Rejected:
-        return Rejected(
-            ErrorCode.KAFKA_STORAGE_ERROR,
-            "an earlier write to this partition failed: restart the broker to recover it",
-        )
+    def refuse_appends(self, reason: str) -> None:
+        """Append nothing until ``accept_appends``."""
+        self._refusal = Rejected(ErrorCode.KAFKA_STORAGE_ERROR, reason)
+
+    def accept_appends(self) -> None:
+        """Append again, after ``refuse_appends``; not after a failure (D2)."""
+        if not self._failed:
+            self._refusal = None
 
     def _move_last_stable_offset(self) -> None:
         stable = self._state.transactions.last_stable_offset(self.high_watermark)
@@ -393,14 +398,25 @@ class PartitionLog:
         base_offset, end_position = segment.base_offset, segment.size
         if base_offset >= bound.segment_base_offset:
             end_position = bound.position if base_offset == bound.segment_base_offset else 0
-        if offset >= upper:
-            return ReadPlan(base_offset, end_position, end_position, offset, upper, max_bytes, True)
-        position = segment.index.position(offset - base_offset)
-        if upper < bound.end_offset:
-            end_position = min(end_position, segment.end_position(upper))
-        reaches_upper = upper <= segment.next_offset
+        index = segment.index
+        if offset >= bound.end_offset:
+            position = end_position
+        else:
+            position = index.position(offset - base_offset)
+            if upper <= offset:
+                end_position = position
+            elif upper < bound.end_offset:
+                end_position = min(end_position, segment.end_position(upper))
+        skip_to = index.last_within(position + max_bytes, upper - base_offset)
         return ReadPlan(
-            base_offset, position, end_position, offset, upper, max_bytes, reaches_upper
+            segment_base_offset=base_offset,
+            position=position,
+            end_position=end_position,
+            offset=offset,
+            upper_offset=upper,
+            max_bytes=max_bytes,
+            reaches_upper=upper <= segment.next_offset,
+            skip_to=max(skip_to, position),
         )
 
     def offset_for_timestamp(
@@ -454,7 +470,7 @@ class PartitionLog:
         if active.created_ms is None:
             # A file does not record its creation time: after a start it counts from the first call.
             active.created_ms = TimestampMs(now_ms)
-        if self._failed or not is_due(active, self.config, now_ms):
+        if self._refusal is not None or not is_due(active, self.config, now_ms):
             return False
         self._roll(now_ms)
         return True

@@ -111,6 +111,8 @@ class ReadPlan(NamedTuple):
     max_bytes: int
     reaches_upper: bool
     """Whether this segment holds all that may be read; else a later one goes on."""
+    skip_to: int
+    """A batch begins here or the first one does: all before it may be returned, as far as known."""
 
     @property
     def is_empty(self) -> bool:

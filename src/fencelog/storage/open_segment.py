@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fencelog.ports import DiskFile
+from fencelog.log import layout
+from fencelog.ports import Disk, DiskFile
+from fencelog.storage.checkpoint import replace_file
+from fencelog.storage.recover import SIDE_SUFFIXES
 from fencelog.types import Offset
 
 
@@ -25,8 +28,18 @@ class OpenSegment:
         default_factory=lambda: (bytearray(), bytearray(), bytearray())
     )
     is_dirty: bool = False
+    is_complete: bool = False
+    """Whether it is full and its side files are written."""
 
     def extend_side_files(self, more: Sequence[bytes]) -> None:
         """Add entries of index, time index and transaction index."""
         for content, entries in zip(self.side_files, more, strict=True):
             content.extend(entries)
+
+    async def write_side_files(self, disk: Disk) -> None:
+        """Write the side files. Raises StorageError; what is to be written stays then."""
+        stem = self.path.removesuffix(layout.LOG)
+        for suffix, content in zip(SIDE_SUFFIXES, self.side_files, strict=True):
+            await replace_file(disk, stem + suffix, bytes(content), durable=False)
+        for content in self.side_files:
+            content.clear()

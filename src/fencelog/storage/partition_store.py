@@ -6,12 +6,12 @@ and synced at a clean stop only: after an unclean one they are rebuilt from the 
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Self
 
-from fencelog.errors import StorageError
+from fencelog.errors import ExhaustedError, StorageError
 from fencelog.log import layout
 from fencelog.log.compaction_round import Cleaned
 from fencelog.log.config import LogConfig
@@ -23,7 +23,7 @@ from fencelog.storage.checkpoint import parent_of, replace_file
 from fencelog.storage.clean_stop import CleanStop, checksum_of, sync_side_files
 from fencelog.storage.open_segment import OpenSegment
 from fencelog.storage.recover import SIDE_SUFFIXES, Durability, Recovery
-from fencelog.storage.segment import find_timestamp, read_batches
+from fencelog.storage.segment import Batches, find_timestamp, read_batches
 from fencelog.storage.topic_id import check_topic_id, write_topic_id
 from fencelog.types import LeaderEpoch, Offset, TimestampMs, TopicId
 
@@ -100,9 +100,8 @@ class PartitionStore:
 
         ``clean`` is from ``DataDirectory.take_clean``. ``topic_id``, if given, must be the stored
         one, and is stored if a crash left none. ``was_created``: its first segment was durable.
-        ``leader_epoch`` is the newest epoch in which this
-        broker was the leader: no batch has a newer one. Raises CorruptionError naming file and
-        offset, and StorageError.
+        ``leader_epoch`` is the newest epoch in which this broker was the leader: no batch has a
+        newer one. Raises CorruptionError naming file and offset, and StorageError.
         """
         if topic_id is not None:
             await check_topic_id(disk, directory, topic_id)
@@ -143,17 +142,23 @@ class PartitionStore:
         """Why the store accepts no more writes, or None."""
         return self._failure
 
-    async def write(self, unflushed: Sequence[SegmentWrite]) -> None:
+    async def write(self, unflushed: list[SegmentWrite]) -> None:
         """Write what ``PartitionLog.take_unflushed`` returned to the page cache, in order.
 
-        Raises StorageError; the store then accepts no more writes or syncs (D2).
+        Raises ExhaustedError: ``unflushed`` has what is left to write, later. Raises StorageError;
+        the store then accepts no more writes or syncs (D2).
         """
         async with self._write_lock:
             self._check_usable()
             self.clean_stop = None
+            done = 0
             try:
                 for write in unflushed:
                     await self._write_one(write)
+                    done += 1
+            except ExhaustedError:
+                del unflushed[:done]
+                raise
             except BaseException as error:
                 self._fail(error)
                 raise
@@ -161,7 +166,8 @@ class PartitionStore:
     async def sync(self) -> None:
         """Return when everything written before the call is on stable storage, its name included.
 
-        Raises StorageError; nothing is ever acknowledged from here again (D2).
+        Raises ExhaustedError if it could not begin. Raises StorageError; nothing is ever
+        acknowledged from here again (D2).
         """
         # Concurrent calls wait for each other: one must not rely on another's unfinished sync.
         async with self._sync_lock:
@@ -177,18 +183,19 @@ class PartitionStore:
             self._check_usable()
             self._recovery_point = max(self._recovery_point, end)
 
-    async def read(self, plan: ReadPlan) -> memoryview:
+    async def read(self, plan: ReadPlan, *, to_send: bool = False) -> Batches:
         """Return the whole batches of a plan, the first one even above ``max_bytes``.
 
+        ``to_send``: they are sent and not looked at, so large ones need no copy.
         Empty if the segment was deleted after the plan was made. Raises CorruptionError if the file
         has no batches there, StorageError if it cannot be read.
         """
         segment = self._segments.get(plan.segment_base_offset)
         file = None if segment is None else await self._begin_read(segment)
         if segment is None or file is None:
-            return memoryview(b"")
+            return Batches(memoryview(b""), plan.offset)
         try:
-            return await read_batches(file, segment.path, plan)
+            return await read_batches(file, segment.path, plan, to_send=to_send)
         finally:
             await self._end_read(segment, file)
 
@@ -257,8 +264,11 @@ class PartitionStore:
             if not self._log.has_segments(cleaned.replaced):
                 await self.drop_cleaned(cleaned.segment.base_offset)
                 return False
-            with self._fails_on_error():
+            try:
                 return await self._swap(cleaned)
+            except BaseException as error:  # also if something ran out: half of a swap is done
+                self._fail(error)
+                raise
 
     async def _swap(self, cleaned: Cleaned) -> bool:
         base_offset = cleaned.segment.base_offset
@@ -323,7 +333,7 @@ class PartitionStore:
             base_offsets = sorted(self._segments)
             newest = self._segments[base_offsets[-1]]
             if any(newest.side_files):
-                await self._write_side_files(newest)
+                await newest.write_side_files(self._disk)
             if len(base_offsets) > 1:
                 await sync_side_files(self._disk, self._directory)
             checksum = await checksum_of(self._disk, self._directory, base_offsets)
@@ -332,8 +342,13 @@ class PartitionStore:
     # Writing
 
     async def _write_one(self, write: SegmentWrite) -> None:
+        """Write one piece; after an ExhaustedError it may be called again with the same piece."""
         if write.roll:
             await self._roll(write)
+        if write.leader_epochs is not None:
+            path = f"{self._directory}/{layout.LEADER_EPOCH_CHECKPOINT}"
+            content = write.leader_epochs.encode("ascii")
+            await replace_file(self._disk, path, content, durable=False)
         segment = self._segments[write.segment_base_offset]
         if write.buffers:
             file = segment.file
@@ -344,10 +359,6 @@ class PartitionStore:
             self._written_end = write.end_offset
         if write.index or write.time_index or write.txn_index:
             segment.extend_side_files((write.index, write.time_index, write.txn_index))
-        if write.leader_epochs is not None:
-            path = f"{self._directory}/{layout.LEADER_EPOCH_CHECKPOINT}"
-            content = write.leader_epochs.encode("ascii")
-            await replace_file(self._disk, path, content, durable=False)
 
     async def _roll(self, write: SegmentWrite) -> None:
         """Finish the newest segment and begin the next.
@@ -357,17 +368,22 @@ class PartitionStore:
         batch that was lost. In ``os`` mode that sync may be of a gigabyte and no response waits for
         it: it runs in the background.
         """
-        full = self._segments[max(self._segments)]
-        await self._write_side_files(full)
-        if self._durability == "os":
-            await self._open_newest(write.segment_base_offset)
-            self._syncing[full.base_offset] = asyncio.create_task(self._sync_beside(full, write))
-        else:
-            if full.is_dirty:
-                await self._sync_segment(full)
-            await self._sync_names()
-            await self._retire(full)
-            await self._open_newest(write.segment_base_offset)
+        if write.segment_base_offset not in self._segments:
+            full = self._segments[max(self._segments)]
+            if not full.is_complete:
+                await full.write_side_files(self._disk)
+                full.is_complete = True
+            if self._durability == "os":
+                await self._open_newest(write.segment_base_offset)
+                task = asyncio.create_task(self._sync_beside(full, write))
+                self._syncing[full.base_offset] = task
+            else:
+                if full.is_dirty:
+                    await self._sync_segment(full)
+                await self._sync_names()
+                await self._open_newest(write.segment_base_offset)
+                await self._retire(full)
+        if self._durability == "fsync":
             await self._write_snapshot(write)
 
     async def _write_snapshot(self, write: SegmentWrite) -> None:
@@ -383,8 +399,8 @@ class PartitionStore:
             with self._fails_on_error():
                 if full.is_dirty:
                     await self._sync_segment(full)
-                await self._write_snapshot(write)
                 await self._retire(full)
+                await self._write_snapshot(write)
             if self._failure is None and min(self._syncing) == full.base_offset:
                 self._recovery_point = max(self._recovery_point, write.segment_base_offset)
         except StorageError:
@@ -410,16 +426,11 @@ class PartitionStore:
         return segment
 
     async def _open_newest(self, base_offset: Offset) -> OpenSegment:
+        file = await self._disk.open(self._path(base_offset, layout.LOG), create=True)
         segment = self._add_segment(base_offset)
-        segment.file = await self._disk.open(segment.path, create=True)
+        segment.file = file
         self._names_made += 1
         return segment
-
-    async def _write_side_files(self, segment: OpenSegment) -> None:
-        for suffix, content in zip(SIDE_SUFFIXES, segment.side_files, strict=True):
-            path = self._path(segment.base_offset, suffix)
-            await replace_file(self._disk, path, bytes(content), durable=False)
-            content.clear()
 
     def _path(self, base_offset: Offset, suffix: str) -> str:
         return f"{self._directory}/{layout.file_name(base_offset, suffix)}"
@@ -471,9 +482,14 @@ class PartitionStore:
 
     @contextmanager
     def _fails_on_error(self) -> Iterator[None]:
-        """Fail the store on any exception in the block, also on cancellation."""
+        """Fail the store on any exception in the block, also on cancellation.
+
+        Not if something ran out before anything was done: the caller may try again.
+        """
         try:
             yield
+        except ExhaustedError:
+            raise
         except BaseException as error:
             self._fail(error)
             raise

@@ -127,32 +127,90 @@ async def _is_batch(file: DiskFile, position: int, data: bytes, start: int, abov
     return check_crc(await file.read(position, header.size))
 
 
-async def read_batches(file: DiskFile, path: str, plan: ReadPlan) -> memoryview:
+class Batches(NamedTuple):
+    """Whole batches of a segment, and the offset at which the next ones begin."""
+
+    data: memoryview
+    end_offset: Offset
+
+
+async def read_batches(
+    file: DiskFile, path: str, plan: ReadPlan, *, to_send: bool = False
+) -> Batches:
     """Return the whole batches that a plan asks for, from the first that holds its offset.
 
+    ``to_send``: the bytes are only sent, so they may stay in the page cache (``DiskFile.map``).
     Raises CorruptionError if there are no batches at the plan's position.
     """
-    if plan.is_empty:
-        return memoryview(b"")
-    _check_position(path, plan)
+    found = None
+    headers = _Headers(file, path)
+    if not plan.is_empty:
+        _check_position(path, plan)
+        found = await _find_range(headers, plan)
+    if found is None:
+        return Batches(memoryview(b""), plan.offset)
+    start, end, end_offset = found
+    data: Buffer | None = headers.bytes_between(start, end)
+    if data is None and to_send:
+        data = await file.map(start, end - start)
+    elif data is None:
+        data = await file.read(start, end - start)
+    return Batches(memoryview(data), end_offset)
+
+
+class _Headers:
+    """Batch headers of a file, read a few KiB at once."""
+
+    def __init__(self, file: DiskFile, path: str) -> None:
+        self.path = path
+        self._file = file
+        self._data = b""
+        self._position = 0
+
+    async def load(self, position: int, end_position: int) -> memoryview:
+        """Return bytes from a position: at least a header, if there is one below the end."""
+        at = position - self._position
+        if at < 0 or len(self._data) - at < HEADER_BYTES:
+            wanted = min(_SKIP_BYTES, end_position - position)
+            self._data, self._position, at = await self._file.read(position, wanted), position, 0
+        return memoryview(self._data)[at:]
+
+    def bytes_between(self, start: int, end: int) -> memoryview | None:
+        """Return these bytes if they are here."""
+        first, last = start - self._position, end - self._position
+        return memoryview(self._data)[first:last] if 0 <= first <= last <= len(self._data) else None
+
+
+async def _find_range(headers: _Headers, plan: ReadPlan) -> tuple[int, int, Offset] | None:
+    """Return start and end of the batches to return, and the offset of what follows them.
+
+    Only the headers at both ends are read: the index leads near the last one.
+    """
+    start = plan.position
+    data = memoryview(b"")
+    while start < plan.end_position:
+        data = await headers.load(start, plan.end_position)
+        skipped = _start(data, headers.path, start, plan)
+        start, data = start + skipped, data[skipped:]
+        if len(data) >= HEADER_BYTES:
+            break
+    else:
+        return None
+    size, _, next_offset = _extent(data, 0, headers.path, start)
+    if next_offset > plan.upper_offset:
+        return None
     max_bytes = max(plan.max_bytes, HEADER_BYTES)
-    position = plan.position
-    while position < plan.end_position:
-        # The index is sparse: the wanted batch may begin a little after the position.
-        wanted = min(max_bytes + _SKIP_BYTES, plan.end_position - position)
-        data = memoryview(await file.read(position, wanted))
-        start = _start(data, path, position, plan)
-        if len(data) - start >= HEADER_BYTES:
-            size, next_offset = _extent(data, start, path, position + start)
-            if next_offset > plan.upper_offset:
-                break
-            if size > min(len(data) - start, max_bytes):
-                # The first batch is returned whole, even above ``max_bytes``.
-                return memoryview(await file.read(position + start, size))
-            whole = data[start : start + max_bytes]
-            return whole[: _whole_batches(whole, path, position + start, plan.upper_offset)]
-        position += start
-    return memoryview(b"")
+    if size > max_bytes:
+        return start, start + size, next_offset  # the first batch is returned whole
+    at = max(plan.skip_to, start)
+    limit = min(start + max_bytes, plan.end_position)
+    while at < plan.end_position:
+        data = await headers.load(at, plan.end_position)
+        size, base_offset, next_offset = _extent(data, 0, headers.path, at)
+        if at + size > limit or next_offset > plan.upper_offset:
+            return start, at, base_offset
+        at += size
+    return start, at, next_offset
 
 
 async def find_offset(file: DiskFile, path: str, plan: ReadPlan) -> int:
@@ -180,7 +238,7 @@ def _start(data: Buffer, path: str, position: int, plan: ReadPlan) -> int:
     """Return where in ``data`` the batch that holds the offset begins, or how much to skip."""
     at = 0
     while at == 0 or len(data) - at >= HEADER_BYTES:
-        size, next_offset = _extent(data, at, path, position + at)
+        size, _, next_offset = _extent(data, at, path, position + at)
         if next_offset > plan.offset:
             # An index entry has a batch that ends at the offset or before it. If it does not,
             # records between would be skipped silently.
@@ -194,29 +252,15 @@ def _start(data: Buffer, path: str, position: int, plan: ReadPlan) -> int:
     return at
 
 
-def _whole_batches(data: memoryview, path: str, position: int, upper_offset: Offset) -> int:
-    """Return the end of the whole batches in ``data`` that lie below ``upper_offset``."""
-    at = 0
-    while len(data) - at >= HEADER_BYTES:
-        size, next_offset = _extent(data, at, path, position + at)
-        if at + size > len(data) or next_offset > upper_offset:
-            break
-        at += size
-    return at
-
-
-def _extent(data: Buffer, at: int, path: str, position: int) -> tuple[int, int]:
-    """Return the size of the batch at ``at`` and the offset that follows it.
-
-    Decodes no more of the header than that, because a fetch does this for every batch.
-    """
+def _extent(data: Buffer, at: int, path: str, position: int) -> tuple[int, Offset, Offset]:
+    """Return the size of the batch at ``at``, its offset and the one that follows it."""
     try:
         base_offset, length, magic, last_offset_delta = _EXTENT.unpack_from(data, at)
     except struct_error:
         base_offset = length = magic = last_offset_delta = -1
     if magic != MAGIC or length < HEADER_BYTES - LENGTH_END:
         raise CorruptionError(f"{path}: no record batch at position {position}")
-    return LENGTH_END + length, base_offset + last_offset_delta + 1
+    return LENGTH_END + length, base_offset, Offset(base_offset + last_offset_delta + 1)
 
 
 async def read_first_header(file: DiskFile) -> BatchHeader | None:

@@ -7,7 +7,8 @@ from concurrent.futures import Future
 
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.dispatch import Dispatcher
-from fencelog.broker.network.connection import Answer, Connection, Pending, Reply
+from fencelog.broker.network.connection import Answer, Connection
+from fencelog.broker.network.replies import Pending, Reply
 from fencelog.broker.network.server import Server
 from fencelog.ports import Stopwatch
 from fencelog.wire.api_versions import ApiKey

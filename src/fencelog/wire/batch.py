@@ -32,6 +32,7 @@ from fencelog.types import (
 
 HEADER_BYTES = 61
 LENGTH_END = 12
+_EXTENT = Struct(">q15xi")  # base offset, last offset delta
 """Where the length field ends; the length counts from here."""
 MAGIC = 2
 SEQUENCE_MODULUS = 1 << 31
@@ -144,6 +145,12 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     if header.attributes & COMPRESSION_MASK > Compression.ZSTD:
         raise WireError(f"unknown compression codec {header.attributes & COMPRESSION_MASK}")
     return header
+
+
+def next_offset_of(batch: Buffer) -> Offset:
+    """Return the offset that follows a sound batch; cheaper than decoding its header."""
+    base_offset, last_offset_delta = _EXTENT.unpack_from(batch)
+    return Offset(base_offset + last_offset_delta + 1)
 
 
 def check_crc(buffer: Buffer) -> bool:

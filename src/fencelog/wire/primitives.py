@@ -14,6 +14,8 @@ from fencelog.errors import ErrorCode, LimitError, WireError
 from fencelog.types import Buffer
 
 STRING_BYTES_MAX = 0x7FFF
+ERROR_MESSAGE_BYTES_MAX = 2048
+_ELLIPSIS = "…"
 REQUEST_ITEMS_MAX = 25_000
 """Items of all arrays, and tagged fields, that one request may have: enough for 10,000 partitions
 of as many topics. Each becomes an object or more, so this bounds the memory and the time that a
@@ -294,6 +296,14 @@ def write_string(out: bytearray, value: str | None, flexible: bool) -> None:
     else:
         out += pack_int16(len(data))
     out += data
+
+
+def write_error_message(out: bytearray, value: str | None, flexible: bool) -> None:
+    """Append a message for people, cut where it is long: it may quote what a client sent."""
+    if value is not None and len(value.encode()) > ERROR_MESSAGE_BYTES_MAX:
+        kept = value.encode()[: ERROR_MESSAGE_BYTES_MAX - len(_ELLIPSIS.encode())]
+        value = kept.decode(errors="ignore") + _ELLIPSIS
+    write_string(out, value, flexible)
 
 
 def write_bytes(out: bytearray, value: Buffer | None, flexible: bool) -> None:

@@ -130,6 +130,8 @@ class Monitor(Watcher):
             if damaged is not None:
                 damaged.promised = min(damaged.promised, damaged.synced)
         self._oracles.clean = disk.exists(layout.CLEAN_SHUTDOWN)
+        self._oracles.rotten = set(self._world.rotten)
+        self._world.rotten.clear()
         self._logs = node.logs
         self._follow_deletions(node.logs)
 

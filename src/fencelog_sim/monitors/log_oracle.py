@@ -86,6 +86,8 @@ class LogOracles:
         self.serving = False
         self.clean = False
         """The last stop was a clean one: what was known of deleted segments still holds."""
+        self.rotten: set[str] = set()
+        """Directories with a damaged side file at this start: rebuilt, as if unclean."""
         self.weakened = False
         """``os`` mode has lost what was not synced: one log may have what another has lost, so the
         coordinators' logs no longer explain the markers and batches of the others."""
@@ -336,7 +338,8 @@ class LogOracles:
         self._check_rest(log, kept, size, before)
         log.promised = min(log.promised, end)
         may_be_forgotten = len(kept) < len(log.batches) or log.compacted
-        if lost or (may_be_forgotten and not self.clean):
+        is_clean = self.clean and layout.directory_name(log.name) not in self.rotten
+        if lost or (may_be_forgotten and not is_clean):
             self._rebuild(log, kept)
         log.end = end
         log.segment, log.size = (kept[-1].segment, size) if kept else (end, 0)

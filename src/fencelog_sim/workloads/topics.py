@@ -4,6 +4,8 @@ Which one is current need not be agreed on. Who meets an offset beyond the limit
 topic, or finds it made.
 """
 
+from collections.abc import Mapping
+
 from fencelog.client.admin import Admin
 from fencelog.client.cluster import Cluster
 from fencelog.errors import ErrorCode, RequestError
@@ -15,10 +17,13 @@ CONFIGS = {"retention.ms": "-1", "retention.bytes": "-1"}
 BROKERS_DEFAULT = -1
 
 
-async def ensure_topic(cluster: Cluster, name: str, partitions: int) -> None:
-    """Create a topic unless it is there. Raises RequestError."""
+async def ensure_topic(
+    cluster: Cluster, name: str, partitions: int, configs: Mapping[str, str] | None = None
+) -> None:
+    """Create a topic unless it is there; it deletes nothing. Raises RequestError."""
     try:
-        await Admin(cluster).create_topic(name, partitions, CONFIGS, BROKERS_DEFAULT)
+        wanted = {**CONFIGS, **(configs or {})}
+        await Admin(cluster).create_topic(name, partitions, wanted, BROKERS_DEFAULT)
     except RequestError as error:
         if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
             raise

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Self
 
-from fencelog.errors import StorageError
+from fencelog.errors import ExhaustedError, StorageError
 from fencelog.types import Buffer
 from fencelog_sim.world.disk_image import Directory, DiskImage, Entry, Inode, Loss
 from fencelog_sim.world.gate import NO_SPACE, Device, Fault, Halt
@@ -55,17 +55,21 @@ class SimFile:
         verdict = self._disk.verdict("append", self._path, len(data))
         wanted = len(data) if verdict is None else min(verdict.done, len(data))
         written = self._disk.image.take(wanted)
+        is_full = verdict is None or (isinstance(verdict, Fault) and verdict.reason == NO_SPACE)
+        if is_full and written < len(data):
+            self._disk.image.used -= written  # cut back, as the real disk does
+            raise _failed("write", self._path, NO_SPACE)
         position = len(self._inode.data)
         self._inode.data += data if written == len(data) else data[:written]
         self._inode.writes += 1
         if self._disk.wrote is not None:
             self._disk.wrote(self._path, position, data[:written])
-        if verdict is None and written == len(data):
+        if verdict is None:
             return
         if isinstance(verdict, Halt):
             await self._disk.halt(verdict)
         self._failed = True
-        raise _failed("write", self._path, NO_SPACE if verdict is None else verdict.reason)
+        raise _failed("write", self._path, verdict.reason)
 
     async def read(self, position: int, size: int) -> bytes:
         """Return up to ``size`` bytes from ``position``."""
@@ -73,6 +77,10 @@ class SimFile:
         await self._disk.pass_gate("read", "read", self._path, size)
         with memoryview(self._inode.data) as data:
             return bytes(data[position : position + size])
+
+    async def map(self, position: int, size: int) -> bytes:
+        """Return a copy, as ``read`` does."""
+        return await self.read(position, size)
 
     async def sync(self) -> None:
         """Make the bytes stable, or fail and forget which pages were dirty."""
@@ -394,4 +402,6 @@ def _cannot_replace(moved: Entry, replaced: "Entry | None") -> str | None:
 
 
 def _failed(what: str, path: str, reason: str) -> StorageError:
-    return StorageError(f"{what} failed: {path}: {reason}")
+    is_exhausted = reason == NO_SPACE and what not in {"sync", "sync directory"}
+    kind = ExhaustedError if is_exhausted else StorageError
+    return kind(f"{what} failed: {path}: {reason}")

@@ -13,8 +13,10 @@ from typing import Any, Literal
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.observer import Observer
 from fencelog.errors import FencelogError
+from fencelog.log.layout import LOG, SNAPSHOT
 from fencelog.log.values import MarkerToWrite, OpenTransaction
 from fencelog.node import Node, Ports
+from fencelog.storage.clean_stop import is_side_file
 from fencelog.types import CoordinatorEpoch
 from fencelog_sim.world.clocks import SimRandom, SimStopwatch, SimWallClock
 from fencelog_sim.world.disk import Loss, SimDisk
@@ -31,6 +33,8 @@ BROKER_HOST = "10.0.0.1"
 BROKER_PORT = 9092
 GROUP_SESSION_MS_MIN = 100
 GROUP_DELAY_S = 0.1
+SEGMENTS_WITH_TRUST = 2
+"""A log of one segment is walked at every start."""
 
 
 def client_host(number: int) -> str:
@@ -91,6 +95,8 @@ class World:
         self.flipped: tuple[str, int] | None = None
         """File and position of the byte in which one bit is wrong."""
         self._plug_in(self.disk, self.metadata)
+        self.rotten: set[str] = set()
+        """Directories in which a file is damaged that the next start rebuilds."""
         self.clock = SimWallClock(self.loop.time, int(EPOCH_S * 1000))
         self.broker: Process | None = None
         self._changed = asyncio.Event()
@@ -261,6 +267,25 @@ class World:
             if self.disk.exists(path) and position < len(self.disk.contents(path)):
                 self.disk.corrupt(path, position)
 
+    def flip_beside(self) -> None:
+        """Damage an index, a snapshot or a leader epoch checkpoint, while no broker runs.
+
+        One that a clean start would trust: of a log with several segments, and not the indexes of
+        the newest.
+        """
+        if self.broker is not None:
+            return
+        found = [
+            (folder, f"{folder}/{name}", size)
+            for folder, entry in sorted(self.disk.image.root.names.items())
+            if isinstance(entry, Directory)
+            for name, size in _trusted(entry)
+        ]
+        if found:
+            folder, path, size = self.faults.choice(found)
+            self.disk.corrupt(path, self.faults.randrange(size), 1 << self.faults.randrange(8))
+            self.rotten.add(folder)
+
     def mark_late(self) -> bool:
         """Let a marker arrive late; whether there was a transaction for it to end.
 
@@ -345,3 +370,16 @@ class World:
         for process in [self.broker, *self.clients.values()]:
             if process is not None and process.paused:
                 self.loop.resume(process)
+
+
+def _trusted(directory: Directory) -> list[tuple[str, int]]:
+    """The side files that a clean start reads, each with its size."""
+    newest = max((name for name in directory.names if name.endswith(LOG)), default="")
+    stem = newest.removesuffix(LOG)
+    is_only_one = sum(name.endswith(LOG) for name in directory.names) < SEGMENTS_WITH_TRUST
+    return [
+        (name, len(file.data))
+        for name, file in sorted(directory.names.items())
+        if isinstance(file, Inode) and file.data and is_side_file(name) and not is_only_one
+        if not name.startswith(stem) or name.endswith(SNAPSHOT)
+    ]

@@ -2,7 +2,9 @@
 
 import asyncio
 import errno
+import mmap
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -11,12 +13,14 @@ from pathlib import Path
 import pytest
 
 from fencelog.adapters.file_disk import (
+    MAPPED_BYTES_MIN,
     DirectoryInUseError,
     DirectoryLock,
     DirectoryReplacedError,
     FileDisk,
 )
 from fencelog.errors import StorageError
+from fencelog.types import Buffer
 
 
 @pytest.fixture
@@ -181,3 +185,37 @@ def test_a_lock_notices_that_its_directory_is_gone_or_another(tmp_path: Path) ->
     (tmp_path / "elsewhere").rename(data)
     lock.check()
     lock.release()
+
+
+async def test_only_large_reads_are_mapped_and_none_when_there_are_no_descriptors(
+    disk: FileDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = await disk.open("a", create=True)
+    content = bytes(MAPPED_BYTES_MIN + 10)
+    await file.append([content])
+
+    def is_mapped(data: Buffer) -> bool:
+        return isinstance(data, memoryview) and isinstance(data.obj, mmap.mmap)
+
+    assert not is_mapped(await file.map(0, MAPPED_BYTES_MIN - 1))
+    assert is_mapped(await file.map(7, MAPPED_BYTES_MIN))
+
+    def none_left(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(mmap, "mmap", none_left)
+    assert await file.map(7, MAPPED_BYTES_MIN) == content[7 : 7 + MAPPED_BYTES_MIN]
+    await file.close()
+
+
+async def test_sending_from_a_truncated_file_is_an_error_and_does_not_end_the_process(
+    disk: FileDisk, root: Path
+) -> None:
+    file = await disk.open("a", create=True)
+    await file.append([bytes(4 * MAPPED_BYTES_MIN)])
+    mapped = await file.map(0, 4 * MAPPED_BYTES_MIN)
+    os.truncate(root / "a", 0)
+    ours, theirs = socket.socketpair()
+    with ours, theirs, pytest.raises(OSError, match="Bad address"):
+        ours.send(mapped)
+    await file.close()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from fencelog.broker.config import BrokerConfig
-from fencelog.broker.network.connection import Connection, Reply
+from fencelog.broker.network.connection import Connection
 from fencelog.broker.network.fair_turns import (
     HEAVY_S,
     RECEIVED_BYTE_S,
@@ -16,6 +16,7 @@ from fencelog.broker.network.fair_turns import (
     FairTurns,
     Share,
 )
+from fencelog.broker.network.replies import Reply
 from fencelog.broker.network.server import SCRATCH_BYTES, Server
 from fencelog.types import Buffer
 from fencelog.wire.framing import frame

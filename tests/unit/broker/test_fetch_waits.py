@@ -29,9 +29,9 @@ class Reads:
         self.plans: list[ReadPlan] = []
         original = PartitionStore.read
 
-        async def read(store: PartitionStore, plan: ReadPlan) -> Any:
+        async def read(store: PartitionStore, plan: ReadPlan, *, to_send: bool) -> Any:
             self.plans.append(plan)
-            return await original(store, plan)
+            return await original(store, plan, to_send=to_send)
 
         monkeypatch.setattr(PartitionStore, "read", read)
 
@@ -168,10 +168,10 @@ async def test_a_segment_that_goes_while_it_is_read_is_told_by_the_log_start(
             await writer.produce("t", batch("a" * 700))
         original = PartitionStore.read
 
-        async def read(store: PartitionStore, plan: ReadPlan) -> Any:
+        async def read(store: PartitionStore, plan: ReadPlan, *, to_send: bool) -> Any:
             monkeypatch.setattr(PartitionStore, "read", original)
             await delete_records(writer, 2)
-            return await original(store, plan)
+            return await original(store, plan, to_send=to_send)
 
         monkeypatch.setattr(PartitionStore, "read", read)
         found = await reader.fetch("t", max_wait_ms=LONG_MS)

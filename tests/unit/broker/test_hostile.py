@@ -19,6 +19,11 @@ from fencelog.wire.batch import PLAIN_HEADER, Compression, attributes, seal
 from fencelog.wire.framing import frame
 from fencelog.wire.headers import RequestHeader, request_header
 from fencelog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from fencelog.wire.messages.create_topics import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
 from fencelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from fencelog.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -27,6 +32,7 @@ from fencelog.wire.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from fencelog.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from fencelog.wire.primitives import ERROR_MESSAGE_BYTES_MAX
 from tests.support.node import Peer, World, batch, until
 
 
@@ -167,3 +173,24 @@ def test_a_connection_that_ends_before_its_request_begins_leaves_nothing_behind(
         asyncio.run(scenario())
         gc.collect()
     assert not [str(each.message) for each in warned if "never awaited" in str(each.message)]
+
+
+async def test_a_name_as_long_as_a_string_may_be_costs_no_other_topic_its_answer(
+    world: World,
+) -> None:
+    async with world.node() as node, Peer.of(node) as peer:
+        names = ["first", "n" * 32_767, "last"]
+        topics = [
+            CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in names
+        ]
+        for version in (4, 7):
+            answer = await peer.ask(
+                CreateTopicsRequest(topics=topics), version, CreateTopicsResponse
+            )
+            assert [one.name for one in answer.topics] == names
+            if version == 4:
+                codes = [one.error_code for one in answer.topics]
+                assert codes == [0, ErrorCode.INVALID_TOPIC_EXCEPTION, 0]
+            long = answer.topics[1].error_message or ""
+            assert long.endswith("…")
+            assert len(long.encode()) <= ERROR_MESSAGE_BYTES_MAX

@@ -7,6 +7,7 @@ import pytest
 
 from fencelog.broker.partitions.partition import Partition, failure_code
 from fencelog.broker.partitions.role import Alone
+from fencelog.broker.partitions.tail_cache import TailCache
 from fencelog.errors import ErrorCode, NotLeaderError, StorageError
 from fencelog.log.config import LogConfig
 from fencelog.log.values import Appended, Isolation, Rejected
@@ -445,7 +446,14 @@ async def test_without_an_observer_a_partition_does_the_same() -> None:
     rig = await Rig.of()
     store, log = await PartitionStore.create(rig.disk, "t-1", TOPIC_ID, LogConfig(), "fsync")
     partition = Partition(
-        NAME, TOPIC_ID, log, store, role=Alone(), enqueue=rig.queued.append, observer=None
+        NAME,
+        TOPIC_ID,
+        log,
+        store,
+        role=Alone(),
+        enqueue=rig.queued.append,
+        observer=None,
+        tails=TailCache(),
     )
     batch = make_batch(7, 0, 0)
     assert partition.append(batch, read_header(batch), now_ms=NOW_MS) == Appended(0, 1)

@@ -1,13 +1,13 @@
 """What a partition reads: whole batches, up to where the isolation may see."""
 
 import asyncio
-from typing import Any
 
 import pytest
 
 from fencelog.errors import ErrorCode
 from fencelog.log.config import LogConfig
-from fencelog.log.values import Isolation
+from fencelog.log.values import Isolation, ReadPlan
+from fencelog.storage.segment import Batches
 from fencelog.types import Offset
 from fencelog.wire.batch import iterate
 from tests.support.log import abort, commit
@@ -95,9 +95,9 @@ async def test_the_ends_are_no_newer_than_the_records_that_come_with_them() -> N
     await rig.partition.write()
     original = rig.partition._store.read
 
-    async def read(plan: Any) -> memoryview:
+    async def read(plan: ReadPlan, *, to_send: bool) -> Batches:
         rig.partition.flushed(Offset(2))
-        return await original(plan)
+        return await original(plan, to_send=to_send)
 
     class Racing:
         """The store, with a flush that ends while it reads."""

@@ -88,7 +88,11 @@ async def test_a_topic_is_made_whole_though_its_client_hangs_up(world: World) ->
             topic = node.broker.catalog.get(name)
             assert topic is not None
             for partition in range(topic.partitions):
-                done = await peer.produce(name, batch("a"), partition=partition)
+                async with asyncio.timeout(10):
+                    done = await peer.produce(name, batch("a"), partition=partition)
+                    # Retriable: the topic is stored, and its partitions are being opened.
+                    while done.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                        done = await peer.produce(name, batch("a"), partition=partition)
                 assert done.error is ErrorCode.NONE, (steps, partition, done)
 
 

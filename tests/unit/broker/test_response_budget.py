@@ -25,7 +25,8 @@ BUDGET = 8 * MIB
 def test_a_view_counts_with_the_whole_buffer_that_it_keeps_and_only_once() -> None:
     whole = bytes(1000)
     views = [memoryview(whole)[:10], memoryview(whole)[20:30]]
-    assert held_bytes([b"head", *views, bytearray(5)]) == 4 + 1000 + 5
+    assert held_bytes([b"head", *views, bytearray(5)], 29) == 4 + 1000 + 5
+    assert held_bytes([b"head", bytearray(5)], 9) == 0
 
 
 async def test_a_grant_shrinks_with_what_is_free_but_not_below_one_batch() -> None:
@@ -195,7 +196,7 @@ def outgoing(unsent: int) -> tuple[Outgoing, Mock, Mock]:
     transport.writelines.side_effect = lambda _: sending.paused()
     transport.get_write_buffer_size.return_value = unsent
     sending.queued.queue(unsent)
-    sending.add([bytes(unsent - 4)], unsent)
+    sending.add([bytes(unsent - 4)], unsent - 4, unsent)
     sending.write()
     return sending, loop, transport
 

@@ -64,6 +64,18 @@ async def test_transactions_are_listed_by_state_producer_and_age(world: World) -
         assert await listed(peer, duration_filter=1) == [(*mine, "Ongoing")]
 
 
+async def test_ids_are_listed_by_a_pattern_of_the_whole_id(world: World) -> None:
+    async with world.node() as node, Peer.of(node) as peer:
+        producer = Producer(peer)
+        await producer.init()
+        mine = [(ID, producer.producer_id, "Empty")]
+        for pattern, found in (("or.*", mine), ("or|orders", mine), ("or", []), (None, mine)):
+            assert await listed(peer, 2, transactional_id_pattern=pattern) == found
+        request = ListTransactionsRequest(transactional_id_pattern="(")
+        refused = await peer.ask(request, 2, ListTransactionsResponse)
+        assert refused.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+
+
 async def test_an_unknown_state_filter_is_reported(world: World) -> None:
     async with world.node() as node, Peer.of(node) as peer:
         await Producer(peer).init()

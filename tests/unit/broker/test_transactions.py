@@ -7,12 +7,14 @@ import pytest
 from fencelog.errors import ErrorCode, StorageError
 from fencelog.log.values import ReadPlan
 from fencelog.storage.partition_store import PartitionStore
+from fencelog.storage.segment import Batches
 from fencelog.types import ProducerEpoch, ProducerId
 from fencelog.wire.batch import iterate, read_header
 from fencelog.wire.control import read_marker
 from fencelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from fencelog.wire.records import RecordToWrite, build_batch
 from fencelog_sim.world.disk import Loss
+from tests.support.hanging import hang
 from tests.support.node import Peer, World, batch, until, visible
 from tests.support.transactions import Producer, partition_of, settled
 
@@ -158,14 +160,8 @@ async def test_a_transaction_that_no_coordinator_lists_is_aborted_at_start(
 ) -> None:  # E17
     async with world.node(crash=True) as node, Peer.of(node) as peer:
         await peer.create_topic("t")
-        producer = Producer(peer)
-        await producer.init()
-        await producer.add("t", 0)
-        await producer.produce("t", "orphan")
+        await hang(node, "t", 900)
         world.disk = world.disk.power_loss(Loss.NONE)
-        for name in await world.disk.list(""):
-            if name.startswith("__transaction_state-"):
-                await world.disk.remove(name)
     async with world.node() as node, Peer.of(node) as peer:
         found = await peer.fetch("t")
         assert found.last_stable_offset == found.high_watermark == 2
@@ -301,8 +297,8 @@ async def test_a_coordinator_that_cannot_read_its_log_leaves_the_others_serving(
 async def test_a_coordinator_with_a_hole_in_its_log_is_not_available(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # D3
-    async def nothing(store: PartitionStore, plan: ReadPlan) -> memoryview:
-        return memoryview(b"")
+    async def nothing(store: PartitionStore, plan: ReadPlan, *, to_send: bool) -> Batches:
+        return Batches(memoryview(b""), plan.offset)
 
     async with world.node() as node, Peer.of(node) as peer:
         await Producer(peer).init()

@@ -34,6 +34,7 @@ class Odd:
     life: str = ""
     end: str = ""
     name: str = "odd"
+    may_lose: bool = False
 
     async def prepare(self, stage: Stage) -> None:
         pass

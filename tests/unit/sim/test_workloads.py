@@ -32,8 +32,8 @@ pytestmark = pytest.mark.slow  # a broker process, and workloads played to their
 
 SCALE = Scale(clients=3, partitions=2, records_per_send=3, pause_s=0, key_records=30)
 FENCED = ("PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH")
-# A member's sessions take long, and deleted records have a checker of their own.
-EVERY = sorted(WORKLOADS.keys() - {"copy", "keyed"})
+# A member's sessions and silences take long; deleted records and topics have their own checkers.
+EVERY = sorted(WORKLOADS.keys() - {"admin", "copy", "keyed", "quiet"})
 
 
 def final_polls(events: list[Event]) -> list[dict[str, list[list[Any]]]]:
@@ -64,6 +64,28 @@ def test_what_a_workload_records_of_an_undisturbed_broker_is_valid(
     assert outcomes >= {"ok", "failed", "reset", "end"}
     assert verdict.counts["sends acknowledged"] > 40
     assert len(final_polls(events)) > SCALE.partitions, "no key gave way to another"
+
+
+def test_topics_that_are_deleted_and_made_again_show_nothing_of_the_last_ones(
+    broker: BrokerProcess,
+) -> None:
+    workload = WORKLOADS["admin"]()
+    events = play(workload, broker.address, operations=150, scale=SCALE)
+    assert workload.check(events) == []
+    whats = {str(event.get("what")) for event in events}
+    assert whats >= {"deleted", "wrote", "committed", "configured", "left"}
+    ghost = {"type": "meta", "what": "left", "topic": "admin-0", "starts": 0, "committed": {}}
+    events.append({**ghost, "rows": [["admin-0-0", 0, "of a deleted topic"]]})
+    assert any(each.startswith("from nowhere") for each in workload.check(events))
+
+
+def test_what_happens_by_itself_on_a_quiet_broker_happens_in_time(broker: BrokerProcess) -> None:
+    scale = Scale(clients=1, partitions=1, session_s=6.0)
+    events = play(WORKLOADS["quiet"](), broker.address, operations=2, scale=scale)
+    assert check(events).outcome == "valid"
+    polls = [poll for poll in final_polls(events) if isinstance(poll, dict)]
+    seen = [value for poll in polls for rows in poll.values() for _, value in rows]
+    assert [value for value in seen if ".silent." in value] == ["final.silent.1", "final.silent.2"]
 
 
 @pytest.mark.parametrize("name", EVERY)

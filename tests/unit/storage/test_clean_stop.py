@@ -95,7 +95,7 @@ def test_no_flipped_bit_of_an_index_makes_a_read_skip_records() -> None:  # D3
                 plan = again.log.read(Offset(offset), 1, Isolation.REPLICATED)
                 assert isinstance(plan, ReadPlan)
                 try:
-                    data = await again.store.read(plan)
+                    data = (await again.store.read(plan)).data
                 except CorruptionError:
                     found += 1
                     continue

@@ -59,7 +59,7 @@ async def check(world: World, before: Records, end: int) -> None:
     for offset in range(world.log.log_start_offset, end):
         plan = world.log.read(Offset(offset), 1, Isolation.REPLICATED)
         assert isinstance(plan, ReadPlan)
-        header, _ = next(iterate(await world.store.read(plan)))
+        header, _ = next(iterate((await world.store.read(plan)).data))
         assert header.next_offset > offset, "a reader never goes back"
 
 
@@ -162,7 +162,7 @@ def test_a_reader_never_looks_into_a_new_file_with_an_old_plan(is_open: bool) ->
         world = await filled()
         before = await records_of(world)
         plan = world.log.read(Offset(3), 1 << 20, Isolation.REPLICATED)
-        expected = bytes(await world.store.read(plan))
+        expected = bytes((await world.store.read(plan)).data)
         begun, gate = asyncio.Event(), asyncio.Event()
         open_file = world.disk.open
 
@@ -182,7 +182,7 @@ def test_a_reader_never_looks_into_a_new_file_with_an_old_plan(is_open: bool) ->
         await compact(world)
         gate.set()
         # It cannot know whose file it opened: it reads nothing, and the caller asks again.
-        assert bytes(await reading) == b""
+        assert bytes((await reading).data) == b""
         assert newest(await records_of(world)) == newest(before)
         assert world.disk.open_files == 1, "only the newest segment is held open"
         assert len(expected) > 61

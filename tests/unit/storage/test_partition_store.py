@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from fencelog.errors import StorageError
+from fencelog.errors import ExhaustedError, StorageError
+from fencelog.log import layout
 from fencelog.log.values import Isolation, ReadPlan
 from fencelog.storage.partition_store import PartitionStore
 from fencelog.storage.topic_id import read_topic_id
@@ -38,7 +39,7 @@ def test_a_read_begins_with_the_batch_that_holds_the_offset() -> None:
         for offset in range(world.log.log_end_offset):
             plan = world.log.read(Offset(offset), 100, Isolation.REPLICATED)
             assert isinstance(plan, ReadPlan)
-            first, _ = next(iterate(await world.store.read(plan)))
+            first, _ = next(iterate((await world.store.read(plan)).data))
             assert first.base_offset == offset // 3 * 3
 
     run(scenario())
@@ -53,7 +54,7 @@ def test_a_read_never_passes_the_plans_upper_offset() -> None:
         await world.flush()
         plan = world.log.read(Offset(0), 1 << 20, Isolation.TRANSACTIONAL)
         assert isinstance(plan, ReadPlan)
-        assert [h.base_offset for h, _ in iterate(await world.store.read(plan))] == [0]
+        assert [h.base_offset for h, _ in iterate((await world.store.read(plan)).data)] == [0]
 
     run(scenario())
 
@@ -174,20 +175,25 @@ def test_nothing_is_synced_after_a_failed_sync() -> None:  # D2
     run(scenario())
 
 
-def test_a_full_disk_ends_the_writes_of_its_partition_and_recovery_drops_the_half_batch() -> None:
+def test_a_full_disk_leaves_no_half_batch_and_what_is_left_is_written_later() -> None:
     async def scenario() -> None:  # D2
         world = await World.create()
         world.append_values(b"one")
         await world.flush()
         world.append_values(b"two" * 100)
+        left = world.log.take_unflushed()
+        log = f"{DIRECTORY}/{layout.file_name(Offset(0), layout.LOG)}"
+        whole = world.disk.contents(log)
         world.disk.free_bytes = 100
-        with pytest.raises(StorageError, match="No space left"):
-            await world.flush()
-        with pytest.raises(StorageError):
-            await world.store.close(clean=True)
+        for _ in range(2):
+            with pytest.raises(ExhaustedError, match="No space left"):
+                await world.store.write(left)
+        assert world.disk.contents(log) == whole
         world.disk.free_bytes = None
+        await world.store.write(left)
+        await world.store.close(clean=True)
         again = await World.recover(world.disk, recovery_point=1)
-        assert await again.values() == [b"one"]
+        assert await again.values() == [b"one", b"two" * 100]
 
     run(scenario())
 
@@ -240,7 +246,7 @@ def test_a_read_that_began_before_a_roll_ends_undisturbed() -> None:
             await world.flush()
             await world.store.close(clean=True)
             may_end.set()
-            assert bytes(await read) == world.appended[0]
+            assert bytes((await read).data) == world.appended[0]
 
     run(scenario())
 

@@ -86,10 +86,8 @@ class Kind:
         if kind in _BITS:
             limit = 1 << _BITS[kind] - 1
             return dice.choice((0, 1, -1, limit - 1, -limit, dice.randrange(-limit, limit)))
-        if kind == "bool":
-            return dice.random() < 0.5
-        if kind == "float64":
-            return dice.choice((0.0, -1.5, 1e300, dice.random()))
+        if kind in ("bool", "float64"):
+            return dice.random() < 0.5 if kind == "bool" else dice.choice((0.0, -1.5, 1e300))
         if kind == "string":
             return dice.choice(_STRINGS)
         if kind in ("bytes", "records"):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fencelog.errors import ErrorCode, WireError
 from fencelog.wire import primitives
-from fencelog.wire.primitives import Reader
+from fencelog.wire.primitives import ERROR_MESSAGE_BYTES_MAX, Reader, write_error_message
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 
@@ -164,3 +164,17 @@ def test_skipping_tags_raises_nothing_but_wire_errors(data: bytes) -> None:
 def test_an_error_code_from_the_future_counts_as_an_unknown_error() -> None:
     assert primitives.error_code(47) is ErrorCode.INVALID_PRODUCER_EPOCH
     assert primitives.error_code(9999) is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+@pytest.mark.parametrize("size", [0, 1, 5, 2_047, 2_048, 2_049, 40_000])
+@pytest.mark.parametrize("text", ["a", "ä", "€", "\N{SNOWMAN}x"])
+def test_an_error_message_is_cut_between_characters(size: int, text: str) -> None:
+    message = (text * size)[:size]
+    out = bytearray()
+    write_error_message(out, message, flexible=False)
+    read = Reader(out).nullable_string(flexible=False) or ""
+    if len(message.encode()) <= ERROR_MESSAGE_BYTES_MAX:
+        assert read == message
+    else:
+        assert len(read.encode()) <= ERROR_MESSAGE_BYTES_MAX < len(read.encode()) + 8
+        assert message.startswith(read.removesuffix("…"))

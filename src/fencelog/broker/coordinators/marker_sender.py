@@ -8,10 +8,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Generic, TypeVar
 
 from fencelog.broker.coordinators.leaders import Leaders
 from fencelog.broker.coordinators.runtime import CoordinatorRuntime, Loaded
+from fencelog.broker.network.time_slices import ITEMS_PER_SLICE, TimeSlices
 from fencelog.coordination.shard import Decision, Shard
 from fencelog.errors import FencelogError
 from fencelog.log.values import MarkerToWrite
@@ -39,11 +41,13 @@ class MarkerSender(Generic[S]):
         runtime: CoordinatorRuntime[S],
         outstanding: Callable[[S, Offset], Iterable[MarkerWork[S]]],
         leaders: Leaders,
+        time_slices: TimeSlices,
     ) -> None:
         """``outstanding(shard, committed)`` returns the work decided below a committed offset."""
         self._runtime = runtime
         self._outstanding = outstanding
         self._leaders = leaders
+        self._time_slices = time_slices
         self._rounds: dict[Loaded[S], asyncio.Task[None]] = {}
         self._again: set[Loaded[S]] = set()
         runtime.on_committed = self.wake
@@ -98,11 +102,13 @@ class MarkerSender(Generic[S]):
         What was written is recorded either way, so that one failed partition does not cause the
         others to be marked repeatedly.
         """
-        writes = [
-            (name, self._leaders.write_markers(name, markers))
-            for name, markers in piece.markers.items()
-        ]
-        done = {name for name, result in writes if await result}
+        done: set[TopicPartition] = set()
+        every = iter(piece.markers.items())
+        while part := list(islice(every, ITEMS_PER_SLICE)):
+            writes = [(name, self._leaders.write_markers(name, markers)) for name, markers in part]
+            done.update([name for name, result in writes if await result])
+            if len(part) == ITEMS_PER_SLICE:
+                await self._time_slices.next()
         if done or not piece.markers:
             await self._runtime.decide_on(loaded, lambda shard, now: piece.written(shard, done))
         return done == piece.markers.keys()

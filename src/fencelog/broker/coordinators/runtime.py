@@ -303,6 +303,7 @@ class CoordinatorRuntime(Generic[S]):
             for header, batch in iterate(found.records):
                 self._replay(loaded, header, batch, now)
                 offset = header.next_offset
+        partition.resumed = lambda: self._reload(index)
         partition.markers_appended = lambda markers: self._replay_markers(loaded, markers)
         # Timeouts that passed while the shard was not loaded are due now.
         asyncio.get_running_loop().call_soon(self._expire, loaded)
@@ -337,6 +338,18 @@ class CoordinatorRuntime(Generic[S]):
             self.on_unloaded(loaded)
             if self._observer is not None:
                 self._observer.shard_unloaded(loaded.partition.name)
+
+    def _reload(self, index: int) -> None:
+        """Load a shard whose log was stalled: its timeouts and markers wait for no request."""
+
+        async def load() -> None:
+            try:
+                self.on_committed(await self.load(index))
+            except NotLeaderError as error:
+                log.warning("%s", error)
+
+        if not self._stopped:
+            self._reloading = asyncio.get_running_loop().create_task(load())
 
     # -- deadlines -----------------------------------------------------------------------------
 

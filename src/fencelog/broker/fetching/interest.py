@@ -139,7 +139,7 @@ class Interest:
         """Take the exact size from a read, if it found all that may be read by now."""
         plan = found.plan
         if plan is not None and not plan.is_empty and found.is_exhausted:
-            size = len(found.records)
+            size = found.size
             self._start = plan.segment_base_offset, plan.end_position - size
             self._exhausted = plan.upper_offset, size
 

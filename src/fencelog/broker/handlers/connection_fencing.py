@@ -19,8 +19,19 @@ def refuse_stale_connection(
     key = ApiKey(request.header.api_key)
     number = request.connection.number
     producer = ProducerId(producer_id), ProducerEpoch(producer_epoch)
-    if producer_id >= 0 and not broker.stale_connections.accepts(*producer, key, number):
+    if producer_id >= 0 and broker.stale_connections.is_stale(*producer, key, number):
         raise WireError(
             f"{key.name} of producer {producer_id} (epoch {producer_epoch}) came on a connection "
             "that the producer has replaced by a newer one"
+        )
+
+
+def accepted_on(broker: Broker, request: Request, producer_id: int, producer_epoch: int) -> None:
+    """Record that this request of a producer took effect: older connections are stale now (E14)."""
+    if producer_id >= 0:
+        broker.stale_connections.accepted(
+            ProducerId(producer_id),
+            ProducerEpoch(producer_epoch),
+            ApiKey(request.header.api_key),
+            request.connection.number,
         )

@@ -6,12 +6,14 @@ returned whole, even above every limit, so that every reader makes progress.
 """
 
 import asyncio
+from collections.abc import Sequence
 
 from fencelog.broker.context import Broker
 from fencelog.broker.dispatch import LONG_BODY_BYTES, respond
 from fencelog.broker.fetching.interest import Interest
 from fencelog.broker.fetching.sessions import NO_SESSION, FetchSession
-from fencelog.broker.network.connection import Answer, Reply, Request
+from fencelog.broker.network.connection import Answer, Request
+from fencelog.broker.network.replies import Reply
 from fencelog.broker.partitions.partition import Partition
 from fencelog.errors import CorruptionError, ErrorCode, StorageError
 from fencelog.log.values import Isolation
@@ -185,14 +187,18 @@ class _Answer:
         limit = min(interest.max_bytes, limit)
         try:
             found = await partition.read(
-                interest.offset, limit, session.isolation, at_least_one=at_least_one
+                interest.offset,
+                limit,
+                session.isolation,
+                at_least_one=at_least_one,
+                to_send=self._version >= ZSTD_FROM,
             )
         except (CorruptionError, StorageError):
             return FetchedPartition(index, ErrorCode.KAFKA_STORAGE_ERROR), True
-        if self._version < ZSTD_FROM and _holds_zstd(found.records):
+        if self._version < ZSTD_FROM and _holds_zstd(found.parts):
             return FetchedPartition(index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE), True
         was_read = limit > 0 or at_least_one
-        if was_read and self._size + len(found.records) < self._min_bytes:
+        if was_read and self._size + found.size < self._min_bytes:
             interest.correct(found)
         aborted: list[tuple[int, int]] | None = None
         if session.isolation is Isolation.TRANSACTIONAL and found.error is ErrorCode.NONE:
@@ -204,7 +210,7 @@ class _Answer:
             found.last_stable_offset,
             found.log_start_offset,
             aborted,
-            [found.records] if found.records else [],
+            found.parts,
         )
         return one, found.plan is None or not found.plan.is_empty
 
@@ -242,6 +248,6 @@ class _Answer:
         )
 
 
-def _holds_zstd(records: memoryview) -> bool:
+def _holds_zstd(parts: Sequence[memoryview]) -> bool:
     """Whether the data begins with a zstd batch, which old clients cannot read."""
-    return bool(records) and read_header(records).compression is Compression.ZSTD
+    return bool(parts) and read_header(parts[0]).compression is Compression.ZSTD

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from fencelog.broker.context import Broker
 from fencelog.broker.coordinators.runtime import InTransaction
-from fencelog.broker.handlers.connection_fencing import refuse_stale_connection
+from fencelog.broker.handlers.connection_fencing import accepted_on, refuse_stale_connection
 from fencelog.broker.network.connection import Request
 from fencelog.coordination.group.model import Caller
 from fencelog.coordination.group.records import CommittedOffset
@@ -175,6 +175,8 @@ async def txn_offset_commit(
     )
     try:
         stored = await _commit_in_transaction(broker, requested, producer)
+        if ErrorCode.NONE in stored.values():
+            accepted_on(broker, request, message.producer_id, message.producer_epoch)
         answers |= {name: _for_producer(error, version) for name, error in stored.items()}
     except NotLeaderError:
         answers |= dict.fromkeys(requested.offsets, ErrorCode.COORDINATOR_NOT_AVAILABLE)

@@ -11,9 +11,10 @@ Version notes: from 7 on zstd; from 11 on TRANSACTION_ABORTABLE; from 12 on tran
 from fencelog.broker.context import Broker
 from fencelog.broker.dispatch import respond
 from fencelog.broker.handlers.batch_checks import Batch, check_at_once, check_in_slices
-from fencelog.broker.handlers.connection_fencing import refuse_stale_connection
-from fencelog.broker.network.connection import Answer, Pending, Reply, Request
+from fencelog.broker.handlers.connection_fencing import accepted_on, refuse_stale_connection
+from fencelog.broker.network.connection import Answer, Request
 from fencelog.broker.network.deadlines import Deadlines
+from fencelog.broker.network.replies import Pending, Reply
 from fencelog.broker.network.time_slices import ITEMS_PER_SLICE
 from fencelog.broker.partitions.partition import Partition, failure_code
 from fencelog.coordination.transaction.state import ClientVersion, ProducerIdAndEpoch
@@ -44,10 +45,10 @@ class _Waiting:
     Invariant: ``_pending`` counts the partitions whose commit is neither reached nor failed.
     """
 
-    __slots__ = ("_deadlines", "_pending", "_promise", "_request", "_results", "deferred")
+    __slots__ = ("_deadlines", "_pending", "_promise", "_results", "deferred", "request")
 
     def __init__(self, request: Request, deadlines: Deadlines) -> None:
-        self._request = request
+        self.request = request
         self._deadlines = deadlines
         self._results: dict[str, list[PartitionResult]] = {}
         self._pending = 1  # the request itself, until all of it is appended
@@ -115,8 +116,8 @@ class _Waiting:
 
     def _reply(self) -> Reply:
         return respond(
-            self._request,
-            write_produce_response(self._request.header.api_version, self._results.items()),
+            self.request,
+            write_produce_response(self.request.header.api_version, self._results.items()),
         )
 
 
@@ -172,7 +173,8 @@ def _take(
         waiting.settle(topic, valid)
         return
     partition, header, batch = valid
-    if header.is_transactional:
+    is_transactional = header.is_transactional
+    if is_transactional:
         refuse_stale_connection(broker, request, header.producer_id, header.producer_epoch)
     if partition.checks_batches:
         try:
@@ -183,12 +185,14 @@ def _take(
         if refused is not None:
             waiting.refuse(partition, header, refused)
             return
-    if header.is_transactional:
+    if is_transactional:
         guard = _begin_verification(partition, header, request.header.api_version)
         if guard is not None:
             _deferred(waiting).unverified.append((partition, header, batch, guard))
-            return
-    _append(broker, waiting, partition, header, batch, None)
+        else:
+            _append_transactional(broker, waiting, partition, header, batch, None)
+    else:
+        _append(broker, waiting, partition, header, batch, None)
 
 
 class _Deferred:
@@ -270,7 +274,7 @@ def _refuse_damaged(partition: Partition, records: memoryview, error: ErrorCode)
     partition.refuse(header, error)
 
 
-def _append(
+def _append_transactional(
     broker: Broker,
     waiting: _Waiting,
     partition: Partition,
@@ -278,12 +282,26 @@ def _append(
     batch: memoryview,
     guard: VerificationGuard | None,
 ) -> None:
+    """Append a batch of a transaction: its producer now uses this connection."""
+    if _append(broker, waiting, partition, header, batch, guard):
+        accepted_on(broker, waiting.request, header.producer_id, header.producer_epoch)
+
+
+def _append(
+    broker: Broker,
+    waiting: _Waiting,
+    partition: Partition,
+    header: BatchHeader,
+    batch: memoryview,
+    guard: VerificationGuard | None,
+) -> bool:
+    """Append a batch, or settle why not; returns whether it is in the log."""
     topic, index = partition.name
     now_ms = broker.clock.now_ms()
     outcome = partition.append(batch, header, now_ms=now_ms, guard=guard)
     if isinstance(outcome, Rejected):
         waiting.settle(topic, PartitionResult(index, outcome.error, error_message=outcome.message))
-        return
+        return False
     result = PartitionResult(
         index,
         ErrorCode.NONE,
@@ -292,6 +310,7 @@ def _append(
         log_start_offset=partition.log.log_start_offset,
     )
     waiting.wait(topic, result, outcome.end_offset, partition)
+    return True
 
 
 def _begin_verification(
@@ -327,6 +346,8 @@ async def _finish(
             refuse_stale_connection(broker, request, header.producer_id, header.producer_epoch)
         if guard is not None:
             deferred.unverified.append((partition, header, batch, guard))
+        elif header.is_transactional:
+            _append_transactional(broker, waiting, partition, header, batch, None)
         else:
             _append(broker, waiting, partition, header, batch, None)
     by_producer: dict[ProducerIdAndEpoch, list[_Unverified]] = {}
@@ -337,7 +358,7 @@ async def _finish(
         names = [partition.name for partition, *_ in batches]
         # A marker that is appended meanwhile invalidates the guard.
         errors = await _verify(broker, message.transactional_id, producer, names, version)
-        for each in batches:
+        async for each in broker.time_slices.each(batches):
             _append_verified(broker, waiting, each, errors[each[0].name], version)
     return waiting.answer(message.acks, message.timeout_ms)
 
@@ -347,7 +368,7 @@ def _append_verified(
 ) -> None:
     partition, header, batch, guard = requested
     if error is ErrorCode.NONE:
-        _append(broker, waiting, partition, header, batch, guard)
+        _append_transactional(broker, waiting, partition, header, batch, guard)
         return
     waiting.settle(
         partition.name.topic,

@@ -3,7 +3,7 @@
 Versioned transactions are listed with Kafka's: under the transactional id that their producers use,
 once for each producer. So a tool that looks for hanging transactions
 (``kafka-transactions.sh find-hanging``, ``fencelog txn find-hanging``) does not report them.
-Version notes: ListTransactions filters by age from 1 on.
+Version notes: ListTransactions filters by age from 1 on, by a pattern of the id from 2 on.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,6 +13,7 @@ from fencelog.broker.coordinators.outcomes import all_shards
 from fencelog.broker.network.connection import Request
 from fencelog.broker.partitions.partition import failure_code
 from fencelog.coordination.encoding import by_topic
+from fencelog.coordination.id_pattern import IdPattern, PatternError
 from fencelog.coordination.transaction.state import Transaction, TxnState
 from fencelog.coordination.versioned.answers import OpenApp
 from fencelog.coordination.versioned.shard import VersionedShard
@@ -59,6 +60,10 @@ async def list_transactions(
     """
     del request
     try:
+        pattern = IdPattern(message.transactional_id_pattern or "")
+    except PatternError:
+        return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
+    try:
         await all_shards(broker.transactions, broker.logs)
         found = await broker.transactions.read_all(lambda shard: list(shard.transactions()))
         await all_shards(broker.versioned, broker.logs)
@@ -68,10 +73,17 @@ async def list_transactions(
     now_ms = broker.clock.now_ms()
     listed = [_listed(one) for one in found if _is_old_enough(message, one.started_ms, now_ms)]
     listed += [one for app in apps if message.duration_filter < 0 for one in _listed_app(app)]
+    if message.transactional_id_pattern:
+        listed = [one for one in listed if await _is_like(broker, pattern, one.transactional_id)]
     return ListTransactionsResponse(
         unknown_state_filters=[name for name in message.state_filters if name not in _KAFKA_STATES],
         transaction_states=sorted(_wanted(message, listed), key=lambda one: one.transactional_id),
     )
+
+
+async def _is_like(broker: Broker, pattern: IdPattern, name: str) -> bool:
+    await broker.time_slices.next()  # the worst pattern takes milliseconds for an id
+    return pattern.matches(name)
 
 
 def _is_old_enough(

@@ -6,7 +6,7 @@ end bumps the epoch and returns it; up to 4 the epoch stays (E14).
 """
 
 from fencelog.broker.context import Broker
-from fencelog.broker.handlers.connection_fencing import refuse_stale_connection
+from fencelog.broker.handlers.connection_fencing import accepted_on, refuse_stale_connection
 from fencelog.broker.network.connection import Request
 from fencelog.coordination.transaction.ending import EndResult
 from fencelog.coordination.transaction.shard import InitResult, for_client
@@ -91,6 +91,13 @@ async def add_partitions(
         }
     else:
         error = await _add(broker, message, partitions)
+        if error is ErrorCode.NONE:
+            accepted_on(
+                broker,
+                request,
+                message.v3_and_below_producer_id,
+                message.v3_and_below_producer_epoch,
+            )
         known = for_client(error, knows_fenced=request.header.api_version >= 2)
         results = dict.fromkeys(partitions, known)
     return AddPartitionsToTxnResponse(
@@ -123,6 +130,8 @@ async def add_offsets(
     """Add the partition that holds a group's offsets to the transaction (rule E8)."""
     refuse_stale_connection(broker, request, message.producer_id, message.producer_epoch)
     error = await _add_offsets(broker, message)
+    if error is ErrorCode.NONE:
+        accepted_on(broker, request, message.producer_id, message.producer_epoch)
     known = for_client(error, knows_fenced=request.header.api_version >= 2)
     return AddOffsetsToTxnResponse(error_code=known)
 
@@ -180,6 +189,8 @@ async def end_transaction(
     refuse_stale_connection(broker, request, message.producer_id, message.producer_epoch)
     is_version_2 = request.header.api_version >= END_BUMPS_FROM
     result = await _end(broker, message, ClientVersion.V2 if is_version_2 else ClientVersion.V1)
+    if result.error is ErrorCode.NONE:
+        accepted_on(broker, request, message.producer_id, message.producer_epoch)
     return EndTxnResponse(
         error_code=for_client(result.error, knows_fenced=request.header.api_version >= 2),
         producer_id=result.producer.producer_id,

@@ -133,8 +133,11 @@ class Controller:
     async def _open_new(self, topic: Topic, names: Sequence[TopicPartition]) -> str | None:
         """Create and open partitions; return the reason of the first failure, or None."""
         config = topic.log_config(self._settings.topic_defaults)
+        # Creating a partition of an internal topic is tried again where there was no room.
+        present = await self._logs.present() if topic.internal else ()
         await self._logs.open(
-            [Replica(name, topic.topic_id, config, exists=False) for name in names], self._created
+            [Replica(name, topic.topic_id, config, exists=name in present) for name in names],
+            self._created,
         )
         offline = self._logs.offline()
         return next((str(offline[name]) for name in names if name in offline), None)
@@ -150,6 +153,7 @@ class Controller:
         """Return the partition of an internal topic; creates topic and partition on first use."""
         assert topic_name in INTERNAL_TOPICS, topic_name
         name = TopicPartition(topic_name, index)
+        self._logs.forget_exhausted(name)
         partition = self._logs.find(name)
         if partition is not None:
             return partition

@@ -11,23 +11,21 @@ counts against the server's budget for responses (``response_budget``).
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine
 from functools import partial
 from inspect import CORO_CREATED, getcoroutinestate
 from typing import NamedTuple, Protocol, TypeAlias, cast
 
 from fencelog.broker.network.fair_turns import RECEIVED_BYTES_MIN, FairTurns, Share
 from fencelog.broker.network.outgoing import Outgoing
+from fencelog.broker.network.replies import Pending, Reply
 from fencelog.broker.network.response_budget import ResponseBudget, held_bytes
 from fencelog.errors import WireError
-from fencelog.types import Buffer, Instant
+from fencelog.types import Instant
 from fencelog.wire.framing import SIZE_BYTES, frame_size
 from fencelog.wire.headers import RequestHeader
 
 log = logging.getLogger(__name__)
-
-Reply: TypeAlias = Sequence[Buffer] | None
-"""The response's buffers without the size prefix; None where nothing is sent (acks=0)."""
 
 Answer: TypeAlias = "Reply | Pending | Coroutine[None, None, Reply | Pending]"
 
@@ -46,32 +44,6 @@ class Request(NamedTuple):
     header: RequestHeader
     body: memoryview
     connection: "Connection"
-
-
-class Pending:
-    """A reply that comes later: a future that calls back at once, not in the next iteration."""
-
-    __slots__ = ("_deliver", "_reply", "settled")
-
-    def __init__(self) -> None:
-        """Start unsettled and without a callback."""
-        self._deliver: Callable[[Reply], None] | None = None
-        self._reply: Reply = None
-        self.settled = False
-
-    def settle(self, reply: Reply) -> None:
-        """Give the reply, once."""
-        assert not self.settled
-        self._reply = reply
-        self.settled = True
-        if self._deliver is not None:
-            self._deliver(reply)
-
-    def when_settled(self, deliver: Callable[[Reply], None]) -> None:
-        """Call ``deliver`` with the reply, at once if it is settled already."""
-        self._deliver = deliver
-        if self.settled:
-            deliver(self._reply)
 
 
 class Service(Protocol):
@@ -118,10 +90,11 @@ class Service(Protocol):
 class _Slot:
     """The position of one reply in the order of requests."""
 
-    __slots__ = ("frame_bytes", "held", "ready", "reply")
+    __slots__ = ("frame_bytes", "held", "ready", "reply", "size")
 
     def __init__(self, frame_bytes: int) -> None:
         self.frame_bytes = frame_bytes
+        self.size = 0
         self.held = 0
         self.ready = False
         self.reply: Reply = None
@@ -162,7 +135,7 @@ class Connection(asyncio.BufferedProtocol):
         """Whether its frame waits for memory, so that nothing is read from the peer."""
         self.number = 0
         """Grows with every accepted connection: tells which of two is the older one (E14)."""
-        self.peer = "?"
+        self.host = self.peer = "?"
         self.local: tuple[str, int] = ("127.0.0.1", 0)
         self.last_active = Instant(loop.time())
         self.frame_begun: Instant | None = None
@@ -188,7 +161,7 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         local = transport.get_extra_info("sockname")
         if peer:
-            self.peer = f"{peer[0]}:{peer[1]}"
+            self.host, self.peer = peer[0], f"{peer[0]}:{peer[1]}"
         if local:
             self.local = (local[0], local[1])
         if not self._service.opened(self):
@@ -221,12 +194,15 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where the next bytes go: the open frame, else the server's scratch buffer."""
         del sizehint
-        if self._frame is not None:
+        if self._frame is not None and not self._closing:
             if self._filled == len(self._frame):
                 try:
                     self._grow()
                 except MemoryError:
-                    self._out_of_memory()
+                    self._service.out_of_memory(self)
+                    self._closing = True  # what comes until then is dropped
+                    # Not at once: uvloop crashes if its callback for a buffer closes the transport.
+                    self._loop.call_soon(self.abort)
                     return self._service.scratch
             return memoryview(self._frame)[self._filled :]
         return self._service.scratch
@@ -290,8 +266,8 @@ class Connection(asyncio.BufferedProtocol):
         """Give a large frame memory only as its bytes arrive, not for the size it announces."""
         assert self._frame is not None
         more = min(self._frame_size - len(self._frame), len(self._frame))
-        self._service.reserve(more)
         grown = bytearray(len(self._frame) + more)
+        self._service.reserve(more)
         grown[: self._filled] = self._frame
         self._frame = grown
 
@@ -339,10 +315,10 @@ class Connection(asyncio.BufferedProtocol):
                 self._begin_requests(began)
             finally:
                 turns.spend(turns.stopwatch() - began)
-        if self._outgoing:
+        if self._outgoing.next:
             self._send()
             is_due = self._send_is_due or share.is_queued
-            if self._waiting and not is_due and self._outgoing.may_grow:
+            if self._waiting and not is_due and not self._outgoing.is_full:
                 self._send_is_due = True  # what has just been sent may have held them up
                 self._loop.call_soon(self._send_and_advance)
         else:
@@ -356,7 +332,7 @@ class Connection(asyncio.BufferedProtocol):
             self._waiting
             and self._task is None
             and not self._closing
-            and self._outgoing.may_grow
+            and not (self.responses.held and self._outgoing.is_full)
             and len(self._slots) < PIPELINE_MAX
         ):
             frame = self._waiting.popleft()
@@ -420,14 +396,16 @@ class Connection(asyncio.BufferedProtocol):
         slot.reply = reply
         slot.ready = True
         if reply is not None:
-            slot.held = held_bytes(reply)
-            self.responses.queue(slot.held)
+            slot.size = sum(map(len, reply))
+            slot.held = held_bytes(reply, slot.size)
+            if slot.held:
+                self.responses.queue(slot.held)
         slots = self._slots
         while slots and slots[0].ready:
             first = slots.popleft()
             self._service.release(first.frame_bytes)
             if first.reply is not None:
-                self._outgoing.add(first.reply, first.held)
+                self._outgoing.add(first.reply, first.size, first.held)
 
     def _send_and_advance(self) -> None:
         self._send_is_due = False
@@ -451,7 +429,7 @@ class Connection(asyncio.BufferedProtocol):
         # The budget is shared: only a connection with requests in flight waits for it.
         full = (
             self._share.is_queued
-            or not self._outgoing.may_grow
+            or (self.responses.held and self._outgoing.is_full)
             or self.is_backpressured
             or len(self._waiting) >= PIPELINE_MAX
             or (self._task is not None and len(self._waiting) >= WAITING_MAX)
@@ -468,7 +446,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def fail(self, reason: str) -> None:
         """Close because the peer broke the protocol; log the reason."""
-        log.warning("closing connection of %s (%s): %s", self.peer, self.client_id, reason)
+        log.warning(
+            "closing connection of %s (%.100s): %s",
+            self.peer,
+            self.client_id,
+            reason,
+            extra={"peer": self.host},
+        )
         self.abort()
 
     def _out_of_memory(self) -> None:
@@ -479,9 +463,11 @@ class Connection(asyncio.BufferedProtocol):
     def _fail_internally(self) -> None:
         """Close because a handler raised; called while that exception is handled."""
         log.exception(
-            "closing connection of %s (%s): internal error, please report it with this traceback",
+            "closing connection of %s (%.100s): internal error, please report it with this "
+            "traceback",
             self.peer,
             self.client_id,
+            extra={"peer": self.host},
         )
         self.abort()
 

@@ -1,6 +1,7 @@
 """Expires waits at their deadlines, with one timer for all: most waits end long before."""
 
 import asyncio
+from operator import itemgetter
 from typing import Protocol
 
 from fencelog.broker.timer import Timer
@@ -45,7 +46,10 @@ class Deadlines:
     def _expire(self) -> None:
         now = asyncio.get_running_loop().time()
         try:
-            for wait in [wait for wait, due in self._due.items() if due <= now]:
+            late = [
+                each for each, due in sorted(self._due.items(), key=itemgetter(1)) if due <= now
+            ]
+            for wait in late:
                 # A wait that expires may discard others.
                 if self._due.pop(wait, None) is not None:
                     wait.expire()

@@ -21,7 +21,7 @@ JOINED_BYTES_MAX = 64 * 1024
 class Outgoing:
     """Responses of one connection in the order in which they are sent.
 
-    Invariant: ``queued`` counts what is in ``_next`` (``_next_held``), what the transport has not
+    Invariant: ``queued`` counts what is in ``next`` (``_next_held``), what the transport has not
     sent (``_unsent_held``), and what its user counts besides.
     """
 
@@ -30,7 +30,8 @@ class Outgoing:
         self.queued = QueuedResponses(budget)
         self._loop = loop
         self._transport: asyncio.WriteTransport | None = None
-        self._next: list[Buffer] = []
+        self.next: list[Buffer] = []
+        """What ``write`` writes."""
         self._next_bytes = 0
         self._next_held = 0
         self._is_unsent = False
@@ -43,15 +44,10 @@ class Outgoing:
         self._unsent_since = Instant(0.0)
         self._progress_at = Instant(0.0)
 
-    def __bool__(self) -> bool:
-        """Whether ``write`` has something to write."""
-        return bool(self._next)
-
     @property
-    def may_grow(self) -> bool:
-        """Whether another request may begin whose response is queued behind these."""
-        queued = self.queued
-        return not queued.held or (queued.may_begin and self._unsent_held <= UNSENT_BYTES_MAX)
+    def is_full(self) -> bool:
+        """Whether no request may begin whose response would be queued behind these."""
+        return not self.queued.may_begin or self._unsent_held > UNSENT_BYTES_MAX
 
     def open(self, transport: asyncio.WriteTransport) -> None:
         """Write to this transport."""
@@ -59,29 +55,31 @@ class Outgoing:
         # So that it says when the socket has not taken everything, and when it has.
         transport.set_write_buffer_limits(high=0)
 
-    def add(self, response: Sequence[Buffer], held: int) -> None:
+    def add(self, response: Sequence[Buffer], size: int, held: int) -> None:
         """Append a response to what is written next; its ``held`` bytes count in ``queued``."""
-        size = sum(map(len, response))
-        self._next.append(size.to_bytes(SIZE_BYTES, "big"))
-        self._next += response
+        self.next.append(size.to_bytes(SIZE_BYTES, "big"))
+        self.next += response
         self._next_bytes += SIZE_BYTES + size
         self._next_held += held
 
     def write(self) -> None:
         """Hand what was added to the transport. Raises MemoryError."""
-        buffers, size, held = self._next, self._next_bytes, self._next_held
+        buffers, size, held = self.next, self._next_bytes, self._next_held
         if not buffers:
             return
-        self._next, self._next_bytes, self._next_held = [], 0, 0
+        self.next, self._next_bytes, self._next_held = [], 0, 0
         assert self._transport is not None
         if size <= JOINED_BYTES_MAX:
             self._transport.write(b"".join(buffers))
         else:
             self._transport.writelines(buffers)
         if self._is_unsent:
+            if size > held:
+                self.queued.queue(size - held)  # small responses, which are not counted before
+                held = size
             self._unsent_held += held
             self._written_bytes += size
-        else:
+        elif held:
             self.queued.sent(held)
 
     def paused(self) -> None:
@@ -98,7 +96,7 @@ class Outgoing:
 
     def close(self) -> None:
         """Drop everything: the connection is gone."""
-        self._next = []
+        self.next = []
         self._next_held = self._unsent_held = 0
         self.queued.close()
 

@@ -17,6 +17,8 @@ GRANT_BYTES_MIN = 1024 * 1024
 """No grant is smaller, unless less was asked for: a response of one batch fits."""
 SMALL_BYTES = 16 * 1024
 """A connection with nothing queued gets so much at once, whatever the others have."""
+UNCOUNTED_BYTES = 256
+"""Smaller responses count only from when the socket does not take them: most are sent at once."""
 SHARE = 4
 """The part of the free budget that one grant may take is one of so many."""
 
@@ -170,11 +172,14 @@ class QueuedResponses:
         self.sent(self.held)
 
 
-def held_bytes(response: Sequence[Buffer]) -> int:
-    """Return the memory that a response keeps: a view keeps all of the buffer that it shows.
+def held_bytes(response: Sequence[Buffer], size: int) -> int:
+    """Return the memory that a response of this size keeps.
 
-    A view of a mapped file counts by itself: it keeps no memory beyond the pages that are sent.
+    A view keeps all of the buffer that it shows; one of a mapped file counts by itself, because it
+    keeps no memory beyond the pages that are sent. None for a small response of plain bytes.
     """
+    if size <= UNCOUNTED_BYTES and memoryview not in map(type, response):
+        return 0
     total = 0
     shown: set[int] = set()
     for buffer in response:

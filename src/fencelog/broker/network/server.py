@@ -103,6 +103,7 @@ class Server:
                 connection.peer,
                 len(self._connections),
                 self._config.connections_max,
+                extra={"peer": connection.host},
             )
             return False
         self._connections[connection] = None

@@ -37,28 +37,37 @@ class StaleConnections:
         self._producers_max = producers_max
         self._producers: OrderedDict[ProducerId, _Producer] = OrderedDict()
 
-    def accepts(
+    def is_stale(
         self, producer_id: ProducerId, epoch: ProducerEpoch, key: ApiKey, number: int
     ) -> bool:
-        """Record a producer's request; False on a connection that it replaced by a newer one.
+        """Whether a request came on a connection that its producer replaced by a newer one.
 
-        A newer epoch starts afresh; an older one is accepted here and fenced by the epoch checks.
+        A newer epoch starts afresh; an older one is not stale and fenced by the epoch checks.
+        """
+        known = self._producers.get(producer_id)
+        if known is None or epoch != known.epoch:
+            return False
+        return number < known.numbers.get(key, number) or number in known.replaced
+
+    def accepted(
+        self, producer_id: ProducerId, epoch: ProducerEpoch, key: ApiKey, number: int
+    ) -> None:
+        """Record the connection of a producer's request that took effect.
+
+        A refused request is not recorded: it may be a stranger's, who names the producer.
         """
         known = self._producers.get(producer_id)
         if known is not None and epoch < known.epoch:
-            return True
+            return
         if known is None or epoch > known.epoch:
             known = self._producers[producer_id] = _Producer(epoch)
         newest = known.numbers.get(key, number)
-        if number < newest or number in known.replaced:
-            return False
         if number > newest and newest not in known.replaced:
             known.replaced = [*known.replaced, newest][-REPLACED_MAX:]
-        known.numbers[key] = number
+        known.numbers[key] = max(newest, number)
         self._producers.move_to_end(producer_id)
         if len(self._producers) > self._producers_max:
             self._producers.popitem(last=False)
-        return True
 
     def __len__(self) -> int:
         """Return how many producers are tracked."""

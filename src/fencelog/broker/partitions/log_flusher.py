@@ -8,7 +8,11 @@ collects its next batches meanwhile: a producer waits for the disk time of its o
 import asyncio
 
 from fencelog.broker.partitions.partition import Partition
+from fencelog.errors import ExhaustedError
 from fencelog.types import Offset
+
+PARTITIONS_PER_SLICE = 100
+"""Partitions that are written before the loop polls its sockets; most writes do not wait."""
 
 
 class LogFlusher:
@@ -46,11 +50,13 @@ class LogFlusher:
                         await self._woken
                         continue
                     self._writing = True
-                    for partition in ready:
+                    for number, partition in enumerate(ready, 1):
                         del self._dirty[partition]
                         end_offset = await partition.write()
                         if end_offset is not None:
                             self._written(partition, end_offset, syncs)
+                        if number % PARTITIONS_PER_SLICE == 0:
+                            await asyncio.sleep(0)
                     self._writing = False
                     self._update_idle()
         finally:
@@ -76,6 +82,8 @@ class LogFlusher:
         try:
             if await partition.sync():
                 partition.flushed(end_offset)
+        except ExhaustedError as error:
+            partition.stall(error, unsynced=end_offset)
         finally:
             self._syncing.discard(partition)
         if partition in self._dirty:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from fencelog.broker.config import BrokerConfig
@@ -12,7 +13,14 @@ from fencelog.broker.partitions.log_flusher import LogFlusher
 from fencelog.broker.partitions.log_starts import advance_starts
 from fencelog.broker.partitions.partition import Partition
 from fencelog.broker.partitions.role import Alone
-from fencelog.errors import CorruptionError, ErrorCode, NotLeaderError, StorageError
+from fencelog.broker.partitions.tail_cache import TailCache
+from fencelog.errors import (
+    CorruptionError,
+    ErrorCode,
+    ExhaustedError,
+    NotLeaderError,
+    StorageError,
+)
 from fencelog.log.config import LogConfig
 from fencelog.log.partition_log import PartitionLog
 from fencelog.ports import Disk
@@ -57,6 +65,7 @@ class LogManager:
         self._producer_expiration_ms = config.producer_expiration_ms
         self._flusher = flusher
         self._observer = observer
+        self._tails = TailCache(config.tail_bytes_max)
         self._opened_directory: DataDirectory | None = None
         self._partitions: dict[TopicPartition, Partition] = {}
         self._offline: dict[TopicPartition, Exception] = {}
@@ -133,8 +142,9 @@ class LogManager:
         try:
             store, partition_log = await self._open_files(replica)
         except (CorruptionError, StorageError) as error:
-            log.error("%s is offline: %s", name, error)  # noqa: TRY400
             self._offline[name] = error
+            if replica.exists or not isinstance(error, ExhaustedError):  # else creating is refused
+                log.error("%s is offline: %s", name, error)  # noqa: TRY400
             return
         if store.truncated is not None:
             log.warning("%s: recovery truncated the log. %s", name, store.truncated)
@@ -146,6 +156,7 @@ class LogManager:
             role=Alone(),
             enqueue=self._flusher.enqueue,
             observer=self._observer,
+            tails=self._tails,
         )
 
     def _open_files(
@@ -224,6 +235,11 @@ class LogManager:
         if partition is None and name in self._offline:
             raise NotLeaderError(f"{name} is offline: {self._offline[name]}")
         return partition
+
+    def forget_exhausted(self, name: TopicPartition) -> None:
+        """Let a partition be opened again that is offline because something ran out."""
+        if isinstance(self._offline.get(name), ExhaustedError):
+            del self._offline[name]
 
     def missing(self, topic: str, index: int) -> ErrorCode:
         """Return the error for a partition that ``get`` does not find."""
@@ -322,7 +338,8 @@ class LogManager:
 
 
 async def _sync(partition: Partition) -> None:
-    await partition.sync()
+    with suppress(ExhaustedError):
+        await partition.sync()
 
 
 async def _close(partition: Partition, stops: dict[TopicPartition, CleanStop]) -> None:

@@ -5,6 +5,7 @@ append is queued for the flusher, markers are replayed by the coordinator of thi
 role decides the high watermark, and waiting requests are completed.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -12,7 +13,8 @@ from typing import NamedTuple
 from fencelog.broker.observer import Observer
 from fencelog.broker.partitions.purgatory import Done, Purgatory
 from fencelog.broker.partitions.role import Role
-from fencelog.errors import ErrorCode, NotLeaderError, StorageError
+from fencelog.broker.partitions.tail_cache import Tail, TailCache
+from fencelog.errors import ErrorCode, ExhaustedError, NotLeaderError, StorageError
 from fencelog.log.compaction_round import CompactionNeed, Round
 from fencelog.log.config import LogConfig
 from fencelog.log.partition_log import PartitionLog
@@ -24,6 +26,7 @@ from fencelog.log.values import (
     MarkerToWrite,
     ReadPlan,
     Rejected,
+    SegmentWrite,
 )
 from fencelog.log.verification import VerificationGuard
 from fencelog.storage.clean_stop import CleanStop
@@ -34,7 +37,8 @@ from fencelog.wire.batch import BatchHeader, Compression, read_header
 
 log = logging.getLogger(__name__)
 
-NO_RECORDS = memoryview(b"")
+RETRY_S = 1.0
+"""After what time a write is tried again for which there was no room."""
 IN_SYNC_REPLICAS = 1
 """The one copy that each partition has."""
 
@@ -46,17 +50,30 @@ class Fetched(NamedTuple):
     high_watermark: Offset = Offset(-1)
     last_stable_offset: Offset = Offset(-1)
     log_start_offset: Offset = Offset(-1)
-    records: memoryview = NO_RECORDS
+    parts: Sequence[memoryview] = ()
+    """The batches, one or more in each part."""
+    end_offset: Offset = Offset(-1)
+    """The offset at which the next batches begin."""
     aborted: Sequence[AbortedTransaction] = ()
     """The aborted transactions in ``records``; only for a transactional reader (E10)."""
     plan: ReadPlan | None = None
     """Where was read; None after an error."""
 
     @property
+    def size(self) -> int:
+        """Bytes of all batches."""
+        return sum(map(len, self.parts))
+
+    @property
+    def records(self) -> memoryview:
+        """All batches in one piece."""
+        return self.parts[0] if len(self.parts) == 1 else memoryview(b"".join(self.parts))
+
+    @property
     def is_exhausted(self) -> bool:
-        """Whether nothing that may be read by now follows these records."""
+        """Whether nothing that may be read by now follows these batches."""
         assert self.plan is not None, self
-        return not self.records or _end_of(self.records) >= self.plan.upper_offset
+        return not self.parts or self.end_offset >= self.plan.upper_offset
 
 
 class Partition:
@@ -67,7 +84,11 @@ class Partition:
         "_observer",
         "_purgatory",
         "_role",
+        "_stalled_by",
         "_store",
+        "_tail",
+        "_unsynced",
+        "_unwritten",
         "add_reader",
         "checks_batches",
         "codec",
@@ -78,6 +99,7 @@ class Partition:
         "markers_appended",
         "name",
         "remove_reader",
+        "resumed",
         "stamps_on_append",
         "topic_id",
         "when_committed",
@@ -93,6 +115,7 @@ class Partition:
         role: Role,
         enqueue: Callable[["Partition"], None],
         observer: Observer | None,
+        tails: TailCache,
     ) -> None:
         """``enqueue`` queues the partition for the flusher."""
         self.name = name
@@ -102,10 +125,16 @@ class Partition:
         """Why the partition accepts no more writes."""
         self.markers_appended: Callable[[Sequence[MarkerToWrite]], None] | None = None
         """Replays markers in the coordinator whose records are in this log."""
+        self.resumed: Callable[[], None] = lambda: None
+        """Loads the coordinator of this log again, after the log was stalled."""
+        self._stalled_by: ExhaustedError | None = None
+        self._unwritten: list[SegmentWrite] = []
+        self._unsynced: Offset | None = None
         self._store = store
         self._role = role
         self._enqueue = enqueue
         self._observer = observer
+        self._tail = Tail(tails)
         self._purgatory = Purgatory(partition_log.high_watermark)
         self.stamps_on_append = False
         """Whether the broker sets the timestamps."""
@@ -218,34 +247,68 @@ class Partition:
     async def write(self) -> Offset | None:
         """Write what was appended since the last write; return its end offset.
 
-        None if there is nothing to flush. A failed write fails the partition (D2).
+        None if there is nothing to flush. A failed write fails the partition (D2); without room it
+        is stalled, and the next call writes what is left.
         """
         if self.failure is not None:
             return None
         unflushed = self.log.take_unflushed()
+        if self._unwritten:
+            unflushed = [*self._unwritten, *unflushed]
+            self._unwritten = []
         if not unflushed:
-            return None
+            return self._unsynced
         end_offset = unflushed[-1].end_offset
         try:
             await self._store.write(unflushed)
+        except ExhaustedError as error:
+            self._unwritten = unflushed
+            self.stall(error)
+            return None
         except StorageError as error:
             self.fail(error)
             return None
         self.log.written(end_offset)
+        self._tail.add(unflushed)
         return end_offset
 
     async def sync(self) -> bool:
         """Sync what is written to stable storage; False if the partition has failed.
 
-        A failed sync fails it (D2).
+        A failed sync fails it (D2). Raises ExhaustedError if it could not begin.
         """
         if self.failure is not None:
             return False
         try:
             await self._store.sync()
+        except ExhaustedError:
+            raise
         except StorageError as error:
             self.fail(error)
         return self.failure is None
+
+    def stall(self, error: ExhaustedError, *, unsynced: Offset | None = None) -> None:
+        """What is appended cannot be flushed now: refuse more, end all waits, and try it again.
+
+        ``unsynced``: the end of what is written and not synced.
+        """
+        if self.failure is not None:
+            return
+        if self._stalled_by is None:
+            log.error("%s refuses writes until there is room: %s", self.name, error)
+        self._stalled_by = error
+        self._unsynced = unsynced
+        self.log.refuse_appends(f"{error}; the broker tries again")
+        self._purgatory.fail(error)
+        asyncio.get_running_loop().call_later(RETRY_S, self._enqueue, self)
+
+    def _resume(self) -> None:
+        """What was left is flushed: accept writes again."""
+        log.warning("%s accepts writes again", self.name)
+        self._stalled_by = self._unsynced = None
+        self.log.accept_appends()
+        self._purgatory.resume()
+        self.resumed()
 
     def flushed(self, end_offset: Offset) -> None:
         """Everything below ``end_offset`` is durable (D1): advance the high watermark."""
@@ -255,6 +318,8 @@ class Partition:
         if self._observer is not None:
             self._observer.flushed(self.name, end_offset)
         self._advance(self._role.flushed(end_offset))
+        if self._stalled_by is not None:
+            self._resume()
 
     def _advance(self, high_watermark: Offset) -> None:
         before = self.log.high_watermark
@@ -276,6 +341,7 @@ class Partition:
 
     def _set_failure(self, error: Exception) -> None:
         self.failure = error
+        self._tail.clear()
         self.log.failed()
         if self._observer is not None:
             self._observer.failed(self.name, error)
@@ -284,12 +350,19 @@ class Partition:
     # -- reading -------------------------------------------------------------------------------
 
     async def read(
-        self, offset: Offset, max_bytes: int, isolation: Isolation, *, at_least_one: bool = True
+        self,
+        offset: Offset,
+        max_bytes: int,
+        isolation: Isolation,
+        *,
+        at_least_one: bool = True,
+        to_send: bool = False,
     ) -> Fetched:
         """Read whole batches from ``offset``, up to what the isolation level may read (F6).
 
         The first batch is returned whole even above ``max_bytes``; with ``at_least_one`` false
-        nothing is read if ``max_bytes`` is 0 or less. Raises CorruptionError and StorageError.
+        nothing is read if ``max_bytes`` is 0 or less. ``to_send``: the bytes are only sent. Raises
+        CorruptionError and StorageError.
         """
         partition_log = self.log
         plan = partition_log.read(offset, max(max_bytes, 0), isolation)
@@ -301,13 +374,18 @@ class Partition:
         )
         if isinstance(plan, ErrorCode):
             return Fetched(plan, *ends)
-        records = NO_RECORDS
-        if not plan.is_empty and (max_bytes > 0 or at_least_one):
-            records = await self._store.read(plan)
+        if plan.is_empty or (max_bytes <= 0 and not at_least_one):
+            return Fetched(ErrorCode.NONE, *ends, (), plan.offset, (), plan)
+        found = self._tail.read(plan)
+        if found is None:
+            stored = await self._store.read(plan, to_send=to_send)
+            found = [stored.data] if stored.data else [], stored.end_offset
+        parts, end_offset = found
+        self._tail.wanted = self._tail.wanted or end_offset >= plan.upper_offset
         aborted: Sequence[AbortedTransaction] = ()
-        if isolation is Isolation.TRANSACTIONAL and records:
-            aborted = partition_log.aborted_transactions(plan.offset, _end_of(records))
-        return Fetched(ErrorCode.NONE, *ends, records, aborted, plan)
+        if isolation is Isolation.TRANSACTIONAL and parts:
+            aborted = partition_log.aborted_transactions(plan.offset, end_offset)
+        return Fetched(ErrorCode.NONE, *ends, parts, end_offset, aborted, plan)
 
     def end_offset(self, isolation: Isolation) -> Offset:
         """Return the end offset for a reader of this isolation level (F6)."""
@@ -347,6 +425,7 @@ class Partition:
 
     def compacted(self) -> None:
         """Files were replaced: readers that wait look again."""
+        self._tail.clear()
         self._purgatory.interrupt_readers()
 
     def fail_with_store(self, error: StorageError) -> bool:
@@ -374,16 +453,6 @@ class Partition:
     async def delete_segments_below(self, offset: Offset) -> None:
         """Remove the files of segments below a stored log start. Raises StorageError."""
         await self._store.delete_segments_below(offset)
-
-
-def _end_of(records: memoryview) -> Offset:
-    """Return the offset that follows the last batch in these bytes."""
-    end, position = Offset(0), 0
-    while position < len(records):
-        header = read_header(records, position)
-        end = header.next_offset
-        position += header.size
-    return end
 
 
 def failure_code(error: Exception) -> ErrorCode:

@@ -101,9 +101,13 @@ class Purgatory:
             reader.interrupted()
 
     def fail(self, error: Exception) -> None:
-        """Nothing more will be committed here: complete all waits with the error."""
+        """Nothing is committed here until ``resume``: complete all waits with the error."""
         self._failure = error
         commits, self._commits = self._commits, deque()
         for _, done in commits:
             done(error)
         self.interrupt_readers()
+
+    def resume(self) -> None:
+        """Requests may wait again."""
+        self._failure = None

@@ -16,6 +16,7 @@ from fencelog.wire.primitives import (
     Reader,
     error_code,
     pack_int32,
+    write_error_message,
     write_length,
     write_string,
 )
@@ -122,10 +123,10 @@ def _write_result(out: bytearray, result: PartitionResult, version: int) -> None
         write_length(out, records, flexible)
         for position, reason in records:
             out += pack_int32(position)
-            write_string(out, reason, flexible)
+            write_error_message(out, reason, flexible)
             if flexible:
                 out.append(0)
-        write_string(out, error_message, flexible)
+        write_error_message(out, error_message, flexible)
         if flexible:
             out.append(0)
 

@@ -7,7 +7,7 @@ from struct import Struct
 from typing import Self
 
 from fencelog.wire.message import Message
-from fencelog.wire.primitives import Reader, pack_int64, write_string
+from fencelog.wire.primitives import Reader, pack_int64, write_error_message, write_string
 
 LAYOUT_ih = Struct(">ih")
 
@@ -80,5 +80,5 @@ class AbortTransactionResponse(Message):
 
     def write_to(self, out: bytearray, version: int) -> None:
         out += LAYOUT_ih.pack(self.throttle_time_ms, self.error_code)
-        write_string(out, self.error_message, True)
+        write_error_message(out, self.error_message, True)
         out.append(0)

@@ -12,6 +12,7 @@ from fencelog.wire.primitives import (
     pack_int16,
     pack_int32,
     pack_int8,
+    write_error_message,
     write_length,
     write_string,
 )
@@ -137,7 +138,7 @@ class AclCreationResult(Structure):
     def write_to(self, out: bytearray, version: int) -> None:
         flexible = version >= 2
         out += pack_int16(self.error_code)
-        write_string(out, self.error_message, flexible)
+        write_error_message(out, self.error_message, flexible)
         if flexible:
             out.append(0)
 

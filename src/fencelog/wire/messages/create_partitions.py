@@ -7,7 +7,14 @@ from struct import Struct
 from typing import Self
 
 from fencelog.wire.message import EMPTY, Message, Structure
-from fencelog.wire.primitives import Reader, pack_int16, pack_int32, write_length, write_string
+from fencelog.wire.primitives import (
+    Reader,
+    pack_int16,
+    pack_int32,
+    write_error_message,
+    write_length,
+    write_string,
+)
 
 LAYOUT_it = Struct(">i?")
 
@@ -151,7 +158,7 @@ class CreatePartitionsTopicResult(Structure):
         flexible = version >= 2
         write_string(out, self.name, flexible)
         out += pack_int16(self.error_code)
-        write_string(out, self.error_message, flexible)
+        write_error_message(out, self.error_message, flexible)
         if flexible:
             out.append(0)
 

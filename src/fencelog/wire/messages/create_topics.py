@@ -12,6 +12,7 @@ from fencelog.wire.primitives import (
     Reader,
     pack_int16,
     pack_int32,
+    write_error_message,
     write_length,
     write_string,
     write_tags,
@@ -280,7 +281,7 @@ class CreatableTopicResult(Structure):
         if version >= 7:
             write_uuid(out, self.topic_id)
         out += pack_int16(self.error_code)
-        write_string(out, self.error_message, flexible)
+        write_error_message(out, self.error_message, flexible)
         if version >= 5:
             out += LAYOUT_ih.pack(self.num_partitions, self.replication_factor)
         if version >= 5:

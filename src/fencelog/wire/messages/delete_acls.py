@@ -12,6 +12,7 @@ from fencelog.wire.primitives import (
     pack_int16,
     pack_int32,
     pack_int8,
+    write_error_message,
     write_length,
     write_string,
 )
@@ -167,7 +168,7 @@ class DeleteAclsMatchingAcl(Structure):
     def write_to(self, out: bytearray, version: int) -> None:
         flexible = version >= 2
         out += pack_int16(self.error_code)
-        write_string(out, self.error_message, flexible)
+        write_error_message(out, self.error_message, flexible)
         out += pack_int8(self.resource_type)
         write_string(out, self.resource_name, flexible)
         out += pack_int8(self.pattern_type)
@@ -208,7 +209,7 @@ class DeleteAclsFilterResult(Structure):
     def write_to(self, out: bytearray, version: int) -> None:
         flexible = version >= 2
         out += pack_int16(self.error_code)
-        write_string(out, self.error_message, flexible)
+        write_error_message(out, self.error_message, flexible)
         write_length(out, self.matching_acls, flexible)
         for one_of_matching_acls in self.matching_acls:
             one_of_matching_acls.write_to(out, version)

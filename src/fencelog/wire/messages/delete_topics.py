@@ -11,6 +11,7 @@ from fencelog.wire.primitives import (
     Reader,
     pack_int16,
     pack_int32,
+    write_error_message,
     write_length,
     write_string,
     write_uuid,
@@ -140,7 +141,7 @@ class DeletableTopicResult(Structure):
             write_uuid(out, self.topic_id)
         out += pack_int16(self.error_code)
         if version >= 5:
-            write_string(out, self.error_message, flexible)
+            write_error_message(out, self.error_message, flexible)
         if flexible:
             out.append(0)
 

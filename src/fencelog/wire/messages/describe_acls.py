@@ -7,7 +7,13 @@ from struct import Struct
 from typing import Self
 
 from fencelog.wire.message import EMPTY, Message, Structure
-from fencelog.wire.primitives import Reader, pack_int8, write_length, write_string
+from fencelog.wire.primitives import (
+    Reader,
+    pack_int8,
+    write_error_message,
+    write_length,
+    write_string,
+)
 
 LAYOUT_bb = Struct(">bb")
 LAYOUT_ih = Struct(">ih")
@@ -189,7 +195,7 @@ class DescribeAclsResponse(Message):
     def write_to(self, out: bytearray, version: int) -> None:
         flexible = version >= 2
         out += LAYOUT_ih.pack(self.throttle_time_ms, self.error_code)
-        write_string(out, self.error_message, flexible)
+        write_error_message(out, self.error_message, flexible)
         write_length(out, self.resources, flexible)
         for one_of_resources in self.resources:
             one_of_resources.write_to(out, version)

@@ -7,7 +7,14 @@ from struct import Struct
 from typing import Self
 
 from fencelog.wire.message import EMPTY, Message, Structure
-from fencelog.wire.primitives import Reader, pack_int32, pack_int64, write_length, write_string
+from fencelog.wire.primitives import (
+    Reader,
+    pack_int32,
+    pack_int64,
+    write_error_message,
+    write_length,
+    write_string,
+)
 
 LAYOUT_ih = Struct(">ih")
 LAYOUT_qh = Struct(">qh")
@@ -159,7 +166,7 @@ class DescribeAppResponse(Message):
 
     def write_to(self, out: bytearray, version: int) -> None:
         out += LAYOUT_ih.pack(self.throttle_time_ms, self.error_code)
-        write_string(out, self.error_message, True)
+        write_error_message(out, self.error_message, True)
         out += pack_int64(self.last_version)
         write_string(out, self.query_id, True)
         write_string(out, self.run_id, True)

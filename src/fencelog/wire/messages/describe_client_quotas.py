@@ -7,7 +7,14 @@ from struct import Struct
 from typing import Self
 
 from fencelog.wire.message import EMPTY, Message, Structure
-from fencelog.wire.primitives import Reader, pack_float64, pack_int8, write_length, write_string
+from fencelog.wire.primitives import (
+    Reader,
+    pack_float64,
+    pack_int8,
+    write_error_message,
+    write_length,
+    write_string,
+)
 
 LAYOUT_ih = Struct(">ih")
 
@@ -221,7 +228,7 @@ class DescribeClientQuotasResponse(Message):
     def write_to(self, out: bytearray, version: int) -> None:
         flexible = version >= 1
         out += LAYOUT_ih.pack(self.throttle_time_ms, self.error_code)
-        write_string(out, self.error_message, flexible)
+        write_error_message(out, self.error_message, flexible)
         write_length(out, self.entries, flexible)
         for one_of_entries in self.entries or ():
             one_of_entries.write_to(out, version)

@@ -7,7 +7,14 @@ from struct import Struct
 from typing import Self
 
 from fencelog.wire.message import EMPTY, Message, Structure
-from fencelog.wire.primitives import Reader, pack_int32, pack_int8, write_length, write_string
+from fencelog.wire.primitives import (
+    Reader,
+    pack_int32,
+    pack_int8,
+    write_error_message,
+    write_length,
+    write_string,
+)
 
 LAYOUT_ih = Struct(">ih")
 
@@ -155,7 +162,7 @@ class DescribeClusterResponse(Message):
 
     def write_to(self, out: bytearray, version: int) -> None:
         out += LAYOUT_ih.pack(self.throttle_time_ms, self.error_code)
-        write_string(out, self.error_message, True)
+        write_error_message(out, self.error_message, True)
         if version >= 1:
             out += pack_int8(self.endpoint_type)
         write_string(out, self.cluster_id, True)

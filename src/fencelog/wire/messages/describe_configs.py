@@ -12,6 +12,7 @@ from fencelog.wire.primitives import (
     pack_int16,
     pack_int32,
     pack_int8,
+    write_error_message,
     write_length,
     write_string,
 )
@@ -246,7 +247,7 @@ class DescribeConfigsResult(Structure):
     def write_to(self, out: bytearray, version: int) -> None:
         flexible = version >= 4
         out += pack_int16(self.error_code)
-        write_string(out, self.error_message, flexible)
+        write_error_message(out, self.error_message, flexible)
         out += pack_int8(self.resource_type)
         write_string(out, self.resource_name, flexible)
         write_length(out, self.configs, flexible)

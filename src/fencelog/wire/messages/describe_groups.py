@@ -11,6 +11,7 @@ from fencelog.wire.primitives import (
     pack_int16,
     pack_int32,
     write_bytes,
+    write_error_message,
     write_length,
     write_string,
 )
@@ -177,7 +178,7 @@ class DescribedGroup(Structure):
         flexible = version >= 5
         out += pack_int16(self.error_code)
         if version >= 6:
-            write_string(out, self.error_message, flexible)
+            write_error_message(out, self.error_message, flexible)
         write_string(out, self.group_id, flexible)
         write_string(out, self.group_state, flexible)
         write_string(out, self.protocol_type, flexible)

@@ -7,7 +7,13 @@ from struct import Struct
 from typing import Self
 
 from fencelog.wire.message import EMPTY, Message, Structure
-from fencelog.wire.primitives import Reader, pack_int32, write_length, write_string
+from fencelog.wire.primitives import (
+    Reader,
+    pack_int32,
+    write_error_message,
+    write_length,
+    write_string,
+)
 
 LAYOUT_ih = Struct(">ih")
 LAYOUT_qiiqiq = Struct(">qiiqiq")
@@ -142,7 +148,7 @@ class PartitionResponse(Structure):
 
     def write_to(self, out: bytearray, version: int) -> None:
         out += LAYOUT_ih.pack(self.partition_index, self.error_code)
-        write_string(out, self.error_message, True)
+        write_error_message(out, self.error_message, True)
         write_length(out, self.active_producers, True)
         for one_of_active_producers in self.active_producers:
             one_of_active_producers.write_to(out, version)

@@ -7,7 +7,13 @@ from struct import Struct
 from typing import Self
 
 from fencelog.wire.message import EMPTY, Message, Structure
-from fencelog.wire.primitives import Reader, pack_int16, write_length, write_string
+from fencelog.wire.primitives import (
+    Reader,
+    pack_int16,
+    write_error_message,
+    write_length,
+    write_string,
+)
 
 LAYOUT_bi = Struct(">bi")
 LAYOUT_ih = Struct(">ih")
@@ -124,7 +130,7 @@ class DescribeUserScramCredentialsResult(Structure):
     def write_to(self, out: bytearray, version: int) -> None:
         write_string(out, self.user, True)
         out += pack_int16(self.error_code)
-        write_string(out, self.error_message, True)
+        write_error_message(out, self.error_message, True)
         write_length(out, self.credential_infos, True)
         for one_of_credential_infos in self.credential_infos:
             one_of_credential_infos.write_to(out, version)
@@ -163,7 +169,7 @@ class DescribeUserScramCredentialsResponse(Message):
 
     def write_to(self, out: bytearray, version: int) -> None:
         out += LAYOUT_ih.pack(self.throttle_time_ms, self.error_code)
-        write_string(out, self.error_message, True)
+        write_error_message(out, self.error_message, True)
         write_length(out, self.results, True)
         for one_of_results in self.results:
             one_of_results.write_to(out, version)

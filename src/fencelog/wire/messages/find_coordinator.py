@@ -12,6 +12,7 @@ from fencelog.wire.primitives import (
     pack_int16,
     pack_int32,
     pack_int8,
+    write_error_message,
     write_length,
     write_string,
 )
@@ -110,7 +111,7 @@ class Coordinator(Structure):
         out += pack_int32(self.node_id)
         write_string(out, self.host, True)
         out += LAYOUT_ih.pack(self.port, self.error_code)
-        write_string(out, self.error_message, True)
+        write_error_message(out, self.error_message, True)
         out.append(0)
 
 
@@ -192,7 +193,7 @@ class FindCoordinatorResponse(Message):
         if version <= 3:
             out += pack_int16(self.error_code)
         if 1 <= version <= 3:
-            write_string(out, self.error_message, flexible)
+            write_error_message(out, self.error_message, flexible)
         if version <= 3:
             out += pack_int32(self.node_id)
         if version <= 3:

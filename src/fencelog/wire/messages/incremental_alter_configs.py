@@ -11,6 +11,7 @@ from fencelog.wire.primitives import (
     pack_int16,
     pack_int32,
     pack_int8,
+    write_error_message,
     write_length,
     write_string,
 )
@@ -160,7 +161,7 @@ class AlterConfigsResourceResponse(Structure):
     def write_to(self, out: bytearray, version: int) -> None:
         flexible = version >= 1
         out += pack_int16(self.error_code)
-        write_string(out, self.error_message, flexible)
+        write_error_message(out, self.error_message, flexible)
         out += pack_int8(self.resource_type)
         write_string(out, self.resource_name, flexible)
         if flexible:

@@ -7,7 +7,13 @@ from struct import Struct
 from typing import Self
 
 from fencelog.wire.message import EMPTY, Message, Structure
-from fencelog.wire.primitives import Reader, pack_int32, write_length, write_string
+from fencelog.wire.primitives import (
+    Reader,
+    pack_int32,
+    write_error_message,
+    write_length,
+    write_string,
+)
 
 LAYOUT_ih = Struct(">ih")
 
@@ -180,7 +186,7 @@ class ListPartitionReassignmentsResponse(Message):
 
     def write_to(self, out: bytearray, version: int) -> None:
         out += LAYOUT_ih.pack(self.throttle_time_ms, self.error_code)
-        write_string(out, self.error_message, True)
+        write_error_message(out, self.error_message, True)
         write_length(out, self.topics, True)
         for one_of_topics in self.topics:
             one_of_topics.write_to(out, version)
