@@ -187,7 +187,6 @@ class Connection(asyncio.BufferedProtocol):
         if self._frame is not None:
             self._service.release(len(self._frame))
             self._frame = None
-        self._share.leave()
         self._outgoing.close()
         self._service.closed(self)
 

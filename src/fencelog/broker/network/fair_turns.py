@@ -70,11 +70,6 @@ class FairTurns:
         """Return how long a connection may go on whose data arrives now."""
         return SLICE_S if self._light or self._heavy else TURN_S
 
-    def leave(self, share: "Share") -> None:
-        """Forget a connection."""
-        self._light.pop(share, None)
-        self._heavy.pop(share, None)
-
     def _arm(self) -> None:
         if not self._is_due:
             self._is_due = True
@@ -133,10 +128,6 @@ class Share:
         self._slice_s = slice_s
         self._go_on()
         self._slice_s = 0.0
-
-    def leave(self) -> None:
-        """Give up all turns: the connection is closed."""
-        self._turns.leave(self)
 
     def _queue(self, *, heavy: bool) -> None:
         self.is_queued = True
