@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.headers import read_request_header
 from tests.support.broker import BrokerProcess
+from tests.support.bystander import Bystander
 from tests.support.damage import KINDS, Damage
 from tests.support.proxy import read_exactly
 from tests.support.requests import KEYS_AND_VERSIONS, a_request, read_answer
@@ -146,10 +147,14 @@ PATIENCE_S = 0.05
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker that gets nothing but damaged requests."""
-    with BrokerProcess(tmp_path_factory.mktemp("malformed") / "data") as process:
+    """A broker that gets damaged requests, and those of a bystander."""
+    with (
+        BrokerProcess(tmp_path_factory.mktemp("malformed") / "data") as process,
+        Bystander(process, "all") as bystander,
+    ):
         yield process
         assert process.running
+        assert not bystander.ended().wrong
         # An exception that nobody expected is logged with its traceback.
         assert "internal error" not in process.stderr
         assert "Traceback" not in process.stderr

@@ -18,8 +18,6 @@ from random import Random
 
 import uvloop
 
-from fencelog.wire.batch import Compression
-from fencelog.wire.records import RecordToWrite, build_batch
 from tests.proofs import _hostile_frames as frames
 from tests.support.damage import join, mutated
 from tests.support.requests import KEYS_AND_VERSIONS, a_request
@@ -303,15 +301,12 @@ async def announcements(load: Load) -> None:
 
 async def bombs(load: Load) -> None:
     """Compressed batches for a compacted topic, whose records have to be looked through."""
-    records = [RecordToWrite(key=b"", value=b"", timestamp_ms=0)] * 200_000
-    many = frames.produce(COMPACTED, build_batch(records, compression=Compression.ZSTD))
-    wide = [RecordToWrite(key=b"k", value=bytes(30 << 20), timestamp_ms=0)]
-    large = frames.produce(COMPACTED, build_batch(wide, compression=Compression.GZIP))
+    both = frames.compressed_bombs(COMPACTED)
 
     async def client(number: int) -> None:
         async with load.connected() as streams:
             while True:
-                await load.ask(streams, large if number % 2 else many)
+                await load.ask(streams, both[number % 2])
 
     await load.several(4, client)
 
@@ -342,6 +337,7 @@ async def plain_topic(load: Load) -> None:
 async def compacted_topic(load: Load) -> None:
     """Make a topic whose records the broker looks through."""
     await create(load, COMPACTED, cleanup_policy="compact")
+    frames.compressed_bombs(COMPACTED)
 
 
 async def nothing(load: Load) -> None:
@@ -370,13 +366,14 @@ ATTACKS: dict[str, tuple[Step, Step]] = {
 
 
 async def attack(name: str, load: Load) -> None:
-    """Prepare, say so, and go on until stdin ends."""
+    """Prepare, say so, wait for a line, and go on until stdin ends."""
     prepare, run = ATTACKS[name]
     await prepare(load)
     load.done = 0
     print("ready", flush=True)
-    running = asyncio.ensure_future(run(load))
     loop = asyncio.get_running_loop()
+    await loop.run_in_executor(None, sys.stdin.readline)
+    running = asyncio.ensure_future(run(load))
     ended = loop.run_in_executor(None, sys.stdin.read)
     await asyncio.wait([running, ended], return_when=asyncio.FIRST_COMPLETED)
     if running.done():

@@ -92,6 +92,17 @@ def big_batch() -> bytearray:
 
 
 @cache
+def compressed_bombs(topic: str) -> tuple[bytes, bytes]:
+    """Batches of a few kilobytes: of 200,000 records, and of one that has 30 MiB."""
+    records = [RecordToWrite(key=b"", value=b"", timestamp_ms=0)] * 200_000
+    wide = [RecordToWrite(key=b"k", value=bytes(30 << 20), timestamp_ms=0)]
+    return (
+        produce(topic, build_batch(records, compression=Compression.ZSTD)),
+        produce(topic, build_batch(wide, compression=Compression.GZIP)),
+    )
+
+
+@cache
 def bomb(records: int = BOMB_RECORDS) -> bytearray:
     """A batch of a kilobyte or two that says how many records it holds, and holds them."""
     plain = bytes([12, 0, 0, 0, 1, 1, 0]) * records  # no key, no value, no headers

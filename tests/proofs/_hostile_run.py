@@ -134,12 +134,15 @@ def _attack(broker: BrokerProcess, row: Row, how: Sequence[str]) -> None:
         stuck = threading.Timer(START_S, attackers.kill)
         stuck.start()
         try:
+            assert attackers.stdin is not None
             assert attackers.stdout is not None
             said = attackers.stdout.readline()
             stuck.cancel()
             assert said == "ready\n", f"the attack was not prepared within {START_S} s"
             row.memory_before_mib = resident_mib(broker.pid)
             with Bystander(broker) as bystander:
+                attackers.stdin.write("begin\n")
+                attackers.stdin.flush()
                 ends = time.monotonic() + row.seconds
                 while time.monotonic() < ends and broker.running:
                     row.memory_mib = max(row.memory_mib, resident_mib(broker.pid))

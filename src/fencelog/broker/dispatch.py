@@ -6,6 +6,7 @@ from typing import TypeVar
 from fencelog.broker.context import Broker
 from fencelog.broker.network.connection import Answer, Connection, Request
 from fencelog.broker.network.replies import Reply
+from fencelog.broker.network.response_budget import SMALL_BYTES
 from fencelog.errors import WireError
 from fencelog.types import Buffer
 from fencelog.wire.api_versions import ApiKey
@@ -35,14 +36,19 @@ def message_handler(
 ) -> RawHandler:
     """Wrap a handler of decoded messages; while it waits, so does the connection's next request.
 
-    It waits at first until the budget for responses has ``response_bytes``, where that is given.
+    It waits at first until the budget for responses has ``response_bytes``, where that is given; so
+    large a response is encoded in a time slice of its own.
     """
 
     async def granted(broker: Broker, request: Request, decoded: Q) -> Message:
-        if response_bytes is not None:
-            wanted = response_bytes(broker, decoded)
-            await request.connection.responses.grant(wanted, least=wanted)
-        return await handle(broker, decoded, request)
+        if response_bytes is None:
+            return await handle(broker, decoded, request)
+        wanted = response_bytes(broker, decoded)
+        await request.connection.responses.grant(wanted, least=wanted)
+        response = await handle(broker, decoded, request)
+        if wanted > SMALL_BYTES:
+            await broker.time_slices.next()
+        return response
 
     async def run(broker: Broker, request: Request, decoded: Q) -> Reply:
         response = await granted(broker, request, decoded)

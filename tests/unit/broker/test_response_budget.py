@@ -2,11 +2,13 @@
 
 import asyncio
 from contextlib import AsyncExitStack
+from itertools import pairwise
 from unittest.mock import Mock
 
 from fencelog.broker.network.outgoing import Outgoing
 from fencelog.broker.network.response_budget import (
     GRANT_BYTES_MIN,
+    GRANTS_PER_ITERATION_BYTES,
     SHARE,
     SMALL_BYTES,
     QueuedResponses,
@@ -37,6 +39,20 @@ async def test_a_grant_shrinks_with_what_is_free_but_not_below_one_batch() -> No
     assert grants[0] == BUDGET // SHARE
     assert grants == sorted(grants, reverse=True)
     assert grants[-1] == GRANT_BYTES_MIN
+
+
+async def test_what_is_granted_in_one_iteration_of_the_loop_is_limited() -> None:
+    budget = ResponseBudget(100 * MIB)
+    tasks = [
+        asyncio.create_task(QueuedResponses(budget).grant(3 * MIB, least=MIB)) for _ in range(10)
+    ]
+    free = []
+    while not all(task.done() for task in tasks):
+        await asyncio.sleep(0)
+        free.append(budget.free)
+    granted = [before - after for before, after in pairwise([100 * MIB, *free])]
+    assert max(granted) <= GRANTS_PER_ITERATION_BYTES + 3 * MIB
+    assert sum(granted) == 30 * MIB
 
 
 async def test_grants_are_given_in_order_of_arrival_whatever_their_size() -> None:
@@ -122,7 +138,7 @@ async def test_readers_that_do_not_read_hold_no_more_than_the_budget(world: Worl
             for _ in range(12):  # the kernel takes the first ones
                 peer.send(1, 11, fetch_request(32 * MIB, max_wait_ms=60_000))
         budget = node.server.responses
-        await until(lambda: budget._waiters, "the budget is used up")
+        await until(lambda: budget.is_scarce, "the budget is used up")
         held = sum(each.responses.held for each in node.server._connections)
         assert BUDGET - GRANT_BYTES_MIN < held <= BUDGET
         # Others are served: nothing of theirs is queued.

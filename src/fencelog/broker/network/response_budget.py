@@ -4,8 +4,10 @@ A large response counts from its grant, before its data is read, any other from 
 ready, both until the socket has taken the last byte: while it waits for its order, in the list to
 send next, and in the transport's write buffer. What counts is the memory that it keeps.
 
-Grants are given in order of arrival. While the budget is scarce a grant is smaller than what was
-asked for, so that many slow readers cannot use it up with a few large responses each.
+Grants are given in order of arrival, and only so many in one iteration of the loop: reading what
+they are for takes time, and a budget that is free again must not be read full at once. While the
+budget is scarce a grant is smaller than what was asked for, so that many slow readers cannot use it
+up with a few large responses each.
 """
 
 import asyncio
@@ -19,6 +21,8 @@ SMALL_BYTES = 16 * 1024
 """A connection with nothing queued gets so much at once, whatever the others have."""
 UNCOUNTED_BYTES = 256
 """Smaller responses count only from when the socket does not take them: most are sent at once."""
+GRANTS_PER_ITERATION_BYTES = 4 * 1024 * 1024
+"""Once so much is granted, the next grant waits for the next iteration of the loop."""
 SHARE = 4
 """The part of the free budget that one grant may take is one of so many."""
 
@@ -47,6 +51,8 @@ class ResponseBudget:
         self._bytes_max = bytes_max
         self.free = bytes_max
         self._waiters: dict[_Waiter, None] = {}  # in order of arrival
+        self._granted_now = 0
+        """What was granted in this iteration of the loop."""
 
     @property
     def is_exceeded(self) -> bool:
@@ -55,8 +61,11 @@ class ResponseBudget:
 
     @property
     def is_scarce(self) -> bool:
-        """Whether somebody waits for others to read."""
-        return bool(self._waiters) or self.free <= 0
+        """Whether somebody has to wait until others have read."""
+        first = next(iter(self._waiters), None)
+        if first is None:
+            return self.free < GRANT_BYTES_MIN
+        return not self._grantable(first.wanted, first.least)
 
     def take(self, size: int) -> None:
         """Count bytes, also beyond the budget."""
@@ -66,7 +75,11 @@ class ResponseBudget:
         """Uncount bytes, and grant them to those that wait."""
         self.free += size
         assert self.free <= self._bytes_max, (self.free, self._bytes_max)
-        while self._waiters:
+        if self._waiters:
+            self._grant_waiting()
+
+    def _grant_waiting(self) -> None:
+        while self._waiters and self._granted_now < GRANTS_PER_ITERATION_BYTES:
             waiter = next(iter(self._waiters))
             if waiter.granted.done():  # cancelled: its connection is gone or its deadline passed
                 del self._waiters[waiter]
@@ -75,12 +88,27 @@ class ResponseBudget:
             if not size:
                 return
             del self._waiters[waiter]
+            self._count(size)
             waiter.responses.granted(size)
             waiter.granted.set_result(None)
 
+    def _count(self, size: int) -> None:
+        if not self._granted_now:
+            asyncio.get_running_loop().call_soon(self._begin_iteration)
+        self._granted_now += size
+
+    def _begin_iteration(self) -> None:
+        self._granted_now = 0
+        self._grant_waiting()
+
     def at_once(self, wanted: int, least: int) -> int:
         """Return the bytes that a newcomer may have now: none while others wait."""
-        return 0 if self._waiters else self._grantable(wanted, least)
+        if self._waiters or self._granted_now >= GRANTS_PER_ITERATION_BYTES:
+            return 0
+        size = self._grantable(wanted, least)
+        if size:
+            self._count(size)
+        return size
 
     def wait(self, waiter: _Waiter) -> None:
         """Queue behind those that came before."""
@@ -90,7 +118,7 @@ class ResponseBudget:
         """Wait no more; nothing happens where the grant was given."""
         if waiter in self._waiters:
             del self._waiters[waiter]
-            self.release(0)
+            self._grant_waiting()
 
     def _grantable(self, wanted: int, least: int) -> int:
         """Return what of the wanted bytes is granted now; 0 if it would be less than ``least``."""
