@@ -47,6 +47,7 @@ class Admins:
 
     name: str = NAME
     may_lose: bool = False
+    expires: bool = False
 
     async def prepare(self, stage: Stage) -> None:
         """Nothing: each client makes its topic."""
