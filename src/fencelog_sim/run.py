@@ -127,7 +127,7 @@ class _Run:
     def __init__(self, case: Case, name: str) -> None:
         self._workload: Workload = WORKLOADS[case.workload]()
         random = Random(f"{name}/setting")
-        setting, scale, span_s = _draw_setting(random, case)
+        setting, scale, span_s = _draw_setting(random, case, expires=self._workload.expires)
         plan = case.plan
         if plan is None:
             plan = draw(
@@ -264,7 +264,7 @@ class _Run:
         self._result.history.append({"type": "fault", "time": at, "what": str(fault.kind)})
 
 
-def _draw_setting(random: Random, case: Case) -> tuple[Setting, Scale, float]:
+def _draw_setting(random: Random, case: Case, *, expires: bool) -> tuple[Setting, Scale, float]:
     """Draw from the seed all settings except the faults."""
     setting = Setting(
         durability="fsync" if random.random() < 0.7 else "os",
@@ -278,6 +278,7 @@ def _draw_setting(random: Random, case: Case) -> tuple[Setting, Scale, float]:
         internal_partitions=random.randint(1, 3),
         upkeep_s=random.choice((0.3, 1.0, 5.0)),
         compaction_s=random.choice((0.1, 0.4, 1.5)),
+        expiry_min=int(expires),
     )
     clients, span_s = random.randint(2, 4), random.uniform(3.0, 8.0)
     scale = Scale(
@@ -287,5 +288,6 @@ def _draw_setting(random: Random, case: Case) -> tuple[Setting, Scale, float]:
         pause_s=random.choice((0.03, 0.15, 0.4)),
         key_records=random.choice((16, 64, 256)),
         session_s=random.choice((0.6, 1.0, 2.0)),
+        expiry_s=60.0 if expires else 0.0,
     )
     return setting, scale, case.span_s or span_s

@@ -25,6 +25,8 @@ class Scale:
     """After so many values a key (partition group) gives way to the next one."""
     session_s: float = 6.0
     """How long a member of a group may be silent."""
+    expiry_s: float = 0.0
+    """After how long the broker forgets offsets and transactional ids; 0: not within a run."""
 
 
 class Stage(Protocol):
@@ -53,6 +55,8 @@ class Workload(Protocol):
     """A kind of traffic, and the check of its history."""
 
     name: str
+    expires: bool
+    """Whether it waits for the broker to forget offsets and transactional ids."""
     may_lose: bool
     """Whether its check can do without what ``os`` mode loses in a power cut."""
 

@@ -47,6 +47,7 @@ class Admins:
 
     name: str = NAME
     may_lose: bool = False
+    expires: bool = False
 
     async def prepare(self, stage: Stage) -> None:
         """Nothing: each client makes its topic."""
@@ -68,12 +69,15 @@ class Admins:
             await cluster.close()
 
     async def settle(self, stage: Stage) -> None:
-        """Read what is left of each topic, and what its group has committed."""
+        """Read what is left of each topic and its group; then each can be made once more."""
         cluster = open_cluster(stage)
         try:
             for index in range(stage.scale.clients):
                 last = _Owner(stage, cluster, index)
                 await insist(stage, f"final read of {last.topic}", last.look)
+                await insist(stage, f"a new {last.topic}", last.begin_again)
+                await insist(stage, f"final read of the new {last.topic}", last.look)
+                await last.doubt()
         finally:
             await cluster.close()
 
@@ -119,6 +123,12 @@ class _Owner:
                 await act()
                 return
             chance -= share
+        await self._write()
+
+    async def begin_again(self) -> None:
+        """Delete the topic, make it and write to it. Raises one of REFUSED."""
+        await self._delete()
+        await self._create()
         await self._write()
 
     async def doubt(self) -> None:

@@ -68,7 +68,7 @@ class Copy:
     """The workload; client ``index`` copies as ``copy-index`` and feeds as ``copy-feed-index``."""
 
     name = NAME
-    may_lose = False
+    may_lose = expires = False
 
     async def prepare(self, stage: Stage) -> None:
         """Create both topics, and have those of the coordinators compacted often."""

@@ -50,7 +50,7 @@ class Keyed:
     """The workload; client ``index`` writes transactions as ``keyed-index``."""
 
     name = NAME
-    may_lose = False
+    may_lose = expires = False
 
     async def prepare(self, stage: Stage) -> None:
         """Create the topics."""

@@ -43,6 +43,7 @@ class Quiet:
 
     name: str = NAME
     may_lose: bool = True
+    expires: bool = True
 
     async def prepare(self, stage: Stage) -> None:
         """Create the topic."""

@@ -13,7 +13,8 @@ from fencelog.client.admin import Admin
 from fencelog.client.cluster import Cluster
 from fencelog.client.groups import Groups
 from fencelog.client.sender import ProducerOptions, open_sender
-from fencelog.errors import ErrorCode, FencelogError
+from fencelog.client.transaction_admin import TransactionAdmin
+from fencelog.errors import ErrorCode, FencelogError, RequestError
 from fencelog.types import TopicPartition
 from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.hot import (
@@ -36,6 +37,8 @@ PROMPT_S = 2.0
 SILENCE_S = 1.0
 LONG_POLL_S = 20.0
 TIMEOUT_MS = 700
+EXPIRY_CHECK_S = 5.0
+"""How often the broker looks for what nobody uses."""
 FETCH_VERSION = 12
 FETCH_BYTES = 1 << 20
 REPLICATED, TRANSACTIONAL = 0, 1
@@ -62,6 +65,8 @@ class Silence:
             await self._woken_poll(transactional=transactional)
         await self._expiring_transaction()
         await self._silent_member()
+        if self._stage.scale.expiry_s:
+            await self._expiry(self._stage.scale.expiry_s)
 
     async def _empty_poll(self) -> None:
         """A fetch without records is answered when its time has passed, not before."""
@@ -125,6 +130,25 @@ class Silence:
         found = await Groups(self._cluster).describe(group)
         if found.members:
             raise LateError(f"{group} has {len(found.members)} members long after their session")
+
+    async def _expiry(self, after_s: float) -> None:
+        """Offsets and transactional ids that nobody uses are forgotten, and no younger ones."""
+        admin, transactions = Admin(self._cluster), TransactionAdmin(self._cluster)
+        old, young = (f"{self._partition.topic}-{age}" for age in ("old", "young"))
+        for name in (old, young):
+            await insist(
+                self._stage,
+                f"offset of {name}",
+                lambda name=name: admin.commit_offsets(name, {self._partition: 0}),  # type: ignore[misc]
+            )
+            await (await self._writer(name, TIMEOUT_MS)).close()
+            await asyncio.sleep(after_s / 2)
+        await asyncio.sleep(EXPIRY_CHECK_S + PROMPT_S)
+        for name, is_kept in ((old, False), (young, True)):
+            if bool(await admin.committed_offsets(name)) is not is_kept:
+                raise LateError(f"the offset of {name} is {'gone' if is_kept else 'still there'}")
+            if await _is_known(transactions, name) is not is_kept:
+                raise LateError(f"the id {name} is {'gone' if is_kept else 'still there'}")
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -191,3 +215,13 @@ class Silence:
                 return await waiting
         except TimeoutError:
             raise LateError(f"{what}: nothing for {PROMPT_S:g} s after it was due") from None
+
+
+async def _is_known(transactions: TransactionAdmin, transactional_id: str) -> bool:
+    try:
+        await transactions.describe(transactional_id)
+    except RequestError as error:
+        if error.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+            raise
+        return False
+    return True

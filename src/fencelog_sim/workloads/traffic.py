@@ -21,6 +21,7 @@ class Traffic:
     habit: Habit
     checker: Callable[[list[Event]], list[str]]
     may_lose: bool = False
+    expires: bool = False
 
     async def prepare(self, stage: Stage) -> None:
         """Create the first topic."""

@@ -22,7 +22,7 @@ class Versioned:
     """The workload; client ``index`` drives app ``versioned-index``."""
 
     name = NAME
-    may_lose = False
+    may_lose = expires = False
 
     async def prepare(self, stage: Stage) -> None:
         """Create the first topic."""

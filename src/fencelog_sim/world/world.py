@@ -33,6 +33,7 @@ BROKER_HOST = "10.0.0.1"
 BROKER_PORT = 9092
 GROUP_SESSION_MS_MIN = 100
 GROUP_DELAY_S = 0.1
+EXPIRY_CHECK_S = 5.0
 SEGMENTS_WITH_TRUST = 2
 """A log of one segment is walked at every start."""
 
@@ -67,6 +68,8 @@ class Setting:
     internal_partitions: int = 2
     upkeep_s: float = 1.0
     """How often retention is looked after."""
+    expiry_min: int = 0
+    """After how many minutes offsets and transactional ids are forgotten; 0: the defaults."""
     compaction_s: float = 0.5
     """How long the cleaner waits between two rounds."""
 
@@ -137,6 +140,7 @@ class World:
             group_session_timeout_ms_min=GROUP_SESSION_MS_MIN,
             group_initial_delay_s=GROUP_DELAY_S,
             topic_defaults=dict(self.setting.topic_defaults),
+            **_expiry(self.setting.expiry_min),
         )
         random = SimRandom(self.stream(f"broker/{process.number}"))
         ports = Ports(
@@ -370,6 +374,18 @@ class World:
         for process in [self.broker, *self.clients.values()]:
             if process is not None and process.paused:
                 self.loop.resume(process)
+
+
+def _expiry(minutes: int) -> dict[str, Any]:
+    """The broker's settings where it forgets after so many minutes."""
+    if not minutes:
+        return {}
+    return {
+        "offsets_retention_minutes": minutes,
+        "offsets_retention_check_s": EXPIRY_CHECK_S,
+        "transactional_id_expiration_ms": minutes * 60_000,
+        "transactional_id_check_s": EXPIRY_CHECK_S,
+    }
 
 
 def _trusted(directory: Directory) -> list[tuple[str, int]]:

@@ -35,6 +35,7 @@ class Odd:
     end: str = ""
     name: str = "odd"
     may_lose: bool = False
+    expires: bool = False
 
     async def prepare(self, stage: Stage) -> None:
         pass
