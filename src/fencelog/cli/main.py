@@ -18,6 +18,8 @@ VERBS = {
     "dev": "fencelog.cli.serve",
     "run": "fencelog.cli.run",
     "check": "fencelog.cli.check",
+    "backup": "fencelog.cli.backup",
+    "restore": "fencelog.cli.backup",
 }
 DIRECT = ("serve", "dev")
 """Commands for which start time matters: they skip the parser if they can."""
