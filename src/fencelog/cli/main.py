@@ -12,6 +12,7 @@ NOUNS = {
     "group": "fencelog.cli.group",
     "txn": "fencelog.cli.txn",
     "cluster": "fencelog.cli.cluster",
+    "partition": "fencelog.cli.partition",
 }
 VERBS = {
     "serve": "fencelog.cli.serve",

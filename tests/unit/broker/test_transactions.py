@@ -165,7 +165,9 @@ async def test_a_transaction_that_no_coordinator_lists_is_aborted_at_start(
         world.disk = world.disk.power_loss(Loss.NONE)
         for name in await world.disk.list(""):
             if name.startswith("__transaction_state-"):
-                await world.disk.remove(name)
+                log = f"{name}/{0:020d}.log"
+                await world.disk.remove(log)
+                await (await world.disk.open(log, create=True)).close()
     async with world.node() as node, Peer.of(node) as peer:
         found = await peer.fetch("t")
         assert found.last_stable_offset == found.high_watermark == 2
