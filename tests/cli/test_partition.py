@@ -18,7 +18,7 @@ VALUES = [b"%d" % number * 700 for number in range(5)]
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A cleanly stopped broker's directory: two segments hold two records each, one has the last."""
+    """A cleanly stopped broker's directory: segments of two, two and one record."""
     directory = tmp_path / "data"
     with BrokerProcess(directory) as broker:
         with Client(broker.address) as client:
