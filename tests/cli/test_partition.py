@@ -89,6 +89,15 @@ def test_a_lost_directory_begins_anew_where_it_ended(data: Path) -> None:
         assert values(broker, "kept") == [b"x"]
 
 
+def test_a_lost_directory_that_no_checkpoint_knows_is_reported(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with BrokerProcess(data) as broker, Client(broker.address) as client:
+        client.create_topic("t", 1, {})
+    shutil.rmtree(data / "t-0")
+    checked = CLI.run("partition", "check", str(data))
+    assert (checked.returncode, b"t-0: the directory is missing" in checked.stdout) == (1, True)
+
+
 def test_files_of_a_running_broker_are_refused(data: Path) -> None:
     with BrokerProcess(data):
         assert re.search(

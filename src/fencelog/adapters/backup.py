@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import sqlite3
+import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import closing
@@ -152,24 +153,14 @@ class _Copy:
                     closing(sqlite3.connect(copy)) as into,
                 ):
                     running.backup(into)
-            else:  # SQLite would move the WAL into the main file of the source
-                for suffix in ("", "-wal"):
-                    if path.with_name(METADATA + suffix).exists():
-                        shutil.copyfile(f"{path}{suffix}", f"{copy}{suffix}")
+            else:
+                _copy_stopped(path, copy)
             with closing(sqlite3.connect(copy, isolation_level=None)) as store:
                 store.execute("PRAGMA user_version = 0")
                 store.execute("PRAGMA journal_mode = DELETE").fetchone()
-                rows = store.execute(
-                    "SELECT substr(key, 7), value FROM cells WHERE substr(key, 1, 6) = 'topic/'"
-                ).fetchall()
+                return _created(store)
         except sqlite3.Error as error:
             raise StorageError(f"{path}: {error}") from error
-        return {
-            TopicPartition(topic, index)
-            for topic, value in rows
-            for first, last in json.loads(value).get("created", ())
-            for index in range(first, last + 1)
-        }
 
     # Partitions
 
@@ -277,6 +268,44 @@ class _Copy:
             path.unlink(missing_ok=True)
             if offsets:
                 path.write_text(layout.encode_offsets(offsets), "ascii")
+
+
+def created_partitions(directory: Path) -> set[TopicPartition]:
+    """Return the partitions that the metadata of a stopped broker has; empty without metadata.
+
+    Raises StorageError.
+    """
+    path = directory / METADATA
+    with tempfile.TemporaryDirectory(prefix="fencelog-") as folder:
+        copy = Path(folder) / METADATA
+        try:
+            _copy_stopped(path, copy)
+            with closing(sqlite3.connect(copy)) as store:
+                return _created(store)
+        except FileNotFoundError:
+            return set()
+        except sqlite3.Error as error:
+            raise StorageError(f"{path}: {error}") from error
+
+
+def _copy_stopped(path: Path, copy: Path) -> None:
+    """Copy the metadata as files: SQLite would move the WAL into the main file of the source."""
+    shutil.copyfile(path, copy)
+    wal = path.with_name(f"{METADATA}-wal")
+    if wal.exists():
+        shutil.copyfile(wal, copy.with_name(wal.name))
+
+
+def _created(store: sqlite3.Connection) -> set[TopicPartition]:
+    rows = store.execute(
+        "SELECT substr(key, 7), value FROM cells WHERE substr(key, 1, 6) = 'topic/'"
+    )
+    return {
+        TopicPartition(topic, index)
+        for topic, value in rows
+        for first, last in json.loads(value).get("created", ())
+        for index in range(first, last + 1)
+    }
 
 
 def _check_directory(directory: Path) -> None:

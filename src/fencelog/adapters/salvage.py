@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
+from fencelog.adapters.backup import created_partitions
 from fencelog.adapters.file_disk import FileDisk
 from fencelog.adapters.segment_copy import copy_part, sound_part, sync_tree
 from fencelog.errors import CorruptionError, StorageError
@@ -110,10 +111,11 @@ async def salvage(directory: Path, checked: Checked) -> Path | None:
 
 
 def partitions(directory: Path) -> list[TopicPartition]:
-    """Return the partitions that have a directory, or an entry in a checkpoint."""
+    """Return the partitions that have a directory, or should have one."""
     named = map(layout.parse_directory_name, os.listdir(directory))
     found = {name for name in named if name is not None}
-    return sorted(found.union(*(_offsets(directory, each) for each in _CHECKPOINTS)))
+    stored = (_offsets(directory, each) for each in _CHECKPOINTS)
+    return sorted(found.union(created_partitions(directory), *stored))
 
 
 def _bases(directory: Path) -> list[Offset]:
