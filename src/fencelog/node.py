@@ -58,6 +58,10 @@ S = TypeVar("S", bound=Shard)
 METADATA_FILE = "metadata.sqlite"
 
 
+def _unchecked() -> None:
+    """The directory of a simulated disk cannot be replaced."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ports:
     """The interfaces a node runs on; the simulator supplies its own."""
@@ -67,10 +71,8 @@ class Ports:
     clock: WallClock
     random: Random
     stopwatch: Stopwatch = system_stopwatch
-
-
-def _unchecked() -> None:
-    """The directory of a simulated disk cannot be replaced."""
+    check_directory: Callable[[], None] = _unchecked
+    """Raises DirectoryReplacedError once the data directory is another."""
 
 
 class Node:
@@ -88,15 +90,10 @@ class Node:
         *,
         observer: Observer | None = None,
         new_server: Callable[[BrokerConfig, Dispatcher, Stopwatch], Server] = Server,
-        check_directory: Callable[[], None] = _unchecked,
     ) -> None:
-        """Compose; nothing runs before ``start``. ``new_server`` makes the listener.
-
-        ``check_directory`` raises DirectoryReplacedError once the data directory is another.
-        """
+        """Compose; nothing runs before ``start``. ``new_server`` makes the listener."""
         self.config = config
         self._ports = ports
-        self._check_directory = check_directory
         self._running = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
@@ -334,7 +331,7 @@ class Node:
             is_due = loop.time() >= upkeep_at
             if is_due:
                 upkeep_at = loop.time() + interval_s
-            self._check_directory()
+            self._ports.check_directory()
             try:
                 await self.logs.checkpoint()
                 if is_due:
@@ -391,8 +388,14 @@ async def open_node(config: BrokerConfig) -> AsyncIterator[Node]:
         undo.callback(disk.close)
         metadata = await SqliteMetadata.open(Path(config.data_dir) / METADATA_FILE)
         undo.push_async_callback(metadata.close)
-        ports = Ports(disk=disk, metadata=metadata, clock=SystemClock(), random=SystemRandom())
-        node = Node(config, ports, check_directory=lock.check)
+        ports = Ports(
+            disk=disk,
+            metadata=metadata,
+            clock=SystemClock(),
+            random=SystemRandom(),
+            check_directory=lock.check,
+        )
+        node = Node(config, ports)
         await node.start()
         undo.push_async_callback(node.stop)
         yield node

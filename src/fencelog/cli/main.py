@@ -12,12 +12,15 @@ NOUNS = {
     "group": "fencelog.cli.group",
     "txn": "fencelog.cli.txn",
     "cluster": "fencelog.cli.cluster",
+    "partition": "fencelog.cli.partition",
 }
 VERBS = {
     "serve": "fencelog.cli.serve",
     "dev": "fencelog.cli.serve",
     "run": "fencelog.cli.run",
     "check": "fencelog.cli.check",
+    "backup": "fencelog.cli.backup",
+    "restore": "fencelog.cli.backup",
 }
 DIRECT = ("serve", "dev")
 """Commands for which start time matters: they skip the parser if they can."""

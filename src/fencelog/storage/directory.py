@@ -40,6 +40,7 @@ class DataDirectory:
         self._recovery_points: dict[TopicPartition, Offset] = {}
         self._log_starts: dict[TopicPartition, Offset] = {}
         self._first_dirty: dict[TopicPartition, Offset] = {}
+        self._high_watermarks: dict[TopicPartition, Offset] = {}
         self._is_compacting = False
         self._written: dict[str, bytes] = {}
         self._checkpointing = asyncio.Lock()
@@ -118,8 +119,12 @@ class DataDirectory:
         self,
         recovery_points: Mapping[TopicPartition, Offset],
         log_starts: Mapping[TopicPartition, Offset] | None = None,
+        high_watermarks: Mapping[TopicPartition, Offset] | None = None,
     ) -> None:
         """Store these offsets durably; partitions that are not named keep theirs.
+
+        ``high_watermarks`` are those of all partitions at one instant. No start reads them: a
+        backup ends there, without a part of a transaction or a group's offset past its data.
 
         A log start must be stored here before the segments below it are deleted. One that is below
         the stored one is stale, and is ignored.
@@ -127,6 +132,8 @@ class DataDirectory:
         self._recovery_points.update(recovery_points)
         for partition, start in (log_starts or {}).items():
             self._log_starts[partition] = max(start, self.log_start(partition))
+        if high_watermarks is not None:
+            self._high_watermarks = dict(high_watermarks)
         await self._write_checkpoints()
 
     async def remove_partitions(
@@ -195,8 +202,11 @@ class DataDirectory:
                 (layout.LOG_START_CHECKPOINT, self._log_starts),
                 (layout.RECOVERY_POINT_CHECKPOINT, self._recovery_points),
                 (layout.CLEANER_CHECKPOINT, self._first_dirty),
+                (layout.HIGH_WATERMARK_CHECKPOINT, self._high_watermarks),
             ):
                 if path == layout.CLEANER_CHECKPOINT and not self._is_compacting:
+                    continue
+                if path == layout.HIGH_WATERMARK_CHECKPOINT and not offsets:
                     continue
                 content = layout.encode_offsets(offsets).encode("ascii")
                 if content != self._written.get(path):

@@ -14,6 +14,7 @@ from fencelog.log.values import Appended, Isolation, Rejected
 from fencelog.storage.partition_store import PartitionStore
 from fencelog.types import Offset
 from fencelog.wire.batch import read_header
+from fencelog_sim.world.gate import Fault
 from tests.support.log import NOW_MS, abort, commit, make_batch
 from tests.support.partition import NAME, Reading, Rig, scenario
 from tests.support.storage import TOPIC_ID
@@ -370,7 +371,7 @@ def test_after_its_end_waits_are_told_why_and_nothing_happens_any_more(how: str)
         rig.partition.add_reader(reader)
         kind: type[Exception] = StorageError
         if how == "write":
-            rig.disk.free_bytes = 0
+            rig.disk.gate = lambda verb, path, size: Fault() if verb == "append" else None
             assert await rig.partition.write() is None
         elif how == "sync":
             rig.disk.failing_syncs = 1

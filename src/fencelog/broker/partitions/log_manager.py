@@ -107,6 +107,7 @@ class LogManager:
         await self._directory.checkpoint(
             {name: each.recovery_point for name, each in self._partitions.items()},
             {name: each.log.log_start_offset for name, each in self._partitions.items()},
+            {name: each.log.high_watermark for name, each in self._partitions.items()},
         )
 
     # -- opening and removing ------------------------------------------------------------------

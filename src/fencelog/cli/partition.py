@@ -1,0 +1,130 @@
+"""``fencelog partition``: checks a stopped broker's partitions, and saves what is sound."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fencelog.adapters.file_disk import DirectoryLock
+from fencelog.adapters.salvage import Checked, partitions
+from fencelog.adapters.salvage import check as check_partition
+from fencelog.adapters.salvage import salvage as salvage_partition
+from fencelog.cli.options import FormatOption
+from fencelog.cli.output import ExitStatus, Row, UsageError, fail, reported_errors, say, show_rows
+from fencelog.errors import StorageError
+from fencelog.log import layout
+from fencelog.types import TopicPartition
+
+app = typer.Typer(
+    name="partition", help="Check and salvage a stopped broker's partitions.", no_args_is_help=True
+)
+COLUMNS = ("partition", "log_start", "sound_end", "offsets_lost", "problem")
+
+DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="The data directory.")]
+
+
+@app.callback()
+def partition() -> None:
+    """Check and salvage a stopped broker's partitions."""
+
+
+@app.command()
+def check(
+    directory: DirectoryArgument,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[TOPIC-P]", help="One partition. Default: all.")
+    ] = None,
+    form: FormatOption = None,
+) -> None:
+    """Check every batch of a partition, or of all; changes nothing.
+
+    The exit status is 1 if one is damaged.
+    """
+    with reported_errors(), _stopped(directory):
+        names = partitions(directory) if name is None else [_named(directory, name)]
+        found = [asyncio.run(check_partition(directory, each)) for each in names]
+        show_rows([_row(each) for each in found], COLUMNS, form)
+        damaged = [each for each in found if each.problem is not None]
+        if damaged:
+            fail(
+                ExitStatus.FAILED,
+                f"{len(damaged)} of {len(found)} partitions are damaged",
+                f"restore a backup, or see `fencelog partition salvage {directory} "
+                f"{damaged[0].name}`",
+            )
+        say(f"{len(found)} partitions are sound")
+
+
+@app.command()
+def salvage(
+    directory: DirectoryArgument,
+    name: Annotated[str, typer.Argument(metavar="TOPIC-P", help="The partition.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do it. Default: only show it.")] = False,
+    form: FormatOption = None,
+) -> None:
+    """Replace a damaged partition by its sound beginning.
+
+    Without --yes this shows what would be lost and changes nothing. The old files
+    are kept beside the new ones.
+    """
+    with reported_errors(), _stopped(directory):
+        found = asyncio.run(check_partition(directory, _named(directory, name)))
+        show_rows([_row(found)], COLUMNS, form)
+        if found.problem is None:
+            say(f"{name} is sound: nothing to salvage")
+        elif not yes:
+            say(f"nothing is changed; with --yes {_loss(found)}")
+        else:
+            kept = asyncio.run(salvage_partition(directory, found))
+            say(_loss(found))
+            if kept is not None:
+                say(f"the old files are in {kept}")
+
+
+def _loss(found: Checked) -> str:
+    if not found.segments:
+        return f"{found.name} begins anew, at offset {found.known_end}, without records"
+    return (
+        f"{found.name} ends at offset {found.end}; at least {found.known_end - found.end} offsets "
+        "are lost, and new records get them"
+    )
+
+
+@contextmanager
+def _stopped(directory: Path) -> Iterator[None]:
+    """Keep brokers out of the directory."""
+    if not (directory / layout.META_PROPERTIES).exists():
+        raise StorageError(
+            f"{directory} has no {layout.META_PROPERTIES}: it is no data directory of fencelog"
+        )
+    lock = DirectoryLock.acquire(directory)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _named(directory: Path, text: str) -> TopicPartition:
+    name = layout.parse_directory_name(text)
+    if name is None:
+        raise UsageError(f"{text}: expected a topic and a partition, such as orders-0")
+    if name not in partitions(directory):
+        fail(
+            ExitStatus.NOT_FOUND,
+            f"{directory} has no partition {text}",
+            f"`fencelog partition check {directory}` shows the partitions",
+        )
+    return name
+
+
+def _row(found: Checked) -> Row:
+    return {
+        "partition": str(found.name),
+        "log_start": found.start,
+        "sound_end": found.end,
+        "offsets_lost": found.known_end - found.end,
+        "problem": found.problem,
+    }
