@@ -13,11 +13,6 @@ from fencelog.log.values import ReadPlan, SegmentWrite
 from fencelog.types import Offset
 from fencelog.wire.batch import next_offset_of
 
-TAIL_BYTES_MAX = 32 * 1024 * 1024
-"""Of all partitions together: at 500 MB/s the last 60 ms, ten times what a reader at the end is
-behind; more would only push other memory out of the processor's caches."""
-
-
 WRITE_BYTES, BATCH_BYTES = 500, 200
 """Memory of the objects that stand for a write and for each of its batches."""
 
@@ -50,7 +45,7 @@ class _Write:
 class TailCache:
     """The tails of all partitions, within one limit: the oldest writes go first."""
 
-    def __init__(self, bytes_max: int = TAIL_BYTES_MAX) -> None:
+    def __init__(self, bytes_max: int) -> None:
         """``bytes_max``: memory that all cached batches may hold, with their frames."""
         self._bytes_max = bytes_max
         self._writes: OrderedDict[_Write, None] = OrderedDict()
