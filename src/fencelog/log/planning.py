@@ -26,7 +26,9 @@ def plan_read(
             end_position = position
         elif upper < bound.end_offset:
             end_position = min(end_position, segment.end_position(upper))
-    skip_to = index.last_within(position + max_bytes, upper - base_offset)
+    skip_to = position
+    if offset < upper:
+        skip_to = max(position, index.last_within(position + max_bytes, upper - base_offset))
     return ReadPlan(
         segment_base_offset=base_offset,
         position=position,
@@ -35,5 +37,5 @@ def plan_read(
         upper_offset=upper,
         max_bytes=max_bytes,
         reaches_upper=upper <= segment.next_offset,
-        skip_to=max(skip_to, position),
+        skip_to=skip_to,
     )

@@ -118,15 +118,14 @@ class _Answer:
         """Return when there is enough to read, by offsets and sizes, or it is too late."""
         session = self._session
         loop = asyncio.get_running_loop()
-        while not self.is_superseded:
+        while session.interests and not self.is_superseded and loop.time() < deadline:
             async for interest in self._broker.time_slices.each(list(session.changed)):
                 if session.closed or self.is_superseded:
                     return
                 interest.listen(self._resolve(interest))
                 session.measure(interest)
-            if session.has_enough or not session.interests or loop.time() >= deadline:
+            if session.has_enough or await session.more(deadline):
                 return
-            await session.more(deadline)
 
     def _resolve(self, interest: Interest) -> Partition | None:
         """Return the open partition that an interest means now."""
