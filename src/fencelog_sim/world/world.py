@@ -129,6 +129,8 @@ class World:
             group_session_timeout_ms_min=GROUP_SESSION_MS_MIN,
             group_initial_delay_s=GROUP_DELAY_S,
             topic_defaults=dict(self.setting.topic_defaults),
+            # Readers at the end of a log are served from memory, from the files, and in between.
+            tail_bytes_max=self.stream(f"tail/{process.number}").choice((0, 4096, 1 << 25)),
         )
         random = SimRandom(self.stream(f"broker/{process.number}"))
         ports = Ports(disk=self.disk, metadata=self.metadata, clock=self.clock, random=random)
