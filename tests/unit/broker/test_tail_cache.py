@@ -102,9 +102,12 @@ async def test_who_does_not_read_costs_memory_up_to_the_limit_and_no_longer() ->
 async def test_nothing_above_the_high_watermark_is_served() -> None:  # D1
     rig = await followed()
     rig.append()
+    await rig.flush()
+    rig.append()
     await rig.partition.write()
-    assert await rig.offsets(Isolation.REPLICATED, 1) == []
-    assert await rig.offsets(Isolation.TAIL, 1) == [1]
+    assert await rig.offsets(Isolation.REPLICATED, 2) == []
+    assert await rig.offsets(Isolation.REPLICATED, 1) == [1]
+    assert await rig.offsets(Isolation.TAIL, 1) == [1, 2]
 
 
 @scenario

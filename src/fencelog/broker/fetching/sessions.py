@@ -85,7 +85,9 @@ class FetchSession:
     def begin_wait(self, min_bytes: int, isolation: Isolation) -> None:
         """Count what is available from now on. A fetch of this session that waits is answered."""
         self._interrupt()
-        self.isolation = isolation
+        if isolation is not self.isolation:
+            self.isolation = isolation
+            self.changed.update(dict.fromkeys(self.interests.values()))
         self._min_bytes = min_bytes
         self._available = 0
         for interest in self.changed:
