@@ -67,7 +67,7 @@ class Rig:
             role=role or Alone(),
             enqueue=queued.append,
             observer=observer,
-            tails=TailCache(),
+            tails=TailCache(1 << 20),
         )
         return cls(partition, disk, queued, observer)
 

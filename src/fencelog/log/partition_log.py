@@ -27,6 +27,7 @@ from fencelog.log.compaction import KEYS_MAX
 from fencelog.log.compaction_round import Cleaned, CompactionNeed, Round, need_of
 from fencelog.log.config import LogConfig
 from fencelog.log.leader_epochs import FIRST_EPOCH
+from fencelog.log.planning import plan_read
 from fencelog.log.producers import PRODUCER_EXPIRATION_MS, UNKNOWN_SEQUENCE, ProducerState
 from fencelog.log.retention import is_due, retained_from
 from fencelog.log.segment import Segment
@@ -394,30 +395,7 @@ class PartitionLog:
             upper, bound = self.high_watermark, self._unflushed.durable
         else:
             upper, bound = self._unflushed.written_mark.end_offset, self._unflushed.written_mark
-        segment = state.segment_of(offset)
-        base_offset, end_position = segment.base_offset, segment.size
-        if base_offset >= bound.segment_base_offset:
-            end_position = bound.position if base_offset == bound.segment_base_offset else 0
-        index = segment.index
-        if offset >= bound.end_offset:
-            position = end_position
-        else:
-            position = index.position(offset - base_offset)
-            if upper <= offset:
-                end_position = position
-            elif upper < bound.end_offset:
-                end_position = min(end_position, segment.end_position(upper))
-        skip_to = index.last_within(position + max_bytes, upper - base_offset)
-        return ReadPlan(
-            segment_base_offset=base_offset,
-            position=position,
-            end_position=end_position,
-            offset=offset,
-            upper_offset=upper,
-            max_bytes=max_bytes,
-            reaches_upper=upper <= segment.next_offset,
-            skip_to=max(skip_to, position),
-        )
+        return plan_read(state, offset, max_bytes, upper, bound)
 
     def offset_for_timestamp(
         self,

@@ -141,6 +141,8 @@ class World:
             group_initial_delay_s=GROUP_DELAY_S,
             topic_defaults=dict(self.setting.topic_defaults),
             **_expiry(self.setting.expiry_min),
+            # Readers at the end of a log are served from memory, from the files, and in between.
+            tail_bytes_max=self.stream(f"tail/{process.number}").choice((0, 4096, 1 << 25)),
         )
         random = SimRandom(self.stream(f"broker/{process.number}"))
         ports = Ports(

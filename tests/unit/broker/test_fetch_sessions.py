@@ -29,6 +29,7 @@ from fencelog.wire.messages.delete_topics import (
 )
 from tests.support.node import FETCH, Peer, World, batch, until, visible
 from tests.unit.broker.test_delete_records import delete_records
+from tests.unit.broker.test_fetch_waits import open_transaction
 
 TELLS_NOTHING: dict[int, ErrorCode] = {}
 
@@ -137,6 +138,20 @@ async def test_other_offsets_than_the_client_knows_are_told(world: World) -> Non
         assert told(answer) == {0: ErrorCode.NONE}
         assert answer.topics[0].partitions[0].log_start_offset == 1
         assert told(await fetch(peer, asking(session, 2, {}, isolation=1))) == TELLS_NOTHING
+
+
+async def test_another_isolation_level_sees_what_the_last_one_did_not(world: World) -> None:
+    async with world.node() as node, Peer.of(node) as peer:
+        await peer.create_topic("t")
+        session = await begun(peer, {0: 0}, isolation=1)
+        partition = node.logs.get("t", 0)
+        assert partition is not None
+        await open_transaction(partition)
+        await until(lambda: partition.log.high_watermark == 1, "it is committed")
+        answer = await fetch(peer, asking(session, 1, {}, isolation=1))
+        assert values(answer) == {0: []}  # the high watermark is news
+        assert told(await fetch(peer, asking(session, 2, {}, isolation=1))) == TELLS_NOTHING
+        assert values(await fetch(peer, asking(session, 3, {}))) == {0: ["in it"]}
 
 
 async def test_an_error_is_told_until_it_is_over(world: World) -> None:

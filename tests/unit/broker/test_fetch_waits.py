@@ -13,6 +13,7 @@ from fencelog.errors import ErrorCode
 from fencelog.log.values import ReadPlan
 from fencelog.node import Node
 from fencelog.storage.partition_store import PartitionStore
+from fencelog.storage.segment import Batches
 from fencelog.types import Offset
 from fencelog.wire.hot import FetchedPartition
 from tests.support.log import commit
@@ -177,3 +178,34 @@ async def test_a_segment_that_goes_while_it_is_read_is_told_by_the_log_start(
         found = await reader.fetch("t", max_wait_ms=LONG_MS)
         assert (found.error, found.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, 2)
         assert partition_of(node).log.log_start_offset == Offset(2)
+
+
+async def test_a_read_that_finds_nothing_waits_for_the_next_change(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As while compaction replaces the file: the plan is of the old one.
+    async with stage(world) as (node, reader, writer):
+        await writer.produce("t", batch("a"))
+        original, plans = PartitionStore.read, []
+
+        async def nothing(store: PartitionStore, plan: ReadPlan, *, to_send: bool) -> Batches:
+            plans.append(plan)
+            return Batches(memoryview(b""), plan.offset)
+
+        monkeypatch.setattr(PartitionStore, "read", nothing)
+        task = await waiting(node, reader)
+        assert len(plans) == 1
+        monkeypatch.setattr(PartitionStore, "read", original)
+        partition_of(node).compacted()
+        assert [value for _, value in visible(await task)] == ["a"]
+
+
+async def test_a_partition_alone_with_too_little_does_not_hold_back_what_is_limited(
+    world: World,
+) -> None:
+    # Nothing more can come of it: the limit of the partition is below the minimum of the fetch.
+    async with stage(world) as (_, reader, writer):
+        for value in "ab":
+            await writer.produce("t", batch(value * 500))
+        found = await reader.fetch("t", min_bytes=600, max_bytes=700, max_wait_ms=LONG_MS)
+        assert [offset for offset, _ in visible(found)] == [0]

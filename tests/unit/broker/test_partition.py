@@ -454,7 +454,7 @@ async def test_without_an_observer_a_partition_does_the_same() -> None:
         role=Alone(),
         enqueue=rig.queued.append,
         observer=None,
-        tails=TailCache(),
+        tails=TailCache(1 << 20),
     )
     batch = make_batch(7, 0, 0)
     assert partition.append(batch, read_header(batch), now_ms=NOW_MS) == Appended(0, 1)

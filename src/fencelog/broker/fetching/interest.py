@@ -79,14 +79,17 @@ class Interest:
 
     # -- waiting ---------------------------------------------------------------------------------
 
-    def listen(self, partition: Partition | None) -> None:
-        """Listen to this partition, which its key means now; None: there is none."""
+    def resolve(self, partition: Partition | None) -> None:
+        """Its key means this partition now; None: there is none."""
         if partition is not self.partition:
             self.stop()
             self.partition = partition
             self._forget()
-        if partition is not None and not self.listening:
-            partition.add_reader(self)
+
+    def listen(self) -> None:
+        """Be called by the partition at its changes."""
+        if self.partition is not None and not self.listening:
+            self.partition.add_reader(self)
             self.listening = True
 
     def stop(self) -> None:

@@ -85,7 +85,9 @@ class FetchSession:
     def begin_wait(self, min_bytes: int, isolation: Isolation) -> None:
         """Count what is available from now on. A fetch of this session that waits is answered."""
         self._interrupt()
-        self.isolation = isolation
+        if isolation is not self.isolation:
+            self.isolation = isolation
+            self.changed.update(dict.fromkeys(self.interests.values()))
         self._min_bytes = min_bytes
         self._available = 0
         for interest in self.changed:
@@ -103,10 +105,13 @@ class FetchSession:
         """Whether the fetch need not wait for more."""
         return self._available >= self._min_bytes or self.closed
 
-    async def more(self, deadline: Instant) -> None:
-        """Return when there is enough, an interest is to be looked at again, or it is too late."""
-        if self.has_enough or self.take_interruption():
-            return
+    async def more(self, deadline: Instant) -> bool:
+        """Wait until there is enough or it is too late; return whether there is enough.
+
+        It ends early when an interest is to be looked at again.
+        """
+        if self.take_interruption():
+            return False
         loop = asyncio.get_running_loop()
         woken = self._woken = loop.create_future()
         timer = loop.call_at(deadline, self._wake)
@@ -114,9 +119,10 @@ class FetchSession:
             await woken
         finally:
             timer.cancel()
-            if self._woken is woken:  # else another fetch of this session waits
-                self._woken = None
-                self._is_interrupted = False
+        if self._woken is not woken:
+            return True  # another fetch of this session waits
+        self._woken = None
+        return self.has_enough and not self.take_interruption()
 
     def take_interruption(self) -> bool:
         """Return whether an interest was to be looked at again since the last call."""

@@ -121,17 +121,17 @@ class _Answer:
         """Return when there is enough to read, by offsets and sizes, or it is too late."""
         session = self._session
         loop = asyncio.get_running_loop()
-        while not self.is_superseded:
+        while session.interests and not self.is_superseded and loop.time() < deadline:
             async for interest in self._broker.time_slices.each(list(session.changed)):
                 if session.closed or self.is_superseded:
                     return
-                interest.listen(self._resolve(interest))
+                interest.resolve(self._find(interest))
+                interest.listen()
                 session.measure(interest)
-            if session.has_enough or not session.interests or loop.time() >= deadline:
+            if session.has_enough or await session.more(deadline):
                 return
-            await session.more(deadline)
 
-    def _resolve(self, interest: Interest) -> Partition | None:
+    def _find(self, interest: Interest) -> Partition | None:
         """Return the open partition that an interest means now."""
         name = self._name_of(interest)
         return None if name is None else self._broker.logs.get(name, interest.key.number)
@@ -155,7 +155,7 @@ class _Answer:
             one, goes_on = await self._read_one(
                 interest, max_bytes - self._size, at_least_one=self._size == 0 and max_bytes > 0
             )
-            size = sum(map(len, one.records))
+            size = sum(map(len, one.records)) if one.records else 0
             self._size += size
             self._is_final = self._is_final or one.error is not ErrorCode.NONE
             if size:
@@ -174,10 +174,12 @@ class _Answer:
     ) -> tuple[FetchedPartition, bool]:
         """Read one partition; return what to tell of it, and whether to look at it again."""
         session, index = self._session, interest.key.number
-        # From here on, with no await before the plan: a later change calls it again.
+        # With no await before the plan is made: a later change calls it again.
         session.changed.pop(interest, None)
-        if not session.closed:
-            interest.listen(self._resolve(interest))
+        if not interest.listening:  # else it would have been interrupted by a deletion
+            interest.resolve(self._find(interest))
+            if session.id != NO_SESSION and not session.closed:
+                interest.listen()
         partition = interest.partition
         if partition is None:
             return FetchedPartition(index, self._missing(interest)), True
@@ -197,7 +199,8 @@ class _Answer:
             return FetchedPartition(index, ErrorCode.KAFKA_STORAGE_ERROR), True
         if self._version < ZSTD_FROM and _holds_zstd(found.parts):
             return FetchedPartition(index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE), True
-        was_read = limit > 0 or at_least_one
+        is_empty = found.plan is not None and found.plan.is_empty
+        was_read = not is_empty and (limit > 0 or at_least_one)
         if was_read and self._size + found.size < self._min_bytes:
             interest.correct(found)
         aborted: list[tuple[int, int]] | None = None
@@ -212,7 +215,7 @@ class _Answer:
             aborted,
             found.parts,
         )
-        return one, found.plan is None or not found.plan.is_empty
+        return one, not is_empty
 
     def _missing(self, interest: Interest) -> ErrorCode:
         name = self._name_of(interest)

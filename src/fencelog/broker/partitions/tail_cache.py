@@ -1,9 +1,10 @@
 """The newest batches of partitions in memory, for readers that follow their producers.
 
 What a producer sent is still in the frame that it came in; a reader at the end of the log gets it
-from there, without a read. A frame stays as long as one of its batches is cached, so it counts
-whole. Batches are added when they are in the file, and readers are bounded by their plans, so the
-cache never holds more than the file, nor shows more. Only partitions with such readers have a tail.
+from there, without a read. A view of a frame keeps all of it, also in an answer that a slow reader
+does not take: so a batch that is less than half of its frame is copied. Batches are added when they
+are in the file, and readers are bounded by their plans, so the cache never holds more than the
+file, nor shows more. Only partitions with such readers have a tail.
 """
 
 from collections import OrderedDict, deque
@@ -13,86 +14,59 @@ from fencelog.log.values import ReadPlan, SegmentWrite
 from fencelog.types import Offset
 from fencelog.wire.batch import next_offset_of
 
-TAIL_BYTES_MAX = 32 * 1024 * 1024
-"""Of all partitions together: at 500 MB/s the last 60 ms, ten times what a reader at the end is
-behind; more would only push other memory out of the processor's caches."""
-
-
 WRITE_BYTES, BATCH_BYTES = 500, 200
 """Memory of the objects that stand for a write and for each of its batches."""
 
 
 class _Write:
-    """Adjacent batches of one segment."""
+    """Adjacent batches."""
 
-    __slots__ = (
-        "buffers",
-        "end_offset",
-        "end_position",
-        "first_offset",
-        "position",
-        "segment",
-        "tail",
-        "was_read",
-    )
+    __slots__ = ("buffers", "bytes", "first_offset", "tail", "was_read")
 
     def __init__(self, tail: "Tail", write: SegmentWrite) -> None:
         self.tail = tail
-        self.segment = write.segment_base_offset
-        self.position = write.position
-        self.end_position = write.position + write.size
         self.first_offset = write.first_offset
-        self.end_offset = write.end_offset
-        self.buffers = write.buffers
+        self.buffers = list(map(_alone, write.buffers))
+        self.bytes = WRITE_BYTES + BATCH_BYTES * len(self.buffers)
+        """Memory that it keeps, whole frames included."""
+        self.bytes += sum(map(_held_by, self.buffers))
         self.was_read = False
+
+
+def _alone(batch: memoryview) -> memoryview:
+    """Return the batch, in memory of its own unless it is most of its frame."""
+    return batch if 2 * len(batch) >= _held_by(batch) else memoryview(bytes(batch))
+
+
+def _held_by(batch: memoryview) -> int:
+    frame = batch.obj
+    assert isinstance(frame, (bytes, bytearray)), type(frame)
+    return len(frame)
 
 
 class TailCache:
     """The tails of all partitions, within one limit: the oldest writes go first."""
 
-    def __init__(self, bytes_max: int = TAIL_BYTES_MAX) -> None:
-        """``bytes_max``: memory that all cached batches may hold, with their frames."""
+    def __init__(self, bytes_max: int) -> None:
+        """``bytes_max``: memory that all cached batches may keep."""
         self._bytes_max = bytes_max
         self._writes: OrderedDict[_Write, None] = OrderedDict()
         """The oldest first."""
-        self._frames: dict[int, int] = {}
-        """Batches that are cached of each frame, by the frame's ``id``."""
         self.bytes = 0
-        """What is held."""
 
     def add(self, write: _Write) -> None:
         """Cache a write, and evict older ones if there is no room."""
         self._writes[write] = None
-        self.bytes += WRITE_BYTES + BATCH_BYTES * len(write.buffers)
-        frames = self._frames
-        for buffer in write.buffers:
-            frame = buffer.obj
-            count = frames.get(id(frame), 0)
-            frames[id(frame)] = count + 1
-            if not count:
-                self.bytes += _size_of(frame)
+        self.bytes += write.bytes
         while self.bytes > self._bytes_max:
             oldest = next(iter(self._writes))
             oldest.tail.evicted(oldest)
             self.remove(oldest)
 
     def remove(self, write: _Write) -> None:
-        """Forget a write: its frames are free once nothing else uses them."""
+        """Forget a write."""
         del self._writes[write]
-        self.bytes -= WRITE_BYTES + BATCH_BYTES * len(write.buffers)
-        frames = self._frames
-        for buffer in write.buffers:
-            frame = buffer.obj
-            count = frames.pop(id(frame)) - 1
-            if count:
-                frames[id(frame)] = count
-            else:
-                self.bytes -= _size_of(frame)
-
-
-def _size_of(frame: object) -> int:
-    assert isinstance(frame, (bytes, bytearray)), type(frame)
-    return len(frame)
+        self.bytes -= write.bytes
 
 
 class Tail:
@@ -139,14 +113,10 @@ class Tail:
         number = len(writes) - 1
         while writes[number].first_offset > plan.offset:
             number -= 1
-        if writes[number].segment != plan.segment_base_offset:
-            return None
         found: list[memoryview] = []
         size, end_offset = 0, plan.offset
         for each in range(number, len(writes)):
             write = writes[each]
-            if write.segment != plan.segment_base_offset:
-                break
             write.was_read = True
             for buffer in write.buffers:
                 next_offset = next_offset_of(buffer)

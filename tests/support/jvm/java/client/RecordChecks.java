@@ -142,6 +142,34 @@ public final class RecordChecks {
         }));
     }
 
+    public static void aConsumerOfManyPartitionsReadsEachRecordOnceAlsoAfterPausing(Stage stage)
+            throws Exception {
+        stage.create(50);
+        Producer<String, String> producer = stage.producer();
+        Consumer<String, String> consumer =
+                stage.consumer("isolation.level=read_committed", "fetch.max.wait.ms=50");
+        consumer.assign(stage.partitions(50));
+        consumer.seekToBeginning(stage.partitions(50));
+        List<String> read = new ArrayList<>();
+        List<String> expected = new ArrayList<>();
+        for (int round = 0; round < 6; round++) {
+            List<TopicPartition> paused = List.of(stage.partition(round), stage.partition(40));
+            consumer.pause(paused);
+            for (int number = 0; number < 50; number += 1 + round) {
+                String value = "%d-%d".formatted(round, number);
+                producer.send(stage.record(number, value)).get();
+                expected.add(value);
+            }
+            consumer.poll(Stage.SHORT).forEach(record -> read.add(record.value()));
+            consumer.resume(paused);
+            Checks.until("all records", () -> {
+                consumer.poll(Stage.SHORT).forEach(record -> read.add(record.value()));
+                return read.size() >= expected.size();
+            });
+        }
+        Checks.equal(expected.stream().sorted().toList(), read.stream().sorted().toList());
+    }
+
     private static TopicPartition assigned(Consumer<String, String> consumer, Stage stage) {
         consumer.assign(List.of(stage.partition(0)));
         return stage.partition(0);
