@@ -15,6 +15,7 @@ from fencelog.broker.config import BrokerConfig
 from fencelog.broker.metadata.controller import NewTopic
 from fencelog.errors import ErrorCode, RequestError
 from fencelog.node import Node, Ports
+from fencelog.types import Offset
 from fencelog.wire.messages.create_topics import (
     CreatableTopic,
     CreateTopicsRequest,
@@ -28,7 +29,7 @@ from fencelog.wire.messages.delete_topics import (
 from fencelog_sim.world.disk import READING, Loss, SimDisk
 from fencelog_sim.world.gate import Fault
 from fencelog_sim.world.metadata import SimMetadata
-from tests.support.node import Peer, World
+from tests.support.node import Peer, World, batch
 
 NAMES = [f"t{number}" for number in range(40)]
 NEW = [NewTopic(name, 2, {}) for name in ("a", "b", "c")]
@@ -161,10 +162,15 @@ async def cut_everywhere(
         machine = Machine()
         node = await machine.start()
         await node.broker.controller.create_topics(before)
+        for partition in node.logs.partitions():
+            partition.append_records(memoryview(batch("kept")), now_ms=0)
+            await partition.committed(Offset(1))
         was_cut = await machine.run_and_cut(change(node), at, seed)
         node = await machine.start()
         topics = whole(node)
         found.add(frozenset(topics))
+        ends = {partition.log.log_end_offset for partition in node.logs.partitions()}
+        assert ends <= {1 if before else 0}, "a topic that is there has its records"
         again = await node.broker.controller.create_topics(NEW)
         refused = {each.code for each in again if isinstance(each, RequestError)}
         assert refused <= {ErrorCode.TOPIC_ALREADY_EXISTS}
