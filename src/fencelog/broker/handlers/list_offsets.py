@@ -57,7 +57,9 @@ async def _one(
     if partition is None or error is not ErrorCode.NONE:
         return ListOffsetsPartitionResponse(partition_index=index, error_code=error)
     try:
-        found = await _find(partition, TimestampMs(requested.timestamp), Isolation(isolation))
+        found = await _find(
+            broker, partition, TimestampMs(requested.timestamp), Isolation(isolation)
+        )
     except (CorruptionError, StorageError):
         return ListOffsetsPartitionResponse(
             partition_index=index, error_code=ErrorCode.KAFKA_STORAGE_ERROR
@@ -79,7 +81,7 @@ async def _one(
 
 
 async def _find(
-    partition: Partition, requested: TimestampMs, isolation: Isolation
+    broker: Broker, partition: Partition, requested: TimestampMs, isolation: Isolation
 ) -> tuple[Offset, TimestampMs] | None:
     """Return the offset and timestamp for a request; start and end have no timestamp (-1)."""
     if requested == EARLIEST:
@@ -87,7 +89,7 @@ async def _find(
     if requested == LATEST:
         return partition.end_offset(isolation), NO_TIMESTAMP
     wanted = partition.log.max_timestamp if requested == MAX_TIMESTAMP else requested
-    return await partition.find_timestamp(wanted, isolation)
+    return await partition.find_timestamp(wanted, isolation, broker.time_slices.next)
 
 
 async def offset_for_leader_epoch(

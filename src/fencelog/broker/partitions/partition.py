@@ -28,6 +28,7 @@ from fencelog.log.verification import VerificationGuard
 from fencelog.storage.clean_stop import CleanStop
 from fencelog.storage.compaction import Compaction
 from fencelog.storage.partition_store import PartitionStore
+from fencelog.storage.segment import Pause
 from fencelog.types import Offset, TimestampMs, TopicId, TopicPartition
 from fencelog.wire.batch import BatchHeader, read_header
 
@@ -297,13 +298,15 @@ class Partition:
                 return self.log.log_end_offset
 
     async def find_timestamp(
-        self, timestamp: TimestampMs, isolation: Isolation
+        self, timestamp: TimestampMs, isolation: Isolation, pause: Pause
     ) -> tuple[Offset, TimestampMs] | None:
         """Return offset and timestamp of the first record at or after a timestamp, if any.
 
+        ``pause`` is awaited between short pieces of work.
+
         Raises CorruptionError, StorageError, and WireError for a batch that cannot be decoded.
         """
-        return await self._store.find_timestamp(timestamp, isolation)
+        return await self._store.find_timestamp(timestamp, isolation, pause)
 
     # -- upkeep --------------------------------------------------------------------------------
 
