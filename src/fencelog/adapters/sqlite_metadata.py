@@ -52,9 +52,13 @@ class SqliteMetadata:
         where = Path(path)
         thread = ThreadPoolExecutor(1, thread_name_prefix="fencelog-metadata")
         loop = asyncio.get_running_loop()
+        connecting = loop.run_in_executor(thread, _connect, where, sync)
         try:
-            connection = await loop.run_in_executor(thread, _connect, where, sync)
+            connection = await asyncio.shield(connecting)
         except BaseException as error:
+            await asyncio.wait([connecting])
+            if isinstance(error, asyncio.CancelledError) and connecting.exception() is None:
+                connecting.result().close()
             thread.shutdown(wait=False)
             if isinstance(error, sqlite3.Error | OSError):
                 raise _translated(where, error) from error
