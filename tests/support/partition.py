@@ -45,7 +45,6 @@ class Rig:
         )
         partition = Partition(
             NAME,
-            TOPIC_ID,
             log,
             store,
             role=role or Alone(),

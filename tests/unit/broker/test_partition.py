@@ -441,9 +441,7 @@ async def test_a_sync_that_ends_after_the_removal_commits_nothing() -> None:
 async def test_without_an_observer_a_partition_does_the_same() -> None:
     rig = await Rig.of()
     store, log = await PartitionStore.create(rig.disk, "t-1", TOPIC_ID, LogConfig(), "fsync")
-    partition = Partition(
-        NAME, TOPIC_ID, log, store, role=Alone(), enqueue=rig.queued.append, observer=None
-    )
+    partition = Partition(NAME, log, store, role=Alone(), enqueue=rig.queued.append, observer=None)
     batch = make_batch(7, 0, 0)
     assert partition.append(batch, read_header(batch), now_ms=NOW_MS) == Appended(0, 1)
     gap = make_batch(7, 0, 5)

@@ -125,7 +125,6 @@ class LogManager:
             log.warning("%s: recovery truncated the log. %s", name, store.truncated)
         self._partitions[name] = Partition(
             name,
-            replica.topic_id,
             partition_log,
             store,
             role=Alone(),

@@ -29,7 +29,7 @@ from fencelog.storage.clean_stop import CleanStop
 from fencelog.storage.compaction import Compaction
 from fencelog.storage.partition_store import PartitionStore
 from fencelog.storage.segment import Pause
-from fencelog.types import Offset, TimestampMs, TopicId, TopicPartition
+from fencelog.types import Offset, TimestampMs, TopicPartition
 from fencelog.wire.batch import BatchHeader, read_header
 
 log = logging.getLogger(__name__)
@@ -67,14 +67,12 @@ class Partition:
         "name",
         "remove_reader",
         "stamps_on_append",
-        "topic_id",
         "when_committed",
     )
 
     def __init__(
         self,
         name: TopicPartition,
-        topic_id: TopicId,
         partition_log: PartitionLog,
         store: PartitionStore,
         *,
@@ -84,7 +82,6 @@ class Partition:
     ) -> None:
         """``enqueue`` queues the partition for the flusher."""
         self.name = name
-        self.topic_id = topic_id
         self.log = partition_log
         self.failure: Exception | None = None
         """Why the partition accepts no more writes."""
