@@ -353,9 +353,7 @@ def start(broker: BrokerProcess, name: str, grown: Grown) -> None:
 def grow(place: Path, factor: int, files: int) -> Grown:
     """Measure a broker of one size."""
     grown = Grown()
-    settings = place / "growth.properties"
-    settings.write_text(SETTINGS)
-    with BrokerProcess(place / f"data-{factor}", config=settings) as broker:
+    with BrokerProcess(place / f"data-{factor}", settings=SETTINGS) as broker:
         broker.start_deadline_s = broker.stop_deadline_s = DEADLINE_S
         # A broker keeps a quarter of its files for partitions.
         grown.connections = min(CONNECTIONS * factor, 3 * files // 4 - FILES_KEPT)

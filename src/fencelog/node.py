@@ -125,15 +125,7 @@ class Node:
             self.logs, self.transactions, self.versioned, clock, self.config.markers_wait_s
         )
         time_slices = TimeSlices()
-        self.marker_senders = (
-            MarkerSender(
-                self.transactions,
-                lambda shard, committed: transaction_work(shard, committed, clock),
-                leaders,
-                time_slices,
-            ),
-            MarkerSender(self.versioned, versioned_work, leaders, time_slices),
-        )
+        self.marker_senders = self._marker_senders(leaders, time_slices)
         self._orphaned = OrphanedTransactions(self.logs, leaders, self.transactions, clock)
         self.broker = Broker(
             config=config,
@@ -252,6 +244,20 @@ class Node:
         self.cleaner.stop()
         _, *upkeep = self._tasks
         await asyncio.wait(upkeep)
+
+    def _marker_senders(
+        self, leaders: LocalLeaders, time_slices: TimeSlices
+    ) -> tuple[MarkerSender[TransactionShard], MarkerSender[VersionedShard]]:
+        clock = self._ports.clock
+        return (
+            MarkerSender(
+                self.transactions,
+                lambda shard, committed: transaction_work(shard, committed, clock),
+                leaders,
+                time_slices,
+            ),
+            MarkerSender(self.versioned, versioned_work, leaders, time_slices),
+        )
 
     def _runtime(
         self,

@@ -5,7 +5,7 @@ sockets are not here: they come from the running loop, which the simulator repla
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from fencelog.types import Buffer, TimestampMs
 
@@ -92,6 +92,16 @@ class Disk(Protocol):
         ...
 
 
+class MetadataWrite(NamedTuple):
+    """One write of a ``MetadataStore.commit``."""
+
+    key: str
+    value: bytes | None
+    """The new value; None removes the key."""
+    expected_version: int | None = None
+    """The version to be replaced: 0 expects absence, None replaces any."""
+
+
 class MetadataStore(Protocol):
     """Small, durable, versioned values: topics, configs, counters. Every write is synced."""
 
@@ -109,6 +119,14 @@ class MetadataStore(Protocol):
 
     async def delete(self, key: str, *, expected_version: int) -> bool:
         """Remove a key at this version; False if its version is different."""
+        ...
+
+    async def commit(self, writes: Sequence[MetadataWrite]) -> bool:
+        """Apply all writes, to different keys, at once; False if a version is different.
+
+        Nothing is written then, nor if it raises StorageError; after a crash all writes are there
+        or none.
+        """
         ...
 
     async def close(self) -> None:

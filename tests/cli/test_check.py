@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import re
 import subprocess
 import sys
@@ -31,6 +32,24 @@ def run(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]
         timeout=30,
         check=False,
     )
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_what_stdout_cannot_encode_is_escaped(form: tuple[str, ...], tmp_path: Path) -> None:
+    history = tmp_path / "history.json"
+    history.write_text(BAD.replace("t/0", "t\u00f6/0"), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "fencelog", "check", *form, str(history)],
+        capture_output=True,
+        timeout=30,
+        check=False,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert done.returncode == 1, done.stderr
+    if form:
+        assert "t\u00f6" in str(json.loads(done.stdout))
+    else:
+        assert rb"t\xf6" in done.stdout
 
 
 ROOT = Path(__file__).parent.parent.parent

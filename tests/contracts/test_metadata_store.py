@@ -8,7 +8,7 @@ import pytest
 
 from fencelog.adapters.sqlite_metadata import SqliteMetadata
 from fencelog.errors import StorageError
-from fencelog.ports import MetadataStore
+from fencelog.ports import MetadataStore, MetadataWrite
 from fencelog_sim.world.gate import NO_SPACE, Fault
 from fencelog_sim.world.metadata import SimMetadata
 
@@ -208,5 +208,59 @@ def test_a_put_that_fails_is_a_storage_error_and_changes_nothing(open_store: Ope
         later = await store.put("a", b"two", expected_version=version)
         assert later is not None
         assert later > version
+
+    run(open_store, scenario)
+
+
+def test_a_commit_applies_all_its_writes(open_store: Open) -> None:
+    async def scenario(store: MetadataStore) -> None:
+        first = await store.put("a", b"1", expected_version=0)
+        assert await store.put("b", b"1", expected_version=0)
+        writes = [
+            MetadataWrite("a", b"2", first),
+            MetadataWrite("b", None),
+            MetadataWrite("c", b"3", 0),
+            MetadataWrite("d", b"4"),
+            MetadataWrite("nowhere", None),
+        ]
+        assert await store.commit(writes)
+        cells = await store.list("")
+        assert [(key, value) for key, value, _ in cells] == [("a", b"2"), ("c", b"3"), ("d", b"4")]
+        assert all(version > (first or 0) for _, _, version in cells)
+        assert await store.put("a", b"5", expected_version=cells[0][2])
+
+    run(open_store, scenario)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        MetadataWrite("a", b"2", 0),
+        MetadataWrite("a", b"2", 10**6),
+        MetadataWrite("a", None, 10**6),
+        MetadataWrite("nowhere", None, 10**6),
+        MetadataWrite("nowhere", b"2", 10**6),
+    ],
+)
+def test_a_commit_writes_nothing_where_a_version_is_different(
+    open_store: Open, wrong: MetadataWrite
+) -> None:
+    async def scenario(store: MetadataStore) -> None:
+        await store.put("a", b"1", expected_version=0)
+        before = await store.list("")
+        assert not await store.commit([MetadataWrite("b", b"2", 0), wrong])
+        assert await store.list("") == before
+
+    run(open_store, scenario)
+
+
+def test_a_commit_that_fails_writes_nothing(open_store: Open) -> None:
+    async def scenario(store: MetadataStore) -> None:
+        await store.put("a", b"1", expected_version=0)
+        before = await store.list("")
+        await fill(store)
+        with pytest.raises(StorageError):
+            await store.commit([MetadataWrite("b", b"2"), MetadataWrite("c", bytes(100_000))])
+        assert await store.list("") == before
 
     run(open_store, scenario)

@@ -61,7 +61,6 @@ class Rig:
         )
         partition = Partition(
             NAME,
-            TOPIC_ID,
             log,
             store,
             role=role or Alone(),

@@ -9,7 +9,15 @@ from fencelog.log.config import LogConfig
 from fencelog.log.partition_log import PartitionLog
 from fencelog.log.values import Appended, Isolation, MarkerToWrite, ReadPlan, SegmentWrite
 from fencelog.storage.partition_store import PartitionStore
-from fencelog.types import CoordinatorEpoch, LeaderEpoch, Offset, ProducerEpoch, ProducerId, TopicId
+from fencelog.types import (
+    CoordinatorEpoch,
+    LeaderEpoch,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    TimestampMs,
+    TopicId,
+)
 from fencelog.wire.batch import iterate, read_header
 from fencelog.wire.records import RecordToWrite, build_batch, read_records
 from fencelog_sim.world.disk import READING, PowerCut, SimDisk
@@ -156,6 +164,14 @@ class World:
             *_, (last, _) = iterate(part)
             offset = last.next_offset
         return b"".join(parts)
+
+    async def find_timestamp(self, timestamp: int) -> tuple[int, int] | None:
+        """Look up a time without yielding."""
+
+        async def pause() -> None:
+            pass
+
+        return await self.store.find_timestamp(TimestampMs(timestamp), Isolation.REPLICATED, pause)
 
     async def values(self) -> list[bytes | None]:
         """Values of all records below the high watermark, markers left out."""

@@ -10,12 +10,13 @@ were none. So ``user_version`` in the main file says whether a WAL belongs to it
 import asyncio
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self, TypeVar
 
 from fencelog.errors import CorruptionError, StorageError
+from fencelog.ports import MetadataWrite
 
 _R = TypeVar("_R")
 
@@ -59,9 +60,13 @@ class SqliteMetadata:
         where = Path(path)
         thread = ThreadPoolExecutor(1, thread_name_prefix="fencelog-metadata")
         loop = asyncio.get_running_loop()
+        connecting = loop.run_in_executor(thread, _connect, where, sync)
         try:
-            connection = await loop.run_in_executor(thread, _connect, where, sync)
+            connection = await asyncio.shield(connecting)
         except BaseException as error:
+            await asyncio.wait([connecting])
+            if isinstance(error, asyncio.CancelledError) and connecting.exception() is None:
+                connecting.result().close()
             thread.shutdown(wait=False)
             if isinstance(error, sqlite3.Error | OSError):
                 raise _translated(where, error) from error
@@ -95,17 +100,8 @@ class SqliteMetadata:
     async def put(self, key: str, value: bytes, *, expected_version: int) -> int | None:
         """Compare and set; 0 expects absence. Returns the new version, or None on a conflict."""
 
-        def work(connection: sqlite3.Connection) -> int | None:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                version = _put(connection, key, value, expected_version)
-            except BaseException:
-                connection.execute("ROLLBACK")
-                raise
-            connection.execute("ROLLBACK" if version is None else "COMMIT")
-            return version
-
-        return await self._run(work)
+        writes = [MetadataWrite(key, value, expected_version)]
+        return await self._run(lambda connection: _commit(connection, writes))
 
     async def delete(self, key: str, *, expected_version: int) -> bool:
         """Remove a key at this version; False if its version is different."""
@@ -117,6 +113,10 @@ class SqliteMetadata:
             return deleted.rowcount > 0
 
         return await self._run(work)
+
+    async def commit(self, writes: Sequence[MetadataWrite]) -> bool:
+        """Apply all writes, to different keys, at once; False if a version is different."""
+        return await self._run(lambda connection: _commit(connection, writes)) is not None
 
     async def close(self) -> None:
         """Close the file after the work in progress; a second close does nothing.
@@ -213,21 +213,43 @@ def _sync_directory(path: Path) -> None:
         os.close(directory)
 
 
-def _put(
-    connection: sqlite3.Connection, key: str, value: bytes, expected_version: int
-) -> int | None:
-    row = connection.execute("UPDATE revision SET last = last + 1 RETURNING last").fetchone()
-    version = int(row[0])
-    if expected_version == 0:
+def _commit(connection: sqlite3.Connection, writes: Sequence[MetadataWrite]) -> int | None:
+    """Apply all writes in one transaction; return the version of the new values, or None."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        row = connection.execute("UPDATE revision SET last = last + 1 RETURNING last").fetchone()
+        version = int(row[0])
+        applied = all(_apply(connection, write, version) for write in writes)
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT" if applied else "ROLLBACK")
+    return version if applied else None
+
+
+def _apply(connection: sqlite3.Connection, write: MetadataWrite, version: int) -> bool:
+    """Apply one write; False if its expected version is different."""
+    key, value, expected = write
+    if expected is None:
+        if value is None:
+            connection.execute("DELETE FROM cells WHERE key = ?", (key,))
+        else:
+            connection.execute("REPLACE INTO cells VALUES (?, ?, ?)", (key, value, version))
+        return True
+    if value is None:
+        changed = connection.execute(
+            "DELETE FROM cells WHERE key = ? AND version = ?", (key, expected)
+        )
+    elif expected == 0:
         changed = connection.execute(
             "INSERT INTO cells VALUES (?, ?, ?) ON CONFLICT DO NOTHING", (key, value, version)
         )
     else:
         changed = connection.execute(
             "UPDATE cells SET value = ?, version = ? WHERE key = ? AND version = ?",
-            (value, version, key, expected_version),
+            (value, version, key, expected),
         )
-    return version if changed.rowcount > 0 else None
+    return changed.rowcount > 0
 
 
 def _translated(path: Path, error: Exception) -> StorageError | CorruptionError:

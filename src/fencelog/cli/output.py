@@ -4,6 +4,8 @@ A script can rely on three things: stdout has data only, the exit status says wh
 occurred, and the last line on stderr says what to do about it.
 """
 
+import codecs
+import io
 import json
 import os
 import sys
@@ -99,6 +101,10 @@ def default_format() -> Format:
     return Format.TABLE if sys.stdout.isatty() else Format.JSON
 
 
+def _is_utf8() -> bool:
+    return codecs.lookup(sys.stdout.encoding or "ascii").name == "utf-8"
+
+
 def say(text: str) -> None:
     """One line for the person who is watching: stderr, never stdout."""
     sys.stderr.write(f"{text}\n")
@@ -115,7 +121,7 @@ def fail(status: ExitStatus, text: str, hint: str | None = None) -> NoReturn:
 def show_json(value: object) -> None:
     """One JSON document on stdout: indented for people, one line for pipes."""
     indent = 2 if sys.stdout.isatty() else None
-    sys.stdout.write(json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
+    sys.stdout.write(json.dumps(value, indent=indent, ensure_ascii=not _is_utf8()) + "\n")
 
 
 def show_rows(rows: Sequence[Row], columns: Sequence[str], form: Format | None) -> None:
@@ -160,6 +166,10 @@ def status_of(code: ErrorCode) -> ExitStatus:
 @contextmanager
 def reported_errors() -> Iterator[None]:
     """Report each expected exception with an error line, a hint and an exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal or pipe of another encoding than UTF-8 gets escapes for what it cannot show.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         yield
         sys.stdout.flush()

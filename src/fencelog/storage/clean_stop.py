@@ -40,18 +40,6 @@ def _is_believed(name: str, base_offsets: Sequence[Offset]) -> bool:
     )
 
 
-async def sync_side_files(disk: Disk, directory: str) -> None:
-    """Make all side files of a partition durable, and their names. Raises StorageError."""
-    for name in await disk.list(directory):
-        if is_side_file(name):
-            file = await disk.open(f"{directory}/{name}")
-            try:
-                await file.sync()
-            finally:
-                await file.close()
-    await disk.sync_directory(directory)
-
-
 async def checksum_of(disk: Disk, directory: str, base_offsets: Sequence[Offset]) -> str:
     """Return the checksum over what a clean start trusts: 8 hexadecimal digits.
 
@@ -74,3 +62,17 @@ async def checksum_of(disk: Disk, directory: str, base_offsets: Sequence[Offset]
         finally:
             await file.close()
     return f"{value:08x}"
+
+
+async def synced_checksum(disk: Disk, directory: str, base_offsets: Sequence[Offset]) -> str:
+    """Sync what a clean start trusts, names included; return ``checksum_of`` it."""
+    if len(base_offsets) > 1:
+        for name in await disk.list(directory):
+            if is_side_file(name):
+                file = await disk.open(f"{directory}/{name}")
+                try:
+                    await file.sync()
+                finally:
+                    await file.close()
+        await disk.sync_directory(directory)
+    return await checksum_of(disk, directory, base_offsets)

@@ -7,7 +7,7 @@ adapter, because it ends with the process.)
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Self
 
 from fencelog.errors import CorruptionError, StorageError
@@ -56,7 +56,7 @@ class DataDirectory:
         await disk.sync_directory("")
         cluster_id = await _cluster_id(disk, random, node_id)
         directory = cls(disk, cluster_id=cluster_id, node_id=node_id)
-        await directory._finish_deletions()
+        await directory.finish_deletions()
         present = set(await directory.partitions())
         directory._recovery_points = await _read_offsets(disk, layout.RECOVERY_POINT_CHECKPOINT)
         directory._log_starts = await _read_offsets(disk, layout.LOG_START_CHECKPOINT)
@@ -136,12 +136,11 @@ class DataDirectory:
             self._high_watermarks = dict(high_watermarks)
         await self._write_checkpoints()
 
-    async def remove_partitions(
-        self, partitions: Sequence[TopicPartition], topic_id: TopicId
-    ) -> None:
-        """Delete the directories of a topic's partitions, durably.
+    async def remove_partitions(self, partitions: Mapping[TopicPartition, TopicId]) -> None:
+        """Remove the directories of deleted topics' partitions, durably, by renaming them.
 
-        Their stores must be closed. A missing directory is ignored.
+        Their stores must be closed. A missing directory is ignored. ``finish_deletions`` deletes
+        the files, as does the next start.
         """
         # The offsets first: a new partition of this name must not inherit them, and offsets without
         # a directory mean that the directory was lost (``check_new``).
@@ -155,19 +154,25 @@ class DataDirectory:
             await self._write_checkpoints()
         present = set(await self._disk.list(""))
         renamed = False
-        for partition in partitions:
+        for partition, topic_id in partitions.items():
             path = self.path_of(partition)
             if path not in present:
                 continue
             short = partition._replace(topic=partition.topic[:_DELETED_TOPIC_CHARACTERS])
             deleted = layout.deleted_directory_name(short, topic_id)
-            # A crash may have left a partly deleted directory under this name.
-            await self._disk.remove(deleted)
+            if deleted in present:
+                # A crash may have left a partly deleted directory under this name.
+                await self._disk.remove(deleted)
             await self._disk.rename(path, deleted)
             renamed = True
         if renamed:
             await self._disk.sync_directory("")
-        await self._finish_deletions()
+
+    async def finish_deletions(self) -> None:
+        """Delete the files of all directories that ``remove_partitions`` has renamed."""
+        for name in await self._disk.list(""):
+            if layout.is_deleted_directory_name(name):
+                await self._disk.remove(name)
 
     def check_new(self, partition: TopicPartition, *, was_created: bool = False) -> None:
         """Raise CorruptionError if a partition without a directory had one before (D3)."""
@@ -190,11 +195,6 @@ class DataDirectory:
         named = {self.path_of(p): clean[p] for p in await self.partitions() if p in clean}
         marker = {"version": 0, "brokerEpoch": -1, "clean": named}
         await replace_file(self._disk, layout.CLEAN_SHUTDOWN, json.dumps(marker).encode("ascii"))
-
-    async def _finish_deletions(self) -> None:
-        for name in await self._disk.list(""):
-            if layout.is_deleted_directory_name(name):
-                await self._disk.remove(name)
 
     async def _write_checkpoints(self) -> None:
         async with self._checkpointing:

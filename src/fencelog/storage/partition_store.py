@@ -20,10 +20,10 @@ from fencelog.log.partition_log import PartitionLog
 from fencelog.log.values import Isolation, ReadPlan, SegmentWrite
 from fencelog.ports import Disk, DiskFile
 from fencelog.storage.checkpoint import parent_of, replace_file
-from fencelog.storage.clean_stop import CleanStop, checksum_of, sync_side_files
+from fencelog.storage.clean_stop import CleanStop, synced_checksum
 from fencelog.storage.open_segment import OpenSegment
 from fencelog.storage.recover import SIDE_SUFFIXES, Durability, Recovery
-from fencelog.storage.segment import Batches, find_timestamp, read_batches
+from fencelog.storage.segment import Batches, Pause, find_timestamp, read_batches
 from fencelog.storage.topic_id import check_topic_id, write_topic_id
 from fencelog.types import LeaderEpoch, Offset, TimestampMs, TopicId
 
@@ -74,9 +74,13 @@ class PartitionStore:
             raise StorageError(f"{directory}: already has segment files")
         log = PartitionLog.create(config)
         store = cls(disk, directory, log, durability)
-        await store._open_newest(log.log_end_offset)
-        await write_topic_id(disk, directory, topic_id)  # syncs the directory for both files
-        await disk.sync_directory(parent_of(directory))
+        try:
+            await store._open_newest(log.log_end_offset)
+            await write_topic_id(disk, directory, topic_id)  # syncs the directory for both files
+            await disk.sync_directory(parent_of(directory))
+        except BaseException:
+            await store.close(clean=False)
+            raise
         store._names_synced = store._names_made
         return store, log
 
@@ -200,9 +204,9 @@ class PartitionStore:
             await self._end_read(segment, file)
 
     async def find_timestamp(
-        self, timestamp: TimestampMs, isolation: Isolation = Isolation.REPLICATED
+        self, timestamp: TimestampMs, isolation: Isolation, pause: Pause
     ) -> tuple[Offset, TimestampMs] | None:
-        """Return offset and timestamp of the first record at or after a timestamp, if any."""
+        """Return the first record at or after a timestamp; awaits ``pause`` between pieces."""
         start = self._log.log_start_offset
         while True:
             plan = self._log.offset_for_timestamp(timestamp, isolation, start)
@@ -212,7 +216,7 @@ class PartitionStore:
                 return None
             end = self._log.end_of_segment(plan.segment_base_offset)
             try:
-                found = await find_timestamp(file, segment.path, plan, timestamp)
+                found = await find_timestamp(file, segment.path, plan, timestamp, pause)
             finally:
                 await self._end_read(segment, file)
             if found is not None or end >= plan.upper_offset:
@@ -307,7 +311,6 @@ class PartitionStore:
     async def close(self, *, clean: bool) -> None:
         """Close the files. ``clean``: sync everything, side files too, so that they may be trusted.
 
-        What has not changed since the last clean close needs no sync.
         Unflushed batches must be written before, or they are lost: a write or sync in progress ends
         first, and a later one is refused. Raises StorageError if this store failed or fails now:
         the partition then does not count as cleanly closed. A second close does nothing.
@@ -334,10 +337,8 @@ class PartitionStore:
             newest = self._segments[base_offsets[-1]]
             if any(newest.side_files):
                 await newest.write_side_files(self._disk)
-            if len(base_offsets) > 1:
-                await sync_side_files(self._disk, self._directory)
-            checksum = await checksum_of(self._disk, self._directory, base_offsets)
-        return CleanStop(self._recovery_point, checksum)
+            checksum = await synced_checksum(self._disk, self._directory, base_offsets)
+            return CleanStop(self._recovery_point, checksum)
 
     # Writing
 

@@ -4,7 +4,6 @@ The file is not trusted: a walk checks each batch as rule D3 requires, and ends 
 one.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from struct import Struct
 from struct import error as struct_error
@@ -28,9 +27,10 @@ from fencelog.wire.filtering import walk as records_of
 
 _CHUNK_BYTES = 4 << 20
 _SKIP_BYTES = 8 << 10
-_OPENED_BYTES_MAX = 32 << 20
-"""Limit of one batch, decompressed, that is searched for a timestamp."""
+_OPENED_BYTES_MAX, _OPENED_RECORDS_MAX = 16 << 20, 250_000
+"""Limits of one batch, decompressed, that is searched for a timestamp: above what clients send."""
 _RECORDS_PER_SLICE = 2_000
+_HEADERS_PER_SLICE = 500
 _MAGIC_AT = 16
 _OFFSET_DISTANCE_MAX = 1 << 31
 _EXTENT = Struct(">qi4xb6xi")  # base offset, length, magic, last offset delta
@@ -277,10 +277,15 @@ async def read_first_header(file: DiskFile) -> BatchHeader | None:
 
 
 async def find_timestamp(
-    file: DiskFile, path: str, plan: ReadPlan, timestamp: TimestampMs
+    file: DiskFile, path: str, plan: ReadPlan, timestamp: TimestampMs, pause: Pause
 ) -> tuple[Offset, TimestampMs] | None:
-    """Return the first record of a plan's range that is not older than ``timestamp``, if any."""
+    """Return the first record of a plan's range that is not older than ``timestamp``, if any.
+
+    Opens the first batch whose header has the timestamp, and one more only if the range begins
+    inside of the first. ``pause`` is awaited between short pieces of work.
+    """
     position = await find_offset(file, path, plan)
+    passed = 0
     while position < plan.end_position:
         try:
             header = read_header(await file.read(position, HEADER_BYTES))
@@ -289,33 +294,40 @@ async def find_timestamp(
         if header.next_offset > plan.upper_offset:
             return None
         if header.max_timestamp >= timestamp:
-            found = await _find_in_batch(
-                header, await file.read(position, header.size), plan, timestamp
-            )
+            batch = await file.read(position, header.size)
+            found = await _find_in_batch(header, batch, plan, timestamp, pause)
             if found is not None:
                 return found
         position += header.size
+        passed += 1
+        if passed % _HEADERS_PER_SLICE == 0:
+            await pause()
     return None
 
 
 async def _find_in_batch(
-    header: BatchHeader, batch: Buffer, plan: ReadPlan, timestamp: TimestampMs
+    header: BatchHeader, batch: Buffer, plan: ReadPlan, timestamp: TimestampMs, pause: Pause
 ) -> tuple[Offset, TimestampMs] | None:
     """Return the first record of a batch that is in range and not older, if any.
 
-    A batch above the limit is not decompressed: its first offset in range is returned. Raises
-    WireError if its records are malformed.
+    A batch above the limits is not opened: its first offset in range is returned, and so it is if
+    no record has the timestamp that the header has. Raises WireError if its records are malformed.
     """
+    by_header = max(header.base_offset, plan.offset), header.max_timestamp
+    if header.record_count > _OPENED_RECORDS_MAX:
+        return by_header
+    await pause()
     stamped = header.timestamp_type is TimestampType.LOG_APPEND_TIME
     try:
         plain = plain_records(header, batch, _OPENED_BYTES_MAX)
     except LimitError:
-        return max(header.base_offset, plan.offset), header.max_timestamp
+        return by_header
     for number, record in enumerate(records_of(header, plain), 1):
         offset = Offset(header.base_offset + record.offset_delta)
         found = header.max_timestamp if stamped else header.base_timestamp + record.timestamp_delta
         if found >= timestamp and offset >= plan.offset:
             return offset, TimestampMs(found)
         if number % _RECORDS_PER_SLICE == 0:
-            await asyncio.sleep(0)
-    return None
+            await pause()
+    is_whole = header.record_count > 0 and header.base_offset >= plan.offset
+    return by_header if is_whole else None

@@ -2,8 +2,9 @@
 
 Verbs of the hooks: ``create``, ``append``, ``sync``, ``mkdir``, ``rename``, ``remove`` and
 ``sync_directory`` change something; ``open``, ``read`` and ``list`` do not. As on the real disk,
-only ``sync``, ``sync_directory`` and the ``remove`` of a tree wait, so only they are delayed. The
-size in a hook counts bytes of a file, changes of a directory that is synced, names of a tree.
+syncs and changes of a directory wait, ``append`` and what changes nothing do not: they are not
+delayed. The size in a hook counts bytes of a file, changes of a directory that is synced, names of
+a tree.
 """
 
 import asyncio
@@ -168,6 +169,8 @@ class SimDisk(Device):
 
     async def open(self, path: str, *, create: bool = False) -> SimFile:
         """Open a file."""
+        if create:
+            await self.wait("create", path)
         directory, name = self._locate("open", path)
         entry = directory.names.get(name)
         if entry is None:
@@ -190,6 +193,7 @@ class SimDisk(Device):
 
     async def make_directory(self, path: str) -> None:
         """Make a directory and its parents."""
+        await self.wait("mkdir", path)
         directory = self.image.root
         made = ""
         for name in _parts(path):
@@ -204,6 +208,7 @@ class SimDisk(Device):
 
     async def rename(self, old: str, new: str) -> None:
         """Move a file or a directory."""
+        await self.wait("rename", new)
         source, old_name = self._locate("rename", old)
         target, new_name = self._locate("rename", new)
         moved = source.names.get(old_name)
@@ -228,6 +233,8 @@ class SimDisk(Device):
     async def remove(self, path: str) -> None:
         """Remove a file or a tree; of a tree the names below go one by one."""
         assert _parts(path), path
+        if not isinstance(self._find(path), Directory):
+            await self.wait("remove", path)
         if self._find(path) is None:
             return
         directory, name = self._locate("remove", path)

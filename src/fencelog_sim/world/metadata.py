@@ -5,11 +5,12 @@ not be there afterwards, in the order in which they were asked for.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
 from fencelog.errors import StorageError
+from fencelog.ports import MetadataWrite
 from fencelog_sim.world.gate import Device, Fault, Halt
 
 
@@ -35,6 +36,19 @@ class _Cells:
         del self.values[key]
         return True
 
+    def commit(self, writes: Sequence[MetadataWrite]) -> bool:
+        for key, _, expected in writes:
+            _, version = self.values.get(key, (b"", 0))
+            if expected is not None and version != expected:
+                return False
+        self.last_version += 1
+        for key, value, _ in writes:
+            if value is None:
+                self.values.pop(key, None)
+            else:
+                self.values[key] = (value, self.last_version)
+        return True
+
 
 _Write = Callable[[_Cells], int | bool | None]
 """A write that does not know yet when it takes effect; what it returns is true if it did."""
@@ -43,8 +57,8 @@ _Write = Callable[[_Cells], int | bool | None]
 class SimMetadata(Device):
     """MetadataStore in memory; one process's view of it.
 
-    Verbs of the hooks: ``get``, ``list``, ``put`` and ``delete``, all of which may be delayed. They
-    take effect in the order of the calls, as in the one thread of the real store.
+    Verbs of the hooks: ``get``, ``list``, ``put``, ``delete`` and ``commit``, all of which may be
+    delayed. They take effect in the order of the calls, as in the one thread of the real store.
     """
 
     def __init__(self) -> None:
@@ -83,6 +97,13 @@ class SimMetadata(Device):
             "delete", key, 0, lambda cells: cells.delete(key, expected_version)
         )
         return bool(deleted)
+
+    async def commit(self, writes: Sequence[MetadataWrite]) -> bool:
+        """Apply all writes at once; False when a version is another one."""
+        stored = list(writes)
+        size = sum(len(each.value or b"") for each in stored)
+        done = await self._write("commit", stored[0].key, size, lambda cells: cells.commit(stored))
+        return bool(done)
 
     async def close(self) -> None:
         """Release the store, after the operations asked for; a second close does nothing."""

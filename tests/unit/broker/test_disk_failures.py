@@ -208,6 +208,7 @@ def test_metadata_that_cannot_be_stored_is_an_error_and_the_rest_serves_on(
             await peer.create_topic("t")
             with monkeypatch.context() as patch:
                 patch.setattr(SqliteMetadata, "put", refuse)
+                patch.setattr(SqliteMetadata, "commit", refuse)
                 assert await create(peer, "u") is ErrorCode.KAFKA_STORAGE_ERROR
                 assert await init(peer, None) in GONE, "no id is handed out that is not reserved"
                 assert (await peer.produce("t", batch("a"))).error is ErrorCode.NONE

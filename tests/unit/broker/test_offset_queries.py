@@ -2,8 +2,13 @@
 
 import pytest
 
+from fencelog.broker.network.time_slices import TimeSlices
 from fencelog.errors import ErrorCode
+from fencelog.storage import segment
+from fencelog.types import TimestampMs
 from fencelog.wire import hot
+from fencelog.wire.batch import HEADER_BYTES, BatchHeader, read_header, seal
+from fencelog.wire.filtering import plain_records
 from fencelog.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -74,6 +79,75 @@ async def test_the_largest_timestamp_is_found_wherever_it_is(world: World) -> No
         assert await asked(peer, NOW_MS + 91) == (ErrorCode.NONE, -1, -1)
     async with world.node(durability="os") as node, Peer.of(node) as peer:
         assert await asked(peer, MAX_TIMESTAMP) == (ErrorCode.NONE, 2, NOW_MS + 90)
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The base offset of each batch that a lookup by time decompresses."""
+    found: list[int] = []
+
+    def recorded(header: BatchHeader, *rest: object) -> bytes:
+        found.append(header.base_offset)
+        return plain_records(header, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(segment, "plain_records", recorded)
+    return found
+
+
+@pytest.fixture
+def slices(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """An entry for each time slice."""
+    taken: list[None] = []
+    take = TimeSlices.next
+
+    async def recorded(self: TimeSlices) -> None:
+        taken.append(None)
+        await take(self)
+
+    monkeypatch.setattr(TimeSlices, "next", recorded)
+    return taken
+
+
+async def test_a_batch_of_more_records_than_any_client_sends_is_not_opened(
+    world: World, monkeypatch: pytest.MonkeyPatch, opened: list[int]
+) -> None:
+    monkeypatch.setattr(segment, "_OPENED_RECORDS_MAX", 10)
+    async with world.node() as node, Peer.of(node) as peer:
+        await peer.create_topic("t")
+        await peer.produce("t", timed(*range(10)))
+        await peer.produce("t", timed(*range(11)))
+        assert await asked(peer, NOW_MS + 9) == (ErrorCode.NONE, 9, NOW_MS + 9)
+        assert await asked(peer, NOW_MS + 10) == (ErrorCode.NONE, 10, NOW_MS + 10)
+    assert opened == [0]
+
+
+async def test_a_lookup_opens_one_batch_though_headers_name_times_of_no_record(
+    world: World, opened: list[int]
+) -> None:
+    async with world.node() as node, Peer.of(node) as peer:
+        await peer.create_topic("t")
+        for _ in range(5):
+            honest = timed(1, 2)
+            header = read_header(honest)._replace(max_timestamp=TimestampMs(NOW_MS + 100))
+            await peer.produce("t", seal(header, memoryview(honest)[HEADER_BYTES:]))
+        assert await asked(peer, NOW_MS + 50) == (ErrorCode.NONE, 0, NOW_MS + 100)
+    assert opened == [0]
+
+
+async def test_a_lookup_through_many_records_and_batches_takes_time_slices(
+    world: World, monkeypatch: pytest.MonkeyPatch, slices: list[None]
+) -> None:
+    monkeypatch.setattr(segment, "_RECORDS_PER_SLICE", 10)
+    monkeypatch.setattr(segment, "_HEADERS_PER_SLICE", 10)
+    async with world.node() as node, Peer.of(node) as peer:
+        await peer.create_topic("t", index_interval_bytes="100000")
+        await peer.produce("t", timed(5))
+        for _ in range(100):
+            await peer.produce("t", timed(1))
+        await peer.produce("t", timed(*range(100), 100))
+        slices.clear()
+        assert await asked(peer, NOW_MS + 100) == (ErrorCode.NONE, 201, NOW_MS + 100)
+    assert len(slices) >= 20
 
 
 @pytest.mark.parametrize(

@@ -448,7 +448,6 @@ async def test_without_an_observer_a_partition_does_the_same() -> None:
     store, log = await PartitionStore.create(rig.disk, "t-1", TOPIC_ID, LogConfig(), "fsync")
     partition = Partition(
         NAME,
-        TOPIC_ID,
         log,
         store,
         role=Alone(),

@@ -161,7 +161,7 @@ def test_a_deletion_noted_and_not_ended_spares_the_next_topic_of_its_name(world:
             await peer.create_topic("t")
 
             def gate(verb: str, path: str, size: int) -> Fault | None:
-                return Fault() if verb == "remove" and path.endswith("-delete") else None
+                return Fault() if verb == "sync_directory" and not path else None
 
             world.disk.gate = gate
             assert await delete(peer, "t") is ErrorCode.KAFKA_STORAGE_ERROR

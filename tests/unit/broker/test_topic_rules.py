@@ -27,8 +27,8 @@ def catalog() -> Catalog:
     made = Catalog(SimMetadata())
 
     async def fill() -> None:
-        assert await made.create(ORDERS)
-        assert await made.create(OFFSETS)
+        assert await made.create([ORDERS])
+        assert await made.create([OFFSETS])
 
     asyncio.run(fill())
     return made

@@ -69,7 +69,15 @@ def test_the_gate_sees_every_operation_and_only_real_waits_are_delayed() -> None
         ("list", "d", 0),
         ("remove", "d", 1),
     ]
-    assert delayed == [("sync", "d/a", 3), ("sync_directory", "d", 1), ("remove", "d", 1)]
+    assert delayed == [
+        ("mkdir", "d", 0),
+        ("create", "d/a", 0),
+        ("sync", "d/a", 3),
+        ("sync_directory", "d", 1),
+        ("rename", "d/b", 0),
+        ("remove", "d", 1),
+        ("remove", "nowhere", 0),
+    ]
 
 
 def test_changes_are_traced_where_a_list_is_given_and_nowhere_else() -> None:

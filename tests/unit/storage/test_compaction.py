@@ -353,10 +353,10 @@ def test_a_time_is_found_behind_batches_that_were_emptied() -> None:
         await compact(world)
         headers = [header for header, _ in iterate(await world.read_all())]
         assert [header.record_count for header in headers][:3] == [0, 0, 1]
-        assert await world.store.find_timestamp(late - 50) == (2, late - 2)
-        assert await world.store.find_timestamp(late - 2) == (2, late - 2)
-        assert await world.store.find_timestamp(late - 1) is None
-        assert await world.store.find_timestamp(NOW_MS) == (2, late - 2)
+        assert await world.find_timestamp(late - 50) == (2, late - 2)
+        assert await world.find_timestamp(late - 2) == (2, late - 2)
+        assert await world.find_timestamp(late - 1) is None
+        assert await world.find_timestamp(NOW_MS) == (2, late - 2)
 
     run(scenario())
 

@@ -162,8 +162,8 @@ def test_a_removed_partition_is_gone_after_a_power_cut_and_leaves_no_offsets() -
     disk = with_partitions()
     directory = opened(disk)
     run(directory.checkpoint({A: Offset(7)}, {A: Offset(3)}))
-    run(directory.remove_partitions([A], TOPIC_ID))
-    run(directory.remove_partitions([A], TOPIC_ID))
+    run(directory.remove_partitions({A: TOPIC_ID}))
+    run(directory.remove_partitions({A: TOPIC_ID}))
     run(disk.make_directory(DataDirectory.path_of(A)))
     run(disk.sync_directory(""))
     again = opened(disk.power_loss(Loss.ALL))
@@ -179,7 +179,7 @@ def test_a_deletion_that_a_crash_cut_short_is_finished_at_the_next_start() -> No
         run(directory.checkpoint({A: Offset(7)}))
         cut_at(disk, cut)
         try:
-            run(directory.remove_partitions([A], TOPIC_ID))
+            run(directory.remove_partitions({A: TOPIC_ID}))
             finished = True
         except PowerCut:
             cut += 1
@@ -209,7 +209,7 @@ def test_the_longest_topic_name_can_be_deleted() -> None:
     directory = opened(disk)
     run(disk.make_directory(DataDirectory.path_of(longest)))
     disk.operations.clear()
-    run(directory.remove_partitions([longest], TOPIC_ID))
+    run(directory.remove_partitions({longest: TOPIC_ID}))
     (name,) = [path for verb, path in disk.operations if verb == "rename"]
     assert len(name) <= 255
     assert run(directory.partitions()) == []

@@ -158,10 +158,10 @@ def test_a_time_is_sought_before_between_and_behind_all_records() -> None:
         await world.flush()
         for log in (world, await World.recover(world.disk, config=CONFIG)):
             for number in (0, 1, 17, 29):
-                found = await log.store.find_timestamp(TimestampMs(NOW_MS + 10 * number - 5))
+                found = await log.find_timestamp(TimestampMs(NOW_MS + 10 * number - 5))
                 assert found == (number, NOW_MS + 10 * number)
-            assert await log.store.find_timestamp(TimestampMs(0)) == (0, NOW_MS)
-            assert await log.store.find_timestamp(TimestampMs(NOW_MS + 291)) is None
+            assert await log.find_timestamp(TimestampMs(0)) == (0, NOW_MS)
+            assert await log.find_timestamp(TimestampMs(NOW_MS + 291)) is None
 
     run(scenario())
 

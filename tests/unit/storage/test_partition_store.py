@@ -12,6 +12,7 @@ from fencelog.storage.topic_id import read_topic_id
 from fencelog.types import Offset, TimestampMs
 from fencelog.wire.batch import iterate
 from fencelog_sim.world.disk import SimDisk, SimFile
+from fencelog_sim.world.gate import Fault
 from tests.support.storage import DIRECTORY, NOW_MS, SMALL_SEGMENTS, TOPIC_ID, World, run
 
 
@@ -216,9 +217,9 @@ def test_the_first_record_at_or_after_a_timestamp_is_found() -> None:
         for number in range(40):
             world.append_values(b"%d" % number, b"b", b"c")
         await world.flush()
-        assert await world.store.find_timestamp(TimestampMs(NOW_MS)) == (0, NOW_MS)
-        assert await world.store.find_timestamp(TimestampMs(NOW_MS + 1)) == (1, NOW_MS + 1)
-        assert await world.store.find_timestamp(TimestampMs(NOW_MS + 3)) is None
+        assert await world.find_timestamp(TimestampMs(NOW_MS)) == (0, NOW_MS)
+        assert await world.find_timestamp(TimestampMs(NOW_MS + 1)) == (1, NOW_MS + 1)
+        assert await world.find_timestamp(TimestampMs(NOW_MS + 3)) is None
 
     run(scenario())
 
@@ -300,5 +301,34 @@ def test_a_partition_is_made_once_and_says_whose_it_is() -> None:
         assert disk.operations[-2:] == [("sync_directory", DIRECTORY), ("sync_directory", "")]
         with pytest.raises(StorageError, match="already has segment files"):
             await PartitionStore.create(disk, DIRECTORY, TOPIC_ID, SMALL_SEGMENTS, "fsync")
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("verb", ["append", "rename", "sync_directory"])
+def test_a_partition_that_cannot_be_created_keeps_no_file_open(
+    verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_files: set[SimFile] = set()
+    opened, closed = SimDisk.open, SimFile.close
+
+    async def counted_open(self: SimDisk, path: str, *, create: bool = False) -> SimFile:
+        file = await opened(self, path, create=create)
+        open_files.add(file)
+        return file
+
+    async def counted_close(self: SimFile) -> None:
+        open_files.discard(self)
+        await closed(self)
+
+    monkeypatch.setattr(SimDisk, "open", counted_open)
+    monkeypatch.setattr(SimFile, "close", counted_close)
+
+    async def scenario() -> None:
+        disk = SimDisk()
+        disk.gate = lambda asked, _path, _size: Fault() if asked == verb else None
+        with pytest.raises(StorageError):
+            await World.create(disk)
+        assert not open_files
 
     run(scenario())

@@ -76,7 +76,9 @@ async def _one(
     if partition is None or error is not ErrorCode.NONE:
         return ListOffsetsPartitionResponse(partition_index=index, error_code=error)
     try:
-        found = await _find(partition, TimestampMs(requested.timestamp), Isolation(isolation))
+        found = await _find(
+            broker, partition, TimestampMs(requested.timestamp), Isolation(isolation)
+        )
     except (CorruptionError, StorageError):
         return ListOffsetsPartitionResponse(
             partition_index=index, error_code=ErrorCode.KAFKA_STORAGE_ERROR
@@ -98,7 +100,7 @@ async def _one(
 
 
 async def _find(
-    partition: Partition, requested: TimestampMs, isolation: Isolation
+    broker: Broker, partition: Partition, requested: TimestampMs, isolation: Isolation
 ) -> tuple[Offset, TimestampMs] | None:
     """Return the offset and timestamp for a request; start and end have no timestamp (-1)."""
     if requested in (EARLIEST, EARLIEST_LOCAL):
@@ -108,7 +110,7 @@ async def _find(
     if requested in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return None
     wanted = partition.log.max_timestamp if requested == MAX_TIMESTAMP else requested
-    return await partition.find_timestamp(wanted, isolation)
+    return await partition.find_timestamp(wanted, isolation, broker.time_slices.next)
 
 
 async def offset_for_leader_epoch(

@@ -21,7 +21,7 @@ GROUP_BYTES = 16 * 1024
 def of_metadata(broker: Broker, message: MetadataRequest) -> int:
     """Return the bytes for all topics, or for those that are named."""
     if not message.topics:
-        return broker.catalog.partition_total() * (TOPIC_BYTES + PARTITION_BYTES)
+        return broker.catalog.partition_total * (TOPIC_BYTES + PARTITION_BYTES)
     partitions = 0
     for name in {requested.name for requested in message.topics}:
         topic = None if name is None else broker.catalog.get(name)

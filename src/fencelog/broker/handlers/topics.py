@@ -1,10 +1,14 @@
 """CreateTopics, DeleteTopics."""
 
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from fencelog.broker.context import Broker
 from fencelog.broker.metadata.catalog import INTERNAL_TOPICS, Topic, name_problem
+from fencelog.broker.metadata.controller import NewTopic
 from fencelog.broker.network.connection import Request
+from fencelog.broker.network.time_slices import ITEMS_PER_SLICE
 from fencelog.errors import ErrorCode, RequestError
 from fencelog.settings.table import TOPIC_KEYS
 from fencelog.types import NO_TOPIC_ID, TopicId
@@ -21,6 +25,8 @@ from fencelog.wire.messages.delete_topics import (
     DeleteTopicsResponse,
 )
 
+T = TypeVar("T")
+
 
 async def create_topics(
     broker: Broker, message: CreateTopicsRequest, request: Request
@@ -28,21 +34,38 @@ async def create_topics(
     """Create each topic, or return why not; the valid ones are created."""
     del request
     names = Counter(topic.name for topic in message.topics)
-    results = []
-    async for requested in broker.time_slices.each(message.topics):
-        try:
-            _check_name(requested.name, times=names[requested.name])
-            results.append(await _create(broker, requested, validate_only=message.validate_only))
-        except RequestError as error:
-            results.append(
-                CreatableTopicResult(
-                    name=requested.name,
-                    error_code=error.code,
-                    error_message=error.text,
-                    configs=None,
-                )
-            )
+    results: list[CreatableTopicResult] = []
+    for part in _batches(message.topics):
+        valid: dict[str, NewTopic] = {}
+        failed: dict[str, RequestError] = {}
+        for requested in part:
+            try:
+                _check_name(requested.name, times=names[requested.name])
+                valid[requested.name] = _new_topic(broker, requested)
+                if message.validate_only:
+                    broker.controller.check_new_topic(
+                        requested.name, valid[requested.name].settings
+                    )
+            except RequestError as error:
+                failed[requested.name] = error
+        if message.validate_only:
+            created = dict.fromkeys(valid, TopicId(NO_TOPIC_ID))
+        else:
+            created = await _create(broker, valid, failed)
+        results += [
+            _refused(name, failed[name])
+            if name in failed
+            else _created(broker, valid[name], created[name])
+            for name in (requested.name for requested in part)
+        ]
+        await broker.time_slices.next()
     return CreateTopicsResponse(topics=results)
+
+
+def _batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Split what one request names into parts that are changed together."""
+    for start in range(0, len(items), ITEMS_PER_SLICE):
+        yield items[start : start + ITEMS_PER_SLICE]
 
 
 def _check_name(name: str, *, times: int) -> None:
@@ -79,33 +102,51 @@ def _partition_count(broker: Broker, requested: CreatableTopic) -> int:
     return requested.num_partitions
 
 
-async def _create(
-    broker: Broker, requested: CreatableTopic, *, validate_only: bool
-) -> CreatableTopicResult:
+def _new_topic(broker: Broker, requested: CreatableTopic) -> NewTopic:
     if requested.replication_factor not in (-1, 1) and not requested.assignments:
         raise RequestError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"topic {requested.name}: the replication factor must be 1, not "
             f"{requested.replication_factor}: there is one broker",
         )
-    count = _partition_count(broker, requested)
-    settings = _settings(requested)
-    if validate_only:
-        broker.controller.check_new_topic(requested.name, settings)
-        topic_id = NO_TOPIC_ID
-    else:
-        topic = await broker.controller.create_topic(requested.name, count, settings)
-        topic_id = topic.topic_id
+    return NewTopic(requested.name, _partition_count(broker, requested), _settings(requested))
+
+
+async def _create(
+    broker: Broker, valid: Mapping[str, NewTopic], failed: dict[str, RequestError]
+) -> dict[str, TopicId]:
+    """Create the valid topics; return their ids, and add those that failed to ``failed``."""
+    created: dict[str, TopicId] = {}
+    try:
+        outcomes = await broker.controller.create_topics(list(valid.values()))
+    except RequestError as error:
+        failed.update(dict.fromkeys(valid, error))
+        return created
+    for name, outcome in zip(valid, outcomes, strict=True):
+        if isinstance(outcome, RequestError):
+            failed[name] = outcome
+        else:
+            created[name] = outcome.topic_id
+    return created
+
+
+def _refused(name: str, error: RequestError) -> CreatableTopicResult:
     return CreatableTopicResult(
-        name=requested.name,
+        name=name, error_code=error.code, error_message=error.text, configs=None
+    )
+
+
+def _created(broker: Broker, topic: NewTopic, topic_id: TopicId) -> CreatableTopicResult:
+    return CreatableTopicResult(
+        name=topic.name,
         topic_id=topic_id,
         error_message=None,
-        num_partitions=count,
+        num_partitions=topic.partitions,
         replication_factor=1,
         configs=[
             CreatableTopicConfigs(name=key, value=value.text, config_source=value.source)
             for key in TOPIC_KEYS
-            for value in broker.settings.values(key, settings)[:1]
+            for value in broker.settings.values(key, topic.settings)[:1]
         ],
     )
 
@@ -125,33 +166,48 @@ async def delete_topics(
         requested = [(state.name, state.topic_id) for state in message.topics]
     else:
         requested = [(name, NO_TOPIC_ID) for name in message.topic_names]
+    results: list[DeletableTopicResult] = []
+    for part in _batches(requested):
+        results += await _delete(broker, part)
+        await broker.time_slices.next()
+    return DeleteTopicsResponse(responses=results)
+
+
+async def _delete(
+    broker: Broker, requested: Sequence[tuple[str | None, bytes]]
+) -> list[DeletableTopicResult]:
+    """Delete some topics together; one that is named twice is unknown the second time."""
+    topics: dict[TopicId, Topic] = {}
     results = []
-    async for name, topic_id in broker.time_slices.each(requested):
-        topic = broker.catalog.get(name) if name is not None else None
-        error, text = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}"
-        if name is None:
-            topic = broker.catalog.by_id(TopicId(topic_id))
-            error, text = ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic with this id"
-        if topic is not None and topic.internal:
+    for name, topic_id in requested:
+        topic = (
+            broker.catalog.by_id(TopicId(topic_id)) if name is None else broker.catalog.get(name)
+        )
+        error, text = ErrorCode.NONE, None
+        if topic is None or topic.topic_id in topics:
+            error, text = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}"
+            if name is None:
+                error, text = ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic with this id"
+            topic = None
+        elif topic.internal:
             error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             text = f"topic {topic.name} is internal: it cannot be deleted"
-        elif topic is not None:
-            error, text = await _delete(broker, topic)
+        else:
+            topics[topic.topic_id] = topic
         results.append(
             DeletableTopicResult(
                 name=topic.name if topic else name,
                 topic_id=topic.topic_id if topic else topic_id,
                 error_code=error,
-                error_message=None if error is ErrorCode.NONE else text,
+                error_message=text,
             )
         )
-    return DeleteTopicsResponse(responses=results)
-
-
-async def _delete(broker: Broker, topic: Topic) -> tuple[ErrorCode, str]:
     try:
-        await broker.controller.delete_topic(topic)
+        await broker.controller.delete_topics(list(topics.values()))
     except RequestError as error:
-        return error.code, error.text
-    await broker.group_requests.forget_topics([topic.name])
-    return ErrorCode.NONE, ""
+        for each in results:
+            if each.topic_id in topics:
+                each.error_code, each.error_message = error.code, error.text
+        return results
+    await broker.group_requests.forget_topics([each.name for each in topics.values()])
+    return results

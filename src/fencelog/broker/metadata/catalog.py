@@ -8,13 +8,14 @@ are durable and before they serve: a start that does not find such a partition h
 import asyncio
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
+from fencelog.errors import StorageError
 from fencelog.log.config import LogConfig
-from fencelog.ports import MetadataStore
-from fencelog.types import TopicId
+from fencelog.ports import MetadataStore, MetadataWrite
+from fencelog.types import TopicId, TopicPartition
 
 TOPIC_PREFIX = "topic/"
 DELETED_PREFIX = "deleted-topic/"
@@ -36,7 +37,8 @@ def name_problem(name: str) -> str | None:
     return None
 
 
-def _folded(name: str) -> str:
+def folded(name: str) -> str:
+    """Return what two topics may not have in common: the name in metrics (Kafka's rule)."""
     return name.replace(".", "_")
 
 
@@ -51,6 +53,11 @@ class Topic:
     """The topic's own settings, by Kafka's topic configuration names."""
     created: frozenset[int] = frozenset()
     """The partitions whose files were created, durably."""
+
+    @property
+    def partition_names(self) -> list[TopicPartition]:
+        """The names of its partitions."""
+        return [TopicPartition(self.name, index) for index in range(self.partitions)]
 
     @property
     def internal(self) -> bool:
@@ -108,20 +115,19 @@ class Catalog:
         self._names: dict[TopicId, str] = {}
         self._folded: dict[str, str] = {}
         self._storing = asyncio.Lock()
+        self.partition_total = 0
+        """The number of partitions of all topics."""
         self.generation = 0
         """Grows with every change; what was derived from an older generation is stale."""
 
-    async def load(self) -> list[tuple[str, TopicId]]:
-        """Read all topics; return name and id of those whose deletion a crash interrupted."""
-        deleted = []
-        for key, value, _ in await self._store.list(DELETED_PREFIX):
-            name = value.decode()
-            topic_id = TopicId(bytes.fromhex(key.removeprefix(DELETED_PREFIX)))
-            deleted.append((name, topic_id))
-            await self._drop(name, topic_id)
+    async def load(self) -> dict[TopicId, str]:
+        """Read all topics; return the deleted ones, by id, whose files may still be here."""
         for key, value, _ in await self._store.list(TOPIC_PREFIX):
             self._put(Topic.decode(key.removeprefix(TOPIC_PREFIX), value))
-        return deleted
+        return {
+            TopicId(bytes.fromhex(key.removeprefix(DELETED_PREFIX))): value.decode()
+            for key, value, _ in await self._store.list(DELETED_PREFIX)
+        }
 
     def get(self, name: str) -> Topic | None:
         """Return a topic by name."""
@@ -134,25 +140,20 @@ class Catalog:
 
     def colliding(self, name: str) -> str | None:
         """Return another topic whose metric names would be the same (Kafka's rule), or None."""
-        other = self._folded.get(_folded(name))
+        other = self._folded.get(folded(name))
         return None if other == name else other
 
     def topics(self) -> list[Topic]:
         """Return all topics, by name."""
         return [self._topics[name] for name in sorted(self._topics)]
 
-    def partition_total(self) -> int:
-        """Return the number of partitions of all topics."""
-        return sum(topic.partitions for topic in self._topics.values())
-
-    async def create(self, topic: Topic) -> bool:
-        """Store a new topic; False when the name is taken."""
-        stored = await self._store.put(
-            TOPIC_PREFIX + topic.name, topic.encode(), expected_version=0
-        )
-        if stored is None:
+    async def create(self, topics: Sequence[Topic]) -> bool:
+        """Store new topics, all or none; False when a name is taken."""
+        writes = [MetadataWrite(TOPIC_PREFIX + each.name, each.encode(), 0) for each in topics]
+        if not await self._store.commit(writes):
             return False
-        self._put(topic)
+        for each in topics:
+            self._put(each)
         return True
 
     async def change(self, topic: Topic) -> bool:
@@ -160,16 +161,24 @@ class Catalog:
         async with self._storing:
             return await self._change(topic)
 
-    async def add_created(self, topic: Topic, indexes: Iterable[int]) -> bool:
-        """Store that the files of these partitions are durable; False if the topic was deleted."""
+    async def add_created(self, created: Mapping[TopicId, Iterable[int]]) -> None:
+        """Store that the files of these partitions are durable; deleted topics are left out."""
         async with self._storing:
-            current = self.by_id(topic.topic_id)
-            if current is None:
-                return False
-            created = current.created.union(indexes)
-            return created == current.created or await self._change(
-                replace(current, created=created)
-            )
+            writes, changed = [], []
+            for topic_id, indexes in created.items():
+                topic = self.by_id(topic_id)
+                if topic is None or topic.created.issuperset(indexes):
+                    continue
+                key = TOPIC_PREFIX + topic.name
+                cell = await self._store.get(key)
+                if cell is not None and Topic.decode(topic.name, cell[0]).topic_id == topic_id:
+                    topic = replace(topic, created=topic.created.union(indexes))
+                    writes.append(MetadataWrite(key, topic.encode(), cell[1]))
+                    changed.append(topic)
+            if not await self._store.commit(writes):
+                raise StorageError("the metadata was changed by another process")
+            for topic in changed:
+                self._put(topic)
 
     async def _change(self, topic: Topic) -> bool:
         key = TOPIC_PREFIX + topic.name
@@ -186,33 +195,31 @@ class Catalog:
         self._put(topic)
         return True
 
-    async def begin_deletion(self, topic: Topic) -> None:
-        """Store the deletion, then remove the topic; its files may be deleted after this."""
-        await self._store.put(
-            DELETED_PREFIX + topic.topic_id.hex(), topic.name.encode(), expected_version=0
-        )
-        # Deleted from here on, even if the rest fails: the next start would finish the deletion.
-        self._topics.pop(topic.name, None)
-        self._names.pop(topic.topic_id, None)
-        self._folded.pop(_folded(topic.name), None)
-        self.generation += 1
-        await self._drop(topic.name, topic.topic_id)
+    async def begin_deletion(self, topics: Sequence[Topic]) -> None:
+        """Store the deletion of topics and remove them; their files may be deleted after this."""
+        gone = [MetadataWrite(TOPIC_PREFIX + each.name, None) for each in topics]
+        deleted = [
+            MetadataWrite(DELETED_PREFIX + each.topic_id.hex(), each.name.encode())
+            for each in topics
+        ]
+        async with self._storing:
+            await self._store.commit(gone + deleted)
+            for each in topics:
+                self.partition_total -= self._topics.pop(each.name).partitions
+                self._names.pop(each.topic_id, None)
+                self._folded.pop(folded(each.name), None)
+            self.generation += 1
 
-    async def end_deletion(self, topic_id: TopicId) -> None:
-        """Remove the stored deletion, once the files are deleted."""
-        key = DELETED_PREFIX + topic_id.hex()
-        cell = await self._store.get(key)
-        if cell is not None:
-            await self._store.delete(key, expected_version=cell[1])
+    async def end_deletion(self, topic_ids: Iterable[TopicId]) -> None:
+        """Remove the stored deletions, once the files are deleted."""
+        await self._store.commit(
+            [MetadataWrite(DELETED_PREFIX + each.hex(), None) for each in topic_ids]
+        )
 
     def _put(self, topic: Topic) -> None:
+        before = self._topics.get(topic.name)
+        self.partition_total += topic.partitions - (before.partitions if before else 0)
         self._topics[topic.name] = topic
         self._names[topic.topic_id] = topic.name
-        self._folded[_folded(topic.name)] = topic.name
+        self._folded[folded(topic.name)] = topic.name
         self.generation += 1
-
-    async def _drop(self, name: str, topic_id: TopicId) -> None:
-        """Remove the topic's entry unless it belongs to a later topic of the same name."""
-        cell = await self._store.get(TOPIC_PREFIX + name)
-        if cell is not None and Topic.decode(name, cell[0]).topic_id == topic_id:
-            await self._store.delete(TOPIC_PREFIX + name, expected_version=cell[1])

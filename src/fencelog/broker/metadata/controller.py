@@ -6,17 +6,16 @@ crash interrupted. A change completes even if the client that requested it has d
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
-from operator import attrgetter
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from fencelog.broker.config import BrokerConfig
-from fencelog.broker.metadata.catalog import INTERNAL_TOPICS, Catalog, Topic
+from fencelog.broker.metadata.catalog import INTERNAL_TOPICS, Catalog, Topic, folded
 from fencelog.broker.metadata.settings import Settings
 from fencelog.broker.metadata.topic_rules import (
     check_name_free,
+    check_no_collision,
     check_partition_count,
     check_partition_total,
     existing_topic,
@@ -36,6 +35,14 @@ Change = Callable[[Mapping[str, str]], dict[str, str]]
 """Maps the current settings to the new ones; raises RequestError."""
 INTERNAL_SETTINGS = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20)}
 """Small enough segments that a coordinator's log is compacted long before it is slow to load."""
+
+
+class NewTopic(NamedTuple):
+    """A topic to create."""
+
+    name: str
+    partitions: int
+    settings: Mapping[str, str]
 
 
 class Controller:
@@ -63,15 +70,11 @@ class Controller:
         """Finish deletions that a crash interrupted, then recover all partitions of all topics."""
         await self._settings.load()
         present = await self._logs.present()
-        for deleted, topic_id in await self._catalog.load():
-            named = [name for name in sorted(present) if name.topic == deleted]
-            gone = [name for name in named if await self._logs.belongs_to(name, topic_id)]
-            await self._logs.remove(gone, topic_id)
-            present.difference_update(gone)
-            await self._catalog.end_deletion(topic_id)
+        deleted = await self._catalog.load()
+        if deleted:
+            present -= await self._finish_deletions(deleted, present)
         replicas = []
         for topic in self._catalog.topics():
-            names = [TopicPartition(topic.name, index) for index in range(topic.partitions)]
             config = topic.log_config(self._settings.topic_defaults)
             replicas += [
                 Replica(
@@ -81,13 +84,30 @@ class Controller:
                     exists=name in present,
                     was_created=name.partition in topic.created,
                 )
-                for name in names
+                for name in topic.partition_names
                 # A partition of an internal topic is created when it is first used.
                 if name in present or name.partition in topic.created or not topic.internal
             ]
         await self._logs.open(replicas, self._created)
         for name in sorted(present - {each.name for each in replicas}):
             log.warning("%s has files in the data directory but no topic: ignored", name)
+
+    async def _finish_deletions(
+        self, deleted: Mapping[TopicId, str], present: Collection[TopicPartition]
+    ) -> set[TopicPartition]:
+        """Remove the partitions of topics whose deletion is stored; return their names."""
+        by_name: dict[str, list[TopicId]] = {}
+        for topic_id, name in deleted.items():
+            by_name.setdefault(name, []).append(topic_id)
+        gone = {
+            name: topic_id
+            for name in sorted(present)
+            for topic_id in by_name.get(name.topic, ())
+            if await self._logs.belongs_to(name, topic_id)
+        }
+        await self._logs.remove(gone)
+        await self._catalog.end_deletion(deleted)
+        return set(gone)
 
     async def stop(self) -> None:
         """Wait for changes in progress, and accept no more."""
@@ -109,45 +129,97 @@ class Controller:
 
     async def create_topic(self, name: str, partitions: int, settings: Mapping[str, str]) -> Topic:
         """Create a topic durably, then its partitions. Raises RequestError."""
-        return await self._change(lambda: self._create(name, partitions, settings))
+        (created,) = await self.create_topics([NewTopic(name, partitions, settings)])
+        if isinstance(created, RequestError):
+            raise created
+        return created
 
-    async def _create(self, name: str, partitions: int, settings: Mapping[str, str]) -> Topic:
-        check_partition_total(self._catalog, name, partitions, self._config.partitions_max)
-        topic = Topic(
-            name=name,
-            topic_id=TopicId(self._random.bytes(16)),
-            partitions=partitions,
-            settings=settings,
+    async def create_topics(self, requested: Sequence[NewTopic]) -> list[Topic | RequestError]:
+        """Create topics, each of which succeeds or fails alone; all are stored at once.
+
+        Raises RequestError if none could be stored.
+        """
+        return await self._change(lambda: self._create(requested))
+
+    async def _create(self, requested: Sequence[NewTopic]) -> list[Topic | RequestError]:
+        results: list[Topic | RequestError] = []
+        names: dict[str, str] = {}
+        partitions = 0
+        for name, count, settings in requested:
+            try:
+                check_partition_total(
+                    self._catalog, name, partitions + count, self._config.partitions_max
+                )
+                self.check_new_topic(name, settings)
+                check_no_collision(name, names.get(folded(name)))
+            except RequestError as error:
+                results.append(error)
+                continue
+            names[folded(name)] = name
+            partitions += count
+            topic_id = TopicId(self._random.bytes(16))
+            results.append(Topic(name=name, topic_id=topic_id, partitions=count, settings=settings))
+        new = [each for each in results if isinstance(each, Topic)]
+        problems = await self._store_and_open(new) if new else {}
+        return [
+            problems.get(each.name, each) if isinstance(each, Topic) else each for each in results
+        ]
+
+    async def _store_and_open(self, topics: Sequence[Topic]) -> dict[str, RequestError]:
+        """Store new topics and open their partitions; return the problems by topic."""
+        # A partition of an internal topic is created when it is first used.
+        names = [name for topic in topics if not topic.internal for name in topic.partition_names]
+        in_the_way = {
+            name.topic: text for name, text in (await self._logs.obstacles(names)).items()
+        }
+        free = [topic for topic in topics if topic.name not in in_the_way]
+        stored = free
+        if free and not await self._catalog.create(free):
+            # A name is taken in the store: by a write that failed, and was stored all the same.
+            stored = [topic for topic in free if await self._catalog.create([topic])]
+        failed = await self._open_new(
+            [(topic, [] if topic.internal else topic.partition_names) for topic in stored]
         )
-        self.check_new_topic(name, settings)
-        made = [] if topic.internal else [TopicPartition(name, i) for i in range(partitions)]
-        await self._logs.check_free(made)
-        if not await self._catalog.create(topic):
-            raise RequestError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists already")
-        problem = await self._open_new(topic, made)
-        if problem is not None:
-            await self._delete(topic)
-            raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, problem)
-        return topic
+        await self._delete([topic for topic in stored if topic.name in failed])
+        return {
+            topic.name: RequestError(
+                ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name} exists already"
+            )
+            for topic in free
+            if topic not in stored
+        } | {
+            name: RequestError(ErrorCode.KAFKA_STORAGE_ERROR, text)
+            for name, text in (in_the_way | failed).items()
+        }
 
-    async def _open_new(self, topic: Topic, names: Sequence[TopicPartition]) -> str | None:
-        """Create and open partitions; return the reason of the first failure, or None."""
-        config = topic.log_config(self._settings.topic_defaults)
+    async def _open_new(
+        self, new: Sequence[tuple[Topic, Sequence[TopicPartition]]]
+    ) -> dict[str, str]:
+        """Create and open partitions of topics; return why some failed, by topic."""
+        defaults = self._settings.topic_defaults
         # Creating a partition of an internal topic is tried again where there was no room.
-        present = await self._logs.present() if topic.internal else ()
-        await self._logs.open(
-            [Replica(name, topic.topic_id, config, exists=name in present) for name in names],
-            self._created,
-        )
+        is_internal = any(topic.internal for topic, names in new if names)
+        present = await self._logs.present() if is_internal else ()
+        replicas = [
+            Replica(name, topic.topic_id, config, exists=name in present)
+            for topic, names in new
+            for config in [topic.log_config(defaults)]
+            for name in names
+        ]
+        await self._logs.open(replicas, self._created)
         offline = self._logs.offline()
-        return next((str(offline[name]) for name in names if name in offline), None)
+        return {
+            name.topic: str(offline[name]) for _, names in new for name in names if name in offline
+        }
 
     async def _created(self, names: Sequence[TopicPartition]) -> None:
         """Store that the files of these partitions are durable. Raises StorageError."""
-        for topic_name, group in groupby(sorted(names), key=attrgetter("topic")):
-            topic = self._catalog.get(topic_name)
+        created: dict[TopicId, list[int]] = {}
+        for name in names:
+            topic = self._catalog.get(name.topic)
             if topic is not None:
-                await self._catalog.add_created(topic, [name.partition for name in group])
+                created.setdefault(topic.topic_id, []).append(name.partition)
+        await self._catalog.add_created(created)
 
     async def open_internal(self, topic_name: str, index: int) -> Partition:
         """Return the partition of an internal topic; creates topic and partition on first use."""
@@ -168,7 +240,7 @@ class Controller:
                     raise NotLeaderError(str(error)) from error
                 topic = self._catalog.get(topic_name)
                 assert topic is not None
-        await self._open_new(topic, [name])
+        await self._open_new([(topic, [name])])
         partition = self._logs.find(name)
         assert partition is not None
         return partition
@@ -184,28 +256,35 @@ class Controller:
         topic = existing_topic(self._catalog, name)
         self.check_partition_count(topic, count)
         made = [TopicPartition(name, index) for index in range(topic.partitions, count)]
-        await self._logs.check_free(made)
+        for problem in (await self._logs.obstacles(made)).values():
+            raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, problem)
         topic = replace(topic, partitions=count)
         if not await self._catalog.change(topic):
             raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} was deleted")
-        problem = await self._open_new(topic, made)
-        if problem is not None:
+        for problem in (await self._open_new([(topic, made)])).values():
             raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, problem)
 
     async def delete_topic(self, topic: Topic) -> None:
+        """Delete one topic; see ``delete_topics``."""
+        await self.delete_topics([topic])
+
+    async def delete_topics(self, topics: Sequence[Topic]) -> None:
         """Delete durably: the deletion is stored before files go, so a crash leaves no half topic.
 
         Raises RequestError on a disk failure; the next start then finishes the deletion.
         """
-        await self._change(lambda: self._delete(topic))
+        await self._change(lambda: self._delete(topics))
 
-    async def _delete(self, topic: Topic) -> None:
-        if self._catalog.by_id(topic.topic_id) is None:
-            return  # another request has deleted it already
-        await self._catalog.begin_deletion(topic)
-        names = [TopicPartition(topic.name, index) for index in range(topic.partitions)]
-        await self._logs.remove(names, topic.topic_id)
-        await self._catalog.end_deletion(topic.topic_id)
+    async def _delete(self, topics: Sequence[Topic]) -> None:
+        # Another request may have deleted some of them already.
+        topics = [each for each in topics if self._catalog.by_id(each.topic_id) is not None]
+        if not topics:
+            return
+        await self._catalog.begin_deletion(topics)
+        await self._logs.remove(
+            {name: topic.topic_id for topic in topics for name in topic.partition_names}
+        )
+        await self._catalog.end_deletion([topic.topic_id for topic in topics])
 
     # -- settings ------------------------------------------------------------------------------
 
@@ -248,8 +327,8 @@ class Controller:
         await self._change(run)
 
     def _apply(self, topic: Topic, config: LogConfig) -> None:
-        for index in range(topic.partitions):
-            partition = self._logs.get(topic.name, index)
+        for name in topic.partition_names:
+            partition = self._logs.get(*name)
             if partition is not None:
                 partition.reconfigure(config)
 

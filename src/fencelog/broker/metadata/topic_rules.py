@@ -14,7 +14,11 @@ def check_name_free(catalog: Catalog, name: str) -> None:
     """Refuse the name of an existing topic, and one that collides with it."""
     if catalog.get(name) is not None:
         raise RequestError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists already")
-    other = catalog.colliding(name)
+    check_no_collision(name, catalog.colliding(name))
+
+
+def check_no_collision(name: str, other: str | None) -> None:
+    """Refuse a name if there is another topic with the same name in metrics."""
     if other is not None:
         raise RequestError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
@@ -41,7 +45,7 @@ def check_partition_count(catalog: Catalog, topic: Topic, count: int, partitions
 
 def check_partition_total(catalog: Catalog, name: str, more: int, partitions_max: int) -> None:
     """Refuse more partitions than the broker's limit (``fencelog.max.partitions``)."""
-    total = catalog.partition_total() + more
+    total = catalog.partition_total + more
     # Internal topics are exempt: without them no client could commit.
     if total > partitions_max and name not in INTERNAL_TOPICS:
         raise RequestError(

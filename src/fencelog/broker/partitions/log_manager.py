@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.observer import Observer
 from fencelog.broker.partitions.concurrency import run_bounded
-from fencelog.broker.partitions.log_flusher import LogFlusher
+from fencelog.broker.partitions.log_flusher import PARTITIONS_PER_SLICE, LogFlusher
 from fencelog.broker.partitions.log_starts import advance_starts
 from fencelog.broker.partitions.partition import Partition
 from fencelog.broker.partitions.role import Alone
@@ -69,6 +69,8 @@ class LogManager:
         self._opened_directory: DataDirectory | None = None
         self._partitions: dict[TopicPartition, Partition] = {}
         self._offline: dict[TopicPartition, Exception] = {}
+        self._has_files_to_delete = False
+        self._deleting: asyncio.Task[None] | None = None
         self._starts_advancing: set[asyncio.Task[dict[Partition, StorageError]]] = set()
 
     def start(self, directory: DataDirectory) -> None:
@@ -82,6 +84,9 @@ class LogManager:
         """
         if self._starts_advancing:
             await asyncio.wait(list(self._starts_advancing))
+        if self._deleting is not None:
+            self._deleting.cancel()  # the next start deletes the rest
+            await asyncio.wait([self._deleting])
         partitions = self.partitions()
         stops: dict[TopicPartition, CleanStop] = {}
         try:
@@ -151,7 +156,6 @@ class LogManager:
             log.warning("%s: recovery truncated the log. %s", name, store.truncated)
         opened[name] = Partition(
             name,
-            replica.topic_id,
             partition_log,
             store,
             role=Alone(),
@@ -186,32 +190,45 @@ class LogManager:
             durability=self._durability,
         )
 
-    async def check_free(self, names: Sequence[TopicPartition]) -> None:
-        """Check that new partitions would not reuse files that belong to no topic (D3).
-
-        Raises StorageError naming the first directory in the way.
-        """
+    async def obstacles(self, names: Sequence[TopicPartition]) -> dict[TopicPartition, str]:
+        """Return why some of these new partitions would reuse files of no topic (D3)."""
         present = await self.present()
+        problems: dict[TopicPartition, str] = {}
         for name in names:
             if name in present:
-                raise StorageError(
+                problems[name] = (
                     f"the directory {self._directory.path_of(name)} exists but belongs to no "
                     "topic: move it away, then create the topic"
                 )
+                continue
             try:
                 self._directory.check_new(name)
             except CorruptionError as error:
-                raise StorageError(str(error)) from error
+                problems[name] = str(error)
+        return problems
 
-    async def remove(self, names: Sequence[TopicPartition], topic_id: TopicId) -> None:
-        """Close a deleted topic's partitions, then delete their files."""
-        for name in names:
+    async def remove(self, deleted: Mapping[TopicPartition, TopicId]) -> None:
+        """Close deleted topics' partitions and remove them durably; files go in the background."""
+        for number, name in enumerate(deleted, 1):
             self._offline.pop(name, None)
             partition = self._partitions.pop(name, None)
             if partition is not None:
                 partition.remove()
                 await partition.close(clean=False)
-        await self._directory.remove_partitions(names, topic_id)
+            if number % PARTITIONS_PER_SLICE == 0:
+                await asyncio.sleep(0)
+        await self._directory.remove_partitions(deleted)
+        self._has_files_to_delete = True
+        if self._deleting is None or self._deleting.done():
+            self._deleting = asyncio.get_running_loop().create_task(self._delete_files())
+
+    async def _delete_files(self) -> None:
+        while self._has_files_to_delete:
+            self._has_files_to_delete = False
+            try:
+                await self._directory.finish_deletions()
+            except StorageError as error:
+                log.error("files of deleted topics stay until the next start: %s", error)  # noqa: TRY400
 
     async def belongs_to(self, name: TopicPartition, topic_id: TopicId) -> bool:
         """Whether a directory belongs to this topic, and not to a later one of the same name."""

@@ -32,7 +32,8 @@ from fencelog.log.verification import VerificationGuard
 from fencelog.storage.clean_stop import CleanStop
 from fencelog.storage.compaction import Compaction
 from fencelog.storage.partition_store import PartitionStore
-from fencelog.types import Offset, TimestampMs, TopicId, TopicPartition
+from fencelog.storage.segment import Pause
+from fencelog.types import Offset, TimestampMs, TopicPartition
 from fencelog.wire.batch import BatchHeader, Compression, read_header
 
 log = logging.getLogger(__name__)
@@ -101,14 +102,12 @@ class Partition:
         "remove_reader",
         "resumed",
         "stamps_on_append",
-        "topic_id",
         "when_committed",
     )
 
     def __init__(
         self,
         name: TopicPartition,
-        topic_id: TopicId,
         partition_log: PartitionLog,
         store: PartitionStore,
         *,
@@ -119,7 +118,6 @@ class Partition:
     ) -> None:
         """``enqueue`` queues the partition for the flusher."""
         self.name = name
-        self.topic_id = topic_id
         self.log = partition_log
         self.failure: Exception | None = None
         """Why the partition accepts no more writes."""
@@ -398,13 +396,15 @@ class Partition:
                 return self.log.log_end_offset
 
     async def find_timestamp(
-        self, timestamp: TimestampMs, isolation: Isolation
+        self, timestamp: TimestampMs, isolation: Isolation, pause: Pause
     ) -> tuple[Offset, TimestampMs] | None:
         """Return offset and timestamp of the first record at or after a timestamp, if any.
 
+        ``pause`` is awaited between short pieces of work.
+
         Raises CorruptionError, StorageError, and WireError for a batch that cannot be decoded.
         """
-        return await self._store.find_timestamp(timestamp, isolation)
+        return await self._store.find_timestamp(timestamp, isolation, pause)
 
     # -- upkeep --------------------------------------------------------------------------------
 
