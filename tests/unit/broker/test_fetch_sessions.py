@@ -10,8 +10,11 @@ import pytest
 from fencelog.broker.fetching.interest import Key
 from fencelog.broker.fetching.sessions import PROTECTED_S, FetchSession, FetchSessions, next_epoch
 from fencelog.errors import ErrorCode
+from fencelog.log.values import ReadPlan
 from fencelog.node import Node
 from fencelog.settings.kinds import INT32_MAX
+from fencelog.storage.partition_store import PartitionStore
+from fencelog.storage.segment import Batches
 from fencelog.types import Instant, TopicId
 from fencelog.wire.hot import (
     FetchPartition,
@@ -234,6 +237,38 @@ async def test_a_second_fetch_of_a_session_ends_the_wait_of_the_first(world: Wor
         assert (await waiting).error is ErrorCode.INVALID_FETCH_SESSION_EPOCH
         await peer.produce("t", batch("a"))
         assert values(await second) == {0: ["a"]}
+
+
+@pytest.mark.parametrize("ends", ["superseded", "disconnected"])
+async def test_what_an_unsent_answer_would_have_told_is_told_by_the_next(
+    world: World, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    async with world.node() as node, Peer.of(node) as peer, Peer.of(node) as other:
+        await peer.create_topic("t", 2)
+        session = await begun(peer, {0: 0, 1: 0})
+        await peer.produce("t", batch("a"))
+        reached, released = asyncio.Event(), asyncio.Event()
+        original = PartitionStore.read
+
+        async def slow(store: PartitionStore, plan: ReadPlan, *, to_send: bool) -> Batches:
+            reached.set()
+            await released.wait()
+            return await original(store, plan, to_send=to_send)
+
+        monkeypatch.setattr(PartitionStore, "read", slow)
+        monkeypatch.setattr("fencelog.broker.partitions.tail_cache.Tail.read", lambda *_: None)
+        first = asyncio.create_task(fetch(peer, asking(session, 1, {})))
+        await reached.wait()
+        if ends == "disconnected":
+            peer._writer.close()
+            first.cancel()
+            await until(lambda: len(node.server._connections) == 1, "it is gone")
+        second = asyncio.create_task(fetch(other, asking(session, 2, {}, max_wait_ms=60_000)))
+        await until(lambda: sessions_of(node)[0].epoch == 2, "the second has begun")
+        released.set()
+        assert values(await second) == {0: ["a"]}
+        if ends == "superseded":
+            assert (await first).error is ErrorCode.INVALID_FETCH_SESSION_EPOCH
 
 
 async def test_partitions_share_what_one_response_may_hold(world: World) -> None:

@@ -73,6 +73,14 @@ class FetchSession:
                     interest.stop()
                     self.changed.pop(interest, None)
 
+    def untold(self, interests: list[Interest]) -> None:
+        """Look at these again: the answer that would have told them is not sent."""
+        for interest in interests:
+            if self.interests.get(interest.key) is interest:
+                interest.told = None
+                self.changed[interest] = None
+        self._interrupt()
+
     def close(self) -> None:
         """Listen to nothing any more; a fetch that waits is answered."""
         self.closed = True

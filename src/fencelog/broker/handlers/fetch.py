@@ -148,26 +148,30 @@ class _Answer:
         session = self._session
         self.fetched, self._size, self._is_final = [], 0, not session.interests
         looked_at = list(session.interests.values() if self._is_full else session.changed)
-        served: list[Interest] = []
-        async for interest in self._broker.time_slices.each(looked_at):
-            if self.is_superseded:
-                return
-            one, goes_on = await self._read_one(
-                interest, max_bytes - self._size, at_least_one=self._size == 0 and max_bytes > 0
-            )
-            size = sum(map(len, one.records)) if one.records else 0
-            self._size += size
-            self._is_final = self._is_final or one.error is not ErrorCode.NONE
-            if size:
-                served.append(interest)
-            elif goes_on:
+        try:
+            async for interest in self._broker.time_slices.each(looked_at):
+                if self.is_superseded:
+                    break
+                one, goes_on = await self._read_one(
+                    interest, max_bytes - self._size, at_least_one=self._size == 0 and max_bytes > 0
+                )
+                self._size += sum(map(len, one.records)) if one.records else 0
+                self._is_final = self._is_final or one.error is not ErrorCode.NONE
+                if goes_on:
+                    session.changed[interest] = None
+                if interest.tell(one) or self._is_full:
+                    self.fetched.append((interest, one))
+        except BaseException:
+            session.untold(looked_at)
+            raise
+        if self.is_superseded:
+            session.untold(looked_at)
+            return
+        for interest, one in self.fetched:
+            if one.records:
+                # Last in the next answer: one with much to read does not hold back others.
+                session.changed.pop(interest, None)
                 session.changed[interest] = None
-            if interest.tell(one) or self._is_full:
-                self.fetched.append((interest, one))
-        for interest in served:
-            # Last in the next answer: a partition with much to read does not hold back others.
-            session.changed.pop(interest, None)
-            session.changed[interest] = None
 
     async def _read_one(
         self, interest: Interest, limit: int, *, at_least_one: bool
