@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Self
 
-from fencelog.errors import CorruptionError, StorageError
+from fencelog.errors import CorruptionError
 from fencelog.log import layout
 from fencelog.ports import Disk, Random
 from fencelog.storage.checkpoint import read_file, remove_file, replace_file
@@ -49,8 +49,8 @@ class DataDirectory:
     async def open(cls, disk: Disk, random: Random, *, node_id: int = 1) -> Self:
         """Read the files of the last run, and begin a run that counts as unclean until ``close``.
 
-        Raises CorruptionError if the top files are unreadable or belong to another node, and
-        StorageError if their format is newer than this broker's.
+        Raises CorruptionError if the top files are unreadable, belong to another node, or have a
+        newer format than this broker's.
         """
         # A killed run may have left names that were never synced; they are relied on from now on.
         await disk.sync_directory("")
@@ -178,10 +178,10 @@ class DataDirectory:
         """Raise CorruptionError if a partition without a directory had one before (D3)."""
         end = self.recovery_point(partition)
         if end > 0 or was_created:
-            had = f"had synced records below offset {end}" if end > 0 else "was created by then"
+            had = f"had synced records below offset {end}" if end > 0 else "was stored"
             raise CorruptionError(
-                f"{self.path_of(partition)}: the directory is missing, but it {had}: put it back, "
-                "restore it from a backup, or delete the topic"
+                f"{self.path_of(partition)}: the directory is missing, but it {had}: put it back "
+                "or restore a backup; `fencelog partition salvage` lets it begin anew"
             )
 
     async def close(self, clean_stops: Mapping[TopicPartition, CleanStop]) -> None:
@@ -240,7 +240,7 @@ async def _read_offsets(disk: Disk, path: str) -> dict[TopicPartition, Offset]:
 async def _cluster_id(disk: Disk, random: Random, node_id: int) -> str:
     """Return the cluster id in ``meta.properties``; create that file for a new directory.
 
-    Raises CorruptionError, and StorageError for a directory of a newer format.
+    Raises CorruptionError for a damaged file, and for one of another node or a newer format.
     """
     path = layout.META_PROPERTIES
     content = await read_file(disk, path)
@@ -270,8 +270,8 @@ def _properties(content: bytes, node_id: int) -> dict[str, str]:
     """Return the properties of a directory that this broker can use."""
     path = layout.META_PROPERTIES
     try:
-        properties = layout.decode_properties(content.decode("ascii", "replace"))
-    except CorruptionError as error:
+        properties = layout.decode_properties(content.decode("ascii"))
+    except (CorruptionError, UnicodeDecodeError) as error:
         raise CorruptionError(f"{path}: {error}") from error
     if not properties.get("cluster.id") or properties.get("version") != "1":
         raise CorruptionError(f"{path}: cluster.id is missing, or the version is not 1")
@@ -284,7 +284,7 @@ def _properties(content: bytes, node_id: int) -> dict[str, str]:
     if not (written.isascii() and written.isdigit()):
         raise CorruptionError(f"{path}: {_FORMAT}={written} is not a number")
     if int(written) > FORMAT_VERSION:
-        raise StorageError(
+        raise CorruptionError(
             f"{path}: the directory has format {written}, this fencelog knows formats up to "
             f"{FORMAT_VERSION}: use the newer fencelog that wrote it, or restore a backup"
         )
