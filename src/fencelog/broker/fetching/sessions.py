@@ -47,7 +47,8 @@ class FetchSession:
         """The interests to look at, those that were read longest ago first."""
         self.isolation = Isolation.REPLICATED
         self._min_bytes = 0
-        self._available = 0
+        self.available = 0
+        """Bytes that there are to read, as far as a fetch that waits has counted them."""
         self._waits = False
         self._is_interrupted = False
         self._woken: asyncio.Future[None] | None = None
@@ -97,7 +98,7 @@ class FetchSession:
             self.isolation = isolation
             self.changed.update(dict.fromkeys(self.interests.values()))
         self._min_bytes = min_bytes
-        self._available = 0
+        self.available = 0
         for interest in self.changed:
             interest.available = 0
         self._waits = True
@@ -106,12 +107,12 @@ class FetchSession:
     def measure(self, interest: Interest) -> None:
         """Count what is available of one interest now."""
         before, interest.available = interest.available, interest.measure()
-        self._available += interest.available - before
+        self.available += interest.available - before
 
     @property
     def has_enough(self) -> bool:
         """Whether the fetch need not wait for more."""
-        return self._available >= self._min_bytes or self.closed
+        return self.available >= self._min_bytes or self.closed
 
     async def more(self, deadline: Instant) -> bool:
         """Wait until there is enough or it is too late; return whether there is enough.

@@ -62,11 +62,10 @@ async def _fetch(broker: Broker, request: Request, message: FetchRequest) -> Rep
     deadline = Instant(now + max(message.max_wait_ms, 0) / 1000)
     answer = _Answer(broker, session, message, version, is_full=is_full)
     responses = request.connection.responses
-    wanted = max(min(message.max_bytes, broker.config.fetch_bytes_max), 1)
     try:
         while True:
             await answer.wait(deadline)
-            await answer.read(await responses.grant(wanted, deadline))
+            await answer.read(await responses.grant(answer.bytes_wanted, deadline))
             if answer.is_superseded:
                 return _refuse(request, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
             if answer.is_enough(deadline):
@@ -108,6 +107,8 @@ class _Answer:
         self._epoch = session.epoch
         self._min_bytes = message.min_bytes
         self.fetched: list[tuple[Interest, FetchedPartition]] = []
+        self._limit = max(min(message.max_bytes, broker.config.fetch_bytes_max), 1)
+        self._is_measured = False
         self._size = 0
         self._is_final = False
         """Whether there is an error to tell at once."""
@@ -116,6 +117,13 @@ class _Answer:
     def is_superseded(self) -> bool:
         """Whether another fetch of this session came meanwhile, on another connection."""
         return self._session.epoch != self._epoch
+
+    @property
+    def bytes_wanted(self) -> int:
+        """What is read at most. A reader at the end wants little, and waits for no slow reader."""
+        if not self._is_measured:
+            return self._limit
+        return max(min(self._session.available, self._limit), 1)
 
     async def wait(self, deadline: Instant) -> None:
         """Return when there is enough to read, by offsets and sizes, or it is too late."""
@@ -128,6 +136,7 @@ class _Answer:
                 interest.resolve(self._find(interest))
                 interest.listen()
                 session.measure(interest)
+            self._is_measured = True
             if session.has_enough or await session.more(deadline):
                 return
 
