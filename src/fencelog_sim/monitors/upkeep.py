@@ -75,6 +75,8 @@ def forgotten(flusher: LogFlusher, partition: Partition) -> str | None:
     log = partition.log
     if partition.failure is not None or log._unflushed.durable.end_offset >= log.log_end_offset:
         return None
+    if partition._stalled_by is not None:
+        return None  # no room: it enqueues itself again after a time
     is_known = partition in flusher._dirty or partition in flusher._syncing
     if is_known or flusher._writing or flusher._ended:
         return None

@@ -61,7 +61,7 @@ async def test_topics_of_one_request_are_created_and_deleted_together(
         request = CreateTopicsRequest(topics=new_topics(NAMES))
         created = await peer.ask(request, 7, CreateTopicsResponse)
         assert {topic.error_code for topic in created.topics} == {0}
-        assert counts == {"commits": 1, "lists": 1}
+        assert counts == {"commits": 2, "lists": 1}, "the topics, and that their files are durable"
         counts.clear()
         world.disk.operations = []
         asked = [DeleteTopicState(name=name) for name in NAMES]

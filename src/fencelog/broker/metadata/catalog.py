@@ -175,7 +175,7 @@ class Catalog:
                     topic = replace(topic, created=topic.created.union(indexes))
                     writes.append(MetadataWrite(key, topic.encode(), cell[1]))
                     changed.append(topic)
-            if not await self._store.commit(writes):
+            if writes and not await self._store.commit(writes):
                 raise StorageError("the metadata was changed by another process")
             for topic in changed:
                 self._put(topic)
