@@ -340,8 +340,6 @@ class PartitionStore:
             checksum = await synced_checksum(self._disk, self._directory, base_offsets)
             return CleanStop(self._recovery_point, checksum)
 
-    # Writing
-
     async def _write_one(self, write: SegmentWrite) -> None:
         """Write one piece; after an ExhaustedError it may be called again with the same piece."""
         if write.roll:
@@ -435,8 +433,6 @@ class PartitionStore:
 
     def _path(self, base_offset: Offset, suffix: str) -> str:
         return f"{self._directory}/{layout.file_name(base_offset, suffix)}"
-
-    # Reading
 
     async def _begin_read(self, segment: OpenSegment) -> DiskFile | None:
         """Return the file to read from, None if it was deleted meanwhile."""
