@@ -159,41 +159,47 @@ class Catalog:
     async def change(self, topic: Topic) -> bool:
         """Store a topic's new settings or partition count; False if it was deleted meanwhile."""
         async with self._storing:
-            return await self._change(topic)
+            found = await self._stored(topic)
+            if found is None:
+                return False
+            stored, version = found
+            # The caller may have read the topic before partitions were added.
+            topic = replace(topic, created=topic.created | stored.created)
+            key = TOPIC_PREFIX + topic.name
+            if await self._store.put(key, topic.encode(), expected_version=version) is None:
+                return False
+            self._put(topic)
+            return True
 
     async def add_created(self, created: Mapping[TopicId, Iterable[int]]) -> None:
-        """Store that the files of these partitions are durable; deleted topics are left out."""
+        """Store that the files of these partitions are durable; deleted topics are left out.
+
+        Raises StorageError; nothing is stored then.
+        """
         async with self._storing:
             writes, changed = [], []
             for topic_id, indexes in created.items():
                 topic = self.by_id(topic_id)
                 if topic is None or topic.created.issuperset(indexes):
                     continue
-                key = TOPIC_PREFIX + topic.name
-                cell = await self._store.get(key)
-                if cell is not None and Topic.decode(topic.name, cell[0]).topic_id == topic_id:
+                found = await self._stored(topic)
+                if found is not None:
                     topic = replace(topic, created=topic.created.union(indexes))
-                    writes.append(MetadataWrite(key, topic.encode(), cell[1]))
+                    key = TOPIC_PREFIX + topic.name
+                    writes.append(MetadataWrite(key, topic.encode(), found[1]))
                     changed.append(topic)
             if writes and not await self._store.commit(writes):
                 raise StorageError("the metadata was changed by another process")
             for topic in changed:
                 self._put(topic)
 
-    async def _change(self, topic: Topic) -> bool:
-        key = TOPIC_PREFIX + topic.name
-        cell = await self._store.get(key)
+    async def _stored(self, topic: Topic) -> tuple[Topic, int] | None:
+        """Return the stored form and its version; None if it is gone or another of its name."""
+        cell = await self._store.get(TOPIC_PREFIX + topic.name)
         if cell is None:
-            return False
+            return None
         stored = Topic.decode(topic.name, cell[0])
-        if stored.topic_id != topic.topic_id:
-            return False
-        # The caller may have read the topic before partitions were added.
-        topic = replace(topic, created=topic.created | stored.created)
-        if await self._store.put(key, topic.encode(), expected_version=cell[1]) is None:
-            return False
-        self._put(topic)
-        return True
+        return (stored, cell[1]) if stored.topic_id == topic.topic_id else None
 
     async def begin_deletion(self, topics: Sequence[Topic]) -> None:
         """Store the deletion of topics and remove them; their files may be deleted after this."""
