@@ -98,6 +98,7 @@ class CoordinatorRuntime(Generic[S]):
         self._observer = observer
         self._replay_marker = replay_marker
         self._loading: dict[int, asyncio.Task[Loaded[S]]] = {}
+        self._reloading: set[asyncio.Task[None]] = set()
         self._stopped = False
         self.on_committed: Callable[[Loaded[S]], None] = lambda loaded: None
         self.on_expired: Callable[[object], None] = lambda response: None
@@ -349,7 +350,9 @@ class CoordinatorRuntime(Generic[S]):
                 log.warning("%s", error)
 
         if not self._stopped:
-            self._reloading = asyncio.get_running_loop().create_task(load())
+            task = asyncio.get_running_loop().create_task(load())
+            self._reloading.add(task)
+            task.add_done_callback(self._reloading.discard)
 
     # -- deadlines -----------------------------------------------------------------------------
 
