@@ -36,6 +36,12 @@ class OpenSegment:
         for content, entries in zip(self.side_files, more, strict=True):
             content.extend(entries)
 
+    async def sync(self) -> None:
+        """Return when what was written to the file is on stable storage. Raises StorageError."""
+        assert self.file is not None, self.path
+        self.is_dirty = False
+        await self.file.sync()
+
     async def write_side_files(self, disk: Disk) -> None:
         """Write the side files. Raises StorageError; what is to be written stays then."""
         stem = self.path.removesuffix(layout.LOG)

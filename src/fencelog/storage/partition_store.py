@@ -180,7 +180,7 @@ class PartitionStore:
             with self._fails_on_error():
                 for segment in list(self._segments.values()):
                     if segment.is_dirty:
-                        await self._sync_segment(segment)
+                        await segment.sync()
                 await self._sync_names()
                 while self._syncing:
                     await next(iter(self._syncing.values()))
@@ -340,6 +340,8 @@ class PartitionStore:
             checksum = await synced_checksum(self._disk, self._directory, base_offsets)
             return CleanStop(self._recovery_point, checksum)
 
+    # Writing
+
     async def _write_one(self, write: SegmentWrite) -> None:
         """Write one piece; after an ExhaustedError it may be called again with the same piece."""
         if write.roll:
@@ -378,7 +380,7 @@ class PartitionStore:
                 self._syncing[full.base_offset] = task
             else:
                 if full.is_dirty:
-                    await self._sync_segment(full)
+                    await full.sync()
                 await self._sync_names()
                 await self._open_newest(write.segment_base_offset)
                 await self._retire(full)
@@ -397,7 +399,7 @@ class PartitionStore:
         try:
             with self._fails_on_error():
                 if full.is_dirty:
-                    await self._sync_segment(full)
+                    await full.sync()
                 await self._retire(full)
                 await self._write_snapshot(write)
             if self._failure is None and min(self._syncing) == full.base_offset:
@@ -406,12 +408,6 @@ class PartitionStore:
             return  # kept in ``failure``
         finally:
             del self._syncing[full.base_offset]
-
-    @staticmethod
-    async def _sync_segment(segment: OpenSegment) -> None:
-        assert segment.file is not None, segment.path
-        segment.is_dirty = False
-        await segment.file.sync()
 
     async def _sync_names(self) -> None:
         while self._names_synced < self._names_made:
@@ -433,6 +429,8 @@ class PartitionStore:
 
     def _path(self, base_offset: Offset, suffix: str) -> str:
         return f"{self._directory}/{layout.file_name(base_offset, suffix)}"
+
+    # Reading
 
     async def _begin_read(self, segment: OpenSegment) -> DiskFile | None:
         """Return the file to read from, None if it was deleted meanwhile."""
