@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from fencelog.adapters.file_disk import DirectoryLock, FileDisk
-from fencelog.adapters.sqlite_metadata import SqliteMetadata
+from fencelog.adapters.sqlite_metadata import METADATA_FILE, SqliteMetadata
 from fencelog.adapters.system_clock import SystemClock, SystemRandom, system_stopwatch
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.context import Broker
@@ -55,7 +55,6 @@ from fencelog.types import CoordinatorEpoch, ProducerId
 log = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=Shard)
-METADATA_FILE = "metadata.sqlite"
 
 
 def _unchecked() -> None:

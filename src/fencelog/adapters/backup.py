@@ -21,12 +21,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fencelog.adapters.file_disk import DirectoryInUseError, DirectoryLock, FileDisk
-from fencelog.adapters.segment_copy import NO_LIMIT, copy_part, sound_part, sync_tree
+from fencelog.adapters.segment_copy import (
+    NO_LIMIT,
+    base_offsets,
+    copy_part,
+    read_offsets,
+    sound_part,
+    sync_tree,
+)
+from fencelog.adapters.sqlite_metadata import METADATA_FILE
 from fencelog.errors import CorruptionError, StorageError
 from fencelog.log import layout
 from fencelog.types import Offset, TopicPartition
 
-METADATA = "metadata.sqlite"
 MANIFEST = "backup.json"
 ATTEMPTS = 6
 WAIT_S = 5.0
@@ -113,7 +120,7 @@ class _Copy:
         try:
             if self._is_running:
                 # First: what follows is of a later instant.
-                self._limits = self._offsets(layout.HIGH_WATERMARK_CHECKPOINT)
+                self._limits = read_offsets(self._source, layout.HIGH_WATERMARK_CHECKPOINT)
                 if not self._limits:
                     raise ChangedError("the broker has stored no checkpoint yet")
             created = self._copy_metadata()
@@ -130,21 +137,12 @@ class _Copy:
         sync_tree(self._target)
         return self._copied
 
-    def _offsets(self, name: str) -> Offsets:
-        path = self._source / name
-        try:
-            return layout.decode_offsets(path.read_text("ascii"))
-        except FileNotFoundError:
-            return {}
-        except CorruptionError as error:
-            raise CorruptionError(f"{path}: {error}") from error
-
     # Metadata
 
     def _copy_metadata(self) -> set[TopicPartition]:
         """Copy the metadata into one file; return the partitions that it says were created."""
-        path, copy = self._source / METADATA, self._target / METADATA
-        for each in self._target.glob(f"{METADATA}*"):
+        path, copy = self._source / METADATA_FILE, self._target / METADATA_FILE
+        for each in self._target.glob(f"{METADATA_FILE}*"):
             each.unlink()
         try:
             if self._is_running:
@@ -168,11 +166,7 @@ class _Copy:
         """Copy the segments below the limit; return the first offset of the copy."""
         source, target = self._source / str(name), self._target / str(name)
         limit = self._limits.get(name, Offset(0)) if self._is_running else NO_LIMIT
-        found = sorted(
-            parsed[0]
-            for parsed in map(layout.parse_file_name, os.listdir(source))
-            if parsed is not None and parsed[1] == layout.LOG
-        )
+        found = base_offsets(source)
         if not found:
             raise ChangedError(f"{source} has no segment")
         target.mkdir(exist_ok=True)
@@ -232,7 +226,7 @@ class _Copy:
         """Raise ChangedError unless the copy has all that the partition had below the limit."""
         if end < limit:  # after a power cut in ``os`` mode, until the next checkpoint
             raise ChangedError(f"{name} ends at offset {end}, its checkpoint has {limit}")
-        is_compacted = name in self._offsets(layout.CLEANER_CHECKPOINT)
+        is_compacted = name in read_offsets(self._source, layout.CLEANER_CHECKPOINT)
         if is_compacted and newest > limit:
             # Records may be gone for the sake of later ones, which are not in this backup.
             raise ChangedError(f"{name} was compacted above offset {limit}")
@@ -248,8 +242,8 @@ class _Copy:
     def _write_checkpoints(self, starts: Offsets) -> None:
         """Write the top files, so that a start checks that all of the copy is there."""
         ends = self._copied.ends
-        log_starts = self._offsets(layout.LOG_START_CHECKPOINT)
-        first_dirty = self._offsets(layout.CLEANER_CHECKPOINT)
+        log_starts = read_offsets(self._source, layout.LOG_START_CHECKPOINT)
+        first_dirty = read_offsets(self._source, layout.CLEANER_CHECKPOINT)
         files: Mapping[str, Offsets] = {
             layout.LOG_START_CHECKPOINT: {
                 name: min(max(start, log_starts.get(name, start)), ends[name])
@@ -275,9 +269,9 @@ def created_partitions(directory: Path) -> set[TopicPartition]:
 
     Raises StorageError.
     """
-    path = directory / METADATA
+    path = directory / METADATA_FILE
     with tempfile.TemporaryDirectory(prefix="fencelog-") as folder:
-        copy = Path(folder) / METADATA
+        copy = Path(folder) / METADATA_FILE
         try:
             _copy_stopped(path, copy)
             with closing(sqlite3.connect(copy)) as store:
@@ -291,7 +285,7 @@ def created_partitions(directory: Path) -> set[TopicPartition]:
 def _copy_stopped(path: Path, copy: Path) -> None:
     """Copy the metadata as files: SQLite would move the WAL into the main file of the source."""
     shutil.copyfile(path, copy)
-    wal = path.with_name(f"{METADATA}-wal")
+    wal = path.with_name(f"{METADATA_FILE}-wal")
     if wal.exists():
         shutil.copyfile(wal, copy.with_name(wal.name))
 
@@ -309,7 +303,7 @@ def _created(store: sqlite3.Connection) -> set[TopicPartition]:
 
 
 def _check_directory(directory: Path) -> None:
-    for name in (layout.META_PROPERTIES, METADATA):
+    for name in (layout.META_PROPERTIES, METADATA_FILE):
         if not (directory / name).exists():
             raise StorageError(f"{directory} has no {name}: it is no data directory of fencelog")
 

@@ -181,7 +181,7 @@ class FileDisk:
             missing = [p for p in (where, *where.parents) if not p.exists()]
             where.mkdir(parents=True, exist_ok=True)
             for path in missing:
-                _sync_directory(path.parent)
+                sync_directory(path.parent)
         except OSError as error:
             raise _storage_error("make directory", self._root, error) from error
 
@@ -241,7 +241,7 @@ class FileDisk:
         """Return when the names in this directory are on stable storage."""
         where = self._where(path)
         try:
-            await self.submit_sync(_sync_directory, where)
+            await self.submit_sync(sync_directory, where)
         except OSError as error:
             raise StorageError(f"sync directory failed: {where}: {error.strerror}") from error
 
@@ -378,7 +378,8 @@ def _remove(path: str) -> None:
         os.unlink(path)
 
 
-def _sync_directory(path: str | Path) -> None:
+def sync_directory(path: str | Path) -> None:
+    """Make the names in a directory durable. Raises StorageError, and OSError for a failed sync."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:  # nothing is lost by a sync that did not begin

@@ -11,8 +11,14 @@ from typing import NamedTuple
 
 from fencelog.adapters.backup import created_partitions
 from fencelog.adapters.file_disk import FileDisk
-from fencelog.adapters.segment_copy import copy_part, sound_part, sync_tree
-from fencelog.errors import CorruptionError, StorageError
+from fencelog.adapters.segment_copy import (
+    base_offsets,
+    copy_part,
+    read_offsets,
+    sound_part,
+    sync_tree,
+)
+from fencelog.errors import StorageError
 from fencelog.log import layout
 from fencelog.types import Offset, TopicPartition
 
@@ -42,19 +48,20 @@ class Checked(NamedTuple):
 
 async def check(directory: Path, name: TopicPartition) -> Checked:
     """Check every batch of a partition; change nothing. Raises StorageError, CorruptionError."""
-    start = _offsets(directory, layout.LOG_START_CHECKPOINT).get(name, Offset(0))
+    start = read_offsets(directory, layout.LOG_START_CHECKPOINT).get(name, Offset(0))
     known = max(
-        _offsets(directory, each).get(name, Offset(0))
+        read_offsets(directory, each).get(name, Offset(0))
         for each in (layout.RECOVERY_POINT_CHECKPOINT, layout.HIGH_WATERMARK_CHECKPOINT)
     )
-    is_compacted = name in _offsets(directory, layout.CLEANER_CHECKPOINT)
-    bases = _bases(directory / str(name))
+    is_compacted = name in read_offsets(directory, layout.CLEANER_CHECKPOINT)
+    folder = directory / str(name)
+    bases = base_offsets(folder) if folder.exists() else []
     # Segments below the log start were to be deleted.
     while len(bases) > 1 and bases[1] <= start:
         del bases[0]
     disk = FileDisk(directory)
     segments: list[tuple[Offset, int]] = []
-    problem = _missing(directory / str(name), bases, start)
+    problem = _missing(folder, bases, start)
     end = start
     try:
         for base in bases if problem is None else ():
@@ -114,15 +121,8 @@ def partitions(directory: Path) -> list[TopicPartition]:
     """Return the partitions that have a directory, or should have one."""
     named = map(layout.parse_directory_name, os.listdir(directory))
     found = {name for name in named if name is not None}
-    stored = (_offsets(directory, each) for each in _CHECKPOINTS)
+    stored = (read_offsets(directory, each) for each in _CHECKPOINTS)
     return sorted(found.union(created_partitions(directory), *stored))
-
-
-def _bases(directory: Path) -> list[Offset]:
-    if not directory.exists():
-        return []
-    parsed = map(layout.parse_file_name, os.listdir(directory))
-    return sorted(each[0] for each in parsed if each is not None and each[1] == layout.LOG)
 
 
 def _missing(directory: Path, bases: list[Offset], start: Offset) -> str | None:
@@ -133,20 +133,10 @@ def _missing(directory: Path, bases: list[Offset], start: Offset) -> str | None:
     return None
 
 
-def _offsets(directory: Path, name: str) -> dict[TopicPartition, Offset]:
-    path = directory / name
-    try:
-        return layout.decode_offsets(path.read_text("ascii"))
-    except FileNotFoundError:
-        return {}
-    except CorruptionError as error:
-        raise CorruptionError(f"{path}: {error}") from error
-
-
 def _correct_checkpoints(directory: Path, checked: Checked) -> None:
     """Let no checkpoint be above the end of the salvaged partition."""
     for each in _CHECKPOINTS:
-        offsets = _offsets(directory, each)
+        offsets = read_offsets(directory, each)
         is_log_start = each == layout.LOG_START_CHECKPOINT and not checked.segments
         end = checked.end if checked.segments else checked.known_end
         if is_log_start or offsets.get(checked.name, Offset(0)) > end:

@@ -1,13 +1,14 @@
-"""Copies segment files of the real file system, and checks every batch of what is copied."""
+"""What backup and salvage share: reads a data directory's files, and copies what is sound."""
 
 import os
 from pathlib import Path
 from typing import NamedTuple
 
-from fencelog.adapters.file_disk import FileDisk
+from fencelog.adapters.file_disk import FileDisk, sync_directory
 from fencelog.errors import CorruptionError
+from fencelog.log import layout
 from fencelog.storage.segment import walk
-from fencelog.types import Offset
+from fencelog.types import Offset, TopicPartition
 from fencelog.wire.batch import BatchHeader
 
 _COPY_BYTES = 4 << 20
@@ -23,6 +24,23 @@ class Sound(NamedTuple):
     """The offset after it."""
     problem: str | None
     """Why the next batch is not sound; None at the end of the file or at the limit."""
+
+
+def read_offsets(directory: Path, name: str) -> dict[TopicPartition, Offset]:
+    """Return the offsets of a checkpoint; none without the file. Raises CorruptionError."""
+    path = directory / name
+    try:
+        return layout.decode_offsets(path.read_text("ascii"))
+    except FileNotFoundError:
+        return {}
+    except CorruptionError as error:
+        raise CorruptionError(f"{path}: {error}") from error
+
+
+def base_offsets(directory: Path) -> list[Offset]:
+    """Return the base offsets of the segments in a partition's directory, sorted."""
+    parsed = map(layout.parse_file_name, os.listdir(directory))
+    return sorted(each[0] for each in parsed if each is not None and each[1] == layout.LOG)
 
 
 async def sound_part(
@@ -76,8 +94,4 @@ async def copy_part(source: FileDisk, path: str, size: int, target: Path) -> Non
 def sync_tree(folder: Path) -> None:
     """Make the names in a folder and in its folders durable."""
     for each in (*(path for path in folder.iterdir() if path.is_dir()), folder):
-        descriptor = os.open(each, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_directory(each)

@@ -8,17 +8,20 @@ were none. So ``user_version`` in the main file says whether a WAL belongs to it
 """
 
 import asyncio
-import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self, TypeVar
 
+from fencelog.adapters.file_disk import sync_directory
 from fencelog.errors import CorruptionError, StorageError
 from fencelog.ports import MetadataWrite
 
 _R = TypeVar("_R")
+
+METADATA_FILE = "metadata.sqlite"
+"""Its name in the data directory."""
 
 _HEADER_BYTES = 100
 _USER_VERSION = slice(60, 64)  # where SQLite's file format has it
@@ -154,7 +157,7 @@ def _connect(path: Path, sync: bool) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous = FULL" if sync else "PRAGMA synchronous = OFF")
         connection.executescript(_SCHEMA)
         if sync:
-            _sync_directory(path.parent)
+            sync_directory(path.parent)
         # Once the WAL's name is durable. The checkpoint writes it to the main file.
         connection.execute(f"PRAGMA user_version = {_HAS_WAL}")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -203,14 +206,6 @@ def _close(path: Path, connection: sqlite3.Connection) -> None:
 
 def _wal_of(path: Path) -> Path:
     return path.with_name(f"{path.name}-wal")
-
-
-def _sync_directory(path: Path) -> None:
-    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def _commit(connection: sqlite3.Connection, writes: Sequence[MetadataWrite]) -> int | None:

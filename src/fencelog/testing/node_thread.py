@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 from weakref import WeakSet
 
 from fencelog.adapters.file_disk import FileDisk, FileDiskFile
-from fencelog.adapters.sqlite_metadata import SqliteMetadata
+from fencelog.adapters.sqlite_metadata import METADATA_FILE, SqliteMetadata
 from fencelog.adapters.system_clock import SystemClock, SystemRandom
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.context import Broker
@@ -19,7 +19,7 @@ from fencelog.coordination.group.model import Leaver
 from fencelog.coordination.shard import Decision
 from fencelog.coordination.transaction.records import read_key
 from fencelog.coordination.transaction.shard import TransactionShard
-from fencelog.node import METADATA_FILE, Node, Ports
+from fencelog.node import Node, Ports
 from fencelog.ports import Stopwatch
 from fencelog.testing.held_requests import Held, HoldingServer
 from fencelog.types import Instant
