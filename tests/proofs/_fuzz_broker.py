@@ -1,13 +1,16 @@
 """``fencelog serve`` that can say how long its loop was held: CPU time of its longest iteration.
 
-Wall time would measure the machine as well. SIGUSR1 makes it write the figure to stderr and begin
-anew. It runs on asyncio's own loop, whose iterations can be measured; uvloop's are no longer.
+Wall time would measure the machine as well. ``TELL``, a signal of which ``serve`` knows nothing,
+makes it write the figure to stderr and begin anew. It runs on asyncio's own loop, whose iterations
+can be measured; uvloop's are no longer.
 """
 
 import asyncio
 import signal
 import sys
 import time
+
+TELL = signal.SIGRTMIN
 
 
 class Turns:
@@ -40,7 +43,7 @@ def main() -> None:
     """Serve, with the arguments of the command line tool."""
     sys.modules["uvloop"] = None  # type: ignore[assignment]
     Turns.measure()
-    signal.signal(signal.SIGUSR1, Turns.tell)
+    signal.signal(TELL, Turns.tell)
     from fencelog.cli.main import main as fencelog
 
     sys.argv[0] = "fencelog"

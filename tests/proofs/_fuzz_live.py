@@ -6,7 +6,6 @@ meets both, so the difference between their bystanders is the attack's.
 
 import os
 import re
-import signal
 import socket
 import struct
 import sys
@@ -24,6 +23,7 @@ from fencelog.wire.messages.create_topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
+from tests.proofs._fuzz_broker import TELL
 from tests.proofs._fuzz_heavy import PARTITIONS, WIDE, heavies
 from tests.support.broker import BrokerProcess
 from tests.support.bystander import Bystander, ask
@@ -60,7 +60,7 @@ class MeasuredBroker(BrokerProcess):
     def longest_turn_ms(self) -> float:
         """CPU time of the longest loop iteration since the last call."""
         lines = self.stderr.count("\n")
-        os.kill(self.pid, signal.SIGUSR1)
+        os.kill(self.pid, TELL)
         return float(self.wait_for_line(re.compile(r"^longest iteration (\S+) ms"), since=lines)[1])
 
     def resident_mib(self) -> float:
