@@ -96,6 +96,29 @@ async def test_a_grant_that_does_not_come_in_time_is_nothing_and_blocks_nobody()
     assert await QueuedResponses(budget).grant(MIB) == MIB
 
 
+async def test_a_deadline_is_for_others_to_read_not_for_the_turn_of_the_next_iteration() -> None:
+    budget = ResponseBudget(100 * MIB)
+    now = Instant(asyncio.get_running_loop().time())
+    asked = [QueuedResponses(budget) for _ in range(30)]
+    granted = asyncio.gather(*(each.grant(MIB, now) for each in asked))
+    assert await granted == [MIB] * 30
+
+
+async def test_who_is_late_gets_nothing_once_others_have_to_read_first() -> None:
+    budget = ResponseBudget(100 * MIB)
+    now = Instant(asyncio.get_running_loop().time())
+    tasks = [
+        asyncio.create_task(QueuedResponses(budget).grant(3 * MIB, now, least=3 * MIB))
+        for _ in range(20)
+    ]
+    for _ in range(4):  # the deadline has passed, and some have their grant
+        await asyncio.sleep(0)
+    QueuedResponses(budget).queue(100 * MIB)
+    granted = await asyncio.gather(*tasks)
+    assert set(granted) == {3 * MIB, 0}
+    assert granted == sorted(granted, reverse=True)
+
+
 async def test_a_wait_that_is_cancelled_gives_its_turn_to_the_next() -> None:
     budget = ResponseBudget(BUDGET)
     holder = QueuedResponses(budget)

@@ -30,13 +30,20 @@ SHARE = 4
 class _Waiter:
     """A connection that waits for a grant."""
 
-    __slots__ = ("granted", "least", "responses", "wanted")
+    __slots__ = ("granted", "is_late", "least", "responses", "wanted")
 
     def __init__(self, responses: "QueuedResponses", wanted: int, least: int) -> None:
         self.responses = responses
         self.wanted = wanted
         self.least = least
+        self.is_late = False
+        """Whether its deadline has passed: it waits for its turn only, not for others to read."""
         self.granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def wait_late(self) -> None:
+        """Go on waiting after the deadline, whose timeout has cancelled the future."""
+        self.is_late = True
+        self.granted = asyncio.get_running_loop().create_future()
 
 
 class ResponseBudget:
@@ -86,11 +93,18 @@ class ResponseBudget:
                 continue
             size = self._grantable(waiter.wanted, waiter.least)
             if not size:
+                self._send_late_away()
                 return
             del self._waiters[waiter]
             self._count(size)
             waiter.responses.granted(size)
             waiter.granted.set_result(None)
+
+    def _send_late_away(self) -> None:
+        for waiter in [each for each in self._waiters if each.is_late]:
+            del self._waiters[waiter]
+            if not waiter.granted.done():
+                waiter.granted.set_result(None)
 
     def _count(self, size: int) -> None:
         if not self._granted_now:
@@ -111,8 +125,9 @@ class ResponseBudget:
         return size
 
     def wait(self, waiter: _Waiter) -> None:
-        """Queue behind those that came before."""
+        """Queue behind those that came before; one that waits already keeps its place."""
         self._waiters[waiter] = None
+        self._grant_waiting()
 
     def give_up(self, waiter: _Waiter) -> None:
         """Wait no more; nothing happens where the grant was given."""
@@ -148,10 +163,12 @@ class QueuedResponses:
     async def grant(
         self, wanted: int, deadline: Instant | None = None, *, least: int = GRANT_BYTES_MIN
     ) -> int:
-        """Return how many bytes a response may have, up to ``wanted``; 0 after the deadline.
+        """Return how many bytes a response may have, up to ``wanted``.
 
-        Not fewer than ``least``, or the whole budget where that is smaller. The grant counts until
-        the response is queued, or until ``give_back``. One at a time.
+        0 if others have to read first and the deadline has passed; a turn that comes in one of the
+        next iterations is waited for all the same. Not fewer than ``least``, or the whole budget
+        where that is smaller. The grant counts until the response is queued, or until
+        ``give_back``. One at a time.
         """
         assert not self._granted
         if wanted <= SMALL_BYTES and not self.held:
@@ -166,7 +183,11 @@ class QueuedResponses:
             async with asyncio.timeout_at(deadline):
                 await waiter.granted
         except TimeoutError:
-            pass  # and if it came in the same iteration, it counts
+            # Unless it came in the same iteration.
+            if waiter.granted.cancelled() and not self._budget.is_scarce:
+                waiter.wait_late()
+                self._budget.wait(waiter)
+                await waiter.granted
         finally:
             self._budget.give_up(waiter)
         return self._granted
