@@ -11,6 +11,7 @@ from fencelog.client.blocking import Client
 from fencelog.spark.session import build_session
 from fencelog.types import TopicPartition
 from tests.support.broker import BrokerProcess
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -79,7 +80,14 @@ class Log:
         return sorted((each.value or b"").decode() for each in self.records(topic))
 
     def records(self, topic: str) -> list:
-        """Every committed record, partition by partition."""
+        """Every committed record, partition by partition.
+
+        A commit is answered once it is decided; readers see it once its markers are written.
+        """
+        wait_until(
+            lambda: not self.client.list_transactions(states=["PrepareCommit", "PrepareAbort"]),
+            what="decided transactions are marked",
+        )
         partitions = [
             TopicPartition(topic, each) for each in self.client.partitions([topic])[topic]
         ]
