@@ -292,8 +292,10 @@ async def announcements(load: Load) -> None:
         async with load.connected() as (_reader, writer):
             writer.write(struct.pack(">i", 90 << 20) + bytes(64 << 10))
             load.done += 1
-            while not writer.is_closing():
+            while True:
                 await asyncio.sleep(PAUSE_S)
+                if writer.is_closing():
+                    break
                 writer.write(bytes(1024))
 
     await load.several(300, client)

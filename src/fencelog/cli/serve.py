@@ -22,9 +22,9 @@ from fencelog.cli.signals import STOPS, handle_signals
 from fencelog.errors import FencelogError, error_text
 from fencelog.settings.given import ConfigError
 
-GC_THRESHOLDS = (20_000, 20, 20)
-"""Higher than Python's: a request with thousands of items creates as many objects, and must not
-trigger a collection of all objects of the broker, which takes tens of milliseconds.
+GC_THRESHOLDS = (10_000, 5, 1_000_000_000)
+"""Only what is young is ever looked through: some milliseconds. A full collection would stop the
+loop for a time that grows with the partitions; what lives long is in no cycle when it ends.
 """
 DURABILITY_HELP = "What an acknowledged record survives. fsync: a power cut; os: kill -9."
 Announce = Callable[[str, int], None]

@@ -23,8 +23,6 @@ class Key(NamedTuple):
 class Owner(Protocol):
     """The fetch or session that an interest belongs to."""
 
-    isolation: Isolation
-
     def advanced(self, interest: "Interest") -> bool:
         """There may be more to read; return whether the interest goes on listening."""
         ...
@@ -51,9 +49,10 @@ class Interest:
         "told",
     )
 
-    def __init__(self, owner: Owner, key: Key, requested: FetchPartition) -> None:
+    def __init__(self, key: Key, requested: FetchPartition) -> None:
         """Start unresolved: it listens to nothing yet."""
-        self._owner = owner
+        self._owner: Owner | None = None
+        """Who is told while it listens; none after ``stop``, so that both can be freed."""
         self.key = key
         self.partition: Partition | None = None
         self.listening = False
@@ -86,8 +85,9 @@ class Interest:
             self.partition = partition
             self._forget()
 
-    def listen(self) -> None:
-        """Be called by the partition at its changes."""
+    def listen(self, owner: Owner) -> None:
+        """Be called by the partition at its changes, and tell the owner."""
+        self._owner = owner
         if self.partition is not None and not self.listening:
             self.partition.add_reader(self)
             self.listening = True
@@ -97,17 +97,19 @@ class Interest:
         if self.listening and self.partition is not None:
             self.partition.remove_reader(self)
         self.listening = False
+        self._owner = None
 
     def advanced(self) -> bool:
         """The high watermark or the LSO has moved."""
-        self.listening = self._owner.advanced(self)
+        self.listening = self._owner is not None and self._owner.advanced(self)
         return self.listening
 
     def interrupted(self) -> None:
         """Files or the log start have changed, or the partition has failed or was deleted."""
         self.listening = False
         self._forget()
-        self._owner.interrupted(self)
+        if self._owner is not None:
+            self._owner.interrupted(self)
 
     # -- measuring -------------------------------------------------------------------------------
 
@@ -116,7 +118,7 @@ class Interest:
         assert self.partition is not None, self.key
         return epoch_error(self._current_leader_epoch, self.partition.log.leader_epoch)
 
-    def measure(self) -> int:
+    def measure(self, isolation: Isolation) -> int:
         """Return how many bytes there are to read, without reading; ENOUGH if there is an error.
 
         Up to one interval of the offset index too many, until a read has found the exact end.
@@ -124,7 +126,7 @@ class Interest:
         partition = self.partition
         if partition is None or self.epoch_error() is not ErrorCode.NONE:
             return ENOUGH
-        plan = partition.log.read(self.offset, self.max_bytes, self._owner.isolation)
+        plan = partition.log.read(self.offset, self.max_bytes, isolation)
         if isinstance(plan, ErrorCode):
             return ENOUGH
         if self._start is None:

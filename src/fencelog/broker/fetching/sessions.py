@@ -60,7 +60,7 @@ class FetchSession:
                 key = Key(topic, topic_id, requested.partition)
                 interest = self.interests.get(key)
                 if interest is None:
-                    interest = self.interests[key] = Interest(self, key, requested)
+                    interest = self.interests[key] = Interest(key, requested)
                 else:
                     interest.update(requested)
                 self.changed[interest] = None
@@ -106,7 +106,7 @@ class FetchSession:
 
     def measure(self, interest: Interest) -> None:
         """Count what is available of one interest now."""
-        before, interest.available = interest.available, interest.measure()
+        before, interest.available = interest.available, interest.measure(self.isolation)
         self.available += interest.available - before
 
     @property

@@ -134,7 +134,7 @@ class _Answer:
                 if session.closed or self.is_superseded:
                     return
                 interest.resolve(self._find(interest))
-                interest.listen()
+                interest.listen(session)
                 session.measure(interest)
             self._is_measured = True
             if session.has_enough or await session.more(deadline):
@@ -192,7 +192,7 @@ class _Answer:
         if not interest.listening:  # else it would have been interrupted by a deletion
             interest.resolve(self._find(interest))
             if session.id != NO_SESSION and not session.closed:
-                interest.listen()
+                interest.listen(session)
         partition = interest.partition
         if partition is None:
             return FetchedPartition(index, self._missing(interest)), True

@@ -189,6 +189,9 @@ class Connection(asyncio.BufferedProtocol):
             self._frame = None
         self._outgoing.close()
         self._service.closed(self)
+        # Nothing may point back here, or all of it would be kept until a garbage collection.
+        self._transport = self._task = self._answering = None
+        self._share.close()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where the next bytes go: the open frame, else the server's scratch buffer."""

@@ -101,7 +101,7 @@ class Share:
     def __init__(self, turns: FairTurns, go_on: Callable[[], None]) -> None:
         """``go_on`` is called when a connection that had to wait has its turn."""
         self._turns = turns
-        self._go_on = go_on
+        self._go_on: Callable[[], None] | None = go_on
         self._heavy_until = 0.0
         self._slice_s = 0.0
         self.is_queued = False
@@ -125,9 +125,14 @@ class Share:
     def take(self, slice_s: float) -> None:
         """Go on for so long: it is this connection's turn."""
         self.is_queued = False
-        self._slice_s = slice_s
-        self._go_on()
-        self._slice_s = 0.0
+        if self._go_on is not None:
+            self._slice_s = slice_s
+            self._go_on()
+            self._slice_s = 0.0
+
+    def close(self) -> None:
+        """The connection is gone: it goes on no more."""
+        self._go_on = None
 
     def _queue(self, *, heavy: bool) -> None:
         self.is_queued = True

@@ -95,7 +95,8 @@ class Outgoing:
         self.queued.sent(held)
 
     def close(self) -> None:
-        """Drop everything: the connection is gone."""
+        """Drop everything, the transport too: the connection is gone."""
+        self._transport = None
         self.next = []
         self._next_held = self._unsent_held = 0
         self.queued.close()
