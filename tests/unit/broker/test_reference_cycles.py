@@ -75,10 +75,10 @@ async def _joins_a_group_and_disconnects(node: Node) -> None:
         two.send_join(version=3, session_ms=200)
         await until(lambda: _busy(node) == 1, "the second one waits for the first")
     async with Peer.of(node) as peer:
-        while (await peer.ask(ListGroupsRequest(), 4, ListGroupsResponse)).groups[
-            0
-        ].group_state != "Empty":
-            await asyncio.sleep(0)
+        listed = None
+        while listed != "Empty":  # until both sessions have timed out
+            answer = await peer.ask(ListGroupsRequest(), 4, ListGroupsResponse)
+            listed = answer.groups[0].group_state
 
 
 async def _writes_a_transaction(node: Node) -> None:
