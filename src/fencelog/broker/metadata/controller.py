@@ -198,10 +198,13 @@ class Controller:
         """Create and open partitions of topics; return why some failed, by topic."""
         defaults = self._settings.topic_defaults
         # Creating a partition of an internal topic is tried again where there was no room.
-        is_internal = any(topic.internal for topic, names in new if names)
-        present = await self._logs.present() if is_internal else ()
         replicas = [
-            Replica(name, topic.topic_id, config, exists=name in present)
+            Replica(
+                name,
+                topic.topic_id,
+                config,
+                exists=topic.internal and await self._logs.has_files(name),
+            )
             for topic, names in new
             for config in [topic.log_config(defaults)]
             for name in names

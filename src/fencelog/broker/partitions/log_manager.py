@@ -121,6 +121,10 @@ class LogManager:
         """Return the partitions that have a directory here, open or not."""
         return set(await self._directory.partitions())
 
+    async def has_files(self, name: TopicPartition) -> bool:
+        """Whether there are files of a partition here, open or not."""
+        return bool(await self._disk.list(self._directory.path_of(name)))
+
     async def open(
         self,
         replicas: Sequence[Replica],
@@ -192,13 +196,14 @@ class LogManager:
 
     async def obstacles(self, names: Sequence[TopicPartition]) -> dict[TopicPartition, str]:
         """Return why some of these new partitions would reuse files of no topic (D3)."""
-        present = await self.present()
+        present = set(await self._disk.list(""))
         problems: dict[TopicPartition, str] = {}
         for name in names:
-            if name in present:
+            path = self._directory.path_of(name)
+            if path in present:
                 problems[name] = (
-                    f"the directory {self._directory.path_of(name)} exists but belongs to no "
-                    "topic: move it away, then create the topic"
+                    f"the directory {path} exists but belongs to no topic: move it away, then "
+                    "create the topic"
                 )
                 continue
             try:
