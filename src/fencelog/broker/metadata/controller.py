@@ -67,7 +67,10 @@ class Controller:
         self._stopped = False
 
     async def start(self) -> None:
-        """Finish deletions that a crash interrupted, then recover all partitions of all topics."""
+        """Finish deletions that a crash interrupted, then recover all partitions of all topics.
+
+        The files of deleted topics go in the background.
+        """
         await self._settings.load()
         present = await self._logs.present()
         deleted = await self._catalog.load()
@@ -91,6 +94,7 @@ class Controller:
         await self._logs.open(replicas, self._created)
         for name in sorted(present - {each.name for each in replicas}):
             log.warning("%s has files in the data directory but no topic: ignored", name)
+        self._logs.delete_files()
 
     async def _finish_deletions(
         self, deleted: Mapping[TopicId, str], present: Collection[TopicPartition]
