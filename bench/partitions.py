@@ -37,7 +37,7 @@ BYSTANDER_EVERY_S = 0.02
 FILES_MAX = 65_536
 DEADLINE_S = 600.0
 BYSTANDER_GOAL_MS = 100
-STOP_GOAL_S = 10
+START_GOAL_S, STOP_GOAL_S = 5, 10
 SETTINGS = "fencelog.max.partitions=20000\n"
 METHOD = (
     "One broker process per size and durability. All partitions are created in ten topics, get "
@@ -241,9 +241,10 @@ def _cells(seconds: float, p99: float | None, most: float | None) -> str:
 def _check(report: Report, durability: str, steps: Steps) -> None:
     for name, (seconds, _, most) in steps.rows.items():
         where = f"{name}, {steps.count:,} partitions, `{durability}`"
-        if name.startswith("stop"):
-            met = None if is_quick() else seconds <= STOP_GOAL_S
-            goal = f"<= {STOP_GOAL_S} s"
+        if name.startswith(("start", "stop")):
+            goal_s = START_GOAL_S if name.startswith("start") else STOP_GOAL_S
+            met = None if is_quick() else seconds <= goal_s
+            goal = f"<= {goal_s} s"
             report.add(Figure(name=where, value=seconds, unit="s", goal=goal, met=met))
         if most is not None:
             met = None if is_quick() else most <= BYSTANDER_GOAL_MS

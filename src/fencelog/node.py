@@ -240,6 +240,7 @@ class Node:
     async def _stop_upkeep(self) -> None:
         """Wait for upkeep and compaction to end: a cancelled sync counts as failed (D2)."""
         self._stopping.set()
+        self.logs.stop_upkeep()
         self.cleaner.stop()
         _, *upkeep = self._tasks
         await asyncio.wait(upkeep)

@@ -126,8 +126,8 @@ async def settled(node: Node, topic: str, partition: int = 0) -> None:
     )
 
 
-def partition_of(node: Node, topic: str) -> Partition:
-    found = node.broker.logs.get(topic, 0)
+def partition_of(node: Node, topic: str, index: int = 0) -> Partition:
+    found = node.broker.logs.get(topic, index)
     assert found is not None
     return found
 

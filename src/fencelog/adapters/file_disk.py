@@ -190,10 +190,12 @@ class FileDisk:
         where = self._where(path)
         flags = os.O_RDWR | os.O_CLOEXEC
         try:
-            if create:
-                descriptor = await self._change(_open, where, flags | os.O_CREAT, undo=os.close)
-            else:
+            try:
                 descriptor = _open(where, flags)
+            except FileNotFoundError:
+                if not create:
+                    raise
+                descriptor = await self._change(_open, where, flags | os.O_CREAT, undo=os.close)
         except FileNotFoundError:
             raise
         except OSError as error:

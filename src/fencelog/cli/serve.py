@@ -1,7 +1,6 @@
 """``fencelog serve`` and ``fencelog dev``: run a broker until SIGTERM or Ctrl-C."""
 
 import asyncio
-import gc
 import logging
 import os
 import resource
@@ -17,15 +16,12 @@ import typer
 
 from fencelog import __version__
 from fencelog.broker.config import BrokerConfig, Flags, Resolved
+from fencelog.cli.collector import Collector
 from fencelog.cli.log_output import LogOutput
 from fencelog.cli.signals import STOPS, handle_signals
 from fencelog.errors import FencelogError, error_text
 from fencelog.settings.given import ConfigError
 
-GC_THRESHOLDS = (10_000, 5, 1_000_000_000)
-"""Only what is young is ever looked through: some milliseconds. A full collection would stop the
-loop for a time that grows with the partitions; what lives long is in no cycle when it ends.
-"""
 DURABILITY_HELP = "What an acknowledged record survives. fsync: a power cut; os: kill -9."
 Announce = Callable[[str, int], None]
 """Takes host and port of a broker that listens."""
@@ -171,11 +167,9 @@ async def _serve(
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     handle_signals(stop.set, output, stops=stops)
+    collector = Collector().start()
     async with open_node(config) as node:
-        # These objects live as long as the broker: exempt them from garbage collection.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(*GC_THRESHOLDS)
+        collector.serve()
         host, port = node.address
         output.line(
             f"fencelog {__version__} listening on {host}:{port}, data in "

@@ -56,7 +56,6 @@ class DataDirectory:
         await disk.sync_directory("")
         cluster_id = await _cluster_id(disk, random, node_id)
         directory = cls(disk, cluster_id=cluster_id, node_id=node_id)
-        await directory.finish_deletions()
         present = set(await directory.partitions())
         directory._recovery_points = await _read_offsets(disk, layout.RECOVERY_POINT_CHECKPOINT)
         directory._log_starts = await _read_offsets(disk, layout.LOG_START_CHECKPOINT)
@@ -140,7 +139,7 @@ class DataDirectory:
         """Remove the directories of deleted topics' partitions, durably, by renaming them.
 
         Their stores must be closed. A missing directory is ignored. ``finish_deletions`` deletes
-        the files, as does the next start.
+        the files, in this run or the next.
         """
         # The offsets first: a new partition of this name must not inherit them, and offsets without
         # a directory mean that the directory was lost (``check_new``).

@@ -5,7 +5,7 @@ The messages are in ``fencelog.wire.messages``, one module per request, generate
 """
 
 import sys
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 from fencelog.errors import WireError
 from fencelog.types import Buffer
@@ -29,6 +29,15 @@ class Structure:
         """Read the fields that this version has; others get their defaults."""
         raise TypeError(f"{cls.__name__} has no fields of its own")
 
+    def encoded(self, version: int) -> Self:
+        """Return a stand-in that has no fields but their bytes: all that may be done is write it.
+
+        A long array is encoded piece by piece so, and takes a fraction of the memory.
+        """
+        out = bytearray()
+        self.write_to(out, version)
+        return cast("Self", _Encoded(bytes(out)))
+
     def __eq__(self, other: object) -> bool:
         """Compare field by field, within one class."""
         if type(other) is not type(self):
@@ -41,6 +50,20 @@ class Structure:
         """Show the constructor call that makes an equal value."""
         fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
         return f"{type(self).__name__}({fields})"
+
+
+class _Encoded(Structure):
+    """A part of a message in the bytes of one version."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def write_to(self, out: bytearray, version: int) -> None:
+        """Append the bytes."""
+        del version
+        out += self._data
 
 
 class Message(Structure):

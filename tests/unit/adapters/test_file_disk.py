@@ -94,7 +94,8 @@ async def test_no_change_of_a_directory_runs_in_the_thread_of_the_loop(
         call = getattr(os, name)
 
         def recorded(*args, **named):
-            threads.setdefault(name, set()).add(threading.get_ident())
+            if name != "open" or args[1] & os.O_CREAT:  # else it opens a file that is there
+                threads.setdefault(name, set()).add(threading.get_ident())
             return call(*args, **named)
 
         monkeypatch.setattr(os, name, recorded)
@@ -111,12 +112,28 @@ async def test_no_change_of_a_directory_runs_in_the_thread_of_the_loop(
     assert not any(threading.get_ident() in each for each in threads.values()), threads
 
 
+async def test_a_file_that_is_there_is_opened_without_a_thread(
+    disk: FileDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await (await disk.open("a", create=True)).close()
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a thread costs more than the call")
+
+    monkeypatch.setattr(disk._pool, "submit", refuse)
+    file = await disk.open("a", create=True)
+    assert file.size == 0
+    await file.close()
+
+
 async def test_a_cancelled_open_closes_the_file_it_creates(disk: FileDisk, monkeypatch) -> None:
     opened: list[int] = []
     may_open, begun = threading.Event(), asyncio.Event()
     real, loop = os.open, asyncio.get_running_loop()
 
     def held(path: str, *how: int) -> int:
+        if not how[0] & os.O_CREAT:
+            return real(path, *how)
         loop.call_soon_threadsafe(begun.set)
         may_open.wait()
         opened.append(real(path, *how))

@@ -80,7 +80,7 @@ def test_a_full_disk_stalls_a_partition_wherever_it_is_noticed(
     run(scenario)
 
 
-@pytest.mark.parametrize("when", ["before its creation", "after"])
+@pytest.mark.parametrize("when", ["before its creation", "during its creation", "after"])
 def test_a_coordinator_on_a_full_disk_comes_back_by_itself(
     world: World, full: Callable[[str], None], when: str
 ) -> None:  # D2, E7
@@ -89,7 +89,8 @@ def test_a_coordinator_on_a_full_disk_comes_back_by_itself(
             await peer.create_topic("t")
             if when == "after":
                 assert await commit(peer, 1) is ErrorCode.NONE
-            full("__consumer_offsets")
+            during = when == "during its creation"
+            full("__consumer_offsets-0/partition" if during else "__consumer_offsets")
             for _ in range(2):
                 assert await commit(peer, 2) in GONE
             world.disk.gate = None

@@ -155,6 +155,26 @@ async def test_log_directories_have_the_size_of_each_partition(world: World) -> 
         assert await sizes(peer) == {**expected, ("u", 0): 0}
 
 
+async def test_an_offline_partition_is_a_log_directory_with_an_error(world: World) -> None:  # D3
+    async with world.node(crash=True) as node, Peer.of(node) as peer:
+        await peer.create_topic("t", partitions=2)
+        await peer.produce("t", batch("x"), partition=1)
+    await world.disk.remove("t-0")
+    async with world.node() as node, Peer.of(node) as peer:
+        for asked in (None, [DescribableLogDirTopic(topic="t", partitions=[0, 1])]):
+            request = DescribeLogDirsRequest(topics=asked)
+            answer = await peer.ask(request, 5, DescribeLogDirsResponse)
+            assert [
+                (each.error_code, each.log_dir, topic.name, part.partition_index, part.offset_lag)
+                for each in answer.results
+                for topic in each.topics
+                for part in topic.partitions
+            ] == [
+                (ErrorCode.NONE, "memory", "t", 1, 0),
+                (ErrorCode.KAFKA_STORAGE_ERROR, "memory/t-0", "t", 0, -1),
+            ]
+
+
 async def test_nothing_is_reassigned_and_nobody_has_a_quota(world: World) -> None:
     async with world.node() as node, Peer.of(node) as peer:
         await peer.create_topic("t")

@@ -154,3 +154,21 @@ async def test_names_that_differ_in_dots_and_underscores_only_collide(world: Wor
         assert await create(peer, "a_b.c") is ErrorCode.NONE
     async with world.node() as node, Peer.of(node) as peer:
         assert await create(peer, "a.b.c") is ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+async def test_the_first_use_of_an_internal_partition_lists_its_own_directory_only(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world.node() as node:
+        open_internal = node.broker.controller.open_internal
+        await open_internal(GROUP_TOPIC, 0)
+        listed: list[str] = []
+        list_names = world.disk.list
+
+        async def recorded(path: str) -> list[str]:
+            listed.append(path)
+            return await list_names(path)
+
+        monkeypatch.setattr(world.disk, "list", recorded)
+        await open_internal(GROUP_TOPIC, 1)
+        assert set(listed) == {f"{GROUP_TOPIC}-1"}

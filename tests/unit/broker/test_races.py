@@ -240,6 +240,23 @@ async def test_a_stop_amid_a_checkpoint_is_a_clean_stop(world: World) -> None:  
     assert list(marker["clean"]) == ["t-0"]
 
 
+async def test_a_stop_does_not_wait_for_a_checkpoint_of_all_partitions(world: World) -> None:  # D1
+    async with world.node(durability="os") as node, Peer.of(node) as peer:
+        await peer.create_topic("t", partitions=20)
+        for index in range(20):
+            await peer.produce("t", batch("a"), partition=index)
+        world.disk.hold("t-")
+        checkpoint = asyncio.create_task(node.logs.checkpoint())
+        await until(lambda: world.disk.waiting == 1, "the checkpoint syncs")
+        node.logs.stop_upkeep()
+        world.disk.release()
+        await checkpoint
+        assert world.disk.waiting == 1
+        assert len([each for each in node.logs.partitions() if each.needs_sync]) == 19
+    marker = json.loads(world.disk.contents(layout.CLEAN_SHUTDOWN))
+    assert len(marker["clean"]) == 20
+
+
 async def test_a_stop_waits_for_the_write_that_is_under_way(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # D1

@@ -1,8 +1,7 @@
 """What a broker is done with is freed at once: nothing of it is left to the garbage collector.
 
-A broker never runs a full collection while it serves, because that stops the loop for a time that
-grows with the number of partitions. So objects that have lived long must not be in a cycle of
-references when their time is over.
+A full collection stops the loop for a time that grows with the number of partitions, so a broker
+avoids them. Objects that have lived long must not be in a cycle of references when they end.
 """
 
 import asyncio

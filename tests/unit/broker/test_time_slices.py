@@ -2,6 +2,7 @@
 
 import asyncio
 import warnings
+from itertools import pairwise
 
 import pytest
 
@@ -176,6 +177,22 @@ async def test_of_much_work_so_many_pieces_are_under_way_and_begun_in_order() ->
     go_on.set()
     await work
     assert begun == list(range(CONCURRENCY_MAX + 3))
+
+
+async def test_others_run_between_pieces_that_wait_for_nothing() -> None:
+    begun: list[int] = []
+
+    async def piece(number: int) -> None:
+        begun.append(number)
+
+    count = 10 * CONCURRENCY_MAX
+    work = asyncio.create_task(run_bounded([piece(number) for number in range(count)]))
+    seen = [0]
+    while not work.done():
+        await asyncio.sleep(0)
+        seen.append(len(begun))
+    assert seen[-1] == count
+    assert max(after - before for before, after in pairwise(seen)) <= CONCURRENCY_MAX
 
 
 def test_where_a_piece_of_work_raises_the_rest_is_given_up() -> None:

@@ -175,6 +175,8 @@ async def cut_everywhere(
         refused = {each.code for each in again if isinstance(each, RequestError)}
         assert refused <= {ErrorCode.TOPIC_ALREADY_EXISTS}
         assert whole(node) == {"a", "b", "c"}
+        if node.logs._deleting is not None:
+            await node.logs._deleting
         await machine.stop()
         left = [name for name in await machine.disk.list("") if name.endswith("-delete")]
         assert not left

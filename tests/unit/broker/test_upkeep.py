@@ -5,10 +5,19 @@ import asyncio
 import pytest
 
 from fencelog.broker.metadata.catalog import name_problem
+from fencelog.broker.partitions import log_manager
 from fencelog.errors import ErrorCode
 from fencelog_sim.world.disk import Loss, PowerCut
-from tests.support.node import Peer, World, batch, delete, metadata, visible
+from tests.support.node import (
+    Peer,
+    World,
+    batch,
+    delete,
+    metadata,
+    visible,
+)
 from tests.support.storage import cut_at
+from tests.support.transactions import partition_of
 
 
 async def test_a_topic_is_created_on_request_unless_either_side_says_no(world: World) -> None:
@@ -52,6 +61,8 @@ def test_a_deletion_that_a_crash_cut_short_is_finished_at_the_next_start(world: 
             world.disk = world.disk.power_loss(Loss.ALL)
         async with world.node() as node, Peer.of(node) as peer:
             if node.broker.catalog.get("t") is None:
+                assert node.logs._deleting is not None
+                await node.logs._deleting
                 names = await world.disk.list("")
                 assert not [name for name in names if name.startswith("t-")], names
             assert visible(await peer.fetch("kept")) == [(0, "here")]
@@ -80,6 +91,24 @@ async def test_retention_deletes_whole_segments_and_a_restart_agrees(world: Worl
         assert (await peer.fetch("t", 39)).log_start_offset == first
         offset, value = visible(await peer.fetch("t", first))[0]
         assert (offset, value) == (first, f"{first:02}" * 100)
+
+
+async def test_a_stop_waits_for_one_slice_of_retention(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:  # D4
+    monkeypatch.setattr(log_manager, "PARTITIONS_PER_SLICE", 2)
+    async with world.node() as node, Peer.of(node) as peer:
+        await peer.create_topic("t", partitions=6, segment_bytes="1024", retention_bytes="1024")
+        for number in range(18):
+            await peer.produce("t", batch("x" * 700), partition=number % 6)
+        node.logs.stop_upkeep()
+        await node.logs.upkeep(node.broker.clock.now_ms())
+        starts = [partition_of(node, "t", index).log.log_start_offset for index in range(6)]
+        assert starts == [1, 1, 0, 0, 0, 0]
+    async with world.node() as node:
+        assert [partition_of(node, "t", index).log.log_start_offset for index in range(6)] == starts
+        await node.logs.upkeep(node.broker.clock.now_ms())
+        assert {each.log.log_start_offset for each in node.logs.partitions()} == {1}
 
 
 async def test_a_damaged_partition_is_offline_and_the_others_serve(world: World) -> None:  # D3

@@ -186,6 +186,7 @@ def test_a_deletion_that_a_crash_cut_short_is_finished_at_the_next_start() -> No
         after = disk.power_loss(Loss.NONE)
         again = opened(after)
         partitions = run(again.partitions())
+        run(again.finish_deletions())
         assert not [n for n in run(after.list("")) if n.endswith("-delete")]
         assert again.recovery_point(A) in ((0, 7) if A in partitions else (0,))
     assert cut > 3

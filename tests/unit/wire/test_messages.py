@@ -124,6 +124,14 @@ def test_a_message_shows_the_call_that_makes_it() -> None:
     )
 
 
+@pytest.mark.parametrize("version", [2, 7])
+def test_parts_that_are_encoded_already_are_written_as_the_message_would(version: int) -> None:
+    topics = [CreatableTopic(name=name, num_partitions=3) for name in "abc"]
+    encoded = [topic.encoded(version) for topic in topics]
+    expected = CreateTopicsRequest(topics=topics).write(version)
+    assert CreateTopicsRequest(topics=encoded).write(version) == expected
+
+
 def test_two_messages_never_share_a_default_list() -> None:
     first, second = CreateTopicsRequest(), CreateTopicsRequest()
     first.topics.append(CreatableTopic(name="orders"))

@@ -113,10 +113,10 @@ async def describe_configs(
     broker: Broker, message: DescribeConfigsRequest, request: Request
 ) -> DescribeConfigsResponse:
     """The settings in force of topics and of this broker, each with where it comes from."""
-    del request
+    version = request.header.api_version
     return DescribeConfigsResponse(
         results=[
-            _describe(broker, asked, message)
+            _describe(broker, asked, message).encoded(version)
             async for asked in broker.time_slices.each(message.resources)
         ]
     )

@@ -3,13 +3,14 @@
 There is one log directory, no partition ever moves, and no client has a quota.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from fencelog.broker.context import Broker
 from fencelog.broker.handlers.configs import BROKER_RESOURCE, TOPIC_RESOURCE
 from fencelog.broker.network.connection import Request
 from fencelog.coordination.encoding import by_topic
 from fencelog.errors import ErrorCode
+from fencelog.storage.directory import DataDirectory
 from fencelog.types import TopicPartition
 from fencelog.wire.messages.describe_client_quotas import (
     DescribeClientQuotasRequest,
@@ -35,6 +36,8 @@ from fencelog.wire.messages.list_partition_reassignments import (
 BROKER_LOGGERS, CLIENT_METRICS, GROUPS = 8, 16, 32
 _KINDS = (TOPIC_RESOURCE, BROKER_RESOURCE, BROKER_LOGGERS, CLIENT_METRICS, GROUPS)
 """The kinds of resources that may have settings; of the last three there is none here."""
+_NO_OFFSET_LAG = -1
+"""Kafka's value for an unknown one."""
 KINDS_FROM = 1
 """From this version on ListConfigResources names kinds; before, it asks for client metrics."""
 
@@ -42,33 +45,53 @@ KINDS_FROM = 1
 async def describe_log_dirs(
     broker: Broker, message: DescribeLogDirsRequest, request: Request
 ) -> DescribeLogDirsResponse:
-    """Return the size of each partition, or of those named; one that is offline has none."""
+    """Return the size of each partition, or of those named.
+
+    One that is offline has a result of its own, with the path of its directory and an error, as a
+    failed directory has in Kafka (KIP-112). Files are never moved between directories (KIP-113).
+    """
     del request
     sizes: dict[TopicPartition, int] = {}
+    offline: list[DescribeLogDirsResult] = []
+    data_dir = broker.config.data_dir
     async for name in broker.time_slices.each(_named(broker, message)):
         partition = broker.logs.get(*name)
         if partition is not None:
             sizes[name] = partition.log.size
-    topics = [
+        elif name in broker.logs.offline():
+            offline.append(
+                DescribeLogDirsResult(
+                    error_code=ErrorCode.KAFKA_STORAGE_ERROR,
+                    log_dir=f"{data_dir}/{DataDirectory.path_of(name)}",
+                    topics=_described({name: 0}, offset_lag=_NO_OFFSET_LAG),
+                )
+            )
+    served = DescribeLogDirsResult(log_dir=data_dir, topics=_described(sizes))
+    return DescribeLogDirsResponse(results=[served, *offline])
+
+
+def _described(
+    sizes: Mapping[TopicPartition, int], *, offset_lag: int = 0
+) -> list[DescribeLogDirsTopic]:
+    return [
         DescribeLogDirsTopic(
             name=topic,
             partitions=[
                 DescribeLogDirsPartition(
-                    partition_index=index, partition_size=sizes[TopicPartition(topic, index)]
+                    partition_index=index,
+                    partition_size=sizes[TopicPartition(topic, index)],
+                    offset_lag=offset_lag,
                 )
                 for index in indexes
             ],
         )
         for topic, indexes in by_topic(sizes)
     ]
-    return DescribeLogDirsResponse(
-        results=[DescribeLogDirsResult(log_dir=broker.config.data_dir, topics=topics)]
-    )
 
 
 def _named(broker: Broker, message: DescribeLogDirsRequest) -> Iterable[TopicPartition]:
     if message.topics is None:
-        return [partition.name for partition in broker.logs.partitions()]
+        return [*(partition.name for partition in broker.logs.partitions()), *broker.logs.offline()]
     return (
         TopicPartition(topic.topic, index) for topic in message.topics for index in topic.partitions
     )

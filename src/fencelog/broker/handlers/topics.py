@@ -32,7 +32,7 @@ async def create_topics(
     broker: Broker, message: CreateTopicsRequest, request: Request
 ) -> CreateTopicsResponse:
     """Create each topic, or return why not; the valid ones are created."""
-    del request
+    version = request.header.api_version
     names = Counter(topic.name for topic in message.topics)
     results: list[CreatableTopicResult] = []
     for part in _batches(message.topics):
@@ -52,12 +52,14 @@ async def create_topics(
             created = dict.fromkeys(valid, TopicId(NO_TOPIC_ID))
         else:
             created = await _create(broker, valid, failed)
-        results += [
-            _refused(name, failed[name])
-            if name in failed
-            else _created(broker, valid[name], created[name])
-            for name in (requested.name for requested in part)
-        ]
+        for name in (requested.name for requested in part):
+            result = (
+                _refused(name, failed[name])
+                if name in failed
+                else _created(broker, valid[name], created[name])
+            )
+            # At once, because each topic has all its settings: thousands take a tenth of a second.
+            results.append(result.encoded(version))
         await broker.time_slices.next()
     return CreateTopicsResponse(topics=results)
 

@@ -67,7 +67,10 @@ class Controller:
         self._stopped = False
 
     async def start(self) -> None:
-        """Finish deletions that a crash interrupted, then recover all partitions of all topics."""
+        """Finish deletions that a crash interrupted, then recover all partitions of all topics.
+
+        The files of deleted topics go in the background.
+        """
         await self._settings.load()
         present = await self._logs.present()
         deleted = await self._catalog.load()
@@ -91,6 +94,7 @@ class Controller:
         await self._logs.open(replicas, self._created)
         for name in sorted(present - {each.name for each in replicas}):
             log.warning("%s has files in the data directory but no topic: ignored", name)
+        self._logs.delete_files()
 
     async def _finish_deletions(
         self, deleted: Mapping[TopicId, str], present: Collection[TopicPartition]
@@ -198,10 +202,13 @@ class Controller:
         """Create and open partitions of topics; return why some failed, by topic."""
         defaults = self._settings.topic_defaults
         # Creating a partition of an internal topic is tried again where there was no room.
-        is_internal = any(topic.internal for topic, names in new if names)
-        present = await self._logs.present() if is_internal else ()
         replicas = [
-            Replica(name, topic.topic_id, config, exists=name in present)
+            Replica(
+                name,
+                topic.topic_id,
+                config,
+                exists=topic.internal and await self._logs.has_files(name),
+            )
             for topic, names in new
             for config in [topic.log_config(defaults)]
             for name in names

@@ -8,12 +8,16 @@ CONCURRENCY_MAX = 16
 
 
 async def run_bounded(work: Sequence[Coroutine[None, None, None]]) -> None:
-    """Run all coroutines, started in order; if one raises, cancel the others."""
+    """Run all coroutines, started in order, and others between them.
+
+    If one raises, the others are cancelled.
+    """
     left = iter(work)
 
     async def run() -> None:
         for piece in left:
             await piece
+            await asyncio.sleep(0)  # what found no need to wait must not hold up everybody
 
     loop = asyncio.get_running_loop()
     workers = [loop.create_task(run()) for _ in range(min(CONCURRENCY_MAX, len(work)))]

@@ -71,11 +71,16 @@ class LogManager:
         self._offline: dict[TopicPartition, Exception] = {}
         self._has_files_to_delete = False
         self._deleting: asyncio.Task[None] | None = None
+        self._is_stopping = False
         self._starts_advancing: set[asyncio.Task[dict[Partition, StorageError]]] = set()
 
     def start(self, directory: DataDirectory) -> None:
         """Use this data directory."""
         self._opened_directory = directory
+
+    def stop_upkeep(self) -> None:
+        """Let a checkpoint or upkeep that is under way end early: ``stop`` syncs what is left."""
+        self._is_stopping = True
 
     async def stop(self) -> None:
         """Close everything, and mark the directory as cleanly stopped.
@@ -85,7 +90,7 @@ class LogManager:
         if self._starts_advancing:
             await asyncio.wait(list(self._starts_advancing))
         if self._deleting is not None:
-            self._deleting.cancel()  # the next start deletes the rest
+            self._deleting.cancel()  # the next run deletes the rest
             await asyncio.wait([self._deleting])
         partitions = self.partitions()
         stops: dict[TopicPartition, CleanStop] = {}
@@ -107,7 +112,7 @@ class LogManager:
         In ``os`` mode nothing else syncs the newest segment, so it is synced here first.
         """
         for partition in self.partitions():
-            if partition.needs_sync:
+            if partition.needs_sync and not self._is_stopping:
                 await partition.sync()
         await self._directory.checkpoint(
             {name: each.recovery_point for name, each in self._partitions.items()},
@@ -120,6 +125,10 @@ class LogManager:
     async def present(self) -> set[TopicPartition]:
         """Return the partitions that have a directory here, open or not."""
         return set(await self._directory.partitions())
+
+    async def has_files(self, name: TopicPartition) -> bool:
+        """Whether there are files of a partition here, open or not."""
+        return bool(await self._disk.list(self._directory.path_of(name)))
 
     async def open(
         self,
@@ -192,13 +201,14 @@ class LogManager:
 
     async def obstacles(self, names: Sequence[TopicPartition]) -> dict[TopicPartition, str]:
         """Return why some of these new partitions would reuse files of no topic (D3)."""
-        present = await self.present()
+        present = set(await self._disk.list(""))
         problems: dict[TopicPartition, str] = {}
         for name in names:
-            if name in present:
+            path = self._directory.path_of(name)
+            if path in present:
                 problems[name] = (
-                    f"the directory {self._directory.path_of(name)} exists but belongs to no "
-                    "topic: move it away, then create the topic"
+                    f"the directory {path} exists but belongs to no topic: move it away, then "
+                    "create the topic"
                 )
                 continue
             try:
@@ -218,6 +228,10 @@ class LogManager:
             if number % PARTITIONS_PER_SLICE == 0:
                 await asyncio.sleep(0)
         await self._directory.remove_partitions(deleted)
+        self.delete_files()
+
+    def delete_files(self) -> None:
+        """Delete the files of removed partitions in the background, also those of earlier runs."""
         self._has_files_to_delete = True
         if self._deleting is None or self._deleting.done():
             self._deleting = asyncio.get_running_loop().create_task(self._delete_files())
@@ -228,7 +242,7 @@ class LogManager:
             try:
                 await self._directory.finish_deletions()
             except StorageError as error:
-                log.error("files of deleted topics stay until the next start: %s", error)  # noqa: TRY400
+                log.error("files of deleted topics stay for the next run: %s", error)  # noqa: TRY400
 
     async def belongs_to(self, name: TopicPartition, topic_id: TopicId) -> bool:
         """Whether a directory belongs to this topic, and not to a later one of the same name."""
@@ -293,15 +307,23 @@ class LogManager:
     async def upkeep(self, now_ms: TimestampMs) -> None:
         """Expire idle producers, and delete segments by the topics' retention (D4)."""
         starts: dict[Partition, Offset] = {}
-        for partition in self.partitions():
+        for number, partition in enumerate(self.partitions(), 1):
             partition.log.expire_producers(now_ms, self._producer_expiration_ms)
-            if partition.failure is not None:
-                continue
-            partition.roll_if_due(now_ms)
-            start = partition.log.retained_from(now_ms)
-            if start > partition.log.log_start_offset:
-                log.info("%s: retention raises the log start to %d", partition.name, start)
-                starts[partition] = start
+            if partition.failure is None:
+                partition.roll_if_due(now_ms)
+                start = partition.log.retained_from(now_ms)
+                if start > partition.log.log_start_offset:
+                    log.info("%s: retention raises the log start to %d", partition.name, start)
+                    starts[partition] = start
+            if number % PARTITIONS_PER_SLICE == 0:
+                await asyncio.sleep(0)
+                await self._retain(starts)
+                starts = {}
+                if self._is_stopping:
+                    return
+        await self._retain(starts)
+
+    async def _retain(self, starts: Mapping[Partition, Offset]) -> None:
         for partition, error in (await self._advance_starts(starts)).items():
             log.error("%s: retention could not delete segments: %s", partition.name, error)
 
