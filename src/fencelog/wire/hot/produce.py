@@ -126,8 +126,9 @@ def _read_common(body: memoryview) -> ProduceRequest | None:
     end = position + length - 1
     if byte >= 0x80 or partitions != _ONE_ITEM or end < position or body[end:] != _NO_TAGS_AT_END:
         return None
-    return ProduceRequest(
-        transactional_id, acks, timeout_ms, [(name, [(index, body[position:end])])]
+    # ``_make`` takes half the time of a call.
+    return ProduceRequest._make(
+        (transactional_id, acks, timeout_ms, [(name, [(index, body[position:end])])])
     )
 
 
