@@ -17,6 +17,7 @@ import typer
 from fencelog import __version__
 from fencelog.broker.config import BrokerConfig, Flags, Resolved
 from fencelog.cli.collector import Collector
+from fencelog.cli.freed_memory import keep_freed_memory
 from fencelog.cli.log_output import LogOutput
 from fencelog.cli.signals import STOPS, handle_signals
 from fencelog.errors import FencelogError, error_text
@@ -116,6 +117,7 @@ def _run_logged(
     for notice in notices:
         logging.getLogger(__name__).warning("%s", notice)
     config = _within_file_limit(config)
+    keep_freed_memory()
     try:
         return _run_loop(_serve(config, output, stops, announce))
     except (FencelogError, OSError) as error:

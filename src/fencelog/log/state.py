@@ -142,12 +142,15 @@ class LogState:
         sequence = header.base_sequence
         if sequence >= 0:
             state.store(
-                StoredBatch(
-                    sequence,
-                    last_sequence(sequence, header.last_offset_delta),
-                    base_offset,
-                    last_offset,
-                    max_timestamp,
+                # ``_make`` takes half the time of a call.
+                StoredBatch._make(
+                    (
+                        sequence,
+                        last_sequence(sequence, header.last_offset_delta),
+                        base_offset,
+                        last_offset,
+                        max_timestamp,
+                    )
                 )
             )
         if header.attributes & TRANSACTIONAL and state.open_offset < 0:

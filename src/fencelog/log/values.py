@@ -26,9 +26,12 @@ class Isolation(IntEnum):
     """Up to what is written, durable or not."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Appended:
-    """The batch is in the log at ``base_offset``; committed once HW reaches ``end_offset``."""
+    """The batch is in the log at ``base_offset``; committed once HW reaches ``end_offset``.
+
+    Never changed once made; not frozen, because that would triple the cost of making it.
+    """
 
     base_offset: Offset
     end_offset: Offset

@@ -57,7 +57,9 @@ def read_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
             reader = Reader(data, position, REQUEST_ITEMS_MAX)
             reader.skip_tags()
             position = reader.position
-    return RequestHeader(api_key, api_version, correlation_id, client_id), data[position:]
+    # ``_make`` takes half the time of a call.
+    header = RequestHeader._make((api_key, api_version, correlation_id, client_id))
+    return header, data[position:]
 
 
 def request_header(header: RequestHeader) -> bytes:

@@ -98,7 +98,8 @@ class Reader:
 
     def float64(self) -> float:
         """Return a 64-bit floating-point number."""
-        return self._number(_FLOAT64)
+        (value,) = self.unpack(_FLOAT64)
+        return float(value)
 
     def boolean(self) -> bool:
         """Return a byte as a truth value: everything but 0 is true, as in Kafka."""

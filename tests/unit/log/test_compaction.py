@@ -3,7 +3,7 @@
 import pytest
 
 from fencelog.log.config import LogConfig
-from fencelog.log.values import Appended, Duplicate
+from fencelog.log.values import Appended, Duplicate, Isolation
 from fencelog.wire.batch import Compression, read_header
 from fencelog.wire.filtering import delete_horizon
 from fencelog.wire.records import read_records
@@ -293,7 +293,7 @@ def test_neighbours_are_joined_as_far_as_a_segment_goes() -> None:
     sizes = [len(files.segments[base]) for base in sorted(files.segments)]
     assert len(sizes) == 4
     assert max(sizes) <= 2048
-    plan = files.log.read(7, 1, 0)
+    plan = files.log.read(7, 1, Isolation.REPLICATED)
     assert plan.segment_base_offset == 5
 
 

@@ -29,6 +29,7 @@ from fencelog.wire.hot import (
     write_produce_request,
     write_produce_response,
 )
+from fencelog.wire.hot import produce as produce_codec
 from tests.unit.wire.message_values import Kind, generated
 
 fetch_messages = generated["Fetch"]
@@ -55,6 +56,54 @@ def test_a_produce_request_is_read_as_the_generated_message_reads_it(version: in
             (topic.name, [(one.index, one.records) for one in topic.partition_data])
             for topic in example.topic_data
         ]
+
+
+def _outcome(body: Buffer) -> object:
+    try:
+        return read_produce_request(body, 9)
+    except WireError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("size", [0, 126, 127, 16_382, 16_383, 2_097_150, 2_097_151])
+@pytest.mark.parametrize("name", ["", "ö", "n" * 126, "n" * 127])
+@pytest.mark.parametrize("transactional_id", [None, "", "i" * 126, "i" * 127])
+def test_the_common_request_is_read_in_one_pass_as_any_other(
+    size: int, name: str, transactional_id: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = [(name, [(7, bytes(size))])]
+    body = joined(write_produce_request(9, transactional_id, -1, 30_000, topics))
+    read = read_produce_request(body, 9)
+    assert read == (transactional_id, -1, 30_000, topics)
+    is_common = produce_codec._read_common(memoryview(body)) is not None
+    assert is_common == (len(name.encode()) < 127 and len(transactional_id or "") < 127)
+    monkeypatch.setattr(produce_codec, "_read_common", lambda _: None)
+    assert read_produce_request(body, 9) == read
+
+
+def test_whatever_changes_in_the_common_request_it_is_read_as_any_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    record, long_record = (bytes([byte]) * size for byte, size in ((1, 5), (2, 130)))
+    bodies = [
+        joined(write_produce_request(9, transactional_id, 1, 2, topics))
+        for transactional_id, topics in (
+            (None, [("t", [(0, record)])]),
+            ("id", [("tö", [(0, long_record)])]),
+            (None, [("t", [(0, record), (1, record)])]),
+            (None, [("t", [(0, record)]), ("u", [(0, record)])]),
+            (None, []),
+            (None, [("t", [])]),
+        )
+    ]
+    changed = [body[:size] for body in bodies for size in range(len(body))]
+    for body in bodies:
+        for position, byte in product(range(len(body)), (0, 1, 2, 3, 0x7F, 0x80, 0x82, 0xFF)):
+            changed.append(body[:position] + bytes([byte]) + body[position + 1 :])
+            changed.append(body[:position] + bytes([byte]) + body[position:])
+    outcomes = [_outcome(body) for body in changed]
+    monkeypatch.setattr(produce_codec, "_read_common", lambda _: None)
+    assert outcomes == [_outcome(body) for body in changed]
 
 
 @PRODUCE_VERSIONS

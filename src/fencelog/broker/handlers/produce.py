@@ -302,12 +302,11 @@ def _append(
     if isinstance(outcome, Rejected):
         waiting.settle(topic, PartitionResult(index, outcome.error, error_message=outcome.message))
         return False
-    result = PartitionResult(
-        index,
-        ErrorCode.NONE,
-        base_offset=outcome.base_offset,
-        log_append_time_ms=now_ms if partition.stamps_on_append else -1,
-        log_start_offset=partition.log.log_start_offset,
+    append_time_ms = now_ms if partition.stamps_on_append else -1
+    log_start = partition.log.log_start_offset
+    # ``_make`` takes half the time of a call.
+    result = PartitionResult._make(
+        (index, ErrorCode.NONE, outcome.base_offset, append_time_ms, log_start, None, ())
     )
     waiting.wait(topic, result, outcome.end_offset, partition)
     return True

@@ -13,8 +13,7 @@ import logging
 from collections import deque
 from collections.abc import Coroutine
 from functools import partial
-from inspect import CORO_CREATED, getcoroutinestate
-from typing import NamedTuple, Protocol, TypeAlias, cast
+from typing import Protocol, TypeAlias, cast
 
 from fencelog.broker.network.fair_turns import RECEIVED_BYTES_MIN, FairTurns, Share
 from fencelog.broker.network.outgoing import Outgoing
@@ -38,12 +37,15 @@ SCARCE_FRAME_BYTES = 16 * 1024
 """The same while the shared budget is used up."""
 
 
-class Request(NamedTuple):
+class Request:
     """One decoded header and the body's bytes, which the handler owns."""
 
-    header: RequestHeader
-    body: memoryview
-    connection: "Connection"
+    __slots__ = ("body", "connection", "header")
+
+    def __init__(self, header: RequestHeader, body: memoryview, connection: "Connection") -> None:
+        self.header = header
+        self.body = body
+        self.connection = connection
 
 
 class Service(Protocol):
@@ -128,7 +130,7 @@ class Connection(asyncio.BufferedProtocol):
         """Why it is closed once the requests before are begun."""
         self._task: asyncio.Task[None] | None = None
         self._answering: Coroutine[None, None, Reply | Pending] | None = None
-        """The coroutine that the task runs."""
+        """The coroutine that the task will begin."""
         self._paused = False
         self._closing = False
         self.is_backpressured = False
@@ -176,8 +178,8 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = True
         if self._task is not None:
             self._task.cancel()
-            if self._answering is not None and getcoroutinestate(self._answering) == CORO_CREATED:
-                self._answering.close()  # the task is cancelled before it starts the coroutine
+            if self._answering is not None:
+                self._answering.close()  # the task is cancelled before it begins the coroutine
         for frame in self._waiting:
             self._service.release(len(frame))
         self._waiting.clear()
@@ -367,6 +369,7 @@ class Connection(asyncio.BufferedProtocol):
             self._task = self._loop.create_task(self._drive(slot, answer))
 
     async def _drive(self, slot: _Slot, answer: Coroutine[None, None, "Reply | Pending"]) -> None:
+        self._answering = None
         try:
             outcome = await answer
         except WireError as error:
@@ -378,7 +381,7 @@ class Connection(asyncio.BufferedProtocol):
         except Exception:  # noqa: BLE001 - as in _advance
             self._fail_internally()
             return
-        self._task = self._answering = None
+        self._task = None
         self._follow(slot, outcome)
         self.responses.give_back()  # from here on, the response itself counts
         self._advance()
