@@ -46,6 +46,7 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> str:
     return ran.stdout
 
 
+@pytest.mark.timeout(DEADLINE_S)
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler (apt-get install gcc)")
 def test_the_compiled_wheel_passes_the_tests_of_what_is_compiled(tmp_path: Path) -> None:
     # Not optimised: that would take longer than the tests.
