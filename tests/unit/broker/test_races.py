@@ -20,6 +20,7 @@ from fencelog_sim.world.disk import READING
 from fencelog_sim.world.gate import NO_SPACE, Fault
 from tests.support.node import Peer, World, batch, delete, metadata, until, visible
 from tests.support.transactions import Producer
+from tests.unit.broker.test_fetch_waits import waiting
 
 
 async def is_served(node: Node) -> bool:
@@ -34,17 +35,16 @@ def end_of(node: Node, topic: str) -> int:
 
 
 async def test_a_fetch_of_a_failed_partition_waits_and_delays_no_other(world: World) -> None:  # D2
-    async with world.node(crash=True) as node, Peer.of(node) as peer:
+    async with world.node(crash=True) as node, Peer.of(node) as peer, Peer.of(node) as other:
         await peer.create_topic("t")
         await peer.produce("t", batch("a"))
         world.disk.failing_syncs = 1
         assert (await peer.produce("t", batch("x"))).error is ErrorCode.KAFKA_STORAGE_ERROR
-        begun = asyncio.get_running_loop().time()
-        waiting = asyncio.create_task(peer.fetch("t", 1, max_wait_ms=1000))
-        await asyncio.sleep(0.1)
+        task = await waiting(node, peer, offset=1)
         assert await is_served(node)
-        assert asyncio.get_running_loop().time() - begun < 0.9
-        assert visible(await waiting) == []
+        assert not task.done()
+        task.cancel()
+        assert visible(await other.fetch("t", 1, max_wait_ms=50)) == []
 
 
 @pytest.mark.parametrize("topic", ["__consumer_offsets", "__transaction_state"])
