@@ -24,6 +24,7 @@ from fencelog.storage.clean_stop import CleanStop, synced_checksum
 from fencelog.storage.open_segment import OpenSegment
 from fencelog.storage.recover import SIDE_SUFFIXES, Durability, Recovery
 from fencelog.storage.segment import Batches, Pause, find_timestamp, read_batches
+from fencelog.storage.segment_files import SegmentFiles
 from fencelog.storage.topic_id import check_topic_id, write_topic_id
 from fencelog.types import LeaderEpoch, Offset, TimestampMs, TopicId
 
@@ -39,12 +40,9 @@ class PartitionStore:
         self._directory = directory
         self._log = log
         self._durability = durability
-        self._segments: dict[Offset, OpenSegment] = {}
+        self._segments = SegmentFiles(disk, directory)
         self._written_end = log.log_end_offset
         self._recovery_point = log.log_end_offset
-        self._names_made = 0
-        self._names_synced = 0
-        """How many of the files made here have a durable name."""
         self._syncing: dict[Offset, asyncio.Task[None]] = {}
         """Background syncs of full segments, by base offset."""
         self._sync_lock = asyncio.Lock()
@@ -75,13 +73,13 @@ class PartitionStore:
         log = PartitionLog.create(config)
         store = cls(disk, directory, log, durability)
         try:
-            await store._open_newest(log.log_end_offset)
+            await store._segments.open_newest(log.log_end_offset)
             await write_topic_id(disk, directory, topic_id)  # syncs the directory for both files
             await disk.sync_directory(parent_of(directory))
         except BaseException:
             await store.close(clean=False)
             raise
-        store._names_synced = store._names_made
+        store._segments.names_are_durable()
         return store, log
 
     @classmethod
@@ -128,11 +126,11 @@ class PartitionStore:
         store.truncated = recovered.truncated
         *full, newest_base_offset = recovered.base_offsets
         for base_offset in full:
-            store._add_segment(base_offset)
-        newest = await store._open_newest(newest_base_offset)
+            store._segments.add(base_offset)
+        newest = await store._segments.open_newest(newest_base_offset)
         newest.extend_side_files(active_files)
         if recovered.is_clean and clean is not None:
-            store._names_synced = store._names_made
+            store._segments.names_are_durable()
             store.clean_stop = CleanStop(log.log_end_offset, clean)
         return store, log
 
@@ -178,10 +176,10 @@ class PartitionStore:
             self._check_usable()
             end = self._written_end
             with self._fails_on_error():
-                for segment in list(self._segments.values()):
+                for segment in self._segments:
                     if segment.is_dirty:
                         await segment.sync()
-                await self._sync_names()
+                await self._segments.sync_names()
                 while self._syncing:
                     await next(iter(self._syncing.values()))
             self._check_usable()
@@ -195,13 +193,13 @@ class PartitionStore:
         has no batches there, StorageError if it cannot be read.
         """
         segment = self._segments.get(plan.segment_base_offset)
-        file = None if segment is None else await self._begin_read(segment)
+        file = None if segment is None else await self._segments.begin_read(segment)
         if segment is None or file is None:
             return Batches(memoryview(b""), plan.offset)
         try:
             return await read_batches(file, segment.path, plan, to_send=to_send)
         finally:
-            await self._end_read(segment, file)
+            await self._segments.end_read(segment, file)
 
     async def find_timestamp(
         self, timestamp: TimestampMs, isolation: Isolation, pause: Pause
@@ -211,14 +209,14 @@ class PartitionStore:
         while True:
             plan = self._log.offset_for_timestamp(timestamp, isolation, start)
             segment = None if plan is None else self._segments.get(plan.segment_base_offset)
-            file = None if segment is None else await self._begin_read(segment)
+            file = None if segment is None else await self._segments.begin_read(segment)
             if plan is None or segment is None or file is None:
                 return None
             end = self._log.end_of_segment(plan.segment_base_offset)
             try:
                 found = await find_timestamp(file, segment.path, plan, timestamp, pause)
             finally:
-                await self._end_read(segment, file)
+                await self._segments.end_read(segment, file)
             if found is not None or end >= plan.upper_offset:
                 return found
             start = end
@@ -232,27 +230,25 @@ class PartitionStore:
         async with self._sync_lock:
             self._check_usable()
             self.clean_stop = None
-            for base_offset, end in pairwise(sorted(self._segments)):
+            for base_offset, end in pairwise(self._segments.base_offsets):
                 if end > offset:
                     break
-                await self._retire(self._segments.pop(base_offset))
-                for suffix in (*layout.SEGMENT_SUFFIXES, layout.SNAPSHOT):
-                    await self._disk.remove(self._path(base_offset, suffix))
-            await self._disk.sync_directory(self._directory)
+                await self._segments.remove(base_offset)
+            await self._segments.sync_directory()
 
     async def open_segment(self, base_offset: Offset) -> DiskFile:
         """Open a full segment for reading. Raises FileNotFoundError if it was deleted."""
-        return await self._disk.open(self._path(base_offset, layout.LOG))
+        return await self._disk.open(self._segments.path(base_offset))
 
     async def open_cleaned(self, base_offset: Offset) -> DiskFile:
         """Create the file that will replace a segment; removes one that a crash left."""
-        path = self._path(base_offset, layout.LOG) + layout.CLEANED
+        path = self._segments.path(base_offset) + layout.CLEANED
         await self._disk.remove(path)
         return await self._disk.open(path, create=True)
 
     async def drop_cleaned(self, base_offset: Offset) -> None:
         """Remove the file of ``open_cleaned``."""
-        await self._disk.remove(self._path(base_offset, layout.LOG) + layout.CLEANED)
+        await self._disk.remove(self._segments.path(base_offset) + layout.CLEANED)
 
     async def swap(self, cleaned: Cleaned) -> bool:
         """Replace segments by the cleaned file, which is written and synced.
@@ -276,36 +272,33 @@ class PartitionStore:
 
     async def _swap(self, cleaned: Cleaned) -> bool:
         base_offset = cleaned.segment.base_offset
-        path = self._path(base_offset, layout.LOG)
-        old = [self._segments[base] for base in cleaned.replaced]
+        path = self._segments.path(base_offset)
+        old = [segment for segment in self._segments if segment.base_offset in cleaned.replaced]
         new = OpenSegment(base_offset, path)
         await self._disk.rename(path + layout.CLEANED, path + layout.SWAP)
-        await self._disk.sync_directory(self._directory)
+        await self._segments.sync_directory()
         new.file = await self._disk.open(path + layout.SWAP)
         if not self._log.has_segments(cleaned.replaced):
             # The log start has passed some of them meanwhile; retention deletes their files.
-            await self._retire(new)
+            await self._segments.retire(new)
             await self._disk.remove(path + layout.SWAP)
-            await self._disk.sync_directory(self._directory)
+            await self._segments.sync_directory()
             return False
         self._log.replace_segments(cleaned)
-        for base in cleaned.replaced:
-            del self._segments[base]
-        self._segments[base_offset] = new
+        self._segments.replace(cleaned.replaced, new)
         for segment in old:
-            await self._retire(segment)
+            await self._segments.retire(segment)
         for base in cleaned.replaced[1:]:
-            for suffix in (*layout.SEGMENT_SUFFIXES, layout.SNAPSHOT):
-                await self._disk.remove(self._path(base, suffix))
+            await self._segments.remove_files(base)
         if len(old) > 1:
             # None of them may reappear after a crash beside the file that replaces it.
-            await self._disk.sync_directory(self._directory)
+            await self._segments.sync_directory()
         await self._disk.rename(path + layout.SWAP, path)
-        await self._disk.sync_directory(self._directory)
+        await self._segments.sync_directory()
         for suffix, content in zip(SIDE_SUFFIXES, cleaned.side_files, strict=True):
-            side_path = self._path(base_offset, suffix)
+            side_path = self._segments.path(base_offset, suffix)
             await replace_file(self._disk, side_path, content, durable=False)
-        await self._retire(new)
+        await self._segments.retire(new)
         return True
 
     async def close(self, *, clean: bool) -> None:
@@ -325,19 +318,18 @@ class PartitionStore:
             async with self._write_lock, self._sync_lock:
                 for task in list(self._syncing.values()):
                     await asyncio.wait([task])
-                segments, self._segments = self._segments, {}
-                for segment in segments.values():
-                    await self._retire(segment)
+                await self._segments.close()
 
     async def _stop_cleanly(self) -> CleanStop:
         """Make durable what a clean start reads: all but the newest segment's indexes."""
         await self.sync()
         with self._fails_on_error():
-            base_offsets = sorted(self._segments)
-            newest = self._segments[base_offsets[-1]]
+            newest = self._segments.newest
             if any(newest.side_files):
                 await newest.write_side_files(self._disk)
-            checksum = await synced_checksum(self._disk, self._directory, base_offsets)
+            checksum = await synced_checksum(
+                self._disk, self._directory, self._segments.base_offsets
+            )
             return CleanStop(self._recovery_point, checksum)
 
     # Writing
@@ -350,7 +342,8 @@ class PartitionStore:
             path = f"{self._directory}/{layout.LEADER_EPOCH_CHECKPOINT}"
             content = write.leader_epochs.encode("ascii")
             await replace_file(self._disk, path, content, durable=False)
-        segment = self._segments[write.segment_base_offset]
+        segment = self._segments.get(write.segment_base_offset)
+        assert segment is not None, write.segment_base_offset
         if write.buffers:
             file = segment.file
             assert file is not None, segment.path
@@ -370,28 +363,28 @@ class PartitionStore:
         it: it runs in the background.
         """
         if write.segment_base_offset not in self._segments:
-            full = self._segments[max(self._segments)]
+            full = self._segments.newest
             if not full.is_complete:
                 await full.write_side_files(self._disk)
                 full.is_complete = True
             if self._durability == "os":
-                await self._open_newest(write.segment_base_offset)
+                await self._segments.open_newest(write.segment_base_offset)
                 task = asyncio.create_task(self._sync_beside(full, write))
                 self._syncing[full.base_offset] = task
             else:
                 if full.is_dirty:
                     await full.sync()
-                await self._sync_names()
-                await self._open_newest(write.segment_base_offset)
-                await self._retire(full)
+                await self._segments.sync_names()
+                await self._segments.open_newest(write.segment_base_offset)
+                await self._segments.retire(full)
         if self._durability == "fsync":
             await self._write_snapshot(write)
 
     async def _write_snapshot(self, write: SegmentWrite) -> None:
         """Write a new segment's snapshot once its name is durable: it tells that there is one."""
-        await self._sync_names()
+        await self._segments.sync_names()
         if write.snapshot is not None:
-            path = self._path(write.segment_base_offset, layout.SNAPSHOT)
+            path = self._segments.path(write.segment_base_offset, layout.SNAPSHOT)
             await replace_file(self._disk, path, write.snapshot, durable=False)
 
     async def _sync_beside(self, full: OpenSegment, write: SegmentWrite) -> None:
@@ -400,7 +393,7 @@ class PartitionStore:
             with self._fails_on_error():
                 if full.is_dirty:
                     await full.sync()
-                await self._retire(full)
+                await self._segments.retire(full)
                 await self._write_snapshot(write)
             if self._failure is None and min(self._syncing) == full.base_offset:
                 self._recovery_point = max(self._recovery_point, write.segment_base_offset)
@@ -408,62 +401,6 @@ class PartitionStore:
             return  # kept in ``failure``
         finally:
             del self._syncing[full.base_offset]
-
-    async def _sync_names(self) -> None:
-        while self._names_synced < self._names_made:
-            made = self._names_made
-            await self._disk.sync_directory(self._directory)
-            self._names_synced = max(self._names_synced, made)
-
-    def _add_segment(self, base_offset: Offset) -> OpenSegment:
-        segment = OpenSegment(base_offset, self._path(base_offset, layout.LOG))
-        self._segments[base_offset] = segment
-        return segment
-
-    async def _open_newest(self, base_offset: Offset) -> OpenSegment:
-        file = await self._disk.open(self._path(base_offset, layout.LOG), create=True)
-        segment = self._add_segment(base_offset)
-        segment.file = file
-        self._names_made += 1
-        return segment
-
-    def _path(self, base_offset: Offset, suffix: str) -> str:
-        return f"{self._directory}/{layout.file_name(base_offset, suffix)}"
-
-    # Reading
-
-    async def _begin_read(self, segment: OpenSegment) -> DiskFile | None:
-        """Return the file to read from, None if it was deleted meanwhile."""
-        if segment.file is None:
-            try:
-                file = await self._disk.open(segment.path)
-            except FileNotFoundError:
-                return None
-            if self._segments.get(segment.base_offset) is segment:
-                return file
-            # The segment was swapped meanwhile: the plan's positions may not fit this file.
-            await file.close()
-            return None
-        segment.readers += 1
-        return segment.file
-
-    async def _end_read(self, segment: OpenSegment, file: DiskFile) -> None:
-        if file is not segment.file and file is not segment.retired:
-            await file.close()
-            return
-        segment.readers -= 1
-        await self._close_retired(segment)
-
-    async def _retire(self, segment: OpenSegment) -> None:
-        """Close a segment's file once it has no readers."""
-        segment.retired, segment.file = segment.file or segment.retired, None
-        await self._close_retired(segment)
-
-    @staticmethod
-    async def _close_retired(segment: OpenSegment) -> None:
-        if segment.retired is not None and segment.readers == 0:
-            retired, segment.retired = segment.retired, None
-            await retired.close()
 
     # Failing
 
