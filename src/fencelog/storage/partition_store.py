@@ -1,8 +1,9 @@
 """The files of one partition: what the flusher writes, what fetches read.
 
 One writer at a time (the flusher) calls ``write`` and ``sync``; reads may come at any time. Side
-files (indexes, snapshots, leader epochs) are written when a segment is full and at a clean stop,
-and synced at a clean stop only: after an unclean one they are rebuilt from the log, not read.
+files (indexes, snapshots, leader epochs) are written when a segment is full and at a clean stop.
+They are synced at a clean stop and for a recovery checkpoint, which both have a checksum over them:
+where it does not match, they are rebuilt from the log.
 """
 
 import asyncio
@@ -17,15 +18,19 @@ from fencelog.log.compaction_round import Cleaned
 from fencelog.log.config import LogConfig
 from fencelog.log.leader_epochs import FIRST_EPOCH
 from fencelog.log.partition_log import PartitionLog
+from fencelog.log.recovery_checkpoint import side_checksum
 from fencelog.log.values import Isolation, ReadPlan, SegmentWrite
 from fencelog.ports import Disk, DiskFile
 from fencelog.storage.checkpoint import parent_of, replace_file
+from fencelog.storage.checkpointer import Captured, Checkpointer, read_recovery_checkpoint
 from fencelog.storage.clean_stop import CleanStop, synced_checksum
 from fencelog.storage.open_segment import OpenSegment
-from fencelog.storage.recover import SIDE_SUFFIXES, Durability, Recovery
+from fencelog.storage.recover import Durability, Recovered, Recovery
 from fencelog.storage.segment import Batches, Pause, find_timestamp, read_batches
 from fencelog.storage.segment_files import SegmentFiles
+from fencelog.storage.side_files import write_side_files
 from fencelog.storage.topic_id import check_topic_id, write_topic_id
+from fencelog.storage.writeback import Writeback
 from fencelog.types import LeaderEpoch, Offset, TimestampMs, TopicId
 
 
@@ -33,7 +38,12 @@ class PartitionStore:
     """The directory of one partition; use ``create`` or ``recover``."""
 
     def __init__(
-        self, disk: Disk, directory: str, log: PartitionLog, durability: Durability
+        self,
+        disk: Disk,
+        directory: str,
+        log: PartitionLog,
+        durability: Durability,
+        writeback: Writeback,
     ) -> None:
         """Start without segments."""
         self._disk = disk
@@ -43,6 +53,9 @@ class PartitionStore:
         self._segments = SegmentFiles(disk, directory)
         self._written_end = log.log_end_offset
         self._recovery_point = log.log_end_offset
+        self._writeback = writeback
+        self._checkpointer = Checkpointer(disk, directory, self._segments)
+        self._checkpointing: asyncio.Task[None] | None = None
         self._syncing: dict[Offset, asyncio.Task[None]] = {}
         """Background syncs of full segments, by base offset."""
         self._sync_lock = asyncio.Lock()
@@ -51,6 +64,8 @@ class PartitionStore:
         self._failure: str | None = None
         self.truncated: str | None = None
         """Where recovery truncated the log after the last sound batch, and why (D3)."""
+        self.is_rebuilt = False
+        """Whether recovery read all batches; then it knows nothing of those that were deleted."""
         self.clean_stop: CleanStop | None = None
         """How the last clean close left the files; None once they have changed since."""
 
@@ -62,16 +77,18 @@ class PartitionStore:
         topic_id: TopicId,
         config: LogConfig,
         durability: Durability,
+        writeback: Writeback | None = None,
     ) -> tuple[Self, PartitionLog]:
         """Create an empty partition, durably.
 
-        A crash meanwhile leaves a directory that ``recover`` accepts. Raises StorageError.
+        ``writeback`` is what all partitions of a broker share. A crash meanwhile leaves a directory
+        that ``recover`` accepts. Raises StorageError.
         """
         await disk.make_directory(directory)
         if any(name.endswith(layout.LOG) for name in await disk.list(directory)):
             raise StorageError(f"{directory}: already has segment files")
         log = PartitionLog.create(config)
-        store = cls(disk, directory, log, durability)
+        store = cls(disk, directory, log, durability, writeback or Writeback())
         try:
             await store._segments.open_newest(log.log_end_offset)
             await write_topic_id(disk, directory, topic_id)  # syncs the directory for both files
@@ -97,6 +114,7 @@ class PartitionStore:
         was_compacted: bool = False,
         was_created: bool = False,
         leader_epoch: LeaderEpoch = FIRST_EPOCH,
+        writeback: Writeback | None = None,
     ) -> tuple[Self, PartitionLog]:
         """Open a partition of an earlier run, whatever its end was (D2, D3, E15).
 
@@ -118,21 +136,30 @@ class PartitionStore:
             was_compacted=was_compacted,
             was_created=was_created,
             leader_epoch=leader_epoch,
+            checkpoint=await read_recovery_checkpoint(disk, directory),
         ).run()
         builder = recovered.builder
         active_files = builder.side_files(recovered.base_offsets[-1])
         log = builder.finish()
-        store = cls(disk, directory, log, durability)
+        store = cls(disk, directory, log, durability, writeback or Writeback())
         store.truncated = recovered.truncated
-        *full, newest_base_offset = recovered.base_offsets
-        for base_offset in full:
-            store._segments.add(base_offset)
-        newest = await store._segments.open_newest(newest_base_offset)
+        store.is_rebuilt = not recovered.is_clean and recovered.checkpoint is None
+        for base_offset, side in recovered.side_states.items():
+            segment = store._segments.add(base_offset)
+            segment.checksum, segment.are_side_files_synced = side
+        newest = await store._segments.open_newest(recovered.base_offsets[-1])
         newest.extend_side_files(active_files)
         if recovered.is_clean and clean is not None:
             store._segments.names_are_durable()
             store.clean_stop = CleanStop(log.log_end_offset, clean)
+        store._opened(recovered)
         return store, log
+
+    def _opened(self, recovered: Recovered) -> None:
+        covered = 0
+        if recovered.checkpoint is not None:
+            covered = recovered.checkpoint.size_from(recovered.base_offsets[0])
+        self._writeback.moved(self, max(self._log.size - covered, 0))
 
     @property
     def recovery_point(self) -> Offset:
@@ -265,10 +292,13 @@ class PartitionStore:
                 await self.drop_cleaned(cleaned.segment.base_offset)
                 return False
             try:
-                return await self._swap(cleaned)
+                async with self._checkpointer.removed():
+                    is_swapped = await self._swap(cleaned)
             except BaseException as error:  # also if something ran out: half of a swap is done
                 self._fail(error)
                 raise
+            self._writeback.moved(self, self._log.size)
+            return is_swapped
 
     async def _swap(self, cleaned: Cleaned) -> bool:
         base_offset = cleaned.segment.base_offset
@@ -295,9 +325,8 @@ class PartitionStore:
             await self._segments.sync_directory()
         await self._disk.rename(path + layout.SWAP, path)
         await self._segments.sync_directory()
-        for suffix, content in zip(SIDE_SUFFIXES, cleaned.side_files, strict=True):
-            side_path = self._segments.path(base_offset, suffix)
-            await replace_file(self._disk, side_path, content, durable=False)
+        await write_side_files(self._disk, path, cleaned.side_files)
+        new.checksum = side_checksum(cleaned.side_files)
         await self._segments.retire(new)
         return True
 
@@ -315,10 +344,13 @@ class PartitionStore:
                     self.clean_stop = await self._stop_cleanly()
         finally:
             self._closed = True
+            if self._checkpointing is not None:
+                await asyncio.wait([self._checkpointing])
             async with self._write_lock, self._sync_lock:
                 for task in list(self._syncing.values()):
                     await asyncio.wait([task])
                 await self._segments.close()
+            self._writeback.closed(self)
 
     async def _stop_cleanly(self) -> CleanStop:
         """Make durable what a clean start reads: all but the newest segment's indexes."""
@@ -353,6 +385,8 @@ class PartitionStore:
             self._written_end = write.end_offset
         if write.index or write.time_index or write.txn_index:
             segment.extend_side_files((write.index, write.time_index, write.txn_index))
+        if write.buffers:
+            self._writeback.wrote(self, write.size, len(write.buffers))
 
     async def _roll(self, write: SegmentWrite) -> None:
         """Finish the newest segment and begin the next.
@@ -402,6 +436,38 @@ class PartitionStore:
         finally:
             del self._syncing[full.base_offset]
 
+    # Recovery checkpoints
+
+    def begin_checkpoint(self) -> bool:
+        """Begin to store a recovery checkpoint; False while the log is ahead of the files."""
+        log = self._log
+        if (
+            self._closed
+            or self._failure is not None
+            or log.log_end_offset != self._written_end
+            or log.segment_base_offsets[-1] not in self._segments
+        ):
+            return False
+        captured = self._checkpointer.capture(log)
+        if captured is None:
+            return False
+        self._checkpointing = asyncio.create_task(self._checkpoint(captured))
+        return True
+
+    async def _checkpoint(self, captured: Captured) -> None:
+        """Sync what a checkpoint covers, then store it; the next write or sync reports a failure.
+
+        Nothing waits for this but a close.
+        """
+        try:
+            await self.sync()
+            with self._fails_on_error():
+                is_stored = await self._checkpointer.store(captured)
+        except StorageError:
+            self._writeback.failed(self)
+        else:
+            self._writeback.ended(self, is_stored=is_stored)
+
     # Failing
 
     def _check_usable(self) -> None:
@@ -428,6 +494,7 @@ class PartitionStore:
 
     def _fail(self, error: BaseException) -> None:
         """Store why no more writes are accepted; a missing file raises StorageError."""
+        self._writeback.closed(self)
         if isinstance(error, FileNotFoundError):
             self._failure = f"a file is missing: {error}"
             raise StorageError(f"{self._directory}: {self._failure}") from error
