@@ -138,6 +138,6 @@ def live(
         return False
     except StorageError as error:
         # The power is cut in a background sync, too: what follows says so.
-        assert fault is not None or PowerCut.__name__ in str(error)
+        assert fault is not None or PowerCut.__name__ in str(error)  # noqa: PT017
         return False
     return True
