@@ -7,8 +7,6 @@ where it does not match, they are rebuilt from the log.
 """
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from typing import Self
 
@@ -30,6 +28,7 @@ from fencelog.storage.segment import Batches, Pause, find_timestamp, read_batche
 from fencelog.storage.segment_files import SegmentFiles
 from fencelog.storage.side_files import write_side_files
 from fencelog.storage.topic_id import check_topic_id, write_topic_id
+from fencelog.storage.usable import Usable
 from fencelog.storage.writeback import Writeback
 from fencelog.types import LeaderEpoch, Offset, TimestampMs, TopicId
 
@@ -60,8 +59,7 @@ class PartitionStore:
         """Background syncs of full segments, by base offset."""
         self._sync_lock = asyncio.Lock()
         self._write_lock = asyncio.Lock()
-        self._closed = False
-        self._failure: str | None = None
+        self._usable = Usable(directory, when_failed=lambda: writeback.closed(self))
         self.truncated: str | None = None
         """Where recovery truncated the log after the last sound batch, and why (D3)."""
         self.is_rebuilt = False
@@ -169,7 +167,7 @@ class PartitionStore:
     @property
     def failure(self) -> str | None:
         """Why the store accepts no more writes, or None."""
-        return self._failure
+        return self._usable.failure
 
     async def write(self, unflushed: list[SegmentWrite]) -> None:
         """Write what ``PartitionLog.take_unflushed`` returned to the page cache, in order.
@@ -178,7 +176,7 @@ class PartitionStore:
         the store then accepts no more writes or syncs (D2).
         """
         async with self._write_lock:
-            self._check_usable()
+            self._usable.check()
             self.clean_stop = None
             done = 0
             try:
@@ -189,7 +187,7 @@ class PartitionStore:
                 del unflushed[:done]
                 raise
             except BaseException as error:
-                self._fail(error)
+                self._usable.fail(error)
                 raise
 
     async def sync(self) -> None:
@@ -200,16 +198,16 @@ class PartitionStore:
         """
         # Concurrent calls wait for each other: one must not rely on another's unfinished sync.
         async with self._sync_lock:
-            self._check_usable()
+            self._usable.check()
             end = self._written_end
-            with self._fails_on_error():
+            with self._usable.fails_on_error():
                 for segment in self._segments:
                     if segment.is_dirty:
                         await segment.sync()
                 await self._segments.sync_names()
                 while self._syncing:
                     await next(iter(self._syncing.values()))
-            self._check_usable()
+            self._usable.check()
             self._recovery_point = max(self._recovery_point, end)
 
     async def read(self, plan: ReadPlan, *, to_send: bool = False) -> Batches:
@@ -255,7 +253,7 @@ class PartitionStore:
         treats a missing segment above it as damage. Raises StorageError.
         """
         async with self._sync_lock:
-            self._check_usable()
+            self._usable.check()
             self.clean_stop = None
             for base_offset, end in pairwise(self._segments.base_offsets):
                 if end > offset:
@@ -286,7 +284,7 @@ class PartitionStore:
         failed.
         """
         async with self._sync_lock:
-            self._check_usable()
+            self._usable.check()
             self.clean_stop = None
             if not self._log.has_segments(cleaned.replaced):
                 await self.drop_cleaned(cleaned.segment.base_offset)
@@ -295,7 +293,7 @@ class PartitionStore:
                 async with self._checkpointer.removed():
                     is_swapped = await self._swap(cleaned)
             except BaseException as error:  # also if something ran out: half of a swap is done
-                self._fail(error)
+                self._usable.fail(error)
                 raise
             self._writeback.moved(self, self._log.size)
             return is_swapped
@@ -339,11 +337,11 @@ class PartitionStore:
         """
         try:
             if clean and self._segments:
-                self._check_usable()
+                self._usable.check()
                 if self.clean_stop is None:
                     self.clean_stop = await self._stop_cleanly()
         finally:
-            self._closed = True
+            self._usable.is_closed = True
             if self._checkpointing is not None:
                 await asyncio.wait([self._checkpointing])
             async with self._write_lock, self._sync_lock:
@@ -355,7 +353,7 @@ class PartitionStore:
     async def _stop_cleanly(self) -> CleanStop:
         """Make durable what a clean start reads: all but the newest segment's indexes."""
         await self.sync()
-        with self._fails_on_error():
+        with self._usable.fails_on_error():
             newest = self._segments.newest
             if any(newest.side_files):
                 await newest.write_side_files(self._disk)
@@ -424,12 +422,12 @@ class PartitionStore:
     async def _sync_beside(self, full: OpenSegment, write: SegmentWrite) -> None:
         """Sync a full segment in the background; the next write or sync reports a failure."""
         try:
-            with self._fails_on_error():
+            with self._usable.fails_on_error():
                 if full.is_dirty:
                     await full.sync()
                 await self._segments.retire(full)
                 await self._write_snapshot(write)
-            if self._failure is None and min(self._syncing) == full.base_offset:
+            if self._usable.failure is None and min(self._syncing) == full.base_offset:
                 self._recovery_point = max(self._recovery_point, write.segment_base_offset)
         except StorageError:
             return  # kept in ``failure``
@@ -442,8 +440,7 @@ class PartitionStore:
         """Begin to store a recovery checkpoint; False while the log is ahead of the files."""
         log = self._log
         if (
-            self._closed
-            or self._failure is not None
+            not self._usable
             or log.log_end_offset != self._written_end
             or log.segment_base_offsets[-1] not in self._segments
         ):
@@ -461,41 +458,9 @@ class PartitionStore:
         """
         try:
             await self.sync()
-            with self._fails_on_error():
+            with self._usable.fails_on_error():
                 is_stored = await self._checkpointer.store(captured)
         except StorageError:
             self._writeback.failed(self)
         else:
             self._writeback.ended(self, is_stored=is_stored)
-
-    # Failing
-
-    def _check_usable(self) -> None:
-        if self._closed:
-            raise StorageError(f"{self._directory} is closed")
-        if self._failure is not None:
-            raise StorageError(
-                f"{self._directory} accepts no more writes: {self._failure}; restart the broker"
-            )
-
-    @contextmanager
-    def _fails_on_error(self) -> Iterator[None]:
-        """Fail the store on any exception in the block, also on cancellation.
-
-        Not if something ran out before anything was done: the caller may try again.
-        """
-        try:
-            yield
-        except ExhaustedError:
-            raise
-        except BaseException as error:
-            self._fail(error)
-            raise
-
-    def _fail(self, error: BaseException) -> None:
-        """Store why no more writes are accepted; a missing file raises StorageError."""
-        self._writeback.closed(self)
-        if isinstance(error, FileNotFoundError):
-            self._failure = f"a file is missing: {error}"
-            raise StorageError(f"{self._directory}: {self._failure}") from error
-        self._failure = str(error) or type(error).__name__
