@@ -26,8 +26,8 @@ METHOD = (
     "A broker in `os` mode gets batches of one record over one connection, up to 8 MB and 64 "
     "requests unanswered, then `kill -9` at once. Measured is from the exec of the next one to its "
     "first answer to a fetch from the last partition, and its CPU time until then (/proc). The "
-    "page cache has what was written, as after any kill. The longest pause is that between two answers "
-    "while the log was written."
+    "page cache has what was written, as after any kill. The longest pause is that between two "
+    "answers while the log was written."
 )
 
 
