@@ -274,23 +274,6 @@ def test_what_a_failed_sync_took_for_clean_is_written_once_more() -> None:  # D2
     run(scenario())
 
 
-def test_segments_that_a_kill_left_without_a_durable_name_are_served_with_one() -> None:  # D2
-    async def scenario() -> None:
-        world = await World.create(durability="os")
-        for number in range(8):
-            world.append_values(b"%d" % number, b"x" * 600)
-        await world.flush()
-        data = await world.read_all()
-        killed = world.disk.restarted()
-        again = await World.recover(killed, durability="os")
-        assert await again.read_all() == data
-        after = killed.power_loss(Loss.ALL)
-        once_more = await World.recover(after, durability="os", recovery_point=16)
-        assert await once_more.read_all() == data
-
-    run(scenario())
-
-
 def test_bytes_below_the_recovery_point_are_not_written() -> None:  # D2
     async def scenario() -> None:
         world = await many_segments()

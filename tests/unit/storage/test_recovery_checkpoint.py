@@ -232,6 +232,24 @@ def test_a_torn_end_above_it_is_cut_off_and_the_rest_is_kept() -> None:  # D3
     run(scenario())
 
 
+def test_segments_that_a_kill_left_without_a_durable_name_are_served_with_one() -> None:  # D2
+    async def scenario() -> None:
+        world = await lived()
+        for number in range(8):
+            world.append_values(b"%d" % number, b"x" * 600)
+        await world.flush()
+        data = await world.read_all()
+        killed = world.disk.restarted()
+        again = await recovered(killed)
+        assert not again.store.is_rebuilt
+        assert await again.read_all() == data
+        after = killed.power_loss(Loss.ALL)
+        once_more = await recovered(after, recovery_point=again.log.log_end_offset)
+        assert await once_more.read_all() == data
+
+    run(scenario())
+
+
 def test_batches_and_side_files_are_synced_before_it_is_stored() -> None:  # D2
     async def scenario() -> None:
         world = await World.create(durability="os", limits=AT_EACH_WRITE)
