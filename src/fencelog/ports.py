@@ -27,6 +27,18 @@ class DiskFile(Protocol):
         """
         ...
 
+    async def rewrite(self, position: int, data: Buffer) -> None:
+        """Write the bytes that are at this position once more: the next sync then covers them.
+
+        A failed sync may have marked them clean, so that a sync alone would skip them (rule D2).
+        Raises StorageError; the file is as it was then, and must not be used again.
+        """
+        ...
+
+    async def truncate(self, size: int) -> None:
+        """Remove everything from this position on, durably with the next sync."""
+        ...
+
     async def read(self, position: int, size: int) -> bytes:
         """Return up to ``size`` bytes from ``position``; fewer only at the end of the file."""
         ...

@@ -56,8 +56,8 @@ class Kind(StrEnum):
     ROT = "rot"
     """The broker stops cleanly, a bit of a stored batch flips, and ``seconds`` later it is back."""
     SIDE_ROT = "side-rot"
-    """As rot, but in an index, a snapshot or a leader epoch checkpoint, which can be rebuilt: it
-    shows nowhere. ``how``: whether the broker is stopped or killed before."""
+    """As rot, but in an index, a snapshot, a leader epoch or a recovery checkpoint, which can be
+    rebuilt: it shows nowhere. ``how``: whether the broker is stopped or killed before."""
     LATE_MARKER = "late-marker"
     """A marker of an earlier coordinator epoch arrives in an open transaction."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from struct import Struct
 
-from fencelog.log.layout import CLEAN_SHUTDOWN
+from fencelog.log.layout import CLEAN_SHUTDOWN, RECOVERY_CHECKPOINT
 from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.framing import SIZE_BYTES
 from fencelog_sim.faults import Fault, Kind, Plan
@@ -266,8 +266,12 @@ class Nemesis:
         # Recovery may truncate damage in what a failed disk has not synced.
         if await world.stop_broker() and not world.needs_restart:
             world.flip_a_bit()
-            # After a clean stop a start checks no batch, so remove its mark.
+            # A start checks no batch of a full segment after a clean stop, and none that a recovery
+            # checkpoint covers: remove the marks of both.
             await world.disk.remove(CLEAN_SHUTDOWN)
+            if world.flipped is not None:
+                folder = world.flipped[0].rpartition("/")[0]
+                await world.disk.remove(f"{folder}/{RECOVERY_CHECKPOINT}")
         await self._start_again()
         await asyncio.sleep(fault.seconds)
         if world.flipped is not None:

@@ -15,7 +15,13 @@ from fencelog_sim.world.disk import SimDisk
 from fencelog_sim.world.gate import NO_SPACE, Fault
 
 Scenario = Callable[[Disk], Awaitable[None]]
-SYSTEM_CALLS = {"append": "pwritev", "sync": "fdatasync", "sync_directory": "fsync"}
+SYSTEM_CALLS = {
+    "append": "pwritev",
+    "rewrite": "pwritev",
+    "truncate": "ftruncate",
+    "sync": "fdatasync",
+    "sync_directory": "fsync",
+}
 
 
 class Rig:
@@ -420,6 +426,43 @@ def test_a_failed_append_ends_the_file(on_disk) -> None:  # D2
             with pytest.raises(StorageError, match="accepts no more writes"):
                 await attempt
         assert (await file.read(0, 10)).startswith(b"abc")
+        await file.close()
+
+    on_disk(scenario)
+
+
+def test_bytes_written_once_more_and_bytes_cut_off_leave_the_rest_as_it_is(on_disk) -> None:
+    async def scenario(disk: Disk) -> None:
+        file = await disk.open("a", create=True)
+        await file.append([b"abcdefgh"])
+        await file.rewrite(2, memoryview(b"cdef"))
+        await file.rewrite(0, b"abcdefgh")
+        assert file.size == 8
+        assert await file.read(0, 10) == b"abcdefgh"
+        await file.truncate(5)
+        assert file.size == 5
+        assert await file.read(0, 10) == b"abcde"
+        await file.append([b"X"])
+        await file.sync()
+        await file.close()
+        again = await disk.open("a")
+        assert await again.read(0, 10) == b"abcdeX"
+        await again.close()
+
+    on_disk(scenario)
+
+
+@pytest.mark.parametrize("verb", ["rewrite", "truncate"])
+def test_a_failed_change_of_stored_bytes_ends_the_file(verb: str, on_disk) -> None:  # D2
+    async def scenario(disk: Disk) -> None:
+        file = await disk.open("a", create=True)
+        await file.append([b"abc"])
+        on_disk.fail(verb, "Input/output error")
+        with pytest.raises(StorageError, match="Input/output error"):
+            await (file.rewrite(0, b"abc") if verb == "rewrite" else file.truncate(1))
+        on_disk.heal()
+        with pytest.raises(StorageError):
+            await file.sync()
         await file.close()
 
     on_disk(scenario)

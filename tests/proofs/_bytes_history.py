@@ -12,9 +12,11 @@ from typing import NamedTuple
 
 from fencelog.log import layout
 from fencelog.log.config import LogConfig
+from fencelog.log.recovery_checkpoint import decode_recovery_checkpoint
 from fencelog.storage.clean_stop import CleanStop
 from fencelog.storage.compaction import Compaction
 from fencelog.storage.directory import DataDirectory
+from fencelog.storage.writeback import WritebackLimits
 from fencelog.types import LeaderEpoch, Offset, ProducerId, TopicPartition
 from fencelog.wire.batch import SEQUENCE_MODULUS, BatchHeader, iterate
 from fencelog.wire.records import RecordToWrite, build_batch
@@ -22,7 +24,7 @@ from fencelog_sim.world.clocks import SimRandom
 from fencelog_sim.world.disk import PowerCut, SimDisk
 from fencelog_sim.world.disk_image import Directory, Inode
 from tests.proofs._bytes_meaning import Meaning, meaning_of
-from tests.support.storage import NOW_MS, World, batch_of, run
+from tests.support.storage import AT_EACH_WRITE, DIRECTORY, NOW_MS, World, batch_of, run
 
 PARTITION = TopicPartition("t", 0)
 STOPS = ("clean", "crash", "crash, all synced", "crash, little synced")
@@ -182,6 +184,21 @@ async def everything(recorder: Recorder) -> None:
     world.log.leader_epoch = LeaderEpoch(9)
 
 
+async def resumed(recorder: Recorder) -> None:
+    """Several segments below a recovery checkpoint; only the last batches follow it."""
+    writeback = recorder.world.store._writeback
+    writeback._limits = AT_EACH_WRITE
+    for number in range(10):
+        await recorder.append(batch_of(b"i%d" % number, producer_id=7, sequence=number))
+        await recorder.transactional(20 + number % 2, number // 2, b"t" * 40)
+        if number % 3 == 2:
+            await recorder.end(20, commit=number == 5)
+        if number == 4:
+            recorder.world.log.leader_epoch = LeaderEpoch(4)
+        await recorder.world.checkpointed()
+    writeback._limits = WritebackLimits()
+
+
 async def compacted(recorder: Recorder) -> None:
     """Segments that lack most of what they had, and newer ones."""
     await _to_compact(recorder)
@@ -229,12 +246,17 @@ async def _to_compact(recorder: Recorder) -> None:
 PROGRAMS: dict[str, tuple[Program, LogConfig]] = {
     "plain": (plain, _SMALL),
     "everything": (everything, _SMALL),
+    "resumed": (resumed, _SMALL),
     "compacted": (compacted, _COMPACTED),
     "swap": (swap, _COMPACTED),
 }
 
 
-ENDED = {"compacted": STOPS[:3], "swap": ("crash",)}
+ENDED = {
+    "resumed": ("crash", "crash, little synced"),
+    "compacted": STOPS[:3],
+    "swap": ("crash",),
+}
 """Where not every stop can follow, or one says nothing new."""
 
 
@@ -264,11 +286,17 @@ async def _record(name: str, durability: str, stop: str) -> Left:
         config=config,
         leader_epoch=log._state.epochs.latest,
         files=files,
-        recovery_point=points.get(PARTITION, 0),
+        recovery_point=max(points.get(PARTITION, 0), _covered(files)),
         end=log.log_end_offset,
         meanings={**recorder.meanings, log.log_end_offset: meaning_of(log)},
         batches=_batches(files),
     )
+
+
+def _covered(files: dict[str, bytes]) -> int:
+    """The end of the recovery checkpoint, below which everything was synced."""
+    data = files.get(f"{DIRECTORY}/{layout.RECOVERY_CHECKPOINT}")
+    return 0 if data is None else decode_recovery_checkpoint(data).end_offset
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from fencelog.log.config import LogConfig
 from fencelog.storage.compaction import Compaction
+from fencelog.storage.writeback import WritebackLimits
 from fencelog.types import Offset
 from fencelog.wire.records import RecordToWrite, build_batch
 from fencelog_sim.world.disk import SimDisk
@@ -30,9 +31,13 @@ async def write(world: World, *records: tuple[str, str | None], producer_id: int
     await world.flush()
 
 
-async def filled(disk: SimDisk | None = None, durability: str = "fsync") -> World:
+async def filled(
+    disk: SimDisk | None = None,
+    durability: str = "fsync",
+    limits: WritebackLimits | None = None,
+) -> World:
     """Segments with every case of compaction, and several cases in each."""
-    world = await World.create(disk, config=CONFIG, durability=durability)
+    world = await World.create(disk, config=CONFIG, durability=durability, limits=limits)
     for number in range(12):
         await write(world, (f"k{number % 3}", f"{number}" * 70), ("one", f"{number}"))
         await write(world, (f"k{number % 5}", f"{number}" * 60), producer_id=11)
@@ -43,6 +48,7 @@ async def filled(disk: SimDisk | None = None, durability: str = "fsync") -> Worl
     await write(world, ("last", "1" * 500))
     await write(world, ("last", "2" * 500))
     await world.store.sync()
+    await world.checkpointed()
     assert len(world.log.segment_base_offsets) > 4
     return world
 
@@ -55,6 +61,7 @@ async def compact(world: World, first_dirty: int = 0, now_ms: int = NOW_MS) -> i
     )
     end = await compaction.map()
     await compaction.clean()
+    await world.checkpointed()
     return end
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from fencelog.log.config import LogConfig
 from fencelog.log.partition_log import PartitionLog
 from fencelog.log.rebuild import LogBuilder
+from fencelog.log.snapshot import encode_snapshot
 from fencelog.log.values import Appended, Duplicate, Isolation, MarkerToWrite, ReadPlan, Rejected
 from fencelog.log.verification import VerificationGuard
 from fencelog.types import Offset
@@ -253,3 +254,8 @@ def state_of(log: PartitionLog) -> dict[str, object]:
             for segment in state.segments
         ],
     }
+
+
+def snapshot_of(log: PartitionLog) -> bytes:
+    """The producer snapshot at a log's end."""
+    return encode_snapshot(log._state.producers, log.highest_producer_id)

@@ -9,6 +9,7 @@ from fencelog.log.config import LogConfig
 from fencelog.log.partition_log import PartitionLog
 from fencelog.log.values import Appended, Isolation, MarkerToWrite, ReadPlan, SegmentWrite
 from fencelog.storage.partition_store import PartitionStore
+from fencelog.storage.writeback import Writeback, WritebackLimits
 from fencelog.types import (
     CoordinatorEpoch,
     LeaderEpoch,
@@ -22,7 +23,7 @@ from fencelog.wire.batch import iterate, read_header
 from fencelog.wire.records import RecordToWrite, build_batch, read_records
 from fencelog_sim.world.disk import READING, PowerCut, SimDisk
 from fencelog_sim.world.gate import Fault, Halt
-from tests.support.log import flush_and_commit
+from tests.support.log import flush_and_commit, snapshot_of
 
 _T = TypeVar("_T")
 
@@ -31,6 +32,8 @@ FIRST = f"{DIRECTORY}/{0:020d}.log"
 TOPIC_ID = TopicId(bytes(range(16)))
 NOW_MS = 1_700_000_000_000
 SMALL_SEGMENTS = LogConfig(segment_bytes=1024, index_interval_bytes=100)
+AT_EACH_WRITE = WritebackLimits(each=1, total=1, least=1)
+"""A recovery checkpoint after each write, unless one is under way."""
 
 
 def run(coroutine: Coroutine[Any, Any, _T]) -> _T:
@@ -70,9 +73,12 @@ class World:
         *,
         config: LogConfig = SMALL_SEGMENTS,
         durability: str = "fsync",
+        limits: WritebackLimits | None = None,
     ) -> "World":
         disk = disk or SimDisk(operations=[])
-        store, log = await PartitionStore.create(disk, DIRECTORY, TOPIC_ID, config, durability)
+        store, log = await PartitionStore.create(
+            disk, DIRECTORY, TOPIC_ID, config, durability, Writeback(limits)
+        )
         return cls(disk, store, log, durability)
 
     @classmethod
@@ -87,6 +93,7 @@ class World:
         clean: str | None = None,
         was_compacted: bool = False,
         leader_epoch: int = 0,
+        limits: WritebackLimits | None = None,
     ) -> "World":
         store, log = await PartitionStore.recover(
             disk,
@@ -99,6 +106,7 @@ class World:
             topic_id=TOPIC_ID,
             was_compacted=was_compacted,
             leader_epoch=LeaderEpoch(leader_epoch),
+            writeback=Writeback(limits),
         )
         return cls(disk, store, log, durability)
 
@@ -142,6 +150,12 @@ class World:
         await self.store.write(tail)
         self.log.written(tail[-1].end_offset)
         return tail[-1].end_offset
+
+    async def checkpointed(self) -> None:
+        """Wait for the recovery checkpoint under way."""
+        task = self.store._checkpointing
+        if task is not None:
+            await task
 
     async def flush(self) -> None:
         """One round of the flusher; what it makes durable counts as acknowledged."""
@@ -217,7 +231,7 @@ def assert_same_state(actual: World, expected: World) -> None:
     """Offsets, producers, transactions and leader epochs agree."""
     assert actual.log.log_end_offset == expected.log.log_end_offset
     assert actual.log.last_stable_offset == expected.log.last_stable_offset
-    assert actual.log.snapshot() == expected.log.snapshot()
+    assert snapshot_of(actual.log) == snapshot_of(expected.log)
     assert actual.log.open_transactions() == expected.log.open_transactions()
     everything = Offset(0), expected.log.log_end_offset
     aborted = expected.log.aborted_transactions(*everything)

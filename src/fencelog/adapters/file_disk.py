@@ -85,6 +85,29 @@ class FileDiskFile:
                 raise _storage_error("write", self._path, error) from error
             raise self._fail("write", error) from error
 
+    async def rewrite(self, position: int, data: Buffer) -> None:
+        """Write the bytes that are at this position once more: the next sync then covers them."""
+        self._check_usable()
+        assert position + len(data) <= self._size, (position, len(data), self._size)
+        views = [memoryview(data)]
+        try:
+            while views:
+                written = os.pwritev(self._descriptor, views, position)
+                position += written
+                views = _after(views, written)
+        except OSError as error:
+            raise self._fail("write", error) from error
+
+    async def truncate(self, size: int) -> None:
+        """Remove everything from this position on, durably with the next sync."""
+        self._check_usable()
+        assert size <= self._size, (size, self._size)
+        try:
+            os.ftruncate(self._descriptor, size)
+        except OSError as error:
+            raise self._fail("truncate", error) from error
+        self._size = size
+
     def _cut_back(self, size: int) -> bool:
         """Remove what a failed write left above ``size``; False if that fails, too."""
         try:

@@ -15,6 +15,7 @@ from fencelog.settings.listeners import listener_of
 from fencelog.settings.sources import from_environment, from_flags, from_properties, from_toml
 from fencelog.settings.table import BROKER_KEYS, TOPIC_KEYS
 from fencelog.storage.recover import Durability
+from fencelog.storage.writeback import WritebackLimits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +69,8 @@ class BrokerConfig:
     At 500 MB/s these are the last 60 ms, ten times what such a reader is behind; more would only
     push other memory out of the processor's caches.
     """
+    writeback: WritebackLimits = field(default_factory=WritebackLimits)
+    """How much of the logs a start may have to read after an unclean stop."""
     checkpoint_interval_s: float = 10.0
     sweep_interval_s: float = 5.0
     resume_timeout_s: float = 10.0

@@ -14,12 +14,12 @@ How the broker and the storage use it:
 5. Readers: ``read(offset, max_bytes, isolation)`` -> ``ReadPlan | ErrorCode``, then
    ``aborted_transactions(offset, end)`` for what was read; ``offset_for_timestamp``.
 6. Upkeep: ``expire_producers``, ``roll_if_due``, ``retained_from``, ``advance_start``; at a clean
-   stop ``seal`` (then take the unflushed writes once more) and ``snapshot``.
+   stop ``seal`` (then take the unflushed writes once more); ``checkpoint`` for recovery.
 
 A ``PartitionLog`` comes from ``PartitionLog.create`` (empty) or ``rebuild.LogBuilder.finish``.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from collections.abc import Sequence as Sequence_
 
 from fencelog.errors import ErrorCode
@@ -29,6 +29,7 @@ from fencelog.log.config import LogConfig
 from fencelog.log.leader_epochs import FIRST_EPOCH
 from fencelog.log.planning import plan_read
 from fencelog.log.producers import PRODUCER_EXPIRATION_MS, UNKNOWN_SEQUENCE, ProducerState
+from fencelog.log.recovery_checkpoint import RecoveryCheckpoint, checkpoint_of
 from fencelog.log.retention import is_due, retained_from
 from fencelog.log.segment import Segment
 from fencelog.log.snapshot import encode_snapshot
@@ -52,6 +53,7 @@ from fencelog.log.values import (
     ReadPlan,
     Rejected,
     SegmentWrite,
+    SideFiles,
 )
 from fencelog.log.verification import Guards, VerificationGuard
 from fencelog.types import (
@@ -327,9 +329,11 @@ class PartitionLog:
         """Forget producers that were idle for so long and have no open transaction."""
         return self._state.producers.expire(TimestampMs(now_ms), expiration_ms)
 
-    def snapshot(self) -> bytes:
-        """Return the producer snapshot as of the log's end, to be stored at a clean stop."""
-        return encode_snapshot(self._state.producers, self.highest_producer_id)
+    def checkpoint(
+        self, checksums: Mapping[Offset, int], side_files: SideFiles
+    ) -> RecoveryCheckpoint:
+        """Return the recovery checkpoint of the log's end, see ``checkpoint_of``."""
+        return checkpoint_of(self._state, checksums, side_files)
 
     # Unflushed batches and the watermarks
 

@@ -2,7 +2,8 @@
 
 After an unclean stop every batch goes through ``replay``, as it did when it was appended; side
 files are not read but rebuilt (``side_files``). After a clean stop ``load_segment`` takes the
-indexes as they are and ``restore_producers`` the snapshot at the log's end.
+indexes of full segments as they are and ``restore_producers`` the snapshot at the newest one. With
+a recovery checkpoint ``resume`` does that, and only the batches above it go through ``replay``.
 """
 
 from collections.abc import Iterable
@@ -12,6 +13,7 @@ from fencelog.log.index import OffsetIndex, TimeIndex
 from fencelog.log.layout import decode_aborted, encode_aborted
 from fencelog.log.leader_epochs import FIRST_EPOCH, LeaderEpochs
 from fencelog.log.partition_log import PartitionLog
+from fencelog.log.recovery_checkpoint import RecoveryCheckpoint
 from fencelog.log.segment import Segment
 from fencelog.log.snapshot import decode_snapshot, encode_snapshot
 from fencelog.log.state import LogState
@@ -116,6 +118,27 @@ class LogBuilder:
     def restore_leader_epochs(self, entries: Iterable[EpochStart]) -> None:
         """Load the leader epoch checkpoint of a cleanly stopped log."""
         self._state.epochs = LeaderEpochs(entries)
+
+    def resume(self, checkpoint: RecoveryCheckpoint) -> None:
+        """Continue at a checkpoint's end; its full segments were loaded before.
+
+        Raises CorruptionError if its contents are not valid.
+        """
+        state = self._state
+        newest = checkpoint.newest
+        self.restore_producers(checkpoint.snapshot)
+        self.restore_leader_epochs(checkpoint.leader_epochs)
+        self.open_segment(newest.base_offset)
+        segment = state.active
+        segment.size = newest.size
+        segment.next_offset = state.log_end = newest.next_offset
+        segment.first_timestamp = newest.first_timestamp
+        segment.max_timestamp = newest.max_timestamp
+        segment.max_timestamp_offset = newest.max_timestamp_offset
+        segment.bytes_since_index = newest.bytes_since_index
+        segment.index = OffsetIndex.decode(checkpoint.side_files.offset_index)
+        segment.time_index = TimeIndex.decode(checkpoint.side_files.time_index)
+        state.transactions.aborted += decode_aborted(checkpoint.side_files.txn_index)
 
     def side_files(self, base_offset: Offset) -> SideFiles:
         """Return what the side files of a segment must hold."""

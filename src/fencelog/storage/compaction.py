@@ -6,13 +6,13 @@ are.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from fencelog.errors import CorruptionError, FencelogError
 from fencelog.log.compaction_round import GroupCleaner, Round
 from fencelog.ports import DiskFile
 from fencelog.storage.partition_store import PartitionStore
-from fencelog.storage.segment import walk
+from fencelog.storage.segment import Passed, walk
 from fencelog.types import Offset
 from fencelog.wire.batch import BatchHeader
 
@@ -74,16 +74,16 @@ class Compaction:
             read += len(batch)
             group.visit(header, batch)
 
-        async def pause() -> None:
+        async def write(position: int, good: memoryview) -> None:
             buffers = group.take()
             if buffers:
                 await file.append(buffers)
-            await self._pause()
+            await self._pause(position, good)
 
         is_whole = False
         try:
             for each in group.base_offsets:
-                await self._walk(each, visit, pause)
+                await self._walk(each, visit, write)
             cleaned = group.finish()
             assert file.size == cleaned.segment.size, (file.size, cleaned.segment.size)
             if group.is_changed:
@@ -103,11 +103,11 @@ class Compaction:
         self,
         base_offset: Offset,
         visit: Callable[[BatchHeader, memoryview, int], None],
-        pause: Callable[[], Awaitable[None]],
+        passed: Passed,
     ) -> None:
         file = await self._open(base_offset)
         try:
-            end = await walk(file, visit, CHUNK_BYTES, pause)
+            end = await walk(file, visit, CHUNK_BYTES, passed=passed)
         finally:
             await file.close()
         if end.problem is not None:
@@ -121,7 +121,7 @@ class Compaction:
         except FileNotFoundError as error:
             raise CompactionStoppedError("segments were deleted meanwhile") from error
 
-    async def _pause(self) -> None:
+    async def _pause(self, position: int, good: memoryview) -> None:
         await asyncio.sleep(0)
         if not self._should_continue():
             raise CompactionStoppedError("the broker is stopping")

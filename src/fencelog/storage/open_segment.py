@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fencelog.log import layout
+from fencelog.log.recovery_checkpoint import side_checksum
+from fencelog.log.values import SideFiles
 from fencelog.ports import Disk, DiskFile
-from fencelog.storage.checkpoint import replace_file
-from fencelog.storage.recover import SIDE_SUFFIXES
+from fencelog.storage.side_files import sync_side_files, write_side_files
 from fencelog.types import Offset
 
 
@@ -30,6 +30,9 @@ class OpenSegment:
     is_dirty: bool = False
     is_complete: bool = False
     """Whether it is full and its side files are written."""
+    checksum: int | None = None
+    """That of the side files, once the segment is full and they are written."""
+    are_side_files_synced: bool = False
 
     def extend_side_files(self, more: Sequence[bytes]) -> None:
         """Add entries of index, time index and transaction index."""
@@ -44,8 +47,13 @@ class OpenSegment:
 
     async def write_side_files(self, disk: Disk) -> None:
         """Write the side files. Raises StorageError; what is to be written stays then."""
-        stem = self.path.removesuffix(layout.LOG)
-        for suffix, content in zip(SIDE_SUFFIXES, self.side_files, strict=True):
-            await replace_file(disk, stem + suffix, bytes(content), durable=False)
+        side_files = SideFiles(*map(bytes, self.side_files))
+        await write_side_files(disk, self.path, side_files)
+        self.checksum = side_checksum(side_files)
         for content in self.side_files:
             content.clear()
+
+    async def sync_side_files(self, disk: Disk) -> None:
+        """Return when the contents of the side files are on stable storage. Raises StorageError."""
+        await sync_side_files(disk, self.path)
+        self.are_side_files_synced = True

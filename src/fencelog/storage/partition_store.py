@@ -1,13 +1,12 @@
 """The files of one partition: what the flusher writes, what fetches read.
 
 One writer at a time (the flusher) calls ``write`` and ``sync``; reads may come at any time. Side
-files (indexes, snapshots, leader epochs) are written when a segment is full and at a clean stop,
-and synced at a clean stop only: after an unclean one they are rebuilt from the log, not read.
+files (indexes, snapshots, leader epochs) are written when a segment is full and at a clean stop.
+They are synced at a clean stop and for a recovery checkpoint, which both have a checksum over them:
+where it does not match, they are rebuilt from the log.
 """
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from typing import Self
 
@@ -17,14 +16,20 @@ from fencelog.log.compaction_round import Cleaned
 from fencelog.log.config import LogConfig
 from fencelog.log.leader_epochs import FIRST_EPOCH
 from fencelog.log.partition_log import PartitionLog
+from fencelog.log.recovery_checkpoint import side_checksum
 from fencelog.log.values import Isolation, ReadPlan, SegmentWrite
 from fencelog.ports import Disk, DiskFile
 from fencelog.storage.checkpoint import parent_of, replace_file
+from fencelog.storage.checkpointer import Captured, Checkpointer, read_recovery_checkpoint
 from fencelog.storage.clean_stop import CleanStop, synced_checksum
 from fencelog.storage.open_segment import OpenSegment
-from fencelog.storage.recover import SIDE_SUFFIXES, Durability, Recovery
+from fencelog.storage.recover import Durability, Recovered, Recovery
 from fencelog.storage.segment import Batches, Pause, find_timestamp, read_batches
+from fencelog.storage.segment_files import SegmentFiles
+from fencelog.storage.side_files import write_side_files
 from fencelog.storage.topic_id import check_topic_id, write_topic_id
+from fencelog.storage.usable import Usable
+from fencelog.storage.writeback import Writeback
 from fencelog.types import LeaderEpoch, Offset, TimestampMs, TopicId
 
 
@@ -32,27 +37,33 @@ class PartitionStore:
     """The directory of one partition; use ``create`` or ``recover``."""
 
     def __init__(
-        self, disk: Disk, directory: str, log: PartitionLog, durability: Durability
+        self,
+        disk: Disk,
+        directory: str,
+        log: PartitionLog,
+        durability: Durability,
+        writeback: Writeback,
     ) -> None:
         """Start without segments."""
         self._disk = disk
         self._directory = directory
         self._log = log
         self._durability = durability
-        self._segments: dict[Offset, OpenSegment] = {}
+        self._segments = SegmentFiles(disk, directory)
         self._written_end = log.log_end_offset
         self._recovery_point = log.log_end_offset
-        self._names_made = 0
-        self._names_synced = 0
-        """How many of the files made here have a durable name."""
+        self._writeback = writeback
+        self._checkpointer = Checkpointer(disk, directory, self._segments)
+        self._checkpointing: asyncio.Task[None] | None = None
         self._syncing: dict[Offset, asyncio.Task[None]] = {}
         """Background syncs of full segments, by base offset."""
         self._sync_lock = asyncio.Lock()
         self._write_lock = asyncio.Lock()
-        self._closed = False
-        self._failure: str | None = None
+        self._usable = Usable(directory, when_failed=lambda: writeback.closed(self))
         self.truncated: str | None = None
         """Where recovery truncated the log after the last sound batch, and why (D3)."""
+        self.is_rebuilt = False
+        """Whether recovery read all batches; then it knows nothing of those that were deleted."""
         self.clean_stop: CleanStop | None = None
         """How the last clean close left the files; None once they have changed since."""
 
@@ -64,24 +75,26 @@ class PartitionStore:
         topic_id: TopicId,
         config: LogConfig,
         durability: Durability,
+        writeback: Writeback | None = None,
     ) -> tuple[Self, PartitionLog]:
         """Create an empty partition, durably.
 
-        A crash meanwhile leaves a directory that ``recover`` accepts. Raises StorageError.
+        ``writeback`` is what all partitions of a broker share. A crash meanwhile leaves a directory
+        that ``recover`` accepts. Raises StorageError.
         """
         await disk.make_directory(directory)
         if any(name.endswith(layout.LOG) for name in await disk.list(directory)):
             raise StorageError(f"{directory}: already has segment files")
         log = PartitionLog.create(config)
-        store = cls(disk, directory, log, durability)
+        store = cls(disk, directory, log, durability, writeback or Writeback())
         try:
-            await store._open_newest(log.log_end_offset)
+            await store._segments.open_newest(log.log_end_offset)
             await write_topic_id(disk, directory, topic_id)  # syncs the directory for both files
             await disk.sync_directory(parent_of(directory))
         except BaseException:
             await store.close(clean=False)
             raise
-        store._names_synced = store._names_made
+        store._segments.names_are_durable()
         return store, log
 
     @classmethod
@@ -99,6 +112,7 @@ class PartitionStore:
         was_compacted: bool = False,
         was_created: bool = False,
         leader_epoch: LeaderEpoch = FIRST_EPOCH,
+        writeback: Writeback | None = None,
     ) -> tuple[Self, PartitionLog]:
         """Open a partition of an earlier run, whatever its end was (D2, D3, E15).
 
@@ -120,21 +134,30 @@ class PartitionStore:
             was_compacted=was_compacted,
             was_created=was_created,
             leader_epoch=leader_epoch,
+            checkpoint=await read_recovery_checkpoint(disk, directory),
         ).run()
         builder = recovered.builder
         active_files = builder.side_files(recovered.base_offsets[-1])
         log = builder.finish()
-        store = cls(disk, directory, log, durability)
+        store = cls(disk, directory, log, durability, writeback or Writeback())
         store.truncated = recovered.truncated
-        *full, newest_base_offset = recovered.base_offsets
-        for base_offset in full:
-            store._add_segment(base_offset)
-        newest = await store._open_newest(newest_base_offset)
+        store.is_rebuilt = not recovered.is_clean and recovered.checkpoint is None
+        for base_offset, side in recovered.side_states.items():
+            segment = store._segments.add(base_offset)
+            segment.checksum, segment.are_side_files_synced = side
+        newest = await store._segments.open_newest(recovered.base_offsets[-1])
         newest.extend_side_files(active_files)
         if recovered.is_clean and clean is not None:
-            store._names_synced = store._names_made
+            store._segments.names_are_durable()
             store.clean_stop = CleanStop(log.log_end_offset, clean)
+        store._opened(recovered)
         return store, log
+
+    def _opened(self, recovered: Recovered) -> None:
+        covered = 0
+        if recovered.checkpoint is not None:
+            covered = recovered.checkpoint.size_from(recovered.base_offsets[0])
+        self._writeback.moved(self, max(self._log.size - covered, 0))
 
     @property
     def recovery_point(self) -> Offset:
@@ -144,7 +167,7 @@ class PartitionStore:
     @property
     def failure(self) -> str | None:
         """Why the store accepts no more writes, or None."""
-        return self._failure
+        return self._usable.failure
 
     async def write(self, unflushed: list[SegmentWrite]) -> None:
         """Write what ``PartitionLog.take_unflushed`` returned to the page cache, in order.
@@ -153,7 +176,7 @@ class PartitionStore:
         the store then accepts no more writes or syncs (D2).
         """
         async with self._write_lock:
-            self._check_usable()
+            self._usable.check()
             self.clean_stop = None
             done = 0
             try:
@@ -164,7 +187,7 @@ class PartitionStore:
                 del unflushed[:done]
                 raise
             except BaseException as error:
-                self._fail(error)
+                self._usable.fail(error)
                 raise
 
     async def sync(self) -> None:
@@ -175,16 +198,16 @@ class PartitionStore:
         """
         # Concurrent calls wait for each other: one must not rely on another's unfinished sync.
         async with self._sync_lock:
-            self._check_usable()
+            self._usable.check()
             end = self._written_end
-            with self._fails_on_error():
-                for segment in list(self._segments.values()):
+            with self._usable.fails_on_error():
+                for segment in self._segments:
                     if segment.is_dirty:
                         await segment.sync()
-                await self._sync_names()
+                await self._segments.sync_names()
                 while self._syncing:
                     await next(iter(self._syncing.values()))
-            self._check_usable()
+            self._usable.check()
             self._recovery_point = max(self._recovery_point, end)
 
     async def read(self, plan: ReadPlan, *, to_send: bool = False) -> Batches:
@@ -195,13 +218,13 @@ class PartitionStore:
         has no batches there, StorageError if it cannot be read.
         """
         segment = self._segments.get(plan.segment_base_offset)
-        file = None if segment is None else await self._begin_read(segment)
+        file = None if segment is None else await self._segments.begin_read(segment)
         if segment is None or file is None:
             return Batches(memoryview(b""), plan.offset)
         try:
             return await read_batches(file, segment.path, plan, to_send=to_send)
         finally:
-            await self._end_read(segment, file)
+            await self._segments.end_read(segment, file)
 
     async def find_timestamp(
         self, timestamp: TimestampMs, isolation: Isolation, pause: Pause
@@ -211,14 +234,14 @@ class PartitionStore:
         while True:
             plan = self._log.offset_for_timestamp(timestamp, isolation, start)
             segment = None if plan is None else self._segments.get(plan.segment_base_offset)
-            file = None if segment is None else await self._begin_read(segment)
+            file = None if segment is None else await self._segments.begin_read(segment)
             if plan is None or segment is None or file is None:
                 return None
             end = self._log.end_of_segment(plan.segment_base_offset)
             try:
                 found = await find_timestamp(file, segment.path, plan, timestamp, pause)
             finally:
-                await self._end_read(segment, file)
+                await self._segments.end_read(segment, file)
             if found is not None or end >= plan.upper_offset:
                 return found
             start = end
@@ -230,29 +253,27 @@ class PartitionStore:
         treats a missing segment above it as damage. Raises StorageError.
         """
         async with self._sync_lock:
-            self._check_usable()
+            self._usable.check()
             self.clean_stop = None
-            for base_offset, end in pairwise(sorted(self._segments)):
+            for base_offset, end in pairwise(self._segments.base_offsets):
                 if end > offset:
                     break
-                await self._retire(self._segments.pop(base_offset))
-                for suffix in (*layout.SEGMENT_SUFFIXES, layout.SNAPSHOT):
-                    await self._disk.remove(self._path(base_offset, suffix))
-            await self._disk.sync_directory(self._directory)
+                await self._segments.remove(base_offset)
+            await self._segments.sync_directory()
 
     async def open_segment(self, base_offset: Offset) -> DiskFile:
         """Open a full segment for reading. Raises FileNotFoundError if it was deleted."""
-        return await self._disk.open(self._path(base_offset, layout.LOG))
+        return await self._disk.open(self._segments.path(base_offset))
 
     async def open_cleaned(self, base_offset: Offset) -> DiskFile:
         """Create the file that will replace a segment; removes one that a crash left."""
-        path = self._path(base_offset, layout.LOG) + layout.CLEANED
+        path = self._segments.path(base_offset) + layout.CLEANED
         await self._disk.remove(path)
         return await self._disk.open(path, create=True)
 
     async def drop_cleaned(self, base_offset: Offset) -> None:
         """Remove the file of ``open_cleaned``."""
-        await self._disk.remove(self._path(base_offset, layout.LOG) + layout.CLEANED)
+        await self._disk.remove(self._segments.path(base_offset) + layout.CLEANED)
 
     async def swap(self, cleaned: Cleaned) -> bool:
         """Replace segments by the cleaned file, which is written and synced.
@@ -263,49 +284,48 @@ class PartitionStore:
         failed.
         """
         async with self._sync_lock:
-            self._check_usable()
+            self._usable.check()
             self.clean_stop = None
             if not self._log.has_segments(cleaned.replaced):
                 await self.drop_cleaned(cleaned.segment.base_offset)
                 return False
             try:
-                return await self._swap(cleaned)
+                async with self._checkpointer.removed():
+                    is_swapped = await self._swap(cleaned)
             except BaseException as error:  # also if something ran out: half of a swap is done
-                self._fail(error)
+                self._usable.fail(error)
                 raise
+            self._writeback.moved(self, self._log.size)
+            return is_swapped
 
     async def _swap(self, cleaned: Cleaned) -> bool:
         base_offset = cleaned.segment.base_offset
-        path = self._path(base_offset, layout.LOG)
-        old = [self._segments[base] for base in cleaned.replaced]
+        path = self._segments.path(base_offset)
+        old = [segment for segment in self._segments if segment.base_offset in cleaned.replaced]
         new = OpenSegment(base_offset, path)
         await self._disk.rename(path + layout.CLEANED, path + layout.SWAP)
-        await self._disk.sync_directory(self._directory)
+        await self._segments.sync_directory()
         new.file = await self._disk.open(path + layout.SWAP)
         if not self._log.has_segments(cleaned.replaced):
             # The log start has passed some of them meanwhile; retention deletes their files.
-            await self._retire(new)
+            await self._segments.retire(new)
             await self._disk.remove(path + layout.SWAP)
-            await self._disk.sync_directory(self._directory)
+            await self._segments.sync_directory()
             return False
         self._log.replace_segments(cleaned)
-        for base in cleaned.replaced:
-            del self._segments[base]
-        self._segments[base_offset] = new
+        self._segments.replace(cleaned.replaced, new)
         for segment in old:
-            await self._retire(segment)
+            await self._segments.retire(segment)
         for base in cleaned.replaced[1:]:
-            for suffix in (*layout.SEGMENT_SUFFIXES, layout.SNAPSHOT):
-                await self._disk.remove(self._path(base, suffix))
+            await self._segments.remove_files(base)
         if len(old) > 1:
             # None of them may reappear after a crash beside the file that replaces it.
-            await self._disk.sync_directory(self._directory)
+            await self._segments.sync_directory()
         await self._disk.rename(path + layout.SWAP, path)
-        await self._disk.sync_directory(self._directory)
-        for suffix, content in zip(SIDE_SUFFIXES, cleaned.side_files, strict=True):
-            side_path = self._path(base_offset, suffix)
-            await replace_file(self._disk, side_path, content, durable=False)
-        await self._retire(new)
+        await self._segments.sync_directory()
+        await write_side_files(self._disk, path, cleaned.side_files)
+        new.checksum = side_checksum(cleaned.side_files)
+        await self._segments.retire(new)
         return True
 
     async def close(self, *, clean: bool) -> None:
@@ -317,27 +337,29 @@ class PartitionStore:
         """
         try:
             if clean and self._segments:
-                self._check_usable()
+                self._usable.check()
                 if self.clean_stop is None:
                     self.clean_stop = await self._stop_cleanly()
         finally:
-            self._closed = True
+            self._usable.is_closed = True
+            if self._checkpointing is not None:
+                await asyncio.wait([self._checkpointing])
             async with self._write_lock, self._sync_lock:
                 for task in list(self._syncing.values()):
                     await asyncio.wait([task])
-                segments, self._segments = self._segments, {}
-                for segment in segments.values():
-                    await self._retire(segment)
+                await self._segments.close()
+            self._writeback.closed(self)
 
     async def _stop_cleanly(self) -> CleanStop:
         """Make durable what a clean start reads: all but the newest segment's indexes."""
         await self.sync()
-        with self._fails_on_error():
-            base_offsets = sorted(self._segments)
-            newest = self._segments[base_offsets[-1]]
+        with self._usable.fails_on_error():
+            newest = self._segments.newest
             if any(newest.side_files):
                 await newest.write_side_files(self._disk)
-            checksum = await synced_checksum(self._disk, self._directory, base_offsets)
+            checksum = await synced_checksum(
+                self._disk, self._directory, self._segments.base_offsets
+            )
             return CleanStop(self._recovery_point, checksum)
 
     # Writing
@@ -350,7 +372,8 @@ class PartitionStore:
             path = f"{self._directory}/{layout.LEADER_EPOCH_CHECKPOINT}"
             content = write.leader_epochs.encode("ascii")
             await replace_file(self._disk, path, content, durable=False)
-        segment = self._segments[write.segment_base_offset]
+        segment = self._segments.get(write.segment_base_offset)
+        assert segment is not None, write.segment_base_offset
         if write.buffers:
             file = segment.file
             assert file is not None, segment.path
@@ -360,6 +383,8 @@ class PartitionStore:
             self._written_end = write.end_offset
         if write.index or write.time_index or write.txn_index:
             segment.extend_side_files((write.index, write.time_index, write.txn_index))
+        if write.buffers:
+            self._writeback.wrote(self, write.size, len(write.buffers))
 
     async def _roll(self, write: SegmentWrite) -> None:
         """Finish the newest segment and begin the next.
@@ -370,128 +395,72 @@ class PartitionStore:
         it: it runs in the background.
         """
         if write.segment_base_offset not in self._segments:
-            full = self._segments[max(self._segments)]
+            full = self._segments.newest
             if not full.is_complete:
                 await full.write_side_files(self._disk)
                 full.is_complete = True
             if self._durability == "os":
-                await self._open_newest(write.segment_base_offset)
+                await self._segments.open_newest(write.segment_base_offset)
                 task = asyncio.create_task(self._sync_beside(full, write))
                 self._syncing[full.base_offset] = task
             else:
                 if full.is_dirty:
                     await full.sync()
-                await self._sync_names()
-                await self._open_newest(write.segment_base_offset)
-                await self._retire(full)
+                await self._segments.sync_names()
+                await self._segments.open_newest(write.segment_base_offset)
+                await self._segments.retire(full)
         if self._durability == "fsync":
             await self._write_snapshot(write)
 
     async def _write_snapshot(self, write: SegmentWrite) -> None:
         """Write a new segment's snapshot once its name is durable: it tells that there is one."""
-        await self._sync_names()
+        await self._segments.sync_names()
         if write.snapshot is not None:
-            path = self._path(write.segment_base_offset, layout.SNAPSHOT)
+            path = self._segments.path(write.segment_base_offset, layout.SNAPSHOT)
             await replace_file(self._disk, path, write.snapshot, durable=False)
 
     async def _sync_beside(self, full: OpenSegment, write: SegmentWrite) -> None:
         """Sync a full segment in the background; the next write or sync reports a failure."""
         try:
-            with self._fails_on_error():
+            with self._usable.fails_on_error():
                 if full.is_dirty:
                     await full.sync()
-                await self._retire(full)
+                await self._segments.retire(full)
                 await self._write_snapshot(write)
-            if self._failure is None and min(self._syncing) == full.base_offset:
+            if self._usable.failure is None and min(self._syncing) == full.base_offset:
                 self._recovery_point = max(self._recovery_point, write.segment_base_offset)
         except StorageError:
             return  # kept in ``failure``
         finally:
             del self._syncing[full.base_offset]
 
-    async def _sync_names(self) -> None:
-        while self._names_synced < self._names_made:
-            made = self._names_made
-            await self._disk.sync_directory(self._directory)
-            self._names_synced = max(self._names_synced, made)
+    # Recovery checkpoints
 
-    def _add_segment(self, base_offset: Offset) -> OpenSegment:
-        segment = OpenSegment(base_offset, self._path(base_offset, layout.LOG))
-        self._segments[base_offset] = segment
-        return segment
+    def begin_checkpoint(self) -> bool:
+        """Begin to store a recovery checkpoint; False while the log is ahead of the files."""
+        log = self._log
+        if (
+            not self._usable
+            or log.log_end_offset != self._written_end
+            or log.segment_base_offsets[-1] not in self._segments
+        ):
+            return False
+        captured = self._checkpointer.capture(log)
+        if captured is None:
+            return False
+        self._checkpointing = asyncio.create_task(self._checkpoint(captured))
+        return True
 
-    async def _open_newest(self, base_offset: Offset) -> OpenSegment:
-        file = await self._disk.open(self._path(base_offset, layout.LOG), create=True)
-        segment = self._add_segment(base_offset)
-        segment.file = file
-        self._names_made += 1
-        return segment
+    async def _checkpoint(self, captured: Captured) -> None:
+        """Sync what a checkpoint covers, then store it; the next write or sync reports a failure.
 
-    def _path(self, base_offset: Offset, suffix: str) -> str:
-        return f"{self._directory}/{layout.file_name(base_offset, suffix)}"
-
-    # Reading
-
-    async def _begin_read(self, segment: OpenSegment) -> DiskFile | None:
-        """Return the file to read from, None if it was deleted meanwhile."""
-        if segment.file is None:
-            try:
-                file = await self._disk.open(segment.path)
-            except FileNotFoundError:
-                return None
-            if self._segments.get(segment.base_offset) is segment:
-                return file
-            # The segment was swapped meanwhile: the plan's positions may not fit this file.
-            await file.close()
-            return None
-        segment.readers += 1
-        return segment.file
-
-    async def _end_read(self, segment: OpenSegment, file: DiskFile) -> None:
-        if file is not segment.file and file is not segment.retired:
-            await file.close()
-            return
-        segment.readers -= 1
-        await self._close_retired(segment)
-
-    async def _retire(self, segment: OpenSegment) -> None:
-        """Close a segment's file once it has no readers."""
-        segment.retired, segment.file = segment.file or segment.retired, None
-        await self._close_retired(segment)
-
-    @staticmethod
-    async def _close_retired(segment: OpenSegment) -> None:
-        if segment.retired is not None and segment.readers == 0:
-            retired, segment.retired = segment.retired, None
-            await retired.close()
-
-    # Failing
-
-    def _check_usable(self) -> None:
-        if self._closed:
-            raise StorageError(f"{self._directory} is closed")
-        if self._failure is not None:
-            raise StorageError(
-                f"{self._directory} accepts no more writes: {self._failure}; restart the broker"
-            )
-
-    @contextmanager
-    def _fails_on_error(self) -> Iterator[None]:
-        """Fail the store on any exception in the block, also on cancellation.
-
-        Not if something ran out before anything was done: the caller may try again.
+        Nothing waits for this but a close.
         """
         try:
-            yield
-        except ExhaustedError:
-            raise
-        except BaseException as error:
-            self._fail(error)
-            raise
-
-    def _fail(self, error: BaseException) -> None:
-        """Store why no more writes are accepted; a missing file raises StorageError."""
-        if isinstance(error, FileNotFoundError):
-            self._failure = f"a file is missing: {error}"
-            raise StorageError(f"{self._directory}: {self._failure}") from error
-        self._failure = str(error) or type(error).__name__
+            await self.sync()
+            with self._usable.fails_on_error():
+                is_stored = await self._checkpointer.store(captured)
+        except StorageError:
+            self._writeback.failed(self)
+        else:
+            self._writeback.ended(self, is_stored=is_stored)

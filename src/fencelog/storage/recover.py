@@ -1,12 +1,10 @@
 """Recovery of one partition: makes the files of any stop fit to be served (D2, D3, E15).
 
-After an unclean stop every batch is checked and replayed, and side files are removed and rebuilt. A
-crash during a write leaves an incomplete or garbled batch, which may be truncated; a complete batch
-in the wrong place is always damage.
-
-Data above the recovery point may not be on disk although it can be read (a failed sync marks pages
-clean), so it is copied into a new file, which is synced and renamed to the old name before anything
-is served. A crash at any point of this leaves files that recover the same way.
+After an unclean stop the batches above the recovery checkpoint are checked and replayed; without a
+checkpoint, or if a file is not as it says, all are, and side files are removed and rebuilt. A crash
+during a write leaves an incomplete or garbled batch, which may be truncated; a complete batch in
+the wrong place is always damage. All is durable before anything is served. A crash at any point of
+this leaves files that recover the same way.
 """
 
 from contextlib import suppress
@@ -14,29 +12,33 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from fencelog.errors import CorruptionError, WireError
+from fencelog.errors import CorruptionError
 from fencelog.log import layout
 from fencelog.log.config import LogConfig
 from fencelog.log.leader_epochs import FIRST_EPOCH, LeaderEpochs
 from fencelog.log.rebuild import LogBuilder
+from fencelog.log.recovery_checkpoint import RecoveryCheckpoint, side_checksum
 from fencelog.log.snapshot import decode_snapshot
-from fencelog.log.values import SideFiles
 from fencelog.ports import Disk
 from fencelog.storage.checkpoint import is_temporary, read_file, replace_file
 from fencelog.storage.clean_stop import checksum_of, is_side_file
-from fencelog.storage.segment import Visit, WalkEnd, find_batch, read_first_header, walk
+from fencelog.storage.replay import Bad, Replay, damage, wrong_epoch
+from fencelog.storage.segment import find_batch, read_first_header, walk
+from fencelog.storage.side_files import read_side_files, write_side_files
 from fencelog.types import LeaderEpoch, Offset, TimestampMs
 from fencelog.wire.batch import BatchHeader
-from fencelog.wire.control import Marker, read_marker
 
 Durability = Literal["fsync", "os"]
 """Where an acknowledged record is (D1): on stable storage, or in the page cache."""
 
-SIDE_SUFFIXES = (layout.INDEX, layout.TIME_INDEX, layout.TXN_INDEX)
-"""In the order of ``SideFiles``."""
-
 _LEFTOVERS = (layout.CLEANED, ".deleted")
-_COPY_BYTES = 4 << 20
+
+
+class SideState(NamedTuple):
+    """The side files of a full segment: their checksum, and whether they are synced."""
+
+    checksum: int
+    is_synced: bool
 
 
 class Recovered(NamedTuple):
@@ -45,19 +47,14 @@ class Recovered(NamedTuple):
     builder: LogBuilder
     base_offsets: list[Offset]
     """Segments, oldest first; at least one."""
+    side_states: dict[Offset, SideState]
+    """Of each full segment."""
     truncated: str | None = None
     """Where the log was truncated, and why; None if it was not."""
     is_clean: bool = False
     """Whether the files are as the last clean stop left them."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Bad:
-    """The first bad batch: its segment, where it begins there, and what is wrong."""
-
-    base_offset: Offset
-    position: int
-    problem: str
+    checkpoint: RecoveryCheckpoint | None = None
+    """From where on batches would be read if the next stop were unclean; None: from the start."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +65,7 @@ class Recovery:
     ``clean``: the checksum from the last clean stop; side files are trusted if they match it.
     ``was_compacted``: offsets may be missing between batches (D3). ``was_created``: there is a
     segment, unless it was lost. ``leader_epoch``: nothing was ever written under a newer one.
+    ``checkpoint``: the stored recovery checkpoint; its segments are not read if they match it.
     """
 
     disk: Disk
@@ -80,11 +78,13 @@ class Recovery:
     was_compacted: bool = False
     was_created: bool = False
     leader_epoch: LeaderEpoch = FIRST_EPOCH
+    checkpoint: RecoveryCheckpoint | None = None
 
     @property
     def _synced(self) -> Offset:
         """Everything below was synced: a log is synced up to a new start before it is stored."""
-        return max(self.recovery_point, self.log_start)
+        covered = Offset(0) if self.checkpoint is None else self.checkpoint.end_offset
+        return max(self.recovery_point, self.log_start, covered)
 
     def _builder(self) -> LogBuilder:
         return LogBuilder(self.config, log_start=self.log_start, was_compacted=self.was_compacted)
@@ -96,25 +96,44 @@ class Recovery:
         if self.clean and self.clean == await checksum_of(self.disk, self.directory, base_offsets):
             loaded = await self._load(base_offsets, epochs)
             if loaded is not None:
-                return Recovered(loaded, base_offsets, is_clean=True)
-        await self._remove_side_files()
-        builder = self._builder()
-        bad = await self._replay(builder, base_offsets, epochs)
+                return loaded
+        # Where a clean stop's newest segment is not as it was left, all of the log is looked at.
+        is_unclean = self.clean is None and self.checkpoint is not None
+        loaded = await self._resume(base_offsets) if is_unclean else None
+        if loaded is None:
+            await self._remove_side_files()
+            loaded = Recovered(self._builder(), base_offsets, {})
+        return await self._recover(loaded, epochs)
+
+    async def _recover(self, loaded: Recovered, epochs: LeaderEpochs) -> Recovered:
+        """Replay and make durable what is not loaded yet."""
+        builder, base_offsets = loaded.builder, loaded.base_offsets
+        replay = self._replay(builder, base_offsets, epochs)
+        is_begun = loaded.checkpoint is not None
+        rest = base_offsets[len(loaded.side_states) :]
+        bad = await replay.segments(rest, is_begun=is_begun)
         if bad is not None:
             await self._check_truncation(bad, builder.log_end, base_offsets)
             await self._forget_epochs()
             kept = [base for base in base_offsets if base <= bad.base_offset]
             await self._remove_segments(base_offsets[len(kept) :])
-            base_offsets = kept
+            await self._truncate(kept[-1], builder.position)
+            base_offsets, rest = kept, kept[len(loaded.side_states) :]
         elif builder.log_end < self._synced:
             raise CorruptionError(
                 f"{self._path(base_offsets[-1])}: the log ends at offset {builder.log_end}, but "
                 f"everything below {self._synced} was synced"
             )
-        await self._rewrite(builder, base_offsets, truncates=bad is not None)
-        await self._write_side_files(builder, base_offsets)
-        truncated = None if bad is None else self._where(bad, builder.log_end)
-        return Recovered(builder, base_offsets, truncated)
+        if bad is not None or replay.has_rewritten:
+            await self.disk.sync_directory(self.directory)
+        written = await self._write_side_files(builder, rest)
+        if builder.leader_epochs != epochs.entries or bad is not None:
+            await self._write_epochs(builder)
+        return loaded._replace(
+            base_offsets=base_offsets,
+            side_states={**loaded.side_states, **written},
+            truncated=None if bad is None else self._where(bad, builder.log_end),
+        )
 
     def _path(self, base_offset: Offset, suffix: str = layout.LOG) -> str:
         return f"{self.directory}/{layout.file_name(base_offset, suffix)}"
@@ -140,12 +159,12 @@ class Recovery:
         await self._remove_segments(deleted)
         segments = found[len(deleted) :]
         await self._check_newest(max(segments, default=Offset(-1)), snapshots)
-        if not segments and not self.was_created and self.recovery_point <= self.log_start:
+        if not segments and not self.was_created and self._synced <= self.log_start:
             await (await self.disk.open(self._path(self.log_start), create=True)).close()
             await self.disk.sync_directory(self.directory)
             return [self.log_start]
         if not segments or segments[0] > self.log_start:
-            first = segments[0] if segments else self.recovery_point
+            first = segments[0] if segments else self._synced
             lost = (
                 f"offsets {self.log_start} to {first - 1} were stored and not deleted"
                 if first > self.log_start
@@ -163,7 +182,7 @@ class Recovery:
             if base_offset <= newest:
                 continue
             with suppress(CorruptionError):
-                decode_snapshot(await self._read(base_offset, layout.SNAPSHOT))
+                decode_snapshot(await self._read_snapshot(base_offset))
                 break
         else:
             return
@@ -199,7 +218,7 @@ class Recovery:
             if header.base_offset < end:
                 return f"base offset {header.base_offset} after {end - 1}"
             end = header.next_offset
-            return self._wrong_epoch(header, epochs)
+            return wrong_epoch(header, epochs, self.leader_epoch)
 
         file = await self.disk.open(path)
         try:
@@ -256,44 +275,23 @@ class Recovery:
 
     # After an unclean stop
 
-    async def _replay(
+    def _replay(
         self, builder: LogBuilder, base_offsets: list[Offset], epochs: LeaderEpochs
-    ) -> _Bad | None:
-        """Check and replay all batches; return the first bad one."""
-        if len(base_offsets) > 1:
-            # Snapshots are written: the names of their segments are durable before.
-            await self.disk.sync_directory(self.directory)
-        previous: tuple[Offset, int] | None = None
-        for base_offset in base_offsets:
-            if previous is not None:
-                snapshot = builder.snapshot()
-                await self._write(self._path(base_offset, layout.SNAPSHOT), snapshot)
-            try:
-                builder.open_segment(base_offset)
-            except CorruptionError as error:
-                assert previous is not None, base_offset
-                return _Bad(*previous, problem=str(error))
-            replayer = self._replayer(builder, base_offsets, epochs)
-            end = await self._walk(base_offset, replayer)
-            if end.problem is not None:
-                return _Bad(base_offset, end.position, end.problem)
-            previous = base_offset, end.position
-        return None
+    ) -> Replay:
+        return Replay(
+            disk=self.disk,
+            directory=self.directory,
+            builder=builder,
+            epochs=epochs,
+            leader_epoch=self.leader_epoch,
+            newest=base_offsets[-1],
+            recovery_point=self._synced,
+        )
 
-    async def _walk(self, base_offset: Offset, visit: Visit) -> WalkEnd:
-        file = await self.disk.open(self._path(base_offset))
-        try:
-            return await walk(file, visit)
-        finally:
-            await file.close()
+    def _where(self, bad: Bad, offset: Offset) -> str:
+        return damage(self._path(bad.base_offset), bad.position, offset, bad.problem)
 
-    def _where(self, bad: _Bad, offset: Offset) -> str:
-        path = self._path(bad.base_offset)
-        return f"{path}: damaged at position {bad.position}, offset {offset}: {bad.problem}"
-
-    async def _check_truncation(
-        self, bad: _Bad, offset: Offset, base_offsets: list[Offset]
-    ) -> None:
+    async def _check_truncation(self, bad: Bad, offset: Offset, base_offsets: list[Offset]) -> None:
         """Raise CorruptionError unless the log may be truncated here (D3)."""
         path = self._path(bad.base_offset)
         where = self._where(bad, offset)
@@ -312,105 +310,95 @@ class Recovery:
         if after is not None:
             raise CorruptionError(f"{where}; a sound batch follows it at position {after}")
 
-    async def _rewrite(
-        self, builder: LogBuilder, base_offsets: list[Offset], *, truncates: bool
-    ) -> None:
-        """Copy the segments above the recovery point into new, synced files (D2)."""
-        ends = [*base_offsets[1:], builder.log_end]
-        copied = False
-        for base_offset, end in zip(base_offsets, ends, strict=True):
-            is_last = base_offset == base_offsets[-1]
-            if end > self.recovery_point or (truncates and is_last):
-                await self._copy(self._path(base_offset), builder.position if is_last else None)
-                copied = True
-        if copied:
-            await self.disk.sync_directory(self.directory)
-
-    async def _copy(self, path: str, size: int | None) -> None:
-        await self.disk.remove(path + layout.CLEANED)
-        old = await self.disk.open(path)
-        new = await self.disk.open(path + layout.CLEANED, create=True)
+    async def _truncate(self, base_offset: Offset, size: int) -> None:
+        """Cut off what follows the last good batch, durably."""
+        file = await self.disk.open(self._path(base_offset))
         try:
-            size = old.size if size is None else size
-            while new.size < size:
-                data = await old.read(new.size, min(_COPY_BYTES, size - new.size))
-                if not data:
-                    raise CorruptionError(f"{path}: the file shrank during recovery")
-                await new.append([data])
-            await new.sync()
+            await file.truncate(size)
+            await file.sync()
         finally:
-            await old.close()
-            await new.close()
-        await self.disk.rename(path + layout.CLEANED, path)
+            await file.close()
 
-    async def _write_side_files(self, builder: LogBuilder, base_offsets: list[Offset]) -> None:
+    async def _write_side_files(
+        self, builder: LogBuilder, base_offsets: list[Offset]
+    ) -> dict[Offset, SideState]:
+        """Write the side files of all of these segments but the newest."""
+        states = {}
         for base_offset in base_offsets[:-1]:
             side_files = builder.side_files(base_offset)
-            for suffix, content in zip(SIDE_SUFFIXES, side_files, strict=True):
-                await self._write(self._path(base_offset, suffix), content)
+            await write_side_files(self.disk, self._path(base_offset), side_files)
+            states[base_offset] = SideState(side_checksum(side_files), is_synced=False)
+        return states
+
+    async def _write_epochs(self, builder: LogBuilder) -> None:
         epochs = layout.encode_leader_epochs(builder.leader_epochs).encode("ascii")
-        await self._write(f"{self.directory}/{layout.LEADER_EPOCH_CHECKPOINT}", epochs)
+        path = f"{self.directory}/{layout.LEADER_EPOCH_CHECKPOINT}"
+        await replace_file(self.disk, path, epochs, durable=False)
 
-    async def _write(self, path: str, content: bytes) -> None:
-        await replace_file(self.disk, path, content, durable=False)
+    async def _resume(self, base_offsets: list[Offset]) -> Recovered | None:
+        """Load what the checkpoint covers; None unless the files are as it says."""
+        assert self.checkpoint is not None
+        newest = self.checkpoint.newest
+        # Segments below a later log start may be deleted.
+        covered = {
+            e.base_offset: e for e in self.checkpoint.full if e.base_offset >= base_offsets[0]
+        }
+        full = [base for base in base_offsets if base < newest.base_offset]
+        if newest.base_offset not in base_offsets or full != sorted(covered):
+            return None
+        builder = self._builder()
+        states = {}
+        try:
+            for base_offset, end in pairwise([*full, newest.base_offset]):
+                size, checksum = await self._load_segment(builder, base_offset, end)
+                if (base_offset, size, checksum) != covered[base_offset]:
+                    return None
+                states[base_offset] = SideState(checksum, is_synced=True)
+            if await self._size_of(newest.base_offset) < newest.size:
+                return None
+            builder.resume(self.checkpoint)
+        except CorruptionError:
+            return None
+        return Recovered(builder, base_offsets, states, checkpoint=self.checkpoint)
 
-    def _replayer(
-        self, builder: LogBuilder, base_offsets: list[Offset], epochs: LeaderEpochs
-    ) -> Visit:
-        """Return the visitor of a walk: checks each batch's place in the log, then replays it."""
-        base_offset = builder.log_end
-
-        def visit(header: BatchHeader, batch: memoryview, position: int) -> None:
-            problem = self._wrong_epoch(header, epochs) or builder.problem(header)
-            if (
-                problem is None
-                and base_offset == base_offsets[-1]
-                and header.base_offset > builder.log_end
-            ):
-                # Compaction never touches the newest segment.
-                problem = f"offsets {builder.log_end} to {header.base_offset - 1} are missing"
-            if problem is not None:
-                bad = _Bad(base_offset, position, problem)
-                raise CorruptionError(self._where(bad, builder.log_end))
-            builder.replay(header, _marker(batch) if header.is_control else None, position)
-
-        return visit
-
-    def _wrong_epoch(self, header: BatchHeader, epochs: LeaderEpochs) -> str | None:
-        if header.leader_epoch > self.leader_epoch:
-            return f"leader epoch {header.leader_epoch} is above {self.leader_epoch}, the latest"
-        if epochs.contradicts(header.leader_epoch, header.base_offset):
-            known = layout.LEADER_EPOCH_CHECKPOINT
-            return f"leader epoch {header.leader_epoch} does not match {known}"
-        return None
+    async def _size_of(self, base_offset: Offset) -> int:
+        file = await self.disk.open(self._path(base_offset))
+        try:
+            return file.size
+        finally:
+            await file.close()
 
     # After a clean stop
 
-    async def _load(self, base_offsets: list[Offset], epochs: LeaderEpochs) -> LogBuilder | None:
+    async def _load(self, base_offsets: list[Offset], epochs: LeaderEpochs) -> Recovered | None:
         """Load full segments from their side files and walk the last; None if any is invalid."""
         builder = self._builder()
+        states = {}
         try:
             for base_offset, end in pairwise(base_offsets):
-                await self._load_segment(builder, base_offset, end)
+                _, checksum = await self._load_segment(builder, base_offset, end)
+                states[base_offset] = SideState(checksum, is_synced=True)
             if base_offsets[-1] > 0:
                 # Producers whose batches were deleted are known from the snapshot only.
                 if not epochs.entries:
                     return None
-                snapshot = await self._read(base_offsets[-1], layout.SNAPSHOT)
+                snapshot = await self._read_snapshot(base_offsets[-1])
                 builder.restore_producers(snapshot)
                 older = (each for each in epochs.entries if each.offset < base_offsets[-1])
                 builder.restore_leader_epochs(older)
             builder.open_segment(base_offsets[-1])
         except CorruptionError:
             return None
-        replayer = self._replayer(builder, base_offsets, epochs)
-        end_of_walk = await self._walk(base_offsets[-1], replayer)
+        end_of_walk = await self._replay(builder, base_offsets, epochs).segment(base_offsets[-1])
         if end_of_walk.problem is not None or builder.log_end != self.recovery_point:
             return None
-        return builder
+        return Recovered(builder, base_offsets, states, is_clean=True, checkpoint=self.checkpoint)
 
-    async def _load_segment(self, builder: LogBuilder, base_offset: Offset, end: Offset) -> None:
-        contents = [await self._read(base_offset, suffix) for suffix in SIDE_SUFFIXES]
+    async def _load_segment(
+        self, builder: LogBuilder, base_offset: Offset, end: Offset
+    ) -> tuple[int, int]:
+        """Add a full segment by its side files; return its size and their checksum."""
+        side_files = await read_side_files(self.disk, self._path(base_offset))
         file = await self.disk.open(self._path(base_offset))
         try:
             first = await read_first_header(file)
@@ -418,22 +406,16 @@ class Recovery:
                 base_offset,
                 size=file.size,
                 end_offset=end,
-                side_files=SideFiles(*contents),
+                side_files=side_files,
                 first_timestamp=TimestampMs(-1) if first is None else first.max_timestamp,
             )
+            return file.size, side_checksum(side_files)
         finally:
             await file.close()
 
-    async def _read(self, base_offset: Offset, suffix: str) -> bytes:
-        path = self._path(base_offset, suffix)
+    async def _read_snapshot(self, base_offset: Offset) -> bytes:
+        path = self._path(base_offset, layout.SNAPSHOT)
         content = await read_file(self.disk, path)
         if content is None:
             raise CorruptionError(f"{path}: the file is missing")
         return content
-
-
-def _marker(batch: memoryview) -> Marker | None:
-    try:
-        return read_marker(batch)
-    except WireError:
-        return None  # a control batch of another kind only takes offsets

@@ -37,6 +37,9 @@ _EXTENT = Struct(">qi4xb6xi")  # base offset, length, magic, last offset delta
 
 Pause = Callable[[], Awaitable[None]]
 
+Passed = Callable[[int, memoryview], Awaitable[None]]
+"""Takes the good batches of a chunk, and where they begin in the file."""
+
 Visit = Callable[[BatchHeader, memoryview, int], str | None]
 """Handles a batch at a position; returns why it is bad, or None."""
 
@@ -49,23 +52,28 @@ class WalkEnd(NamedTuple):
 
 
 async def walk(
-    file: DiskFile, visit: Visit, chunk_bytes: int = _CHUNK_BYTES, pause: Pause | None = None
+    file: DiskFile,
+    visit: Visit,
+    chunk_bytes: int = _CHUNK_BYTES,
+    *,
+    start: int = 0,
+    passed: Passed | None = None,
 ) -> WalkEnd:
-    """Check each batch from the start and pass it to ``visit``, up to the first bad one.
+    """Check each batch from ``start`` and pass it to ``visit``, up to the first bad one.
 
-    ``pause`` is awaited after each chunk; the chunk's memory is not used afterwards.
+    ``passed`` is awaited after each chunk; the chunk's memory is not used afterwards.
     """
-    position = 0
+    position = start
     wanted = chunk_bytes
     while position < file.size:
         data = memoryview(await file.read(position, wanted))
         end, size, problem = _walk_chunk(data, position, file.size, visit)
         wanted = max(size, chunk_bytes)
+        if passed is not None:
+            await passed(position, data[:end])
         position += end
         if problem is not None:
             return WalkEnd(position, problem)
-        if pause is not None:
-            await pause()
     return WalkEnd(position, None)
 
 

@@ -129,9 +129,6 @@ class Monitor(Watcher):
             damaged = self._oracles.logs.get(self._world.flipped[0].rpartition("/")[0])
             if damaged is not None:
                 damaged.promised = min(damaged.promised, damaged.synced)
-        self._oracles.clean = disk.exists(layout.CLEAN_SHUTDOWN)
-        self._oracles.rotten = set(self._world.rotten)
-        self._world.rotten.clear()
         self._logs = node.logs
         self._follow_deletions(node.logs)
 
@@ -413,7 +410,7 @@ class Monitor(Watcher):
             self._report(name, f"HW {high_watermark}, though the disk has {oracle.end} (D1)")
             return
         expected = oracle.ledger.last_stable_offset(high_watermark, log_start)
-        if last_stable != expected:
+        if last_stable != expected and not oracle.knows_less:
             self._report(name, f"the LSO is {last_stable}, expected {expected} (E10)")
 
     def _last_look(self, watched: _Watched) -> None:
@@ -442,6 +439,8 @@ class Monitor(Watcher):
         if oracle is None or oracle.end != now[3] or not self._is_current(watched):
             return
         watched.due = False
+        if oracle.knows_less:
+            return
         self._compared += 1
         for problem in watched.replay.compare(oracle, watched.log):
             self._report(watched.partition.name, problem)
@@ -470,11 +469,12 @@ class Monitor(Watcher):
         disk = self._world.disk
         return disk.contents(path) if disk.exists(path) else None
 
-    def _live_offsets(self, name: TopicPartition) -> tuple[int, int] | None:
+    def _live_offsets(self, name: TopicPartition) -> tuple[int, int, bool] | None:
         partition = None if self._logs is None else self._logs.get(*name)
         if partition is None:
             return None
-        return partition.log.log_start_offset, partition.log.high_watermark
+        is_rebuilt = partition._store.is_rebuilt
+        return partition.log.log_start_offset, partition.log.high_watermark, is_rebuilt
 
     def _report(self, name: TopicPartition, problem: str) -> None:
         self._oracles.report(name, f"{problem} [at {self._world.loop.time():.6f} s]")

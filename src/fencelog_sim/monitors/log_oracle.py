@@ -25,8 +25,9 @@ _METADATA = f"{layout.PARTITION_METADATA}.tmp"
 VIOLATIONS_MAX = 40
 
 ReadFile = Callable[[str], bytes | None]
-LiveOffsets = Callable[[TopicPartition], tuple[int, int] | None]
-"""Log start and high watermark of a partition that is open."""
+LiveOffsets = Callable[[TopicPartition], tuple[int, int, bool] | None]
+"""Log start and high watermark of a partition that is open, and whether its start knew no more
+than the batches that are there."""
 
 
 class LogOracle:
@@ -59,6 +60,9 @@ class LogOracle:
         """What compaction has done since the last crash, which may take it back."""
         self.compacted = False
         """Whether it ever did anything here."""
+        self.knows_less = False
+        """The broker continued from a checkpoint and lost what followed it: of batches that are
+        gone it knows more than what is left of the log says."""
 
     @property
     def is_internal(self) -> bool:
@@ -84,10 +88,6 @@ class LogOracles:
         """By directory."""
         self.coordinators = Coordinators(self)
         self.serving = False
-        self.clean = False
-        """The last stop was a clean one: what was known of deleted segments still holds."""
-        self.rotten: set[str] = set()
-        """Directories with a damaged side file at this start: rebuilt, as if unclean."""
         self.weakened = False
         """``os`` mode has lost what was not synced: one log may have what another has lost, so the
         coordinators' logs no longer explain the markers and batches of the others."""
@@ -337,9 +337,10 @@ class LogOracles:
             )
         self._check_rest(log, kept, size, before)
         log.promised = min(log.promised, end)
-        may_be_forgotten = len(kept) < len(log.batches) or log.compacted
-        is_clean = self.clean and layout.directory_name(log.name) not in self.rotten
-        if lost or (may_be_forgotten and not is_clean):
+        may_be_forgotten = len(kept) + len(lost) < len(log.batches) or log.compacted
+        is_rebuilt = offsets is None or offsets[2]
+        log.knows_less = not is_rebuilt and (log.knows_less or (may_be_forgotten and bool(lost)))
+        if lost or (may_be_forgotten and is_rebuilt):
             self._rebuild(log, kept)
         log.end = end
         log.segment, log.size = (kept[-1].segment, size) if kept else (end, 0)

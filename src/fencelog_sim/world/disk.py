@@ -1,10 +1,10 @@
 """The simulated disk: the Disk port in memory, with kills, power cuts, full disks and failures.
 
-Verbs of the hooks: ``create``, ``append``, ``sync``, ``mkdir``, ``rename``, ``remove`` and
-``sync_directory`` change something; ``open``, ``read`` and ``list`` do not. As on the real disk,
-syncs and changes of a directory wait, ``append`` and what changes nothing do not: they are not
-delayed. The size in a hook counts bytes of a file, changes of a directory that is synced, names of
-a tree.
+Verbs of the hooks: ``create``, ``append``, ``rewrite``, ``truncate``, ``sync``, ``mkdir``,
+``rename``, ``remove`` and ``sync_directory`` change something; ``open``, ``read`` and ``list`` do
+not. As on the real disk, syncs and changes of a directory wait, writes to a file and what changes
+nothing do not: they are not delayed. The size in a hook counts bytes of a file, changes of a
+directory that is synced, names of a tree.
 """
 
 import asyncio
@@ -72,6 +72,30 @@ class SimFile:
         self._failed = True
         raise _failed("write", self._path, verdict.reason)
 
+    async def rewrite(self, position: int, data: Buffer) -> None:
+        """Make the bytes that are here dirty again."""
+        self._check_usable()
+        end = position + len(data)
+        assert self._inode.data[position:end] == data, (self._path, position)
+        await self._change("rewrite", len(data))
+        self._inode.rewritten.append((position, end))
+
+    async def truncate(self, size: int) -> None:
+        """Remove what is at ``size`` and after it."""
+        self._check_usable()
+        assert size <= len(self._inode.data), (self._path, size)
+        await self._change("truncate", len(self._inode.data) - size)
+        self._disk.image.used -= self._inode.truncate(size)
+
+    async def _change(self, verb: str, size: int) -> None:
+        """Let a change of bytes that are there happen whole, or not at all."""
+        verdict = self._disk.verdict(verb, self._path, size)
+        if isinstance(verdict, Halt):
+            await self._disk.halt(verdict)
+        if verdict is not None:
+            self._failed = True
+            raise _failed(verb, self._path, verdict.reason)
+
     async def read(self, position: int, size: int) -> bytes:
         """Return up to ``size`` bytes from ``position``."""
         assert not self._closed, self._path
@@ -91,6 +115,8 @@ class SimFile:
         await self._wait_for_sync(end - inode.synced)
         verdict = self._disk.sync_verdict(self._path, max(end - inode.synced, 0))
         inode.sync(end if verdict is None else min(inode.synced + verdict.done, end))
+        if verdict is None:
+            inode.sync_changes()
         if isinstance(verdict, Halt):
             await self._disk.halt(verdict)
         if verdict is not None:
@@ -291,6 +317,8 @@ class SimDisk(Device):
         inode.data[:] = data
         inode.synced = len(data)
         inode.doubtful.clear()
+        inode.rewritten.clear()
+        inode.removed = b""
 
     def contents(self, path: str) -> bytes:
         """The bytes of a file as a reader sees them."""

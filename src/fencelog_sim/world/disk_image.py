@@ -5,6 +5,7 @@ its own. A directory is a name like any other in its parent, and lost with that 
 failed leaves pages that read well, count as clean, and may never have been written.
 """
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -38,13 +39,17 @@ class Loss(Enum):
 
 @dataclass(eq=False, slots=True)
 class Inode:
-    """A file. Bytes are only ever added, so what is stable is a length."""
+    """A file. Bytes are added at the end and removed there, so what is stable is a length."""
 
     data: bytearray = field(default_factory=bytearray)
     synced: int = 0
     """Bytes below are stable, or count as clean; see ``doubtful``."""
     doubtful: list[tuple[int, int]] = field(default_factory=list)
     """Ranges below ``synced``, in order, that a failed sync took for written."""
+    rewritten: list[tuple[int, int]] = field(default_factory=list)
+    """Ranges written once more since the last sync, with the bytes that they had."""
+    removed: bytes = b""
+    """Stable bytes that followed, until the truncation is synced."""
     writes: int = 0
     is_named: bool = True
     openings: int = 0
@@ -53,11 +58,30 @@ class Inode:
         """Make the dirty bytes below ``end`` stable."""
         self.synced = max(self.synced, end)
 
+    def sync_changes(self) -> None:
+        """Make stable what was written once more, and what was removed."""
+        self.removed = b""
+        for start, stop in self.rewritten:
+            self.doubtful = [rest for each in self.doubtful for rest in _without(each, start, stop)]
+        self.rewritten.clear()
+
     def fail_sync(self, end: int) -> None:
         """Take the dirty bytes below ``end`` for clean; no later sync writes them."""
+        self.rewritten.clear()
         if end > self.synced:
             self.doubtful.append((self.synced, end))
             self.synced = end
+
+    def truncate(self, size: int) -> int:
+        """Remove what is at ``size`` and after it; return how many bytes that were."""
+        count = len(self.data) - size
+        self.removed = bytes(self.data[size : self.synced]) + self.removed
+        del self.data[size:]
+        self.synced = min(self.synced, size)
+        self.doubtful = [
+            rest for each in self.doubtful for rest in _without(each, size, sys.maxsize)
+        ]
+        return count
 
     def survivor(self, loss: Loss, random: Random, whole: float) -> "Inode":
         """The file after a power cut; ``whole``: how likely all of it was written back before."""
@@ -85,7 +109,21 @@ class Inode:
                 del kept[cut:]
             else:
                 kept[cut:end] = bytes(end - cut)
+        if (
+            self.removed
+            and len(kept) == self.synced
+            and (loss is Loss.ALL or random.random() < 0.5)
+        ):
+            kept += self.removed
         return Inode(kept, len(kept))
+
+
+def _without(found: tuple[int, int], start: int, end: int) -> Iterator[tuple[int, int]]:
+    """What is left of a range without another one."""
+    if found[0] < min(start, found[1]):
+        yield found[0], min(start, found[1])
+    if max(end, found[0]) < found[1]:
+        yield max(end, found[0]), found[1]
 
 
 def _lose_pages(data: bytearray, synced: int, random: Random) -> None:

@@ -13,10 +13,11 @@ from typing import Any, Literal
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.observer import Observer
 from fencelog.errors import FencelogError
-from fencelog.log.layout import LOG, SNAPSHOT
+from fencelog.log.layout import LOG, RECOVERY_CHECKPOINT, SNAPSHOT
 from fencelog.log.values import MarkerToWrite, OpenTransaction
 from fencelog.node import Node, Ports
 from fencelog.storage.clean_stop import is_side_file
+from fencelog.storage.writeback import WritebackLimits
 from fencelog.types import CoordinatorEpoch
 from fencelog_sim.world.clocks import SimRandom, SimStopwatch, SimWallClock
 from fencelog_sim.world.disk import Loss, SimDisk
@@ -35,6 +36,12 @@ GROUP_SESSION_MS_MIN = 100
 GROUP_DELAY_S = 0.1
 EXPIRY_CHECK_S = 5.0
 SEGMENTS_WITH_TRUST = 2
+WRITEBACK_LIMITS = (
+    WritebackLimits(),  # no log of a run is so long
+    WritebackLimits(each=8 << 10, total=16 << 10, least=4 << 10, at_once=2),
+    WritebackLimits(each=80 << 10, total=160 << 10, least=20 << 10),
+)
+"""With a recovery checkpoint never, after every other batch, and now and then."""
 """A log of one segment is walked at every start."""
 
 
@@ -98,7 +105,6 @@ class World:
         self.flipped: tuple[str, int] | None = None
         """File and position of the byte in which one bit is wrong."""
         self._plug_in(self.disk, self.metadata)
-        self.rotten: set[str] = set()
         """Directories in which a file is damaged that the next start rebuilds."""
         self.clock = SimWallClock(self.loop.time, int(EPOCH_S * 1000))
         self.broker: Process | None = None
@@ -143,6 +149,7 @@ class World:
             **_expiry(self.setting.expiry_min),
             # Readers at the end of a log are served from memory, from the files, and in between.
             tail_bytes_max=self.stream(f"tail/{process.number}").choice((0, 4096, 1 << 25)),
+            writeback=self.stream(f"writeback/{process.number}").choice(WRITEBACK_LIMITS),
         )
         random = SimRandom(self.stream(f"broker/{process.number}"))
         ports = Ports(
@@ -276,21 +283,20 @@ class World:
     def flip_beside(self) -> None:
         """Damage an index, a snapshot or a leader epoch checkpoint, while no broker runs.
 
-        One that a clean start would trust: of a log with several segments, and not the indexes of
-        the newest.
+        One that a start may trust: of a log with several segments, and not the indexes of the
+        newest; or a recovery checkpoint.
         """
         if self.broker is not None:
             return
         found = [
-            (folder, f"{folder}/{name}", size)
+            (f"{folder}/{name}", size)
             for folder, entry in sorted(self.disk.image.root.names.items())
             if isinstance(entry, Directory)
             for name, size in _trusted(entry)
         ]
         if found:
-            folder, path, size = self.faults.choice(found)
+            path, size = self.faults.choice(found)
             self.disk.corrupt(path, self.faults.randrange(size), 1 << self.faults.randrange(8))
-            self.rotten.add(folder)
 
     def mark_late(self) -> bool:
         """Let a marker arrive late; whether there was a transaction for it to end.
@@ -391,13 +397,21 @@ def _expiry(minutes: int) -> dict[str, Any]:
 
 
 def _trusted(directory: Directory) -> list[tuple[str, int]]:
-    """The side files that a clean start reads, each with its size."""
+    """The side files that a start may trust, each with its size."""
     newest = max((name for name in directory.names if name.endswith(LOG)), default="")
     stem = newest.removesuffix(LOG)
     is_only_one = sum(name.endswith(LOG) for name in directory.names) < SEGMENTS_WITH_TRUST
     return [
         (name, len(file.data))
         for name, file in sorted(directory.names.items())
-        if isinstance(file, Inode) and file.data and is_side_file(name) and not is_only_one
-        if not name.startswith(stem) or name.endswith(SNAPSHOT)
+        if isinstance(file, Inode)
+        and file.data
+        and (
+            name == RECOVERY_CHECKPOINT
+            or (
+                is_side_file(name)
+                and not is_only_one
+                and (not name.startswith(stem) or name.endswith(SNAPSHOT))
+            )
+        )
     ]

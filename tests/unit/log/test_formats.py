@@ -12,7 +12,7 @@ from fencelog.log.leader_epochs import LeaderEpochs
 from fencelog.log.snapshot import decode_snapshot, encode_snapshot
 from fencelog.log.values import AbortedTransaction, EpochStart
 from fencelog.types import TopicPartition
-from tests.support.log import Driver, abort
+from tests.support.log import Driver, abort, snapshot_of
 
 # Names
 
@@ -214,7 +214,7 @@ def test_the_snapshot_begins_with_kafkas_bytes() -> None:
     partition.produce_in_transaction(8, epoch=1, sequence=0)
     partition.mark(abort(8, epoch=1, coordinator_epoch=6))
     partition.produce_in_transaction(8, epoch=1, sequence=1, timestamp=99)
-    data = partition.log.snapshot()
+    data = snapshot_of(partition.log)
     version, crc, count = struct.unpack_from(">hIi", data)
     assert (version, crc, count) == (1, crc32c(data[6:]), 2)
     entries = struct.iter_unpack(">qhiqiqiq", data[10 : 10 + 2 * 46])
@@ -227,7 +227,7 @@ def test_the_snapshot_keeps_whole_windows_and_what_comes_next() -> None:  # E4
         partition.produce(7, 0, sequence)
     partition.mark(abort(9, epoch=3))
     partition.produce_in_transaction(10)
-    producers, highest = decode_snapshot(partition.log.snapshot())
+    producers, highest = decode_snapshot(snapshot_of(partition.log))
     assert producers == dict(partition.log._state.producers)
     assert highest == 10
     assert len(producers[7].batches) == 5
@@ -237,7 +237,7 @@ def test_a_snapshot_of_kafka_itself_is_read() -> None:
     partition = Driver()
     for sequence in range(3):
         partition.produce(7, 0, sequence * 2, 2)
-    data = partition.log.snapshot()[: 10 + 46]
+    data = snapshot_of(partition.log)[: 10 + 46]
     data = struct.pack(">hI", 1, crc32c(data[6:])) + data[6:]
     producers, highest = decode_snapshot(data)
     assert highest == 7
@@ -252,7 +252,7 @@ def test_an_empty_snapshot_has_no_producers() -> None:
 def test_every_cut_and_every_flipped_bit_of_a_snapshot_is_noticed() -> None:
     partition = Driver()
     partition.produce(7, 0, 0)
-    data = partition.log.snapshot()
+    data = snapshot_of(partition.log)
     damaged = [data[:size] for size in range(len(data))]
     damaged += [data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :] for at in range(len(data))]
     for bytes_ in damaged:

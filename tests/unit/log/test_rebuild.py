@@ -16,6 +16,7 @@ from tests.support.log import (
     make_batch,
     marker,
     marker_of,
+    snapshot_of,
     state_of,
 )
 
@@ -81,7 +82,7 @@ def test_side_files_made_anew_are_those_that_were_written() -> None:  # E15
         assert files.index == made.offset_index
         assert files.time_index == made.time_index
     assert builder.leader_epochs == ((0, 0), (2, 8))
-    assert builder.snapshot() == partition.log.snapshot()
+    assert builder.snapshot() == snapshot_of(partition.log)
 
 
 def test_snapshots_at_a_roll_hold_what_came_before() -> None:  # E15
@@ -112,7 +113,7 @@ def test_after_a_clean_stop_side_files_and_snapshot_are_enough() -> None:
             ),
             first_timestamp=read_header(files.log).max_timestamp,
         )
-    builder.restore_producers(partition.log.snapshot())
+    builder.restore_producers(snapshot_of(partition.log))
     loaded, live = state_of(builder.finish()), state_of(partition.log)
     for key in ("producers", "open", "aborted", "epochs", "offsets", "highest_producer_id"):
         assert loaded[key] == live[key], key

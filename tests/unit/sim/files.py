@@ -145,6 +145,8 @@ class Files:
         self.files: dict[str, bytearray] = {}
         self.uncommitted: set[TopicPartition] = set()
         """Logs whose high watermark covers nothing."""
+        self.is_rebuilt = True
+        """What a start would say."""
         self.oracle = LogOracles(self._read, self._offsets, lambda: 0)
         self.oracle.serving = True
         self._ends: dict[TopicPartition, int] = {}
@@ -203,7 +205,8 @@ class Files:
         content = self.files.get(path)
         return None if content is None else bytes(content)
 
-    def _offsets(self, name: TopicPartition) -> tuple[int, int] | None:
+    def _offsets(self, name: TopicPartition) -> tuple[int, int, bool] | None:
         if name not in self._ends:
             return None
-        return self.log(name).log_start, 0 if name in self.uncommitted else self._ends[name]
+        high_watermark = 0 if name in self.uncommitted else self._ends[name]
+        return self.log(name).log_start, high_watermark, self.is_rebuilt

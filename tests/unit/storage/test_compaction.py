@@ -7,6 +7,7 @@ import pytest
 
 from fencelog.errors import CorruptionError, StorageError
 from fencelog.log.config import LogConfig
+from fencelog.log.layout import RECOVERY_CHECKPOINT
 from fencelog.log.values import Isolation, ReadPlan
 from fencelog.storage.compaction import Compaction, CompactionStoppedError
 from fencelog.types import Offset
@@ -14,20 +15,25 @@ from fencelog.wire.batch import iterate
 from fencelog.wire.records import RecordToWrite, build_batch, read_records
 from fencelog_sim.world.disk import Loss, PowerCut
 from tests.support.compaction import CONFIG, compact, filled, restarted, write
-from tests.support.storage import DIRECTORY, NOW_MS, World, cut_at, run
+from tests.support.storage import AT_EACH_WRITE, DIRECTORY, NOW_MS, World, cut_at, run
 
 RENAMED = ("rename", ".log")
 Records = dict[int, tuple[bytes, bytes | None]]
 
 
 async def compacted_once() -> tuple[World, int]:
-    """A log whose segments are small by now, so that the next round joins some of them."""
-    world = await filled()
+    """A log whose segments are small by now, so that the next round joins some of them.
+
+    A recovery checkpoint covers all of it.
+    """
+    world = await filled(limits=AT_EACH_WRITE)
     first_dirty = await compact(world)
     for number in range(4):
         await write(world, ("k0", f"again {number}" * 50), ("one", f"again {number}"))
     await write(world, ("last", "3" * 600))
     await world.store.sync()
+    await world.checkpointed()
+    assert world.disk.exists(f"{DIRECTORY}/{RECOVERY_CHECKPOINT}")
     need = world.log.compaction_need(Offset(first_dirty), world.store.recovery_point, NOW_MS)
     groups = world.log.compaction(Offset(first_dirty), need.end, NOW_MS).groups()
     assert max(len(group.base_offsets) for group in groups) > 2

@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fencelog.errors import CorruptionError
+from fencelog.storage.writeback import WritebackLimits
 from fencelog_sim.world.disk import Loss, SimDisk
+from tests.support.storage import AT_EACH_WRITE
 from tests.unit.storage.machine import History, Machine, live
 
 PRODUCERS = (11, 12)
@@ -31,19 +33,25 @@ async def start_only(machine: Machine) -> None:
     await machine.start()
 
 
-def operations_of(*programs) -> int:
+def operations_of(*programs, limits: WritebackLimits | None = None) -> int:
     """How many disk operations the last of these runs takes."""
-    disk, history = SimDisk(operations=[]), History("fsync")
+    disk, history = SimDisk(operations=[]), History("fsync", limits)
     for program in programs:
         disk.operations.clear()
         assert live(disk, history, program, None)
     return len(disk.operations)
 
 
+LIMITS = pytest.mark.parametrize("limits", [None, AT_EACH_WRITE], ids=["plain", "checkpoints"])
+
+
+@LIMITS
 @pytest.mark.parametrize("loss", [Loss.ALL, Loss.TORN, Loss.NONE])
-def test_a_power_cut_at_any_operation_of_a_first_life_loses_nothing(loss: Loss) -> None:  # E15
-    for cut in range(operations_of(busy_life)):
-        disk, history = SimDisk(), History("fsync")
+def test_a_power_cut_at_any_operation_of_a_first_life_loses_nothing(
+    loss: Loss, limits: WritebackLimits | None
+) -> None:  # E15
+    for cut in range(0, operations_of(busy_life, limits=limits), 2 if limits else 1):
+        disk, history = SimDisk(), History("fsync", limits)
         assert not live(disk, history, busy_life, cut)
         after = disk.power_loss(loss, Random(cut))
         assert live(after, history, busy_life, None)
@@ -59,24 +67,30 @@ def test_a_power_cut_at_any_operation_of_a_later_life_loses_nothing(loss: Loss) 
         assert live(after, history, start_only, None)
 
 
+@LIMITS
 @pytest.mark.parametrize("loss", [Loss.ALL, Loss.TORN, Loss.NONE])
-def test_a_power_cut_at_any_operation_of_recovery_loses_nothing(loss: Loss) -> None:  # D2
-    first_cut = operations_of(busy_life) * 3 // 4
+def test_a_power_cut_at_any_operation_of_recovery_loses_nothing(
+    loss: Loss, limits: WritebackLimits | None
+) -> None:  # D2
+    first_cut = operations_of(busy_life, limits=limits) * 3 // 4
     cut, finished = 0, False
     while not finished:
-        disk, history = SimDisk(), History("fsync")
+        disk, history = SimDisk(), History("fsync", limits)
         assert not live(disk, history, busy_life, first_cut)
         crashed = disk.power_loss(Loss.NONE)
         finished = live(crashed, history, start_only, cut)
         after = crashed.power_loss(loss, Random(cut))
         assert live(after, history, busy_life, None)
         cut += 1
-    assert cut > 10
+    assert cut > (2 if limits else 10)
 
 
-def test_in_os_mode_a_kill_at_any_operation_loses_nothing() -> None:  # D1
-    for cut in range(operations_of(busy_life)):
-        disk, history = SimDisk(), History("os")
+@LIMITS
+def test_in_os_mode_a_kill_at_any_operation_loses_nothing(
+    limits: WritebackLimits | None,
+) -> None:  # D1
+    for cut in range(operations_of(busy_life, limits=limits)):
+        disk, history = SimDisk(), History("os", limits)
         live(disk, history, busy_life, cut)
         assert live(disk.power_loss(Loss.NONE), history, busy_life, None)
 
@@ -91,6 +105,9 @@ ACTIONS = st.one_of(
 
 
 KILL = "kill -9"
+
+
+CHECKPOINTS = st.sampled_from([None, AT_EACH_WRITE, AT_EACH_WRITE._replace(each=20_000)])
 
 
 def lives_ended_by(*ends: Loss | str):
@@ -131,22 +148,24 @@ async def perform(machine: Machine, actions: list[tuple[str, int]], *, stops: bo
         await machine.stop()
 
 
-@given(lives=lives_ended_by(KILL, Loss.ALL, Loss.TORN, Loss.NONE))
+@given(lives=lives_ended_by(KILL, Loss.ALL, Loss.TORN, Loss.NONE), limits=CHECKPOINTS)
 @settings(max_examples=100, deadline=None)
 def test_any_restarts_on_one_disk_keep_a_prefix_with_all_that_was_acknowledged(
-    lives,
+    lives, limits: WritebackLimits | None
 ) -> None:  # E15
-    disk, history = SimDisk(), History("fsync")
+    disk, history = SimDisk(), History("fsync", limits)
     for actions, end, seed, cut, fault in lives:
         live(disk, history, lambda m: perform(m, actions, stops=end is None), cut, fault)  # noqa: B023
         disk = after(disk, end, seed)
     assert live(disk, history, start_only, None)
 
 
-@given(lives=lives_ended_by(KILL, *Loss))
-@settings(max_examples=60, deadline=None)
-def test_in_os_mode_any_power_cut_leaves_a_prefix(lives) -> None:  # E15
-    disk, history = SimDisk(), History("os")
+@given(lives=lives_ended_by(KILL, *Loss), limits=CHECKPOINTS)
+@settings(max_examples=80, deadline=None)
+def test_in_os_mode_any_power_cut_leaves_a_prefix(
+    lives, limits: WritebackLimits | None
+) -> None:  # E15
+    disk, history = SimDisk(), History("os", limits)
     for actions, end, seed, cut, fault in lives:
         live(disk, history, lambda m: perform(m, actions, stops=end is None), cut, fault)  # noqa: B023
         disk = after(disk, end, seed)

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from fencelog.errors import CorruptionError
+from fencelog.errors import CorruptionError, StorageError
 from fencelog.log import layout
 from fencelog.log.config import LogConfig
 from fencelog.wire.batch import iterate
@@ -257,7 +257,24 @@ def test_what_recovery_serves_survives_a_power_cut_that_follows() -> None:  # D2
     run(scenario())
 
 
-def test_bytes_below_the_recovery_point_are_not_copied() -> None:  # D2
+def test_what_a_failed_sync_took_for_clean_is_written_once_more() -> None:  # D2
+    async def scenario() -> None:
+        world = await one_segment(durability="os")
+        data = await world.read_all()
+        world.disk.failing_syncs = 1
+        with pytest.raises(StorageError):
+            await world.store.sync()
+        killed = world.disk.restarted()
+        again = await World.recover(killed, durability="os")
+        assert await again.read_all() == data
+        after = killed.power_loss(Loss.ALL)
+        once_more = await World.recover(after, durability="os", recovery_point=8)
+        assert await once_more.read_all() == data
+
+    run(scenario())
+
+
+def test_bytes_below_the_recovery_point_are_not_written() -> None:  # D2
     async def scenario() -> None:
         world = await many_segments()
         world.disk.operations.clear()

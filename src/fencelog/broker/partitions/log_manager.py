@@ -28,6 +28,7 @@ from fencelog.storage.clean_stop import CleanStop
 from fencelog.storage.directory import DataDirectory
 from fencelog.storage.partition_store import PartitionStore
 from fencelog.storage.topic_id import read_topic_id
+from fencelog.storage.writeback import Writeback
 from fencelog.types import Offset, ProducerId, TimestampMs, TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -66,6 +67,7 @@ class LogManager:
         self._flusher = flusher
         self._observer = observer
         self._tails = TailCache(config.tail_bytes_max)
+        self._writeback = Writeback(config.writeback)
         self._opened_directory: DataDirectory | None = None
         self._partitions: dict[TopicPartition, Partition] = {}
         self._offline: dict[TopicPartition, Exception] = {}
@@ -189,6 +191,7 @@ class LogManager:
                 topic_id=replica.topic_id,
                 was_compacted=directory.first_dirty(name) is not None,
                 was_created=replica.was_created,
+                writeback=self._writeback,
             )
         directory.check_new(name, was_created=replica.was_created)
         return PartitionStore.create(
@@ -197,6 +200,7 @@ class LogManager:
             replica.topic_id,
             replica.config,
             durability=self._durability,
+            writeback=self._writeback,
         )
 
     async def obstacles(self, names: Sequence[TopicPartition]) -> dict[TopicPartition, str]:
