@@ -69,7 +69,7 @@ class Clients:
     def sustained(self) -> Round:
         """Send batches of 1 MB."""
         before = cpu_s(self._pid)
-        sent = self._large.send(RECORD, sized(400_000, 20_000))
+        sent = self._large.send(RECORD, sized(200_000, 20_000))
         megabytes = sent.messages * len(RECORD) / 1e6
         return Round((cpu_s(self._pid) - before) / megabytes * 1e6, megabytes / sent.seconds)
 
