@@ -49,7 +49,7 @@ class Clients:
     def open_five(self) -> Round:
         """Send requests of one record."""
         before = cpu_s(self._pid)
-        sent = self._small.send(VALUE, sized(8_000, 500))
+        sent = self._small.send(VALUE, sized(3_000, 500))
         spent = cpu_s(self._pid) - before
         return Round(1e6 * spent / sent.requests, sent.requests / sent.seconds)
 
@@ -69,7 +69,7 @@ class Clients:
     def sustained(self) -> Round:
         """Send batches of 1 MB."""
         before = cpu_s(self._pid)
-        sent = self._large.send(RECORD, sized(400_000, 20_000))
+        sent = self._large.send(RECORD, sized(200_000, 20_000))
         megabytes = sent.messages * len(RECORD) / 1e6
         return Round((cpu_s(self._pid) - before) / megabytes * 1e6, megabytes / sent.seconds)
 
@@ -93,7 +93,7 @@ def main() -> None:
     with scratch() as place, ExitStack() as stack:
         clients = start(stack, place)
         loads = dict.fromkeys(load for _, load, *_ in FIGURES)
-        warm_up, rounds = sized(5, 1), sized(8, 1)  # Kafka's compiler needs some
+        warm_up, rounds = sized(6, 1), sized(8, 1)  # Kafka's compiler needs some
         for number in range(warm_up + rounds):
             for load in loads:
                 for name in clients if number % 2 else reversed(clients):

@@ -13,7 +13,7 @@ import pytest
 from tools.compile_hook import COMPILED
 
 ROOT = Path(__file__).parents[3]
-DEADLINE_S = 600
+DEADLINE_S = 300
 TESTS = (
     "tests/unit/log",
     "tests/unit/storage/test_crashes.py",
@@ -28,7 +28,7 @@ for name in sys.argv[1:]:
     print(importlib.import_module(name).__file__)
 """
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * DEADLINE_S)]
 
 
 def run(command: Sequence[str], environment: Mapping[str, str]) -> str:
