@@ -79,11 +79,9 @@ async def _one(
     if error is not ErrorCode.NONE:
         return ListOffsetsPartitionResponse(partition_index=index, error_code=error)
     if partition is None:
-        if requested.timestamp not in (EARLIEST, EARLIEST_LOCAL, LATEST):
-            return ListOffsetsPartitionResponse(partition_index=index)
-        return ListOffsetsPartitionResponse(
-            partition_index=index, offset=0, leader_epoch=UNUSED_EPOCH
-        )
+        is_end = requested.timestamp in (EARLIEST, EARLIEST_LOCAL, LATEST)
+        end = {"offset": 0, "leader_epoch": UNUSED_EPOCH} if is_end else {}
+        return ListOffsetsPartitionResponse(partition_index=index, **end)
     try:
         found = await _find(
             broker, partition, TimestampMs(requested.timestamp), Isolation(isolation)
