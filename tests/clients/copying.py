@@ -73,18 +73,21 @@ class Copier:
 class Case:
     """One client's group, from an input topic to an output topic."""
 
+    open_kills = 2
+    """How often a member is killed with a transaction open."""
+
     def __init__(
         self, client: str, broker: BrokerProcess, log: Path, *, step_s: float = STEP_S
     ) -> None:
         """Name everything after the client; each step may take so long."""
         self.client = client
-        self._step_s = step_s
+        self.step_s = step_s
         self.group = f"{client}-copiers"
         self.source, self.target = f"{client}-in", f"{client}-out"
         self.values: list[bytes] = []
         self.killed_open = 0
         self.log = log
-        self._address = broker.address
+        self.address = broker.address
         self._copiers: list[Copier] = []
 
     def options(self, member: str) -> str:
@@ -92,7 +95,7 @@ class Case:
         return json.dumps(
             {
                 "client": self.client,
-                "bootstrap": self._address,
+                "bootstrap": self.address,
                 "source": self.source,
                 "target": self.target,
                 "target_partitions": PARTITIONS,
@@ -106,9 +109,14 @@ class Case:
             }
         )
 
+    def prepare(self, admin: Client) -> None:
+        """Create the topics."""
+        for topic in (self.source, self.target):
+            admin.create_topic(topic, PARTITIONS)
+
     def run(self, command: Callable[[str], Sequence[str]], folder: Path | None) -> None:
         """Run the group from start to end; raises AssertionError where it does not get on."""
-        with self.log.open("wb") as log, Client(self._address) as admin:
+        with self.log.open("wb") as log, Client(self.address) as admin:
 
             def start(member: str) -> Copier:
                 copier = Copier(command(self.options(member)), folder, log)
@@ -116,67 +124,71 @@ class Case:
                 return copier
 
             try:
-                admin.create_topic(self.source, PARTITIONS)
-                admin.create_topic(self.target, PARTITIONS)
-                self._live(admin, start)
+                self.prepare(admin)
+                self.live(admin, start)
             finally:
                 for each in self._copiers:
                     each.kill()
 
-    def _live(self, admin: Client, start: Callable[[str], Copier]) -> None:
+    def live(self, admin: Client, start: Callable[[str], Copier]) -> None:
+        """The lives of the group's members."""
         first = start("first")
-        self._feed(admin, first)
+        self.feed(admin, first)
         second = start("second")  # joins
-        self._feed(admin, first, second)
-        self._kill_open(admin, first, second)
-        self._feed(admin, first, second)  # is started again by its watcher, under the same id
+        self.feed(admin, first, second)
+        self.kill_open(admin, first, second)
+        self.feed(admin, first, second)  # is started again by its watcher, under the same id
         second.leave()
-        self._feed(admin, first)
+        self.feed(admin, first)
         second = start("second")
-        self._feed(admin, first, second)
-        self._kill_open(admin, second, first)
-        self._feed(admin, first, second)
+        self.feed(admin, first, second)
+        self.kill_open(admin, second, first)
+        self.feed(admin, first, second)
         for each in (first, second):
             each.leave()
 
-    def _feed(self, admin: Client, *members: Copier) -> None:
+    def feed(self, admin: Client, *members: Copier) -> None:
         """More input; wait until it is copied."""
         values = [b"%d" % (len(self.values) + number) for number in range(CHUNK)]
         sent = [ToSend(value, partition=at % PARTITIONS) for at, value in enumerate(values)]
-        Confluent().write(self._address, self.source, sent, idempotent=True)
+        Confluent().write(self.address, self.source, sent, idempotent=True)
         self.values += values
 
-        def copied() -> bool:
+        def holds() -> bool:
             for each in members:
                 each.watch()
-            try:
-                return sum(admin.committed_offsets(self.group).values()) == len(self.values)
-            except FencelogError:  # the broker is away, or the group's offsets are pending
-                return False
+            return self.copied(admin)
 
-        wait_until(
-            copied, deadline_s=self._step_s, every_s=PAUSE_S, what=f"{self.client} to get on"
-        )
+        wait_until(holds, deadline_s=self.step_s, every_s=PAUSE_S, what=f"{self.client} to get on")
 
-    def _kill_open(self, admin: Client, victim: Copier, other: Copier) -> None:
+    def copied(self, admin: Client) -> bool:
+        """Whether all input is copied, by what the group has committed."""
+        try:
+            committed = admin.committed_offsets(self.group)
+        except FencelogError:  # the broker is away, or the group's offsets are pending
+            return False
+        read = sum(offset for place, offset in committed.items() if place.topic == self.source)
+        return read == len(self.values)
+
+    def kill_open(self, admin: Client, victim: Copier, *others: Copier) -> None:
         """Write input, and kill this one while a transaction of its group is open."""
-        other.process.send_signal(
-            signal.SIGSTOP
-        )  # so that the open transaction is of the killed one
+        for other in others:  # so that the open transaction is of the killed one
+            other.process.send_signal(signal.SIGSTOP)
         try:
             values = [b"%d" % (len(self.values) + number) for number in range(CHUNK * 4)]
             sent = [ToSend(value, partition=at % PARTITIONS) for at, value in enumerate(values)]
-            Confluent().write(self._address, self.source, sent, idempotent=True)
+            Confluent().write(self.address, self.source, sent, idempotent=True)
             self.values += values
             wait_until(
                 lambda: self._stopped_open(admin, victim),
-                deadline_s=self._step_s,
+                deadline_s=self.step_s,
                 every_s=0.001,
                 what=f"an open transaction of {self.client}",
             )
             victim.kill()
         finally:
-            other.process.send_signal(signal.SIGCONT)
+            for other in others:
+                other.process.send_signal(signal.SIGCONT)
 
     def _stopped_open(self, admin: Client, victim: Copier) -> bool:
         """Stop it, and say whether that left a transaction open; else let it go on."""
@@ -202,15 +214,15 @@ class Case:
 
     def check(self) -> None:
         """Each input record once in the output, and nothing left open. Raises AssertionError."""
-        with Client(self._address) as admin:
+        with Client(self.address) as admin:
             wait_until(
-                lambda: not self._open(admin), deadline_s=self._step_s, what="nothing left open"
+                lambda: not self._open(admin), deadline_s=self.step_s, what="nothing left open"
             )
-        found = Counter(each.value for each in Confluent().read(self._address, self.target))
+        found = Counter(each.value for each in Confluent().read(self.address, self.target))
         wanted = Counter(self.values)
         assert not wanted - found, f"lost: {wanted - found}"
         assert not found - wanted, f"doubled or aborted: {found - wanted}"
-        assert self.killed_open == 2
+        assert self.killed_open == self.open_kills
 
 
 class Arena:

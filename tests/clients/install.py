@@ -1,7 +1,8 @@
-"""Installs the clients that pip cannot bring, each once, into the user's cache.
+"""Installs the clients that are not in our own environment, each once, into the user's cache.
 
 npm's clients come from a committed lock by ``npm ci``, Go's by the sums of its modules, kcat from
-Debian. What cannot be had is told by the command that failed and what it said.
+Debian, and frameworks in Python, each into an environment of its own, from committed locks. What
+cannot be had is told by the command that failed and what it said.
 """
 
 import fcntl
@@ -9,6 +10,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +19,7 @@ from fencelog.spark.java import cache_directory
 
 HERE = Path(__file__).parent
 RUN = HERE.parent.parent / ".cache" / "clients"
+RUN_UV = HERE.parent.parent / "tools" / "run_uv.py"
 DRIVERS = HERE / "drivers"
 DEADLINE_S = 420.0
 
@@ -87,6 +90,25 @@ def npm(name: str) -> Path:
 def cache() -> Path:
     """Where installations are kept."""
     return cache_directory(os.environ) / "clients"
+
+
+def python_environment(lock: Path) -> Path:
+    """The Python of an environment of its own, with the packages that a lock pins."""
+    version = f"{lock.stem}-{hashlib.sha256(lock.read_bytes()).hexdigest()[:12]}"
+    folder = cache() / f"python{sys.version_info.major}.{sys.version_info.minor}" / version
+    # uv has a lock file of its own in an environment, of the name that ours has.
+    environment = folder / "environment"
+    python = environment / "bin" / "python"
+    with alone(folder):
+        done = folder / "installed"
+        if not done.exists():
+            uv = [sys.executable, str(RUN_UV)]
+            venv = ["venv", "--quiet", "--clear", "--python", sys.executable, str(environment)]
+            run([*uv, *venv], folder)
+            pinned = ["--require-hashes", "-r", str(lock)]
+            run([*uv, "pip", "install", "--quiet", "--python", str(python), *pinned], folder)
+            done.touch()
+    return python
 
 
 def _installed(source: Path, folder: Path) -> Path:

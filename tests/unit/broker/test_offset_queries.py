@@ -2,6 +2,7 @@
 
 import pytest
 
+from fencelog.broker.metadata.catalog import GROUP_TOPIC
 from fencelog.broker.network.time_slices import TimeSlices
 from fencelog.errors import ErrorCode
 from fencelog.storage import segment
@@ -25,14 +26,23 @@ NOW_MS = 1_700_000_000_000
 
 
 async def asked(
-    peer: Peer, timestamp: int, *, isolation: int = REPLICATED, epoch: int = -1, version: int = 7
+    peer: Peer,
+    timestamp: int,
+    *,
+    isolation: int = REPLICATED,
+    epoch: int = -1,
+    version: int = 7,
+    place: tuple[str, int] = ("t", 0),
 ) -> tuple[ErrorCode, int, int]:
     """Error, offset and timestamp."""
-    part = ListOffsetsPartition(partition_index=0, current_leader_epoch=epoch, timestamp=timestamp)
+    name, index = place
+    part = ListOffsetsPartition(
+        partition_index=index, current_leader_epoch=epoch, timestamp=timestamp
+    )
     request = ListOffsetsRequest(
         replica_id=-1,
         isolation_level=isolation,
-        topics=[ListOffsetsTopic(name="t", partitions=[part])],
+        topics=[ListOffsetsTopic(name=name, partitions=[part])],
     )
     answer = await peer.ask(request, version, ListOffsetsResponse)
     found = answer.topics[0].partitions[0]
@@ -50,6 +60,21 @@ async def test_an_empty_partition_begins_and_ends_at_zero(world: World) -> None:
             assert await asked(peer, end) == (ErrorCode.NONE, 0, -1)
         for time in (MAX_TIMESTAMP, 0, NOW_MS):
             assert await asked(peer, time) == (ErrorCode.NONE, -1, -1)
+
+
+async def test_a_partition_of_an_internal_topic_is_empty_until_its_first_use(world: World) -> None:
+    async with world.node() as node, Peer.of(node) as peer:
+        await node.broker.controller.open_internal(GROUP_TOPIC, 0)
+        last = node.broker.config.internal_partitions - 1
+        for end in (EARLIEST, LATEST):
+            assert await asked(peer, end, place=(GROUP_TOPIC, last)) == (ErrorCode.NONE, 0, -1)
+        for time in (MAX_TIMESTAMP, 0):
+            assert await asked(peer, time, place=(GROUP_TOPIC, last)) == (ErrorCode.NONE, -1, -1)
+        ahead, _, _ = await asked(peer, LATEST, epoch=1, place=(GROUP_TOPIC, last))
+        assert ahead is ErrorCode.UNKNOWN_LEADER_EPOCH
+        for index in (-1, last + 1):
+            beyond, _, _ = await asked(peer, LATEST, place=(GROUP_TOPIC, index))
+            assert beyond is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 async def test_a_reader_of_each_isolation_finds_its_own_end(world: World) -> None:  # E10, F6

@@ -10,7 +10,7 @@ from fencelog.broker.network.connection import Request
 from fencelog.broker.partitions.partition import Partition
 from fencelog.errors import CorruptionError, ErrorCode, StorageError, WireError
 from fencelog.log.values import Isolation
-from fencelog.types import Offset, TimestampMs
+from fencelog.types import LeaderEpoch, Offset, TimestampMs
 from fencelog.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -43,6 +43,8 @@ FROM_VERSION = {
 """The first version that has each special timestamp."""
 NEVER = 1 << 15
 NO_TIMESTAMP = TimestampMs(-1)
+UNUSED_EPOCH = LeaderEpoch(0)
+"""What Metadata says of a partition without files."""
 
 
 async def list_offsets(
@@ -65,16 +67,21 @@ async def _one(
 ) -> ListOffsetsPartitionResponse:
     index = requested.partition_index
     partition = broker.logs.get(topic, index)
-    if partition is None:
+    if partition is None and not _is_unused(broker, topic, index):
         error = broker.logs.missing(topic, index)
     elif isolation not in tuple(Isolation):
         error = ErrorCode.INVALID_REQUEST
     elif requested.timestamp < 0 and version < FROM_VERSION.get(requested.timestamp, NEVER):
         error = ErrorCode.UNSUPPORTED_VERSION
     else:
-        error = epoch_error(requested.current_leader_epoch, partition.log.leader_epoch)
-    if partition is None or error is not ErrorCode.NONE:
+        epoch = UNUSED_EPOCH if partition is None else partition.log.leader_epoch
+        error = epoch_error(requested.current_leader_epoch, epoch)
+    if error is not ErrorCode.NONE:
         return ListOffsetsPartitionResponse(partition_index=index, error_code=error)
+    if partition is None:
+        is_end = requested.timestamp in (EARLIEST, EARLIEST_LOCAL, LATEST)
+        end = {"offset": 0, "leader_epoch": UNUSED_EPOCH} if is_end else {}
+        return ListOffsetsPartitionResponse(partition_index=index, **end)
     try:
         found = await _find(
             broker, partition, TimestampMs(requested.timestamp), Isolation(isolation)
@@ -97,6 +104,16 @@ async def _one(
         timestamp=timestamp,
         leader_epoch=partition.log.leader_epoch,
     )
+
+
+def _is_unused(broker: Broker, topic: str, index: int) -> bool:
+    """Whether this partition of an internal topic has no files yet.
+
+    Metadata has it from the topic's creation on, as with Kafka, where it is an empty partition.
+    """
+    found = broker.catalog.get(topic)
+    is_there = found is not None and found.internal and 0 <= index < found.partitions
+    return is_there and broker.logs.missing(topic, index) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 async def _find(
