@@ -52,7 +52,9 @@ class BatchReader(DataSourceReader):
                 )
             start[each] = max(start[each], earliest[each])
             end[each] = min(end[each], latest[each])
-        wanted = split(ranges(start, end), options.partitions_min or 0)
+        wanted = split(
+            ranges(start, end), options.partitions_min or 0, options.partition_offsets_max
+        )
         return [RangePartition(each) for each in wanted]
 
     def read(self, partition: InputPartition) -> Iterator["pyarrow.RecordBatch"]:

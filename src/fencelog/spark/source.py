@@ -12,7 +12,13 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 
-from fencelog.spark.options import BOOTSTRAP_VARIABLE, columns, sink_options, source_options
+from fencelog.spark.options import (
+    BOOTSTRAP_VARIABLE,
+    check_read,
+    columns,
+    sink_options,
+    source_options,
+)
 from fencelog.spark.schema import read_schema
 
 if TYPE_CHECKING:
@@ -38,7 +44,8 @@ class FencelogDataSource(DataSource):
         return "fencelog"
 
     def schema(self) -> str:
-        """The columns that the options select."""
+        """The columns that the options select. Spark asks only for reads, at ``load``."""
+        check_read(self._options(), self._environment)
         return read_schema(columns(self.options))
 
     # Spark passes these parameters by keyword: their names are part of its interface.
