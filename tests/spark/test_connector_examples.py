@@ -79,7 +79,7 @@ def test_streams_are_read_and_written(
         .start()
     )
     try:
-        wait_until(lambda: (tmp_path / "commits" / "0").exists(), deadline_s=60, what="the start")
+        wait_until((tmp_path / "commits" / "0").exists, deadline_s=60, what="the start")
         log.produce(topics[0], ["new"], partition=0)
         log.produce(topics[1], ["newer"])
         query.processAllAvailable()

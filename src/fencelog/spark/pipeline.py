@@ -29,6 +29,11 @@ FUNCTION: Final = "pipeline"
 POLL_S: Final = 0.5
 STOP_S: Final = 60.0
 """How long a clean stop waits for the running batch."""
+PYTHON_ERROR: Final = re.compile(
+    r"(?<![\w.])(?!java\.|org\.apache\.|py4j\.)((?:\w+\.)*\w*(?:Error|Exception): .+)$",
+    re.MULTILINE,
+)
+"""Where a line of Spark's text names a Python exception."""
 
 
 class PipelineError(FencelogError):
@@ -169,9 +174,8 @@ def finish(
 
 def one_line(text: str) -> str:
     """The cause in a Spark error: the innermost Python exception's line, or the first line."""
-    causes = re.findall(r"^\s*((?:\w+\.)*\w*(?:Error|Exception): .+)$", text, re.MULTILINE)
-    python = [each for each in causes if not each.startswith(("java.", "org.apache.", "py4j."))]
-    line = (python or [text.strip().partition("\n")[0]])[-1]
+    causes = PYTHON_ERROR.findall(text)
+    line = (causes or [text.strip().partition("\n")[0]])[-1]
     return str(line).strip()
 
 

@@ -19,12 +19,14 @@ from fencelog.spark.options import (
     sink_options,
     source_options,
 )
+from fencelog.spark.plain_errors import plain_errors
 from fencelog.spark.schema import read_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+@plain_errors
 class FencelogDataSource(DataSource):
     """Streams and tables over a fencelog broker; option names as in Spark's Kafka connector."""
 

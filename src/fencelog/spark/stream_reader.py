@@ -29,6 +29,7 @@ from fencelog.spark.offsets import (
     to_json,
 )
 from fencelog.spark.options import SourceOptions
+from fencelog.spark.plain_errors import plain_errors
 from fencelog.spark.planning import connect, data_loss, ends, lost, resolve, subscribed
 from fencelog.spark.reading import RangePartition, read_range
 from fencelog.spark.schema import check_read
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from fencelog.client.blocking import Client
 
 
+@plain_errors
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads committed (``transactional``) or ``replicated`` records, batch by batch."""
 

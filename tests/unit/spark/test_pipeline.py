@@ -80,3 +80,5 @@ def test_the_innermost_python_error_is_what_went_wrong() -> None:
         one_line(spark) == "fencelog.errors.FencedError: a newer run of this query has taken over"
     )
     assert one_line("[X] first line\nsecond") == "[X] first line"
+    planned = "[PYTHON_DATA_SOURCE_ERROR] Failed to plan: fencelog.errors.RequestError: no topic"
+    assert one_line(planned) == "fencelog.errors.RequestError: no topic"
