@@ -89,3 +89,85 @@ def test_a_missing_file_is_one_line_and_no_traceback(tmp_path: Path) -> None:
     )
     assert answer.returncode == 1
     assert answer.stderr == "error: file no_pipeline.py does not exist\n"
+
+
+QUERY = """
+def pipeline(spark):
+    {before}
+    read = spark.readStream.format("fencelog").option("startingOffsets", "earliest")
+    rows = read.option("subscribe", "{source}").load().select("value")
+    return rows.writeStream.format("fencelog").option("topic", "{sink}")
+"""
+
+
+def started(folder: Path, *arguments: str) -> tuple[subprocess.Popen[bytes], Path]:
+    """``fencelog run`` in a process group of its own, and the file with its stderr."""
+    stderr = folder / "stderr"
+    with stderr.open("wb") as file:
+        process = subprocess.Popen(
+            command(Path(sys.executable), *arguments, "--checkpoint", str(folder / "checkpoints")),
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stderr=file,
+            start_new_session=True,
+        )
+    return process, stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_query_that_cannot_start_is_not_said_to_and_is_started_again(
+    log: Log, tmp_path: Path, fresh_name
+) -> None:
+    source, sink = fresh_name("late"), log.topic(fresh_name("copied"))
+    pipeline = tmp_path / "late.py"
+    pipeline.write_text(QUERY.format(before="pass", source=source, sink=sink))
+    process, stderr = started(
+        tmp_path, str(pipeline), "-b", log.servers, "--restart-on-failure", "--ui"
+    )
+    try:
+        again = "it is started again in"
+        wait_until(
+            lambda: again in stderr.read_text() or process.poll() is not None,
+            deadline_s=240,
+            what="the first failure",
+        )
+        assert "has started" not in stderr.read_text(), stderr.read_text()
+        log.topic(source)
+        log.produce(source, ["a"])
+        wait_until(lambda: log.values(sink) == ["a"], deadline_s=240, what="the record")
+        os.killpg(process.pid, signal.SIGINT)
+        status = process.wait(90)
+    finally:
+        process.kill()
+        process.wait()
+    text = stderr.read_text()
+    assert status == 130, text
+    assert "Traceback" not in text
+    assert f"query 'late' failed: fencelog.errors.RequestError: topic {source} does not" in text
+    assert "Spark's UI is at http" in text
+    assert "spark.ui.enabled=true" in text
+    assert "spark.sql.session.timeZone=UTC" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("said", ["starting Spark", "in the pipeline"])
+def test_an_interrupt_while_spark_starts_ends_it_without_a_traceback(
+    log: Log, tmp_path: Path, said: str
+) -> None:
+    pipeline = tmp_path / "slow.py"
+    tell = "import sys, threading; print('in the pipeline', file=sys.stderr, flush=True)"
+    wait = f"{tell}; threading.Event().wait()"
+    pipeline.write_text(QUERY.format(before=wait, source="a", sink="b"))
+    process, stderr = started(tmp_path, str(pipeline), "-b", log.servers)
+    try:
+        wait_until(lambda: said in stderr.read_text(), deadline_s=100, what=said)
+        os.killpg(process.pid, signal.SIGINT)
+        status = process.wait(60)
+    finally:
+        process.kill()
+        process.wait()
+    text = stderr.read_text()
+    assert status == 130, text
+    assert "Traceback" not in text
+    assert text.endswith("interrupted while Spark was starting\n")

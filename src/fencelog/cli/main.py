@@ -18,6 +18,7 @@ VERBS = {
     "serve": "fencelog.cli.serve",
     "dev": "fencelog.cli.serve",
     "run": "fencelog.cli.run",
+    "doctor": "fencelog.cli.doctor",
     "check": "fencelog.cli.check",
     "backup": "fencelog.cli.backup",
     "restore": "fencelog.cli.backup",

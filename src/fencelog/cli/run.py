@@ -8,16 +8,18 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from threading import Event
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fencelog.cli.options import key_values
-from fencelog.cli.output import ExitStatus, fail, reported_errors, say
+from fencelog.cli.output import HINTS, ExitStatus, fail, reported_errors, say, status_of
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 
     from fencelog.spark.pipeline import Pipeline, RunSettings
     from fencelog.spark.progress import QueryTotals
+    from fencelog.spark.restarts import Restarts
+
+SIGNAL_POLL_S = 0.1
 
 
 def run(
@@ -55,6 +60,14 @@ def run(
     available_now: Annotated[
         bool, typer.Option("--available-now", help="Process the records that exist now, then end.")
     ] = False,
+    restart_on_failure: Annotated[
+        bool,
+        typer.Option(
+            "--restart-on-failure",
+            help="Start a failed query again, after 1 s, then 2 s, up to 60 s.",
+        ),
+    ] = False,
+    ui: Annotated[bool, typer.Option("--ui", help="Serve Spark's web UI.")] = False,
     properties: Annotated[
         list[str] | None,
         typer.Option(
@@ -67,6 +80,7 @@ def run(
     """Run a Spark pipeline exactly once and show progress, until it ends or Ctrl-C."""
     with reported_errors():
         from fencelog.spark.pipeline import RunSettings, load
+        from fencelog.spark.restarts import Restarts
 
         function = load(pipeline)
         with NamedTemporaryFile(
@@ -79,54 +93,115 @@ def run(
             checkpoint=checkpoint or "",
             bootstrap_servers=bootstrap,
             available_now=available_now,
-            settings=key_values(properties or (), "-X"),
+            settings=({"spark.ui.enabled": "true"} if ui else {})
+            | key_values(properties or (), "-X"),
             log_file=log_file,
         )
-        _run(function, settings)
+        _run(function, settings, Restarts(enabled=restart_on_failure))
 
 
-def _run(function: "Pipeline", settings: "RunSettings") -> None:
-    """Run the queries until they end or Ctrl-C, and exit with the status."""
+def _run(function: "Pipeline", settings: "RunSettings", restarts: "Restarts") -> None:
+    """Run the queries until they end or Ctrl-C, and exit with the status.
+
+    All calls of Spark are made in one thread, which no signal interrupts. Spark finds the data
+    source only in the thread that made the session.
+    """
+    phases = _Phases()
+    outcome: Future[Mapping[str, str]] = Future()
+
+    def work() -> None:
+        try:
+            outcome.set_result(_work(function, settings, restarts, phases))
+        except BaseException as error:  # noqa: BLE001 - it is raised again in the main thread
+            outcome.set_exception(error)
+
+    with _interrupts(phases.stop, phases.hurry):
+        thread = Thread(target=work, name="spark", daemon=True)
+        thread.start()
+        while thread.is_alive():
+            thread.join(SIGNAL_POLL_S)
+            if phases.may_leave:
+                # Spark's JVM ends with this process.
+                say("interrupted while Spark was starting")
+                sys.stderr.flush()
+                os._exit(int(ExitStatus.INTERRUPTED))
+        _leave(outcome.result(), interrupted=phases.stop.is_set())
+
+
+@dataclass(frozen=True)
+class _Phases:
+    """How far the start has come, and what signals have asked for."""
+
+    stop: Event = field(default_factory=Event)
+    hurry: Event = field(default_factory=Event)
+    begun: Event = field(default_factory=Event)
+    started: Event = field(default_factory=Event)
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether the process can end at once: nothing runs yet, or a second signal says so."""
+        first = self.stop.is_set() and not self.begun.is_set()
+        return first or (self.hurry.is_set() and not self.started.is_set())
+
+
+def _work(
+    function: "Pipeline", settings: "RunSettings", restarts: "Restarts", phases: _Phases
+) -> Mapping[str, str]:
+    """Start Spark and the queries, watch them and stop them; returns what failed."""
     from fencelog.spark.pipeline import finish, start, watch
+    from fencelog.spark.session import defaults
 
-    say(
-        f"starting {settings.file} on {settings.master}, checkpoints in {settings.checkpoint_root},"
-        f" Spark's log in {settings.log_file}"
-    )
-    stop, hurry = Event(), Event()
-    running = start(function, settings)
-    with _interrupts(stop, hurry), _display() as show:
-        totals = watch(running, stop, show)
-        if stop.is_set():
+    chosen = {**defaults(settings.master), **settings.settings}
+    say(f"starting Spark on {settings.master}, its log is in {settings.log_file}")
+    say(f"with {' '.join(f'{key}={value}' for key, value in chosen.items())} (-X sets others)")
+    running = start(function, settings, phases.stop, phases.begun, say)
+    phases.started.set()
+    with _display() as show:
+        totals = watch(running, phases.stop, show, restarts, say)
+        if phases.stop.is_set():
             say("stopping after the running batch; Ctrl-C again stops at once")
-        failed = running.failed
-        totals = finish(running, totals, hurry, show)
+        failures = running.failures
+        totals = finish(running, totals, phases.hurry, show)
     for each in totals.values():
-        say(each.line())
+        if each.batches or each.name not in failures:
+            say(each.line())
     running.spark.stop()
-    if failed is not None:
+    return failures
+
+
+def _leave(failures: Mapping[str, str], *, interrupted: bool) -> None:
+    """Exit with the status of the first failed query, or of the interrupt."""
+    from fencelog.spark.pipeline import error_code
+
+    for name, cause in failures.items():
+        code = error_code(cause)
+        hint = HINTS.get(code) if code is not None else None
         fail(
-            ExitStatus.FAILED,
-            failed,
-            "nothing is lost: the same command goes on from the checkpoint",
+            ExitStatus.FAILED if code is None else status_of(code),
+            f"query '{name}' failed: {cause}",
+            hint or "nothing is lost: the same command goes on from the checkpoint",
         )
-    if stop.is_set():
+    if interrupted:
         raise SystemExit(int(ExitStatus.INTERRUPTED))
 
 
 @contextmanager
 def _interrupts(stop: Event, hurry: Event) -> Iterator[None]:
-    """The first SIGINT or SIGTERM sets ``stop``, the second sets ``hurry``."""
+    """The first SIGINT or SIGTERM sets ``stop``, the second sets ``hurry``.
+
+    They stay ignored afterwards: the process is about to end, with its status.
+    """
 
     def handle(_number: int, _frame: "FrameType | None") -> None:
         (hurry if stop.is_set() else stop).set()
 
-    before = {each: signal.signal(each, handle) for each in (signal.SIGINT, signal.SIGTERM)}
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, handle)
     try:
         yield
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_IGN)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from pyspark.sql.datasource import (
 from fencelog.spark import writing
 from fencelog.spark.offsets import ranges, split
 from fencelog.spark.options import OptionError, SinkOptions, SourceOptions
+from fencelog.spark.plain_errors import plain_errors
 from fencelog.spark.planning import connect, data_loss, ends, lost, resolve, subscribed
 from fencelog.spark.reading import RangePartition, read_range
 from fencelog.spark.schema import check_read, check_write
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+@plain_errors
 class BatchReader(DataSourceReader):
     """Reads from ``startingOffsets`` to ``endingOffsets`` as resolved when the query is planned."""
 
@@ -52,7 +54,9 @@ class BatchReader(DataSourceReader):
                 )
             start[each] = max(start[each], earliest[each])
             end[each] = min(end[each], latest[each])
-        wanted = split(ranges(start, end), options.partitions_min or 0)
+        wanted = split(
+            ranges(start, end), options.partitions_min or 0, options.partition_offsets_max
+        )
         return [RangePartition(each) for each in wanted]
 
     def read(self, partition: InputPartition) -> Iterator["pyarrow.RecordBatch"]:
@@ -60,6 +64,7 @@ class BatchReader(DataSourceReader):
         return read_range(partition, self._options, self._schema)
 
 
+@plain_errors
 class BatchWriter(DataSourceArrowWriter):
     """Writes a table in one transaction: all of its rows become visible at once, or none.
 

@@ -77,6 +77,16 @@ def java_version(home: Path) -> int | None:
     return _major(found[1]) if found else None
 
 
+def runs_spark(home: Path) -> bool:
+    """Whether this home's ``java`` starts with the flag of Spark's launcher."""
+    command = [str(home / "bin" / "java"), DROPPED_FLAG, "-version"]
+    try:
+        subprocess.run(command, capture_output=True, timeout=30, check=True)  # noqa: S603  (the user's own Java)
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return True
+
+
 def wrapped_home(runtime: Path, cache: Path) -> Path:
     """A Java home in ``cache`` that runs this runtime without the flag that it lacks."""
     home = cache / f"java-{hashlib.sha256(str(runtime).encode()).hexdigest()[:12]}"

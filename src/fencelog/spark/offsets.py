@@ -97,18 +97,30 @@ def ranges(start: Offsets, end: Offsets) -> list[OffsetRange]:
     ]
 
 
-def split(wanted: Iterable[OffsetRange], pieces_min: int) -> list[OffsetRange]:
-    """Split large ranges so that there are about ``pieces_min`` ranges, none of them empty."""
-    whole = list(wanted)
+def split(
+    wanted: Iterable[OffsetRange], pieces_min: int = 0, size_max: int | None = None
+) -> list[OffsetRange]:
+    """Split ranges so that none has more than ``size_max`` offsets, then large ones so that there
+    are about ``pieces_min`` ranges. None of them is empty.
+    """
+    whole = [
+        piece
+        for each in wanted
+        for piece in _cut(each, 1 if size_max is None else -(-each.size // size_max))
+    ]
     total = sum(each.size for each in whole)
     if total == 0 or len(whole) >= pieces_min:
         return whole
-    pieces: list[OffsetRange] = []
-    for each in whole:
-        count = max(1, min(each.size, round(each.size * pieces_min / total)))
-        edges = [each.start + each.size * number // count for number in range(count + 1)]
-        pieces += [
-            OffsetRange(partition=each.partition, start=low, end=high)
-            for low, high in itertools.pairwise(edges)
-        ]
-    return pieces
+    return [
+        piece
+        for each in whole
+        for piece in _cut(each, max(1, min(each.size, round(each.size * pieces_min / total))))
+    ]
+
+
+def _cut(whole: OffsetRange, count: int) -> list[OffsetRange]:
+    edges = [whole.start + whole.size * number // count for number in range(count + 1)]
+    return [
+        OffsetRange(partition=whole.partition, start=low, end=high)
+        for low, high in itertools.pairwise(edges)
+    ]

@@ -14,6 +14,7 @@ from typing import Final, TypeVar, cast
 
 from fencelog.client.model import Compression, Isolation
 from fencelog.errors import FencelogError
+from fencelog.spark.connector_options import Side, accepted, note, refusal
 from fencelog.spark.positions import (
     Positions,
     parse_assignment,
@@ -30,45 +31,24 @@ T = TypeVar("T")
 
 TRANSACTION_TIMEOUT_MS: Final = 120_000
 REQUEST_TIMEOUT_MS: Final = 30_000
+TRIGGER_DELAY_MAX_MS: Final = 900_000
+DURATION_UNITS_MS: Final = {
+    "": 1,
+    "ms": 1,
+    "s": 1000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
+"""Spark's names for units of time; a number without one is milliseconds."""
 
-CONNECTION_OPTIONS = (
-    "kafka.bootstrap.servers",
-    "bootstrap.servers",
-    "kafka.client.id",
-    "kafka.request.timeout.ms",
-)
-SOURCE_OPTIONS = (
-    "subscribe",
-    "subscribePattern",
-    "assign",
-    "startingOffsets",
-    "startingTimestamp",
-    "startingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy",
-    "endingOffsets",
-    "endingTimestamp",
-    "endingOffsetsByTimestamp",
-    "maxOffsetsPerTrigger",
-    "minPartitions",
-    "failOnDataLoss",
-    "includeHeaders",
-    "isolation",
-    "kafka.isolation.level",
-    "groupId",
-    "kafka.group.id",
-    "columns",
-)
-SINK_OPTIONS = (
-    "topic",
-    "app",
-    "takeover",
-    "delivery",
-    "kafka.compression.type",
-    "kafka.transaction.timeout.ms",
-)
+# Those that Spark's Kafka connector lacks; ``connector_options`` has the others.
+CONNECTION_OPTIONS = ("bootstrap.servers",)
+SOURCE_OPTIONS = ("isolation", "groupId", "columns")
+SINK_OPTIONS = ("app", "takeover", "delivery")
 # Spark adds these options of its own.
 SPARKS_OWN = ("path", "checkpointLocation", "queryName")
-ASYNC_PROGRESS = "asyncProgressTrackingEnabled"
 
 
 class OptionError(FencelogError, ValueError):
@@ -104,7 +84,10 @@ class SourceOptions:
     columns: tuple[str, ...]
     isolation: Isolation = "transactional"
     offsets_per_trigger_max: int | None = None
+    offsets_per_trigger_min: int | None = None
+    trigger_delay_max_ms: int = TRIGGER_DELAY_MAX_MS
     partitions_min: int | None = None
+    partition_offsets_max: int | None = None
     fail_on_data_loss: bool = True
     group_id: str | None = None
 
@@ -164,6 +147,21 @@ class _Options(Mapping[str, str]):
             raise OptionError(f"option '{name}' is '{value}': write a whole number above 0")
         return int(value)
 
+    def duration_ms(self, name: str, default: int) -> int:
+        value = self.text(name)
+        if value is None:
+            return default
+        found = re.fullmatch(r"(\d+)\s*([a-z]*)", value.lower())
+        if found is None or found[2] not in DURATION_UNITS_MS:
+            raise OptionError(f"option '{name}' is '{value}': write a time as 500ms, 30s, 15m, 1h")
+        return int(found[1]) * DURATION_UNITS_MS[found[2]]
+
+    def only(self, name: str, *values: str) -> None:
+        """Raise OptionError if the option is set to anything else than these."""
+        value = self.text(name)
+        if value is not None and value.lower() not in values:
+            raise OptionError(f"option '{name}' is '{value}': {note(name)}")
+
     def choice(self, name: str, choices: Collection[str], default: str) -> str:
         value = self.text(name)
         if value is None:
@@ -172,30 +170,63 @@ class _Options(Mapping[str, str]):
             raise OptionError(f"option '{name}' is '{value}': write one of {', '.join(choices)}")
         return value.lower()
 
-    def refuse_unknown(self, known: Collection[str], job: str) -> None:
+    def refuse_unknown(self, side: Side, job: str) -> None:
         """Raise OptionError for the first option that this job does not have."""
+        known = _known(side)
         canonical = {name.lower(): name for name in known}
         for name in self:
             if name in canonical:
                 continue
+            if (reason := refusal(name)) is not None:
+                raise OptionError(f"option '{name}' is refused: {reason}")
+            other: Side = "sink" if side == "source" else "source"
             close = difflib.get_close_matches(name, canonical, n=1, cutoff=0.75)
-            hint = f"did you mean '{canonical[close[0]]}'?" if close else "remove it"
+            if name in {each.lower() for each in _known(other)}:
+                hint = f"it is for the {other}: remove it"
+            else:
+                hint = f"did you mean '{canonical[close[0]]}'?" if close else "remove it"
             raise OptionError(f"option '{name}' is unknown for a fencelog {job}: {hint}")
+
+
+def _known(side: Side) -> tuple[str, ...]:
+    own = SOURCE_OPTIONS if side == "source" else SINK_OPTIONS
+    return (*accepted(side), *CONNECTION_OPTIONS, *own, *SPARKS_OWN)
+
+
+def check_read(options: Mapping[str, str], environment: Mapping[str, str]) -> None:
+    """Raise OptionError for what is wrong in a stream and in a batch read alike.
+
+    Spark does not say which of them it is when it asks for the columns (``load``).
+    """
+    _source(options, environment, streaming=None)
 
 
 def source_options(
     options: Mapping[str, str], environment: Mapping[str, str], *, streaming: bool
 ) -> SourceOptions:
     """Parse the options of a read. Raises OptionError."""
+    return _source(options, environment, streaming=streaming)
+
+
+def _source(
+    options: Mapping[str, str], environment: Mapping[str, str], *, streaming: bool | None
+) -> SourceOptions:
+    """The options of a stream, of a batch read, or (None) of either."""
     given = _Options(options)
-    job = "stream source" if streaming else "batch read"
-    given.refuse_unknown((*CONNECTION_OPTIONS, *SOURCE_OPTIONS, *SPARKS_OWN), job)
+    jobs = {True: "stream source", False: "batch read", None: "read"}
+    given.refuse_unknown("source", jobs[streaming])
+    given.only("kafka.security.protocol", "plaintext")
     isolation = _isolation(given)
     if streaming:
         _refuse_in_streams(given, isolation)
     subscription = _subscription(given)
     starting = _starting(given, streaming=streaming)
     _check_named(starting, subscription, "startingOffsets")
+    most, least = given.positive("maxOffsetsPerTrigger"), given.positive("minOffsetsPerTrigger")
+    if most is not None and least is not None and least > most:
+        raise OptionError(
+            f"option 'minOffsetsPerTrigger' is '{least}', above 'maxOffsetsPerTrigger' ('{most}')"
+        )
     return SourceOptions(
         connection=_connection(given, environment),
         subscription=subscription,
@@ -203,8 +234,11 @@ def source_options(
         ending=_ending(given),
         columns=columns(options),
         isolation=isolation,
-        offsets_per_trigger_max=given.positive("maxOffsetsPerTrigger"),
+        offsets_per_trigger_max=most,
+        offsets_per_trigger_min=least,
+        trigger_delay_max_ms=given.duration_ms("maxTriggerDelay", TRIGGER_DELAY_MAX_MS),
         partitions_min=given.positive("minPartitions"),
+        partition_offsets_max=given.positive("maxRecordsPerPartition"),
         fail_on_data_loss=given.flag("failOnDataLoss", default=True),
         group_id=given.text("groupId", "kafka.group.id"),
     )
@@ -216,12 +250,11 @@ def sink_options(
     """Parse the options of a write. Raises OptionError."""
     given = _Options(options)
     job = "stream sink" if streaming else "batch write"
-    if streaming and given.flag(ASYNC_PROGRESS, default=False):
-        raise OptionError(
-            f"option '{ASYNC_PROGRESS}' breaks exactly-once, because a batch may be repeated under"
-            " another number: remove it"
-        )
-    given.refuse_unknown((*CONNECTION_OPTIONS, *SINK_OPTIONS, *SPARKS_OWN, ASYNC_PROGRESS), job)
+    given.refuse_unknown("sink", job)
+    given.only("asyncProgressTrackingEnabled", "false")
+    given.only("kafka.acks", "all", "-1")
+    given.only("kafka.enable.idempotence", "true")
+    given.only("kafka.security.protocol", "plaintext")
     if not streaming:
         for name in ("app", "takeover"):
             if name in given:
@@ -334,7 +367,7 @@ def _refuse_in_streams(given: _Options, isolation: Isolation) -> None:
             )
 
 
-def _starting(given: _Options, *, streaming: bool) -> Positions:
+def _starting(given: _Options, *, streaming: bool | None) -> Positions:
     strategy = given.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
     fallback = "latest" if strategy == "latest" else None
     by_time = _by_timestamp(given, "starting", fallback)
@@ -345,7 +378,7 @@ def _starting(given: _Options, *, streaming: bool) -> Positions:
         starting = Positions(everywhere="earliest" if value.lower() == "earliest" else "latest")
     else:
         starting = _explained("startingOffsets", value, parse_offsets)
-    if not streaming and (
+    if streaming is False and (
         starting.everywhere == "latest" or "latest" in dict(starting.named).values()
     ):
         raise OptionError(

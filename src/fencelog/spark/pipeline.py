@@ -16,9 +16,11 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from fencelog.errors import FencelogError
+from fencelog.adapters.system_clock import system_stopwatch
+from fencelog.errors import ErrorCode, FencelogError
 from fencelog.spark.options import BOOTSTRAP_VARIABLE
 from fencelog.spark.progress import QueryTotals
+from fencelog.spark.restarts import Restarts
 from fencelog.spark.session import DEFAULT_MASTER, build_session
 
 if TYPE_CHECKING:
@@ -29,6 +31,11 @@ FUNCTION: Final = "pipeline"
 POLL_S: Final = 0.5
 STOP_S: Final = 60.0
 """How long a clean stop waits for the running batch."""
+PYTHON_ERROR: Final = re.compile(
+    r"(?<![\w.])(?!java\.|org\.apache\.|py4j\.)((?:\w+\.)*\w*(?:Error|Exception): .+)$",
+    re.MULTILINE,
+)
+"""Where a line of Spark's text names a Python exception."""
 
 
 class PipelineError(FencelogError):
@@ -55,10 +62,11 @@ class RunSettings:
 
 @dataclass(frozen=True)
 class Running:
-    """The started queries, by name, and the session that they run in."""
+    """The started queries, by name, what starts each again, and the session that they run in."""
 
     spark: "SparkSession"
-    queries: "Mapping[str, StreamingQuery]"
+    queries: "dict[str, StreamingQuery]"
+    writers: "Mapping[str, DataStreamWriter | StreamingQuery]"
 
     @property
     def active(self) -> bool:
@@ -66,12 +74,20 @@ class Running:
         return any(query.isActive for query in self.queries.values())
 
     @property
-    def failed(self) -> str | None:
-        """The error of the first failed query, in one line; None without one."""
-        for name, query in self.queries.items():
-            if not query.isActive and (error := query.exception()) is not None:
-                return f"query '{name}' failed: {one_line(str(error))}"
-        return None
+    def failures(self) -> Mapping[str, str]:
+        """What each failed query failed with, in one line."""
+        return {
+            name: one_line(str(error))
+            for name, query in self.queries.items()
+            if not query.isActive and (error := query.exception()) is not None
+        }
+
+    def restart(self, name: str) -> None:
+        """Start a query again, from its checkpoint. Raises PipelineError."""
+        try:
+            self.queries[name] = self.writers[name].start()
+        except Exception as error:
+            raise PipelineError(f"query '{name}': {one_line(str(error))}") from error
 
 
 Watcher = Callable[[Mapping[str, QueryTotals]], None]
@@ -105,8 +121,18 @@ def load(file: Path) -> "Pipeline":
     return function  # type: ignore[no-any-return]
 
 
-def start(function: "Pipeline", settings: RunSettings) -> Running:
-    """Build the session and start all queries of the file's function, or none."""
+def start(
+    function: "Pipeline",
+    settings: RunSettings,
+    stop: Event,
+    begun: Event,
+    tell: Callable[[str], None],
+) -> Running:
+    """Build the session and start all queries of the file's function, or none.
+
+    Returns when each has the offsets of its first batch, or has failed. ``begun`` is set before
+    the first is started; if ``stop`` is set by then, the others are not.
+    """
     if settings.bootstrap_servers is not None:
         os.environ[BOOTSTRAP_VARIABLE] = settings.bootstrap_servers
     spark = build_session(
@@ -115,10 +141,17 @@ def start(function: "Pipeline", settings: RunSettings) -> Running:
         settings=settings.settings,
         log_file=settings.log_file,
     )
+    if spark.sparkContext.uiWebUrl is not None:
+        tell(f"Spark's UI is at {spark.sparkContext.uiWebUrl}")
     queries: dict[str, StreamingQuery] = {}
+    writers: dict[str, DataStreamWriter | StreamingQuery] = {}
     try:
         for name, writer in _named(function(spark), settings.file).items():
-            queries[name] = _started(writer, name, settings)
+            begun.set()
+            if stop.is_set():
+                break
+            writers[name] = _prepared(writer, name, settings)
+            queries[name] = writer if hasattr(writer, "lastProgress") else writers[name].start()
     except Exception as error:
         for query in queries.values():
             query.stop()
@@ -126,18 +159,49 @@ def start(function: "Pipeline", settings: RunSettings) -> Running:
         if isinstance(error, FencelogError):
             raise
         raise PipelineError(f"{settings.file}: {one_line(str(error))}") from error
-    return Running(spark, queries)
+    _tell_of_starts(queries, settings, stop, tell)
+    return Running(spark, queries, writers)
 
 
-def watch(running: Running, stop: Event, show: Watcher) -> Mapping[str, QueryTotals]:
-    """Show progress until every query ended, one failed, or ``stop`` is set; return the totals."""
+def _tell_of_starts(
+    queries: "Mapping[str, StreamingQuery]",
+    settings: RunSettings,
+    stop: Event,
+    tell: Callable[[str], None],
+) -> None:
+    """Say of each query that it has started, once it has; nothing of one that failed."""
+    for name, query in queries.items():
+        while not _is_set_up(query) and not stop.wait(POLL_S / 5):
+            pass
+        if _is_set_up(query) and query.exception() is None:
+            tell(f"query '{name}' has started, checkpoint {settings.checkpoint_root}/{name}")
+
+
+def watch(
+    running: Running, stop: Event, show: Watcher, restarts: Restarts, tell: Callable[[str], None]
+) -> Mapping[str, QueryTotals]:
+    """Show progress until all queries ended, one failed for good, or ``stop`` is set.
+
+    Returns the totals. A failed query that may be started again is, after a wait.
+    """
     totals = {name: QueryTotals(name=name) for name in running.queries}
     while True:
         # Checked before the reports are read, so that an ended query's last report counts.
-        active, failed = running.active, running.failed
+        active, failures = running.active, running.failures
         totals = {name: _updated(totals[name], query) for name, query in running.queries.items()}
         show(totals)
-        if failed is not None or not active or stop.wait(POLL_S):
+        now_s = system_stopwatch()
+        for name, cause in failures.items():
+            if restarts.waits(name):
+                continue
+            delay_s = restarts.after(name, cause, totals[name].batches, now_s)
+            if delay_s is None or not hasattr(running.writers[name], "trigger"):
+                return totals
+            tell(f"query '{name}' failed: {cause}; it is started again in {delay_s:.0f} s")
+        due = restarts.take_due(now_s)
+        for name in due:
+            running.restart(name)
+        if not (active or due or restarts.waits()) or stop.wait(POLL_S):
             return totals
 
 
@@ -167,11 +231,19 @@ def finish(
     return totals
 
 
+def error_code(cause: str) -> ErrorCode | None:
+    """The broker's error code that a cause ends with, if it does."""
+    found = re.search(r"\(([A-Z_]+)\)$", cause)
+    return ErrorCode.__members__.get(found[1]) if found else None
+
+
 def one_line(text: str) -> str:
     """The cause in a Spark error: the innermost Python exception's line, or the first line."""
-    causes = re.findall(r"^\s*((?:\w+\.)*\w*(?:Error|Exception): .+)$", text, re.MULTILINE)
-    python = [each for each in causes if not each.startswith(("java.", "org.apache.", "py4j."))]
-    line = (python or [text.strip().partition("\n")[0]])[-1]
+    causes = PYTHON_ERROR.findall(text)
+    first, _, rest = text.strip().partition("\n")
+    if first.startswith("An error occurred while calling"):  # py4j; Spark's own error follows
+        first = rest.partition("\n")[0].removeprefix(": ")
+    line = causes[-1] if causes else first
     return str(line).strip()
 
 
@@ -193,17 +265,22 @@ def _named(returned: object, file: Path) -> "Mapping[str, DataStreamWriter | Str
     return named
 
 
-def _started(
+def _prepared(
     writer: "DataStreamWriter | StreamingQuery", name: str, settings: RunSettings
-) -> "StreamingQuery":
+) -> "DataStreamWriter | StreamingQuery":
+    """The writer with name, checkpoint and trigger; a query that runs already is left as it is."""
     if hasattr(writer, "lastProgress"):
         return writer
     writer = writer.queryName(name).option(
         "checkpointLocation", f"{settings.checkpoint_root}/{name}"
     )
-    if settings.available_now:
-        writer = writer.trigger(availableNow=True)
-    return writer.start()
+    return writer.trigger(availableNow=True) if settings.available_now else writer
+
+
+def _is_set_up(query: "StreamingQuery") -> bool:
+    """Whether the query knows what its first batch reads, or waits for records, or has ended."""
+    doing = str(query.status["message"])
+    return not query.isActive or not doing.startswith(("Initializing", "Getting offsets"))
 
 
 def _updated(totals: QueryTotals, query: "StreamingQuery") -> QueryTotals:

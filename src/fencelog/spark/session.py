@@ -50,6 +50,11 @@ def is_local(master: str) -> bool:
     return master.startswith("local")
 
 
+def defaults(master: str) -> Mapping[str, str]:
+    """The Spark settings that a session gets where nobody says otherwise."""
+    return {**DEFAULTS, **(LOCAL_DEFAULTS if is_local(master) else {})}
+
+
 def build_session(
     *,
     name: str,
@@ -66,7 +71,7 @@ def build_session(
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
-    wanted = {**DEFAULTS, **(LOCAL_DEFAULTS if is_local(master) else {}), **(settings or {})}
+    wanted = {**defaults(master), **(settings or {})}
     conf = SparkConf().setMaster(master).setAppName(name).setAll(list(wanted.items()))
     if log_file is not None and SparkContext._gateway is None:  # noqa: SLF001
         from pyspark.java_gateway import launch_gateway

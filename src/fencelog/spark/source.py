@@ -12,13 +12,21 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 
-from fencelog.spark.options import BOOTSTRAP_VARIABLE, columns, sink_options, source_options
+from fencelog.spark.options import (
+    BOOTSTRAP_VARIABLE,
+    check_read,
+    columns,
+    sink_options,
+    source_options,
+)
+from fencelog.spark.plain_errors import plain_errors
 from fencelog.spark.schema import read_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+@plain_errors
 class FencelogDataSource(DataSource):
     """Streams and tables over a fencelog broker; option names as in Spark's Kafka connector."""
 
@@ -38,7 +46,8 @@ class FencelogDataSource(DataSource):
         return "fencelog"
 
     def schema(self) -> str:
-        """The columns that the options select."""
+        """The columns that the options select. Spark asks only for reads, at ``load``."""
+        check_read(self._options(), self._environment)
         return read_schema(columns(self.options))
 
     # Spark passes these parameters by keyword: their names are part of its interface.

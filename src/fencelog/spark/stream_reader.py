@@ -12,9 +12,11 @@ from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 
+from fencelog.adapters.system_clock import system_stopwatch
 from fencelog.errors import FencelogError
 from fencelog.spark.offsets import (
     OffsetRange,
@@ -27,9 +29,11 @@ from fencelog.spark.offsets import (
     to_json,
 )
 from fencelog.spark.options import SourceOptions
+from fencelog.spark.plain_errors import plain_errors
 from fencelog.spark.planning import connect, data_loss, ends, lost, resolve, subscribed
 from fencelog.spark.reading import RangePartition, read_range
 from fencelog.spark.schema import check_read
+from fencelog.spark.trigger_delay import TriggerDelay
 from fencelog.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
     from fencelog.client.blocking import Client
 
 
+@plain_errors
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads committed (``transactional``) or ``replicated`` records, batch by batch."""
 
@@ -49,6 +54,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._latest: dict[TopicPartition, int] = {}
         self._available_now: dict[TopicPartition, int] | None = None
+        self._delay = TriggerDelay(
+            offsets_min=options.offsets_per_trigger_min, delay_max_ms=options.trigger_delay_max_ms
+        )
         self._group_offsets: dict[TopicPartition, int] = {}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -65,9 +73,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(start, unpinned=not options.starting.fixed)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """``maxOffsetsPerTrigger``, or no limit."""
-        limit = self._options.offsets_per_trigger_max
-        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+        """``maxOffsetsPerTrigger`` or ``minOffsetsPerTrigger``, or no limit.
+
+        Spark hands one limit back, and none of them for the trigger Once.
+        """
+        options = self._options
+        if options.offsets_per_trigger_max is not None:
+            return ReadMaxRows(options.offsets_per_trigger_max)
+        if options.offsets_per_trigger_min is not None:
+            return ReadMinRows(options.offsets_per_trigger_min)
+        return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of this run: the present end of the present partitions."""
@@ -89,10 +104,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if options.fail_on_data_loss and (sentences := lost(begun, earliest, self._latest)):
             raise data_loss(sentences)
         latest = self._latest
-        if self._available_now is not None:
-            latest = cap(latest, self._available_now)
         # A new partition is read from its first record.
         known = {each: begun.get(each, earliest[each]) for each in latest}
+        if self._available_now is not None:
+            latest = cap(latest, self._available_now)
+        elif not isinstance(limit, ReadAllAvailable):
+            available = sum(max(0, end - known[each]) for each, end in latest.items())
+            if self._delay.holds(available, system_stopwatch()):
+                return to_json(begun)
         if isinstance(limit, ReadMaxRows):
             latest = admit(known, latest, limit.max_rows)
         return to_json(latest)
@@ -109,7 +128,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         client = connect(self._options.connection)
         begun |= self._first_offsets(client, [each for each in finished if each not in begun])
         wanted: list[OffsetRange] = ranges(begun, finished)
-        return [RangePartition(each) for each in split(wanted, self._options.partitions_min or 0)]
+        options = self._options
+        pieces = split(wanted, options.partitions_min or 0, options.partition_offsets_max)
+        return [RangePartition(each) for each in pieces]
 
     def read(self, partition: InputPartition) -> Iterator["pyarrow.RecordBatch"]:
         """Yield the partition's records as Arrow; runs in a task."""

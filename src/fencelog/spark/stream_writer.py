@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from fencelog.errors import FencelogError
 from fencelog.spark import writing
 from fencelog.spark.options import SinkOptions
+from fencelog.spark.plain_errors import plain_errors
 from fencelog.spark.schema import check_write
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ BATCH_ID, QUERY_ID, RUN_ID = (
 """Spark's local properties of a task with its batch, query and run."""
 
 
+@plain_errors
 class StreamWriter(DataSourceStreamArrowWriter):
     """Writes micro-batches so that each becomes visible exactly once, as a whole.
 

@@ -103,3 +103,12 @@ def test_a_minimum_of_partitions_cuts_the_large_range() -> None:
         (50, 75),
         (75, 100),
     ]
+
+
+def test_a_maximum_of_offsets_cuts_every_range_that_exceeds_it() -> None:
+    wanted = [
+        OffsetRange(partition=A0, start=0, end=10),
+        OffsetRange(partition=B0, start=5, end=9),
+    ]
+    assert [each.size for each in split(wanted, size_max=4)] == [3, 3, 4, 4]
+    assert [each.size for each in split(wanted, 7, size_max=9)] == [2, 3, 2, 3, 2, 2]

@@ -9,6 +9,7 @@ from fencelog.spark.options import (
     OptionError,
     SinkOptions,
     SourceOptions,
+    check_read,
     columns,
     sink_options,
     source_options,
@@ -98,7 +99,11 @@ def test_columns_are_the_connectors_and_headers_only_when_asked_for() -> None:
     ("options", "says"),
     [
         ({"startingOffset": "earliest"}, "did you mean 'startingOffsets'"),
-        ({"kafka.security.protocol": "SSL"}, "'kafka.security.protocol' is unknown"),
+        ({"kafka.security.protocol": "SSL"}, "is 'SSL': PLAINTEXT only"),
+        ({"kafka.ssl.truststore.location": "/t"}, "is refused: fencelog has neither TLS"),
+        ({"kafka.acks": "all"}, "is unknown for a fencelog stream source: it is for the sink"),
+        ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "above 'maxOffsetsPer"),
+        ({"maxTriggerDelay": "5 weeks"}, "'maxTriggerDelay' is '5 weeks': write a time as"),
         ({"assign": '{"a": [0]}', "subscribe": "a"}, "found 'subscribe' and 'assign'"),
         ({"subscribePattern": "a("}, "not a regular expression"),
         ({"assign": '{"a": 0}'}, "needs a list of partitions"),
@@ -135,6 +140,21 @@ def test_an_end_is_refused_in_streams_and_a_start_at_the_end_in_batches() -> Non
         source(streaming=False, startingOffsets="latest")
     with pytest.raises(OptionError, match="'endingOffsets' is 'earliest'"):
         source(streaming=False, endingOffsets="earliest")
+
+
+def test_a_delay_is_written_with_spark_s_units() -> None:
+    assert source().trigger_delay_max_ms == 15 * 60_000
+    given = {"500": 500, "500ms": 500, "30s": 30_000, "2 min": 120_000, "1h": 3_600_000}
+    assert {text: source(maxTriggerDelay=text).trigger_delay_max_ms for text in given} == given
+
+
+def test_what_is_wrong_in_a_stream_only_is_left_to_the_stream_when_columns_are_asked_for() -> None:
+    check_read(SERVERS | {"subscribe": "a", "endingoffsets": "latest"}, {})
+    check_read(SERVERS | {"subscribe": "a", "startingoffsets": "latest"}, {})
+    with pytest.raises(OptionError, match="exactly one of 'subscribe'"):
+        check_read(SERVERS, {})
+    with pytest.raises(OptionError, match="unknown for a fencelog read: did you mean 'subscribe'"):
+        check_read(SERVERS | {"subscibe": "a"}, {})
 
 
 def test_missing_servers_name_the_option_and_the_variable() -> None:

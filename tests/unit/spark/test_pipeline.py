@@ -1,10 +1,21 @@
 """The pipeline file: what is accepted, and what is said about the rest."""
 
 from pathlib import Path
+from threading import Event
 
 import pytest
 
-from fencelog.spark.pipeline import PipelineError, _named, load, one_line
+from fencelog.errors import ErrorCode
+from fencelog.spark.pipeline import (
+    PipelineError,
+    Running,
+    _named,
+    error_code,
+    load,
+    one_line,
+    watch,
+)
+from fencelog.spark.restarts import DELAY_MIN_S, Restarts
 
 
 class Writer:
@@ -80,3 +91,83 @@ def test_the_innermost_python_error_is_what_went_wrong() -> None:
         one_line(spark) == "fencelog.errors.FencedError: a newer run of this query has taken over"
     )
     assert one_line("[X] first line\nsecond") == "[X] first line"
+    planned = "[PYTHON_DATA_SOURCE_ERROR] Failed to plan: fencelog.errors.RequestError: no topic"
+    called = (
+        "An error occurred while calling o57.start.\n: org.x.E: [NOT_FOUND] none\n\tat a.b(C)\n"
+    )
+    assert one_line(called) == "org.x.E: [NOT_FOUND] none"
+    assert one_line(planned) == "fencelog.errors.RequestError: no topic"
+
+
+def test_the_broker_s_error_code_ends_a_cause() -> None:
+    missing = "fencelog.errors.RequestError: topic a does not exist (UNKNOWN_TOPIC_OR_PARTITION)"
+    assert error_code(missing) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert error_code("ValueError: no (NOT_A_CODE)") is None
+    assert error_code("ValueError: no") is None
+
+
+class Query:
+    """A query that fails with a cause, or runs until it is told to end."""
+
+    recentProgress = ()  # noqa: N815  (Spark's names)
+
+    def __init__(self, cause: str | None) -> None:
+        self.cause = cause
+        self.isActive = cause is None
+
+    def exception(self) -> str | None:
+        return self.cause
+
+
+class Starts(Writer):
+    """A writer whose starts fail with these causes, one after another; None runs."""
+
+    def __init__(self, *causes: str | None) -> None:
+        self._queries = [Query(cause) for cause in causes]
+        self.started: list[Query] = []
+
+    def start(self) -> Query:
+        self.started.append(self._queries[len(self.started)])
+        return self.started[-1]
+
+
+def watched(writer: Starts, restarts: Restarts, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is said while the writer's query is watched, until a started query runs."""
+    told: list[str] = []
+    stop = Event()
+    clock = iter(range(0, 10_000, 5))
+    monkeypatch.setattr("fencelog.spark.pipeline.system_stopwatch", lambda: float(next(clock)))
+    monkeypatch.setattr("fencelog.spark.pipeline.POLL_S", 0.0)
+    running = Running(None, {"q": writer.start()}, {"q": writer})
+
+    def show(_totals: object) -> None:
+        if running.active:
+            stop.set()
+
+    watch(running, stop, show, restarts, told.append)
+    return told
+
+
+LOST = "fencelog.errors.RequestError: no answer (NETWORK_EXCEPTION)"
+
+
+def test_a_failed_query_is_started_again_until_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = Starts(LOST, LOST, None)
+    told = watched(writer, Restarts(enabled=True), monkeypatch)
+    assert len(writer.started) == 3
+    assert told == [
+        f"query 'q' failed: {LOST}; it is started again in {wait:.0f} s"
+        for wait in (DELAY_MIN_S, 2 * DELAY_MIN_S)
+    ]
+
+
+def test_without_restarts_a_failure_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = Starts(LOST, None)
+    assert watched(writer, Restarts(enabled=False), monkeypatch) == []
+    assert len(writer.started) == 1
+
+
+def test_a_fenced_query_stays_down(monkeypatch: pytest.MonkeyPatch) -> None:  # S5
+    writer = Starts("fencelog.errors.FencedError: a newer run has taken over", None)
+    assert watched(writer, Restarts(enabled=True), monkeypatch) == []
+    assert len(writer.started) == 1

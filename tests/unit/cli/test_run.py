@@ -1,0 +1,46 @@
+"""How ``fencelog run`` leaves, and when a signal may end it at once."""
+
+import pytest
+
+from fencelog.cli.run import _leave, _Phases
+
+MISSING = "fencelog.errors.RequestError: topic t does not exist (UNKNOWN_TOPIC_OR_PARTITION)"
+
+
+@pytest.mark.parametrize(
+    ("cause", "status", "hint"),
+    [
+        (MISSING, 4, "`fencelog topic list` shows the topics"),
+        ("fencelog.errors.RequestError: refused (NETWORK_EXCEPTION)", 3, "check that the broker"),
+        ("ZeroDivisionError: division by zero", 1, "nothing is lost"),
+    ],
+)
+def test_a_failed_query_gives_the_status_of_its_error(
+    cause: str, status: int, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        _leave({"q": cause}, interrupted=True)
+    assert left.value.code == status
+    error, said = capsys.readouterr().err.splitlines()
+    assert error == f"error: query 'q' failed: {cause}"
+    assert said.startswith(f"hint: {hint}")
+
+
+def test_an_interrupt_has_its_status_and_an_end_has_none() -> None:
+    with pytest.raises(SystemExit) as left:
+        _leave({}, interrupted=True)
+    assert left.value.code == 130
+    _leave({}, interrupted=False)
+
+
+def test_a_signal_ends_the_process_at_once_only_while_no_query_runs() -> None:
+    phases = _Phases()
+    assert not phases.may_leave
+    phases.stop.set()
+    assert phases.may_leave
+    phases.begun.set()
+    assert not phases.may_leave
+    phases.hurry.set()
+    assert phases.may_leave
+    phases.started.set()
+    assert not phases.may_leave

@@ -1,0 +1,124 @@
+"""The doctor's findings: each way in which Spark's environment is wrong has its remedy."""
+
+from dataclasses import replace
+
+import pytest
+
+from fencelog.spark.checkup import (
+    JavaFacts,
+    check_java,
+    check_packages,
+    check_python,
+    check_spark_home,
+    check_workers,
+    lookup_name,
+    satisfies,
+    worker_name,
+)
+from fencelog.spark.probe import Interpreter
+
+DRIVER = Interpreter(
+    name="/env/bin/python",
+    path="/env/bin/python",
+    executable="/env/bin/python",
+    python=(3, 12, 1),
+    versions={"fencelog": "0.1.0", "pyspark": "4.3.1", "pyarrow": "20.0.0"},
+    sources=("pyspark_fencelog",),
+)
+SAME = 'export PATH="/env/bin:$PATH" PYSPARK_PYTHON=python PYSPARK_DRIVER_PYTHON=python'
+
+
+def test_spark_takes_its_interpreters_from_two_variables() -> None:
+    assert (worker_name({}), lookup_name({})) == ("python3", "python3")
+    tasks = {"PYSPARK_PYTHON": "a"}
+    assert (worker_name(tasks), lookup_name(tasks)) == ("a", "a")
+    both = {"PYSPARK_PYTHON": "a", "PYSPARK_DRIVER_PYTHON": "b"}
+    assert (worker_name(both), lookup_name(both)) == ("a", "b")
+
+
+def test_the_driver_s_own_interpreter_is_fine() -> None:
+    assert check_workers("PYSPARK_PYTHON", DRIVER, DRIVER).status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("python", "says", "remedy"),
+    [
+        (Interpreter(name="nowhere"), "Spark cannot start it", SAME),
+        (replace(DRIVER, name="/my env/bin/python"), "has a space", SAME),
+        (Interpreter(name="jupyter", path="/b/jupyter", error="no"), "does not run Python", SAME),
+        (replace(DRIVER, python=(3, 11, 9)), "PYTHON_VERSION_MISMATCH", SAME),
+        (replace(DRIVER, sources=()), "DATA_SOURCE_NOT_FOUND", SAME),
+        (
+            replace(DRIVER, sources=(), broken={"pyspark_other": "ImportError: x"}),
+            "module pyspark_other fails to import (ImportError: x)",
+            "repair or remove pyspark_other in /env/bin/python",
+        ),
+        (
+            replace(DRIVER, versions={**DRIVER.versions, "fencelog": "0.0.9"}),
+            "it has fencelog 0.0.9, and the driver 0.1.0",
+            "/env/bin/python -m pip install fencelog==0.1.0",
+        ),
+        (
+            replace(DRIVER, versions={"fencelog": "0.1.0"}),
+            "it has pyarrow not installed",
+            "pip install pyarrow==20.0.0",
+        ),
+    ],
+)
+def test_a_wrong_interpreter_has_its_reason_and_remedy(
+    python: Interpreter, says: str, remedy: str
+) -> None:
+    finding = check_workers("PYSPARK_PYTHON", python, DRIVER)
+    assert finding.status == "problem"
+    assert says in finding.found
+    assert remedy in finding.remedy
+
+
+def test_a_python_that_is_not_supported_is_a_problem() -> None:
+    assert check_python(DRIVER).status == "ok"
+    assert "3.11 to 3.13" in check_python(replace(DRIVER, python=(3, 10, 0))).remedy
+    assert check_python(replace(DRIVER, python=(3, 14, 0))).status == "problem"
+
+
+def test_packages_are_held_to_the_requirements_of_the_extra() -> None:
+    requirements = [
+        "rich>=14",
+        "pyspark<4.4,>=4.3; extra == 'spark'",
+        "pyarrow>=21; extra == 'spark'",
+        "pandas<3,>=2.2; extra == 'spark'",
+    ]
+    found = {each.check: each for each in check_packages(DRIVER, requirements)}
+    assert found["pyspark"].status == "ok"
+    assert found["pyarrow"].found == "20.0.0 (needed: >=21)"
+    assert found["pandas"].found == "not installed (needed: <3,>=2.2)"
+    assert found["pandas"].remedy == "run: pip install 'fencelog[spark]'"
+
+
+def test_versions_are_compared_number_by_number() -> None:
+    assert satisfies("4.10.0.dev1", "<4.11,>=4.3")
+    assert not satisfies("4.10", "<4.4")
+    assert satisfies("4.3.2", "==4.3")
+    assert not satisfies("2", ">=2.2")
+
+
+@pytest.mark.parametrize(
+    ("java", "status", "says"),
+    [
+        (JavaFacts(home="/j", version=17, ours="/j"), "ok", "Java 17 at /j"),
+        (JavaFacts(home="/j", version=11, ours="/k"), "problem", "JAVA_HOME='/k'"),
+        (JavaFacts(home="/j", version=None, ours="/k"), "problem", "has no Java that Spark"),
+        (JavaFacts(home=None, version=None, ours="/k"), "problem", "JAVA_HOME='/k'"),
+        (JavaFacts(home=None, version=None, ours=None), "problem", "fencelog[java]"),
+    ],
+)
+def test_the_java_of_a_session_is_judged(java: JavaFacts, status: str, says: str) -> None:
+    finding = check_java(java)
+    assert finding.status == status
+    assert says in finding.found + finding.remedy
+
+
+def test_a_spark_home_of_another_version_is_a_problem() -> None:
+    assert check_spark_home(None, None, DRIVER).status == "ok"
+    assert check_spark_home("/s", "4.3.1", DRIVER).status == "ok"
+    assert "Spark 3.5.1" in check_spark_home("/s", "3.5.1", DRIVER).found
+    assert "not a Spark" in check_spark_home("/s", None, DRIVER).found
