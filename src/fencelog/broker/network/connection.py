@@ -48,6 +48,14 @@ class Request:
         self.connection = connection
 
 
+class Closable(Protocol):
+    """What a handler keeps between two requests of a connection."""
+
+    def close(self) -> None:
+        """The connection is gone."""
+        ...
+
+
 class Service(Protocol):
     """The server's interface to its connections."""
 
@@ -142,6 +150,7 @@ class Connection(asyncio.BufferedProtocol):
         self.last_active = Instant(loop.time())
         self.frame_begun: Instant | None = None
         self.client_id: str | None = None
+        self.kept: Closable | None = None
 
     @property
     def busy(self) -> bool:
@@ -190,6 +199,8 @@ class Connection(asyncio.BufferedProtocol):
             self._service.release(len(self._frame))
             self._frame = None
         self._outgoing.close()
+        if self.kept is not None:
+            self.kept.close()
         self._service.closed(self)
         # Nothing may point back here, or all of it would be kept until a garbage collection.
         self._transport = self._task = self._answering = None
