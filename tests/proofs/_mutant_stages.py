@@ -1,0 +1,260 @@
+"""Who may kill a mutant: each stage runs something on the mutants that the last ones left alive."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from shutil import copytree
+
+from tests.proofs._hunt import hunt
+from tests.proofs._mutant_tests import LIMIT_OF_TEST_S, ORDER
+from tests.proofs._mutants import Mutant
+from tests.support.faults import ROOT, SOURCE
+
+QUICK = ("tests/unit", "tests/contracts", "tests/scenarios")
+ROOM_TESTS: Mapping[str, Sequence[str]] = {
+    "coordination": ("tests/unit/coordination", "tests/scenarios"),
+}
+"""Where a room's own tests are not in its folder of ``tests/unit`` alone."""
+PROCESS_TESTS: Mapping[str, Sequence[str]] = {
+    "log": ("tests/conformance/test_records.py", "tests/conformance/test_compaction_kills.py"),
+    "storage": (
+        "tests/conformance/test_log_admin.py",
+        "tests/conformance/test_compaction_kills.py",
+    ),
+    "coordination": ("tests/conformance",),
+    "broker": ("tests/conformance", "tests/cli"),
+    "client": ("tests/conformance", "tests/cli"),
+    "spark": ("tests/spark",),
+}
+KERNELS = ("src/fencelog/client/kernel.py", "src/fencelog/client/kernel_encode.py")
+WORKLOADS = ("queue", "copy", "versioned")
+SEEDS = 15
+FRESH_LIMIT_S, PROCESSES_LIMIT_S = 600, 1800
+TESTS_FAILED = 1  # pytest's exit status
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What a stage is given."""
+
+    folder: Path
+    """Where the coverage is kept."""
+    results: Path
+    """Gets a line of JSON for each mutant."""
+    sources: str
+    """A digest of source and tests."""
+    jobs: int
+    deadline: float
+    """On the monotonic clock."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is up."""
+        return time.monotonic() >= self.deadline
+
+    def tell(self, mutant: Mutant, stage: str, by: str) -> None:
+        """Keep a result; empty where the mutant survived."""
+        line = {"name": mutant.name, "body": mutant.body, "stage": stage, "by": by}
+        with self.results.open("a", encoding="utf-8") as file:
+            print(json.dumps({**line, "sources": self.sources}), file=file)
+
+
+def by_tests_of_room(work: Work, mutants: Sequence[Mutant]) -> None:
+    """Try each with the tests of its room that call the function."""
+    by_room: dict[str, list[Mutant]] = {}
+    for each in mutants:
+        by_room.setdefault(each.room, []).append(each)
+    for room, mine in by_room.items():
+        _try(work, mine, "room", room, _tests_of(room), {})
+
+
+def by_quick_tier(work: Work, mutants: Sequence[Mutant]) -> None:
+    """Try each with all quick tests that call the function."""
+    skip = {each.room: _tests_of(each.room) for each in mutants}
+    _try(work, mutants, "quick", "quick", QUICK, skip)
+
+
+def _tests_of(room: str) -> Sequence[str]:
+    return ROOM_TESTS.get(room, (f"tests/unit/{room}",))
+
+
+def _try(
+    work: Work,
+    mutants: Sequence[Mutant],
+    stage: str,
+    name: str,
+    paths: Sequence[str],
+    skip: Mapping[str, Sequence[str]],
+) -> None:
+    if work.is_over:
+        return
+    cover = work.folder / f"cover-{name}-{work.sources}.json"
+    order = {
+        "cover": str(cover),
+        "mutants": [],
+        "skip": skip,
+        "results": str(work.results),
+        "stage": stage,
+        "sources": work.sources,
+    }
+    if not cover.exists():
+        for old in work.folder.glob(f"cover-{name}-*.json"):
+            old.unlink()
+        _in_one_process(work, order, paths, 0)
+    shares = [mutants[i :: work.jobs] for i in range(work.jobs)]
+    running = []
+    with ThreadPoolExecutor(work.jobs) as pool:
+        for number, share in enumerate(filter(None, shares)):
+            listed = {**order, "mutants": [asdict(each) for each in share]}
+            running.append(pool.submit(_in_one_process, work, listed, paths, number))
+    for each in running:
+        each.result()
+
+
+def _in_one_process(
+    work: Work, order: Mapping[str, object], paths: Sequence[str], number: int
+) -> None:
+    """Run the plugin; it is ended where the time is up, and has told what it knows by then."""
+    with tempfile.TemporaryDirectory(prefix="fencelog-mutants-") as folder:
+        file = Path(folder, "order.json")
+        file.write_text(json.dumps(order), encoding="utf-8")
+        command = [*_pytest(paths, Path(folder, "temp")), "-p", "tests.proofs._mutant_tests"]
+        environment = {**os.environ, ORDER: str(file), "TMPDIR": folder}
+        log = work.folder / f"pytest-{order['stage']}-{number if order['mutants'] else 'cover'}.log"
+        with (
+            log.open("w") as output,
+            subprocess.Popen(
+                command, cwd=ROOT, env=environment, stdout=output, stderr=output
+            ) as process,
+        ):
+            try:
+                status = process.wait(max(1, work.deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.terminate()
+                return
+        if status:
+            raise RuntimeError(f"pytest ended with {status}: see {log}")
+
+
+def _pytest(paths: Sequence[str], folder: Path) -> list[str]:
+    options = ["-q", "-m", "not slow", f"--timeout={LIMIT_OF_TEST_S}", f"--basetemp={folder}"]
+    without = ["-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    return [sys.executable, "-m", "pytest", *options, *without, *paths]
+
+
+def by_types(work: Work, mutants: Sequence[Mutant]) -> None:
+    """Look at each with mypy, in a daemon that checks again what a change concerns."""
+    with tempfile.TemporaryDirectory(prefix="fencelog-types-") as folder:
+        here = Path(folder)
+        copytree(SOURCE, here / "src")
+        (here / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
+        command = [sys.executable, "-m", "mypy.dmypy"]
+
+        def complaint() -> str:
+            done = subprocess.run(
+                [*command, "run", "--", "--cache-dir", str(ROOT / ".mypy_cache")],
+                cwd=here,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if done.returncode > 1:
+                raise RuntimeError(done.stdout + done.stderr)
+            return done.stdout.splitlines()[0] if done.returncode else ""
+
+        try:
+            if problem := complaint():
+                raise RuntimeError(f"mypy refuses the sound source: {problem}")
+            for each in mutants:
+                if work.is_over:
+                    return
+                with _mutated(each, here):
+                    work.tell(each, "types", complaint())
+        finally:
+            subprocess.run([*command, "stop"], cwd=here, capture_output=True, check=False)
+
+
+@contextmanager
+def _mutated(mutant: Mutant, folder: Path) -> Iterator[None]:
+    path = folder / mutant.file
+    sound = (ROOT / mutant.file).read_text(encoding="utf-8")
+    path.write_text(mutant.applied_to(sound), encoding="utf-8")
+    try:
+        yield
+    finally:
+        path.write_text(sound, encoding="utf-8")
+
+
+def by_fresh_process(work: Work, mutants: Sequence[Mutant]) -> None:
+    """Run the room's tests on a copy: for what is done at the import, and what is compiled."""
+
+    def try_it(mutant: Mutant, source: Path) -> str:
+        return _by_pytest(_tests_of(mutant.room), source, FRESH_LIMIT_S)
+
+    _on_copies(work, mutants, "fresh", try_it)
+
+
+def by_processes(work: Work, mutants: Sequence[Mutant]) -> None:
+    """Run the tests with broker processes or Spark on a copy."""
+
+    def try_it(mutant: Mutant, source: Path) -> str:
+        return _by_pytest(PROCESS_TESTS[mutant.room], source, PROCESSES_LIMIT_S)
+
+    _on_copies(work, mutants, "processes", try_it)
+
+
+def by_simulator(work: Work, mutants: Sequence[Mutant]) -> None:
+    """Run a handful of seeds on a copy."""
+
+    def try_it(_: Mutant, source: Path) -> str:
+        for workload in WORKLOADS:
+            hunted = hunt(source, workload, SEEDS)
+            if hunted.problem:
+                return f"{workload}, seed {hunted.seeds - 1}: {hunted.problem}"
+        return ""
+
+    _on_copies(work, mutants, "simulator", try_it)
+
+
+def _on_copies(
+    work: Work, mutants: Sequence[Mutant], stage: str, try_it: Callable[[Mutant, Path], str]
+) -> None:
+    def on_copy(mutant: Mutant) -> None:
+        if work.is_over:
+            return
+        with tempfile.TemporaryDirectory(prefix="fencelog-mutant-") as folder:
+            # With their times, so that compiled files stay valid for all but the mutated one.
+            copytree(SOURCE, Path(folder, "src"))
+            with _mutated(mutant, Path(folder)):
+                work.tell(mutant, stage, try_it(mutant, Path(folder, "src")))
+
+    with ThreadPoolExecutor(work.jobs) as pool:
+        list(pool.map(on_copy, mutants))
+
+
+def _by_pytest(paths: Sequence[str], source: Path, limit_s: float) -> str:
+    """Run tests on a source up to the first that fails; returns it."""
+    try:
+        done = subprocess.run(
+            _pytest(paths, source.parent / "temp"),
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"no end within {limit_s:.0f} s"
+    if not done.returncode:
+        return ""
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return failed[0] if failed else f"pytest's exit status {done.returncode}"
