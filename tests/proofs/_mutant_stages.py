@@ -35,8 +35,10 @@ PROCESS_TESTS: Mapping[str, Sequence[str]] = {
     "spark": ("tests/spark",),
 }
 KERNELS = ("src/fencelog/client/kernel.py", "src/fencelog/client/kernel_encode.py")
+EMPTY: Mapping[str, Sequence[str]] = {}
 WORKLOADS = ("queue", "copy", "versioned")
 SEEDS = 15
+LONGEST_S = 7 * 24 * 3600
 FRESH_LIMIT_S, PROCESSES_LIMIT_S = 600, 1800
 TESTS_FAILED = 1  # pytest's exit status
 
@@ -73,27 +75,28 @@ def by_tests_of_room(work: Work, mutants: Sequence[Mutant]) -> None:
     for each in mutants:
         by_room.setdefault(each.room, []).append(each)
     for room, mine in by_room.items():
-        _try(work, mine, "room", room, _tests_of(room), {})
+        try_mutants(work, mine, "room", room, _tests_of(room))
 
 
 def by_quick_tier(work: Work, mutants: Sequence[Mutant]) -> None:
     """Try each with all quick tests that call the function."""
     skip = {each.room: _tests_of(each.room) for each in mutants}
-    _try(work, mutants, "quick", "quick", QUICK, skip)
+    try_mutants(work, mutants, "quick", "quick", QUICK, skip)
 
 
 def _tests_of(room: str) -> Sequence[str]:
     return ROOM_TESTS.get(room, (f"tests/unit/{room}",))
 
 
-def _try(
+def try_mutants(
     work: Work,
     mutants: Sequence[Mutant],
     stage: str,
     name: str,
     paths: Sequence[str],
-    skip: Mapping[str, Sequence[str]],
+    skip: Mapping[str, Sequence[str]] = EMPTY,
 ) -> None:
+    """Try each with those of the tests that call its function, but for what its room skips."""
     if work.is_over:
         return
     cover = work.folder / f"cover-{name}-{work.sources}.json"
@@ -136,7 +139,7 @@ def _in_one_process(
             ) as process,
         ):
             try:
-                status = process.wait(max(1, work.deadline - time.monotonic()))
+                status = process.wait(min(LONGEST_S, max(1, work.deadline - time.monotonic())))
             except subprocess.TimeoutExpired:
                 process.terminate()
                 return

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 
@@ -62,6 +63,30 @@ ORDERED = json.loads(Path(os.environ[ORDER]).read_text()) if ORDER in os.environ
 if ORDERED is not None and not ORDERED["mutants"]:
     sys.setprofile(_profile)
     threading.setprofile(_profile)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A function, and what it is to become."""
+
+    function: FunctionType
+    code: CodeType
+    old: ast.arguments
+    new: ast.arguments
+
+    def carry_out(self) -> None:
+        """Make the function the mutated one; of defaults, only literals are ever mutated."""
+        function, old, new = self.function, self.old, self.new
+        function.__code__ = self.code
+        by_place = list(function.__defaults__ or ())
+        for i, (was, now) in enumerate(zip(old.defaults, new.defaults, strict=True)):
+            if ast.dump(was) != ast.dump(now):
+                by_place[i] = ast.literal_eval(now)
+        function.__defaults__ = tuple(by_place) or None
+        for name, was, now in zip(new.kwonlyargs, old.kw_defaults, new.kw_defaults, strict=True):
+            if was and now and ast.dump(was) != ast.dump(now):
+                assert function.__kwdefaults__ is not None
+                function.__kwdefaults__[name.arg] = ast.literal_eval(now)
 
 
 class _Watch:
@@ -144,14 +169,15 @@ def _try_all(session: pytest.Session, mutants: Sequence[Mutant]) -> None:
                 for cost, name in sorted(tests.get(mutant.place, []))
                 if not name.startswith(tuple(ORDERED["skip"].get(mutant.room, ())))
             ]
+            exchanges = _exchanges(mutant, functions.get(mutant.place, []))
             line = {
                 "name": mutant.name,
                 "body": mutant.body,
                 "stage": ORDERED["stage"],
-                "by": _try(session, mutant, functions.get(mutant.place, []), timed),
+                "by": _try(session, exchanges, timed) if exchanges and timed else "",
                 "sources": ORDERED["sources"],
                 "tests": len(timed),
-                "at import": mutant.place in at_import,
+                "needs process": mutant.place in at_import or not exchanges,
             }
             print(json.dumps(line), file=results, flush=True)
 
@@ -168,48 +194,43 @@ def _functions() -> dict[str, list[FunctionType]]:
 
 def _try(
     session: pytest.Session,
-    mutant: Mutant,
-    functions: Sequence[FunctionType],
+    exchanges: Sequence[Exchange],
     timed: Sequence[tuple[pytest.Item, float]],
 ) -> str:
     """Run tests on a mutant in a child; returns the one that failed, empty where none did."""
-    if not timed or not functions:
-        return ""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
         os.close(reader)
-        _be_mutant(session, mutant, functions, timed, writer)
+        _be_mutant(session, exchanges, timed, writer)
     os.close(writer)
     limit_s = LIMIT_S + 10 * sum(seconds for _, seconds in timed)
-    told = _read(reader, time.monotonic() + limit_s)
-    if told is None:
+    told, has_ended = _read(reader, time.monotonic() + limit_s)
+    if not has_ended:
         os.killpg(child, signal.SIGKILL)
     os.close(reader)
     _, status = os.waitpid(child, 0)
-    last = (told or "").splitlines()[-1:] or ["the start"]
-    if told is None:
-        return f"no end in {last[0]}"
+    last = told.splitlines()[-1] if told else "the start"
     if os.WIFSIGNALED(status):
-        return f"{signal.Signals(os.WTERMSIG(status)).name} in {last[0]}"
-    return last[0] if os.WEXITSTATUS(status) else ""
+        return f"{signal.Signals(os.WTERMSIG(status)).name} in {last}"
+    return last if os.WEXITSTATUS(status) else ""
 
 
-def _read(reader: int, deadline: float) -> str | None:
+def _read(reader: int, deadline: float) -> tuple[str, bool]:
+    """What the child told, and whether that was all of it in time."""
     told = b""
     while (left := deadline - time.monotonic()) > 0:
         if select.select([reader], [], [], left)[0]:
             part = os.read(reader, 65536)
             if not part:
-                return told.decode()
+                return told.decode(), True
             told += part
-    return None
+    return told.decode(), False
 
 
 def _be_mutant(
     session: pytest.Session,
-    mutant: Mutant,
-    functions: Sequence[FunctionType],
+    exchanges: Sequence[Exchange],
     timed: Sequence[tuple[pytest.Item, float]],
     writer: int,
 ) -> None:
@@ -221,7 +242,8 @@ def _be_mutant(
         os.dup2(1, 2)
         resource.setrlimit(resource.RLIMIT_DATA, (BYTES_MAX, BYTES_MAX))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        _mutate(mutant, functions)
+        for each in exchanges:
+            each.carry_out()
         signal.signal(signal.SIGPROF, signal.SIG_DFL)
         running = _run(session, [item for item, _ in timed])
         status = 0
@@ -238,19 +260,27 @@ def _be_mutant(
         os._exit(status)
 
 
-def _mutate(mutant: Mutant, functions: Sequence[FunctionType]) -> None:
+def _exchanges(mutant: Mutant, functions: Sequence[FunctionType]) -> list[Exchange]:
+    """What makes sound functions the mutated ones; nothing where that cannot be done in place.
+
+    Raises ValueError where the source has changed since the mutants were listed.
+    """
     path = ROOT / mutant.file
     sound = path.read_text(encoding="utf-8")
     text = mutant.applied_to(sound)
     codes = list(_codes_below(compile(text, str(path), "exec", dont_inherit=True)))
+    found = []
     for function in functions:
-        (function.__code__,) = (
+        old = function.__code__
+        code = next(
             each
             for each in codes
-            if each.co_qualname == function.__code__.co_qualname
-            and each.co_firstlineno == function.__code__.co_firstlineno
+            if (each.co_qualname, each.co_firstlineno) == (old.co_qualname, old.co_firstlineno)
         )
-        _replace_defaults(function, _arguments(sound, function), _arguments(text, function))
+        if len(code.co_freevars) != len(old.co_freevars):
+            return []
+        found.append(Exchange(function, code, _arguments(sound, code), _arguments(text, code)))
+    return found
 
 
 def _codes_below(code: CodeType) -> Iterator[CodeType]:
@@ -260,23 +290,10 @@ def _codes_below(code: CodeType) -> Iterator[CodeType]:
             yield from _codes_below(each)
 
 
-def _arguments(text: str, function: FunctionType) -> ast.arguments:
+def _arguments(text: str, code: CodeType) -> ast.arguments:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-            if first == function.__code__.co_firstlineno and node.name == function.__name__:
+            if (first, node.name) == (code.co_firstlineno, code.co_name):
                 return node.args
-    raise LookupError(function.__qualname__)
-
-
-def _replace_defaults(function: FunctionType, old: ast.arguments, new: ast.arguments) -> None:
-    """Only literals are ever mutated."""
-    by_place = list(function.__defaults__ or ())
-    for i, (was, now) in enumerate(zip(old.defaults, new.defaults, strict=True)):
-        if ast.dump(was) != ast.dump(now):
-            by_place[i] = ast.literal_eval(now)
-    function.__defaults__ = tuple(by_place) or None
-    for name, was, now in zip(new.kwonlyargs, old.kw_defaults, new.kw_defaults, strict=True):
-        if was and now and ast.dump(was) != ast.dump(now):
-            assert function.__kwdefaults__ is not None
-            function.__kwdefaults__[name.arg] = ast.literal_eval(now)
+    raise LookupError(code.co_qualname)

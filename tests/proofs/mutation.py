@@ -99,9 +99,11 @@ def _digest(paths: Sequence[Path]) -> str:
 
 def sources_digest() -> str:
     """What a survivor's result holds for: the source, and all tests that might kill it."""
-    folders = ("src", "tests")
-    paths = [path for name in folders for path in sorted((ROOT / name).rglob("*"))]
-    return _digest([path for path in paths if path.suffix in {".py", ".txt"}])
+    paths = [path for name in ("src", "tests") for path in sorted((ROOT / name).rglob("*"))]
+    mine = Path(__file__).parent
+    return _digest(
+        [each for each in paths if each.suffix in {".py", ".txt"} and mine not in each.parents]
+    )
 
 
 class Results:
@@ -110,7 +112,7 @@ class Results:
     def __init__(self, path: Path, sources: str) -> None:
         self.killed: dict[tuple[str, str], tuple[str, str]] = {}
         self.survived: set[tuple[str, str, str]] = set()
-        self.at_import: set[str] = set()
+        self.need_process: set[str] = set()
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         for line in lines:
             each = json.loads(line)
@@ -118,8 +120,8 @@ class Results:
                 self.killed[each["name"], each["body"]] = (each["stage"], each["by"])
             elif each["sources"] == sources:
                 self.survived.add((each["name"], each["body"], each["stage"]))
-            if each.get("at import"):
-                self.at_import.add(each["name"])
+            if each.get("needs process"):
+                self.need_process.add(each["name"])
 
     def outcome(self, mutant: Mutant) -> Outcome:
         """What became of a mutant so far."""
@@ -130,7 +132,7 @@ class Results:
         """Whether a stage has still to try it."""
         if (mutant.name, mutant.body) in self.killed:
             return False
-        if stage == "fresh" and mutant.name not in self.at_import:
+        if stage == "fresh" and mutant.name not in self.need_process:
             return mutant.file in stages.KERNELS
         return (mutant.name, mutant.body, stage) not in self.survived
 
