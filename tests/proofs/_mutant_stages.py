@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from shutil import copytree
@@ -154,35 +154,40 @@ def _pytest(paths: Sequence[str], folder: Path) -> list[str]:
 
 
 def by_types(work: Work, mutants: Sequence[Mutant]) -> None:
-    """Look at each with mypy, in a daemon that checks again what a change concerns."""
+    """Look at each with mypy, at one of each file together: what it finds is in the file."""
+    left = list(mutants)
     with tempfile.TemporaryDirectory(prefix="fencelog-types-") as folder:
         here = Path(folder)
         copytree(SOURCE, here / "src")
         (here / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
-        command = [sys.executable, "-m", "mypy.dmypy"]
+        if problems := _mypy(here, work.folder):
+            raise RuntimeError(f"mypy refuses the sound source: {problems}")
+        while left and not work.is_over:
+            together = {each.file: each for each in left}
+            with ExitStack() as mutated:
+                for each in together.values():
+                    mutated.enter_context(_mutated(each, here))
+                problems = _mypy(here, work.folder)
+            for each in together.values():
+                left.remove(each)
+                work.tell(each, "types", problems.get(each.file, ""))
 
-        def complaint() -> str:
-            done = subprocess.run(
-                [*command, "run", "--", "--cache-dir", str(ROOT / ".mypy_cache")],
-                cwd=here,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            if done.returncode > 1:
-                raise RuntimeError(done.stdout + done.stderr)
-            return done.stdout.splitlines()[0] if done.returncode else ""
 
-        try:
-            if problem := complaint():
-                raise RuntimeError(f"mypy refuses the sound source: {problem}")
-            for each in mutants:
-                if work.is_over:
-                    return
-                with _mutated(each, here):
-                    work.tell(each, "types", complaint())
-        finally:
-            subprocess.run([*command, "stop"], cwd=here, capture_output=True, check=False)
+def _mypy(folder: Path, caches: Path) -> dict[str, str]:
+    """The first problem of each file below a folder."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--cache-dir", str(caches / "mypy")],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    problems: dict[str, str] = {}
+    for line in done.stdout.splitlines()[:-1]:
+        problems.setdefault(line.partition(":")[0], line)
+    if bool(done.returncode) != bool(problems):
+        raise RuntimeError(f"mypy: {done.stdout}{done.stderr}")
+    return problems
 
 
 @contextmanager
