@@ -139,15 +139,17 @@ def _run(
 
 
 def _cover_all(session: pytest.Session, path: Path) -> None:
-    at_import, found, began = _called(), {}, time.monotonic()
+    at_import, found, failed, began = sorted(_called()), {}, [], time.monotonic()
     for item, problem in _run(session, session.items):
         sys.setprofile(_profile)  # a test may have used it
         ended = time.monotonic()
-        if not problem:
+        if problem:
+            failed.append(problem)
+        else:
             found[item.nodeid] = {"seconds": ended - began, "places": sorted(_called())}
         began = time.monotonic()
     sys.setprofile(None)
-    path.write_text(json.dumps({"at import": sorted(at_import), "tests": found}))
+    path.write_text(json.dumps({"at import": at_import, "tests": found, "failed": failed}))
 
 
 def _try_all(session: pytest.Session, mutants: Sequence[Mutant]) -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from fencelog.log.config import LogConfig
+from fencelog.log.layout import decode_aborted
 from fencelog.log.values import Appended, Duplicate
 from fencelog.wire.batch import Compression, read_header
 from fencelog.wire.filtering import delete_horizon
@@ -106,6 +107,42 @@ def test_a_superseded_tombstone_is_removed_at_once() -> None:
 
 
 # Transactions
+
+
+def test_the_side_files_of_a_cleaned_segment_are_those_of_its_batches() -> None:  # D3, E10
+    files = Files.of(index_interval_bytes=64, segment_bytes=600)
+    files.write(*((f"k{number}", "padding") for number in range(16)))
+    files.roll()
+    for number, (producer_id, commit) in enumerate([(7, False), (7, True), (8, False)]):
+        files.write(
+            (f"t{number}", "1"), producer_id=producer_id, sequence=number % 2, transactional=True
+        )
+        files.end(producer_id, commit=commit)
+    files.write(("z", "1"), timestamp=NOW_MS + 9)
+    files.roll()
+    files.compact()
+    cleaned = files.compact()[-1]
+    rebuilt = files.rebuilt()._state
+    (segment,) = (each for each in rebuilt.segments if each.base_offset == cleaned.replaced[0] > 0)
+    segment.seal()
+    assert cleaned.side_files.offset_index == segment.index.encode() != b""
+    assert cleaned.side_files.time_index == segment.time_index.encode() != b""
+    (aborted,) = rebuilt.transactions.aborted
+    assert aborted.producer_id == 8, "nothing is left of the one that 7 aborted"
+    assert decode_aborted(cleaned.side_files.txn_index) == [aborted]
+
+
+def test_a_second_marker_does_not_stay_for_the_records_of_the_first() -> None:  # D4
+    files = Files.of(delete_retention_ms=0)
+    files.write(("a", "1"), producer_id=7, sequence=0, transactional=True)
+    files.end(7, commit=True)
+    files.end(7, commit=False, epoch=1)
+    files.end(7, commit=False, epoch=2)
+    files.write(("z", "1"))
+    files.roll()
+    files.compact()
+    files.compact()
+    assert files.markers() == [1, 3], "the one with its record, and the newest epoch"
 
 
 def test_nothing_at_or_above_the_last_stable_offset_is_touched() -> None:  # D4
@@ -322,6 +359,15 @@ def test_a_compaction_round_with_a_full_key_map_leaves_the_rest_to_the_next() ->
     files.compact(keys_max=4)
     assert files.first_dirty == 12
     assert sorted(files.records()) == [1, 3, 5, 7, 9, 11, 12]
+
+
+def test_a_round_maps_no_segment_that_is_clean_already() -> None:
+    files = Files.of()
+    for key in "abc":
+        files.write((key, "1"))
+        files.roll()
+    round_of = files.log.compaction(first_dirty=1, end=2, now_ms=NOW_MS)
+    assert round_of.dirty() == [1]
 
 
 def test_nothing_is_written_anew_where_nothing_would_change() -> None:

@@ -82,6 +82,12 @@ def test_offset_checkpoints_have_kafkas_form() -> None:
         layout.decode_offsets(text.replace("b-c 0 7", "b-c 0 5"))
 
 
+def test_a_checkpoint_with_a_name_in_another_alphabet_is_damage() -> None:
+    text = layout.encode_offsets({TopicPartition("a", 0): 7})
+    with pytest.raises(CorruptionError, match="checksum"):
+        layout.decode_offsets(text.replace("a 0 7", "\u00e4 0 7"))
+
+
 @pytest.mark.parametrize(
     "text", ["", "0", "0\n", "1\n0\n", "0\n1\n", "0\n1\n1 2", "0\n0\n1 2\n", "0\nx\n", "0\n1\n1\n"]
 )
@@ -165,10 +171,10 @@ def test_a_damaged_time_index_is_refused(data: bytes) -> None:
 
 
 def test_transaction_index_entries_have_kafkas_form() -> None:
-    entry = AbortedTransaction(7, 3, 9, 10)
-    data = layout.encode_aborted([entry])
-    assert data == struct.pack(">hqqqq", 0, 7, 3, 9, 10)
-    assert layout.decode_aborted(data) == [entry]
+    entries = [AbortedTransaction(7, 3, 9, 10), AbortedTransaction(8, 10, 10, 10)]
+    data = layout.encode_aborted(entries)
+    assert data == struct.pack(">hqqqqhqqqq", 0, 7, 3, 9, 10, 0, 8, 10, 10, 10)
+    assert layout.decode_aborted(data) == entries
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 import pytest
 
 from fencelog.errors import ErrorCode
+from fencelog.log.producers import ProducerState
+from fencelog.log.validation import changes_something
 from fencelog.log.values import Appended, Isolation, OpenTransaction, Rejected
 from tests.support.log import Driver, abort, commit, flush_and_commit, make_batch, marker
 
@@ -181,6 +183,18 @@ def test_a_repeated_marker_changes_nothing_and_waits_for_the_first() -> None:
     assert partition.mark(abort(7)) == Appended(2, 2)
     assert partition.log.aborted_transactions(0, 10) == []
     assert partition.log.log_end_offset == 2
+
+
+@pytest.mark.parametrize(
+    ("open_offset", "coordinator_epoch", "epoch", "changes"),
+    [(-1, 1, 0, False), (0, 1, 0, True), (-1, 0, 0, True), (-1, 1, 1, True), (-1, 0, -1, False)],
+)
+def test_a_marker_is_written_where_it_ends_or_fences_something(  # E12, E17
+    open_offset: int, coordinator_epoch: int, epoch: int, changes: bool
+) -> None:
+    state = ProducerState(0)
+    state.open_offset, state.coordinator_epoch = open_offset, coordinator_epoch
+    assert changes_something(state, marker(7, epoch=epoch)) is changes
 
 
 def test_a_marker_with_a_raised_epoch_fences_the_older_incarnation() -> None:  # E2, E12
