@@ -1,15 +1,18 @@
 """Who may kill a mutant: each stage runs something on the mutants that the last ones left alive."""
 
 import json
+import math
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from shutil import copytree
 
@@ -34,13 +37,37 @@ PROCESS_TESTS: Mapping[str, Sequence[str]] = {
     "client": ("tests/conformance", "tests/cli"),
     "spark": ("tests/spark",),
 }
+ROOM_CPU_S = 20.0
+"""What a mutant may cost that nothing fast sees: mypy may, and all tests come later."""
 KERNELS = ("src/fencelog/client/kernel.py", "src/fencelog/client/kernel_encode.py")
-EMPTY: Mapping[str, Sequence[str]] = {}
 WORKLOADS = ("queue", "copy", "versioned")
 SEEDS = 15
 LONGEST_S = 7 * 24 * 3600
 FRESH_LIMIT_S, PROCESSES_LIMIT_S = 600, 1800
 TESTS_FAILED = 1  # pytest's exit status
+
+
+def digest(paths: Iterable[Path]) -> str:
+    """Twelve hex digits of the names and the contents of files."""
+    found = sha256()
+    for path in paths:
+        found.update(f"{path}\n".encode() + path.read_bytes())
+    return found.hexdigest()[:12]
+
+
+@cache
+def sources(stage: str, room: str) -> str:
+    """What the result of a survivor holds for: a digest of the source, and what tried it."""
+    tests: Sequence[str] = {
+        "room": _tests_of(room),
+        "fresh": _tests_of(room),
+        "quick": QUICK,
+        "processes": PROCESS_TESTS[room],
+    }.get(stage, ())
+    folders = ["src", *tests, *(["tests/support"] if tests else [])]
+    found = [ROOT / each for each in folders]
+    files = [path for each in found for path in ([each] if each.is_file() else each.rglob("*"))]
+    return digest(sorted(path for path in files if path.suffix in {".py", ".txt"}))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +78,6 @@ class Work:
     """Where the coverage is kept."""
     results: Path
     """Gets a line of JSON for each mutant."""
-    sources: str
-    """A digest of source and tests."""
     jobs: int
     deadline: float
     """On the monotonic clock."""
@@ -66,22 +91,21 @@ class Work:
         """Keep a result; empty where the mutant survived."""
         line = {"name": mutant.name, "body": mutant.body, "stage": stage, "by": by}
         with self.results.open("a", encoding="utf-8") as file:
-            print(json.dumps({**line, "sources": self.sources}), file=file)
+            print(json.dumps({**line, "sources": sources(stage, mutant.room)}), file=file)
 
 
 def by_tests_of_room(work: Work, mutants: Sequence[Mutant]) -> None:
-    """Try each with the tests of its room that call the function."""
+    """Try each with the fast ones of its room's tests."""
     by_room: dict[str, list[Mutant]] = {}
     for each in mutants:
         by_room.setdefault(each.room, []).append(each)
     for room, mine in by_room.items():
-        try_mutants(work, mine, "room", room, _tests_of(room))
+        try_mutants(work, mine, "room", room, _tests_of(room), ROOM_CPU_S)
 
 
 def by_quick_tier(work: Work, mutants: Sequence[Mutant]) -> None:
     """Try each with all quick tests that call the function."""
-    skip = {each.room: _tests_of(each.room) for each in mutants}
-    try_mutants(work, mutants, "quick", "quick", QUICK, skip)
+    try_mutants(work, mutants, "quick", "quick", QUICK)
 
 
 def _tests_of(room: str) -> Sequence[str]:
@@ -94,19 +118,23 @@ def try_mutants(
     stage: str,
     name: str,
     paths: Sequence[str],
-    skip: Mapping[str, Sequence[str]] = EMPTY,
+    seconds: float = math.inf,
 ) -> None:
-    """Try each with those of the tests that call its function, but for what its room skips."""
+    """Try each with those of the tests that call its function, the fastest ones first.
+
+    ``seconds``: no more than these together.
+    """
     if work.is_over:
         return
-    cover = work.folder / f"cover-{name}-{work.sources}.json"
+    tried_with = sources(stage, mutants[0].room)
+    cover = work.folder / f"cover-{name}-{tried_with}.json"
     order = {
         "cover": str(cover),
         "mutants": [],
-        "skip": skip,
+        "seconds": seconds,
         "results": str(work.results),
         "stage": stage,
-        "sources": work.sources,
+        "sources": tried_with,
     }
     if not cover.exists():
         for old in work.folder.glob(f"cover-{name}-*.json"):

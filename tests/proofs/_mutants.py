@@ -16,7 +16,7 @@ STAGES = {
     "room": "the room's own tests",
     "types": "mypy",
     "fresh": "the same in a fresh process",
-    "quick": "the rest of the quick tier",
+    "quick": "all quick tests",
     "simulator": "the simulator",
     "processes": "process tests",
 }

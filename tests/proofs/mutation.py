@@ -2,7 +2,7 @@
 
 mutmut makes the mutants, in an environment of its own below ``.cache``. A sample of each room, the
 same for the same seed, is tried: first with the room's own tests; what survives them with mypy, the
-rest of the quick tier, seeds of the simulator and process tests. What survives all is equivalent
+quick tier, seeds of the simulator and process tests. What survives all is equivalent
 (explained in ``equivalent_mutants.toml``), or a test is missing. Results are kept in ``.cache``: a
 run that was stopped goes on. A killed mutant is tried again when its function changes, a survivor
 when source or tests do. ``--write`` keeps the report, ``--survivors`` prints what lives so far.
@@ -17,7 +17,6 @@ import venv
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from hashlib import sha256
 from pathlib import Path
 
 from tests.proofs import _mutant_stages as stages
@@ -71,7 +70,7 @@ def all_mutants(rooms: Sequence[str]) -> list[Mutant]:
     lists = HOME / "mutants"
     lists.mkdir(parents=True, exist_ok=True)
     kept = {
-        str(path.relative_to(ROOT)): lists / f"{_digest([path, GENERATE])}.jsonl"
+        str(path.relative_to(ROOT)): lists / f"{stages.digest([path, GENERATE])}.jsonl"
         for room in rooms
         for path in sorted((ROOT / "src/fencelog" / room).rglob("*.py"))
         if GENERATED not in path.parents
@@ -90,36 +89,20 @@ def all_mutants(rooms: Sequence[str]) -> list[Mutant]:
     return [Mutant.from_json(json.loads(line)) for text in texts for line in text.splitlines()]
 
 
-def _digest(paths: Sequence[Path]) -> str:
-    digest = sha256()
-    for path in paths:
-        digest.update(f"{path}\n".encode() + path.read_bytes())
-    return digest.hexdigest()[:12]
-
-
-def sources_digest() -> str:
-    """What a survivor's result holds for: the source, and all tests that might kill it."""
-    paths = [path for name in ("src", "tests") for path in sorted((ROOT / name).rglob("*"))]
-    mine = Path(__file__).parent
-    return _digest(
-        [each for each in paths if each.suffix in {".py", ".txt"} and mine not in each.parents]
-    )
-
-
 class Results:
     """What is known of each mutant, from the file of all results."""
 
-    def __init__(self, path: Path, sources: str) -> None:
+    def __init__(self, path: Path) -> None:
         self.killed: dict[tuple[str, str], tuple[str, str]] = {}
-        self.survived: set[tuple[str, str, str]] = set()
+        self.survived: set[tuple[str, str, str, str]] = set()
         self.need_process: set[str] = set()
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         for line in lines:
             each = json.loads(line)
             if each["by"]:
                 self.killed[each["name"], each["body"]] = (each["stage"], each["by"])
-            elif each["sources"] == sources:
-                self.survived.add((each["name"], each["body"], each["stage"]))
+            else:
+                self.survived.add((each["name"], each["body"], each["stage"], each["sources"]))
             if each.get("needs process"):
                 self.need_process.add(each["name"])
 
@@ -132,9 +115,11 @@ class Results:
         """Whether a stage has still to try it."""
         if (mutant.name, mutant.body) in self.killed:
             return False
-        if stage == "fresh" and mutant.name not in self.need_process:
-            return mutant.file in stages.KERNELS
-        return (mutant.name, mutant.body, stage) not in self.survived
+        needs_process = mutant.name in self.need_process or mutant.file in stages.KERNELS
+        if stage == "fresh" and not needs_process:
+            return False
+        tried_with = stages.sources(stage, mutant.room)
+        return (mutant.name, mutant.body, stage, tried_with) not in self.survived
 
 
 def report(
@@ -206,20 +191,18 @@ def main(arguments: Sequence[str]) -> int:
     began, deadline = datetime.now(tz=UTC), time.monotonic() + 60 * asked.limit_minutes
     everything = all_mutants(asked.rooms)
     chosen, explained = sample(everything, asked.sample, SEED), equivalents()
-    sources, results = sources_digest(), HOME / "results.jsonl"
-    work = stages.Work(
-        folder=HOME, results=results, sources=sources, jobs=asked.jobs, deadline=deadline
-    )
+    results = HOME / "results.jsonl"
+    work = stages.Work(folder=HOME, results=results, jobs=asked.jobs, deadline=deadline)
     names = list(STAGES)
     for stage in names[: names.index(asked.until) + 1]:
-        known = Results(results, sources)
+        known = Results(results)
         todo = [each for each in chosen if known.waits_for(each, stage)]
         if stage != names[0]:
             todo = [each for each in todo if not is_explained(each, explained)]
         print(f"{len(todo)} mutants for {STAGES[stage]}", file=sys.stderr, flush=True)
         if todo and not work.is_over:
             RUN[stage](work, todo)
-    known = Results(results, sources)
+    known = Results(results)
     outcomes = [known.outcome(each) for each in chosen]
     found = scores(outcomes, explained, Counter(each.room for each in everything))
     problems = complaints(everything, outcomes, explained)

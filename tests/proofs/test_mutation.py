@@ -116,11 +116,13 @@ def test_a_mutant_runs_the_tests_that_call_it_until_one_fails(tmp_path: Path) ->
     seen = mutant_of_config(refusal, refusal.replace("not in", "in"))
     same = mutant_of_config(refusal, refusal + "  # the same")
     results = tmp_path / "results.jsonl"
-    work = Work(folder=tmp_path, results=results, sources="x", jobs=2, deadline=math.inf)
+    work = Work(folder=tmp_path, results=results, jobs=2, deadline=math.inf)
     try_mutants(work, [seen, same], "room", "config", ["tests/unit/log/test_config.py"])
     told = {each["name"]: each for each in map(json.loads, results.read_text().splitlines())}
     assert "test_config.py::test_" in told[seen.name]["by"]
     assert (told[same.name]["by"], told[same.name]["tests"] > 10) == ("", True)
-    assert Results(results, "x").waits_for(same, "room") is False
-    assert Results(results, "y").waits_for(same, "room") is True
-    assert Results(results, "y").waits_for(seen, "room") is False
+    known = Results(results)
+    assert [known.waits_for(each, "room") for each in (seen, same)] == [False, False]
+    assert known.waits_for(replace(same, body="changed"), "room")
+    assert known.outcome(seen).killer == "room"
+    assert known.outcome(same).killer == SURVIVED
