@@ -18,7 +18,7 @@ from shutil import copytree
 
 from tests.proofs._hunt import hunt
 from tests.proofs._mutant_tests import LIMIT_OF_TEST_S, ORDER
-from tests.proofs._mutants import Mutant
+from tests.proofs._mutants import Mutant, place_of
 from tests.support.faults import ROOT, SOURCE
 
 QUICK = ("tests/unit", "tests/contracts", "tests/scenarios")
@@ -186,27 +186,43 @@ def _pytest(paths: Sequence[str], folder: Path) -> list[str]:
 
 
 def by_types(work: Work, mutants: Sequence[Mutant]) -> None:
-    """Look at each with mypy, at one of each file together: what it finds is in the file."""
-    left = list(mutants)
+    """Look at each with mypy, at many together, as far as it is clear whose a problem is.
+
+    Types are declared, so a problem is in the function that was changed; but the attributes that
+    an ``__init__`` assigns have their types from there, and may be used all over the file.
+    """
+    inits = [each for each in mutants if each.where.endswith("__init__")]
+    others = [each for each in mutants if not each.where.endswith("__init__")]
     with tempfile.TemporaryDirectory(prefix="fencelog-types-") as folder:
         here = Path(folder)
         copytree(SOURCE, here / "src")
         (here / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
         if problems := _mypy(here, work.folder):
             raise RuntimeError(f"mypy refuses the sound source: {problems}")
-        while left and not work.is_over:
-            together = {each.file: each for each in left}
-            with ExitStack() as mutated:
-                for each in together.values():
-                    mutated.enter_context(_mutated(each, here))
-                problems = _mypy(here, work.folder)
-            for each in together.values():
-                left.remove(each)
-                work.tell(each, "types", problems.get(each.file, ""))
+        for left, has in ((inits, _file_of), (others, _place_of)):
+            while left and not work.is_over:
+                together = {has(each): each for each in left}
+                # The last lines first, so that a change moves no other.
+                in_turn = sorted(together.values(), key=lambda each: each.line, reverse=True)
+                with ExitStack() as mutated:
+                    for each in in_turn:
+                        mutated.enter_context(_mutated(each, here))
+                    problems = _mypy(here, work.folder)
+                for each in in_turn:
+                    left.remove(each)
+                    work.tell(each, "types", problems.get(has(each), ""))
+
+
+def _file_of(mutant: Mutant) -> str:
+    return mutant.file
+
+
+def _place_of(mutant: Mutant) -> str:
+    return mutant.place
 
 
 def _mypy(folder: Path, caches: Path) -> dict[str, str]:
-    """The first problem of each file below a folder."""
+    """The first problem of each file and of each function below a folder."""
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--cache-dir", str(caches / "mypy")],
         cwd=folder,
@@ -216,7 +232,9 @@ def _mypy(folder: Path, caches: Path) -> dict[str, str]:
     )
     problems: dict[str, str] = {}
     for line in done.stdout.splitlines()[:-1]:
-        problems.setdefault(line.partition(":")[0], line)
+        file, number, _ = line.split(":", 2)
+        problems.setdefault(file, line)
+        problems.setdefault(place_of(file, (folder / file).read_text(), int(number)), line)
     if bool(done.returncode) != bool(problems):
         raise RuntimeError(f"mypy: {done.stdout}{done.stderr}")
     return problems
@@ -225,7 +243,7 @@ def _mypy(folder: Path, caches: Path) -> dict[str, str]:
 @contextmanager
 def _mutated(mutant: Mutant, folder: Path) -> Iterator[None]:
     path = folder / mutant.file
-    sound = (ROOT / mutant.file).read_text(encoding="utf-8")
+    sound = path.read_text(encoding="utf-8")
     path.write_text(mutant.applied_to(sound), encoding="utf-8")
     try:
         yield

@@ -1,5 +1,6 @@
 """Mutants: which are tried, what became of each, and the table of it. Nothing here is run."""
 
+import ast
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,8 +14,8 @@ EQUIVALENT = Path(__file__).parent / "equivalent_mutants.toml"
 GOAL_PERCENT = 95
 SURVIVED = "survived"
 STAGES = {
-    "room": "the room's own tests",
     "types": "mypy",
+    "room": "the room's own tests",
     "fresh": "the same in a fresh process",
     "quick": "all quick tests",
     "simulator": "the simulator",
@@ -78,6 +79,19 @@ class Mutant:
         """The place and the change, for people."""
         signed = [f"  - {each}" for each in self.old] + [f"  + {each}" for each in self.new]
         return "\n".join([f"{self.name} {self.file}:{self.line} {self.where}", *signed])
+
+
+def place_of(file: str, text: str, line: int) -> str:
+    """Name the function or method of a file in which a line is, as ``Mutant.place`` does."""
+    tree = ast.parse(text)
+    bodies = [("", tree.body)]
+    bodies += [(f"{each.name}.", each.body) for each in tree.body if isinstance(each, ast.ClassDef)]
+    for prefix, body in bodies:
+        for each in body:
+            is_function = isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+            if is_function and each.lineno <= line <= (each.end_lineno or 0):
+                return f"{file.removeprefix('src/fencelog/')} {prefix}{each.name}"
+    return file
 
 
 def _flush_left(lines: Sequence[str]) -> str:
@@ -146,8 +160,16 @@ class Score:
     @property
     def percent(self) -> float:
         """How many of those that anybody could see were killed."""
-        visible = self.sampled - self.equivalent
-        return 100 * sum(self.killed.values()) / visible if visible else 100.0
+        return _percent(sum(self.killed.values()), self.survived)
+
+    @property
+    def percent_by_tests(self) -> float:
+        """The same of those that mypy accepts."""
+        return _percent(sum(self.killed.values()) - self.killed.get("types", 0), self.survived)
+
+
+def _percent(killed: int, survived: int) -> float:
+    return 100 * killed / (killed + survived) if killed else 0.0
 
 
 def scores(
@@ -205,12 +227,13 @@ def table(found: Sequence[Score]) -> list[str]:
     """One row for each room."""
     stages = [stage for stage in STAGES if any(each.killed.get(stage) for each in found)]
     columns = ["room", "mutants", "sample", *(f"killed by {STAGES[each]}" for each in stages)]
-    columns += ["equivalent", "survived", "killed of the others"]
+    columns += ["equivalent", "survived", "killed of the others", "by tests alone"]
     rows = [
         [
             *(each.room, str(each.all), str(each.sampled)),
             *(str(each.killed.get(stage, 0)) for stage in stages),
-            *(str(each.equivalent), str(each.survived), f"{each.percent:.1f} %"),
+            *(str(each.equivalent), str(each.survived)),
+            *(f"{each.percent:.1f} %", f"{each.percent_by_tests:.1f} %"),
         ]
         for each in found
     ]

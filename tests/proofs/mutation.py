@@ -1,8 +1,8 @@
 """``./dev prove mutation``: change single expressions of the source; some test must fail.
 
 mutmut makes the mutants, in an environment of its own below ``.cache``. A sample of each room, the
-same for the same seed, is tried: first with the room's own tests; what survives them with mypy, the
-quick tier, seeds of the simulator and process tests. What survives all is equivalent
+same for the same seed, is tried: with mypy, the room's own tests, the quick tier, seeds of the
+simulator and process tests, until one of them fails. What survives all is equivalent
 (explained in ``equivalent_mutants.toml``), or a test is missing. Results are kept in ``.cache``: a
 run that was stopped goes on. A killed mutant is tried again when its function changes, a survivor
 when source or tests do. ``--write`` keeps the report, ``--survivors`` prints what lives so far.
@@ -44,8 +44,8 @@ GENERATE = Path(__file__).parent / "_mutant_generate.py"
 GENERATED = ROOT / "src/fencelog/coordination/schemas"
 SAMPLE, SEED = 200, 2026
 RUN: Mapping[str, Callable[[stages.Work, Sequence[Mutant]], None]] = {
-    "room": stages.by_tests_of_room,
     "types": stages.by_types,
+    "room": stages.by_tests_of_room,
     "fresh": stages.by_fresh_process,
     "quick": stages.by_quick_tier,
     "simulator": stages.by_simulator,

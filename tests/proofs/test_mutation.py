@@ -15,6 +15,7 @@ from tests.proofs._mutants import (
     Outcome,
     complaints,
     equivalents,
+    place_of,
     sample,
     scores,
     table,
@@ -51,6 +52,12 @@ def test_a_mutant_is_refused_where_its_lines_have_changed() -> None:
         MUTANT.applied_to("def f(a, b):\n    return a >\n        b\n")
 
 
+def test_a_line_is_in_a_function_or_a_method() -> None:
+    text = "X = 1\n\ndef f():\n    def g():\n        return 1\n\nclass C:\n    def f(self): ...\n"
+    places = [place_of(MUTANT.file, text, line) for line in (1, 5, 8)]
+    assert places == [MUTANT.file, MUTANT.place, "log/config.py C.f"]
+
+
 def test_a_mutant_keeps_its_name_where_other_lines_move_it() -> None:
     assert MUTANT.name == replace(MUTANT, line=70, body="other").name
     assert MUTANT.name != replace(MUTANT, nth=1).name
@@ -79,7 +86,7 @@ def test_equivalent_mutants_count_for_neither_side() -> None:
     ]
     (score,) = scores(outcomes, [EXPLAINED], {"log": 99})
     assert (score.equivalent, score.survived, score.percent) == (1, 1, 75.0)
-    assert table([score])[-1] == "| log | 99 | 5 | 2 | 1 | 1 | 1 | 75.0 % |"
+    assert table([score])[-1] == "| log | 99 | 5 | 1 | 2 | 1 | 1 | 75.0 % | 66.7 % |"
 
 
 def test_a_list_of_equivalent_mutants_that_is_wrong_is_complained_of() -> None:
