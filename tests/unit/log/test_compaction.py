@@ -2,8 +2,11 @@
 
 import pytest
 
+from fencelog.log.compaction_round import grouped
 from fencelog.log.config import LogConfig
 from fencelog.log.layout import decode_aborted
+from fencelog.log.segment import Segment
+from fencelog.log.state import LogState
 from fencelog.log.values import Appended, Duplicate
 from fencelog.wire.batch import Compression, read_header
 from fencelog.wire.filtering import delete_horizon
@@ -259,9 +262,10 @@ def test_a_forgotten_producer_continues_after_a_load_without_its_last_batch() ->
         assert isinstance(again, Duplicate), again
 
 
-def test_the_last_batch_of_a_forgotten_producer_goes() -> None:
+@pytest.mark.parametrize("producer_id", [0, 7])
+def test_the_last_batch_of_a_forgotten_producer_goes(producer_id: int) -> None:
     files = Files.of()
-    files.write(("a", "1"), producer_id=7, sequence=0)
+    files.write(("a", "1"), producer_id=producer_id, sequence=0)
     files.write(("a", "2"))
     files.roll()
     files.log.expire_producers(NOW_MS)
@@ -359,6 +363,57 @@ def test_a_compaction_round_with_a_full_key_map_leaves_the_rest_to_the_next() ->
     files.compact(keys_max=4)
     assert files.first_dirty == 12
     assert sorted(files.records()) == [1, 3, 5, 7, 9, 11, 12]
+
+
+def test_a_batch_beyond_the_full_key_map_is_as_it_was() -> None:  # D4
+    files = Files.of()
+    files.write(("a", "1"))
+    files.write(("b", "1"), producer_id=7, sequence=0, transactional=True)
+    files.end(7, commit=False)
+    files.roll()
+    assert files.compact(keys_max=1) == []
+    assert files.offsets() == [(0, 0), (1, 1), (2, 2)]
+
+
+def test_what_a_round_kept_stays_in_the_next_where_nothing_newer_came() -> None:  # D4
+    files = Files.of()
+    for key in "ab":
+        files.write((key, "1"))
+        files.roll()
+        files.compact()
+    assert files.records() == {0: ("a", "1"), 1: ("b", "1")}
+
+
+def segments_of(*sizes: tuple[int, int]) -> LogState:
+    """A log of full segments, each of so many bytes and index entries, and an active one."""
+    state = LogState(LogConfig(segment_bytes=100, segment_index_bytes=60), 0, was_compacted=False)
+    for number, (size, entries) in enumerate(sizes):
+        segment = Segment(number * 10)
+        segment.append(size, number * 10 + 9, -1, 0, has_records=True)
+        for entry in range(entries):
+            segment.index.add(entry, entry)
+        state.add_segment(segment)
+    state.add_segment(Segment(len(sizes) * 10))
+    return state
+
+
+@pytest.mark.parametrize(
+    ("sizes", "end", "groups"),
+    [
+        ([(50, 0), (50, 0), (50, 0)], 30, [[0, 10], [20]]),
+        ([(50, 0), (51, 0), (49, 0)], 30, [[0], [10, 20]]),
+        ([(1, 2), (1, 3), (1, 0)], 30, [[0, 10, 20]]),
+        ([(1, 2), (1, 3), (1, 1)], 30, [[0, 10], [20]]),
+        ([(1, 2), (1, 2), (1, 2)], 30, [[0, 10], [20]]),
+        ([(1, 0), (1, 0), (1, 0)], 20, [[0, 10]]),
+        ([(1, 0), (1, 0), (1, 0)], 21, [[0, 10, 20]]),
+    ],
+)
+def test_neighbours_are_joined_as_far_as_bytes_and_indexes_of_one_segment_go(
+    sizes: list[tuple[int, int]], end: int, groups: list[list[int]]
+) -> None:
+    found = grouped(segments_of(*sizes), end)
+    assert [[each.base_offset for each in group] for group in found] == groups
 
 
 def test_a_round_maps_no_segment_that_is_clean_already() -> None:

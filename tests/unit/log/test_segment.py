@@ -38,7 +38,7 @@ def test_an_end_is_sought_by_the_offset_in_the_log() -> None:
 
 
 def test_the_largest_timestamp_leads_to_its_batch_and_ties_to_the_first() -> None:
-    segment = segment_of((40, 5), (40, 9), (40, 9), (40, 7))
+    segment = segment_of((30, 5), (30, 9), (30, 9), (30, 7))
     assert (segment.max_timestamp, segment.max_timestamp_offset) == (9, BASE + 19)
     segment.seal()
     assert segment.time_index.last() == (9, 19)
