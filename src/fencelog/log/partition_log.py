@@ -103,7 +103,7 @@ class PartitionLog:
     @classmethod
     def create(cls, config: LogConfig) -> "PartitionLog":
         """Return an empty log with its first, empty segment."""
-        state = LogState(config, _FIRST_OFFSET)
+        state = LogState(config, _FIRST_OFFSET, was_compacted=False)
         state.add_segment(Segment(_FIRST_OFFSET))
         return cls(state, FIRST_EPOCH)
 

@@ -50,9 +50,7 @@ class LogState:
         "was_compacted",
     )
 
-    def __init__(
-        self, config: LogConfig, log_start: Offset, *, was_compacted: bool = False
-    ) -> None:
+    def __init__(self, config: LogConfig, log_start: Offset, *, was_compacted: bool) -> None:
         """Start without segments; call ``add_segment`` first.
 
         ``was_compacted``: offsets may be missing, whatever the cleanup policy is now.

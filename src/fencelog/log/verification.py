@@ -22,13 +22,10 @@ GUARDS_MAX = 10_000
 class VerificationGuard:
     """Permission to begin one transaction on this partition, unless a marker comes first."""
 
-    __slots__ = ("from_zero", "lowest_sequence", "producer_epoch", "producer_id")
+    __slots__ = ("from_zero", "lowest_sequence", "producer_epoch")
 
-    def __init__(
-        self, producer_id: ProducerId, producer_epoch: ProducerEpoch, sequence: int
-    ) -> None:
+    def __init__(self, producer_epoch: ProducerEpoch, sequence: int) -> None:
         """Made by ``Guards.begin`` only; compared by identity."""
-        self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.lowest_sequence = sequence
         self.from_zero = False
@@ -60,7 +57,7 @@ class Guards:
         """
         guard = self._of(producer_id, producer_epoch)
         if guard is None:
-            guard = VerificationGuard(producer_id, producer_epoch, sequence)
+            guard = VerificationGuard(producer_epoch, sequence)
             guards = self._guards.get(producer_id, ())
             newer = (each for each in guards if each.producer_epoch > producer_epoch)
             _put(self._guards, producer_id, (*newer, guard)[-EPOCHS_MAX:])

@@ -2,7 +2,11 @@
 
 import pytest
 
+from fencelog.log.compaction_round import grouped
 from fencelog.log.config import LogConfig
+from fencelog.log.layout import decode_aborted
+from fencelog.log.segment import Segment
+from fencelog.log.state import LogState
 from fencelog.log.values import Appended, Duplicate, Isolation
 from fencelog.wire.batch import Compression, read_header
 from fencelog.wire.filtering import delete_horizon
@@ -106,6 +110,42 @@ def test_a_superseded_tombstone_is_removed_at_once() -> None:
 
 
 # Transactions
+
+
+def test_the_side_files_of_a_cleaned_segment_are_those_of_its_batches() -> None:  # D3, E10
+    files = Files.of(index_interval_bytes=64, segment_bytes=600)
+    files.write(*((f"k{number}", "padding") for number in range(16)))
+    files.roll()
+    for number, (producer_id, commit) in enumerate([(7, False), (7, True), (8, False)]):
+        files.write(
+            (f"t{number}", "1"), producer_id=producer_id, sequence=number % 2, transactional=True
+        )
+        files.end(producer_id, commit=commit)
+    files.write(("z", "1"), timestamp=NOW_MS + 9)
+    files.roll()
+    files.compact()
+    cleaned = files.compact()[-1]
+    rebuilt = files.rebuilt()._state
+    (segment,) = (each for each in rebuilt.segments if each.base_offset == cleaned.replaced[0] > 0)
+    segment.seal()
+    assert cleaned.side_files.offset_index == segment.index.encode() != b""
+    assert cleaned.side_files.time_index == segment.time_index.encode() != b""
+    (aborted,) = rebuilt.transactions.aborted
+    assert aborted.producer_id == 8, "nothing is left of the one that 7 aborted"
+    assert decode_aborted(cleaned.side_files.txn_index) == [aborted]
+
+
+def test_a_second_marker_does_not_stay_for_the_records_of_the_first() -> None:  # D4
+    files = Files.of(delete_retention_ms=0)
+    files.write(("a", "1"), producer_id=7, sequence=0, transactional=True)
+    files.end(7, commit=True)
+    files.end(7, commit=False, epoch=1)
+    files.end(7, commit=False, epoch=2)
+    files.write(("z", "1"))
+    files.roll()
+    files.compact()
+    files.compact()
+    assert files.markers() == [1, 3], "the one with its record, and the newest epoch"
 
 
 def test_nothing_at_or_above_the_last_stable_offset_is_touched() -> None:  # D4
@@ -222,9 +262,10 @@ def test_a_forgotten_producer_continues_after_a_load_without_its_last_batch() ->
         assert isinstance(again, Duplicate), again
 
 
-def test_the_last_batch_of_a_forgotten_producer_goes() -> None:
+@pytest.mark.parametrize("producer_id", [0, 7])
+def test_the_last_batch_of_a_forgotten_producer_goes(producer_id: int) -> None:
     files = Files.of()
-    files.write(("a", "1"), producer_id=7, sequence=0)
+    files.write(("a", "1"), producer_id=producer_id, sequence=0)
     files.write(("a", "2"))
     files.roll()
     files.log.expire_producers(NOW_MS)
@@ -322,6 +363,66 @@ def test_a_compaction_round_with_a_full_key_map_leaves_the_rest_to_the_next() ->
     files.compact(keys_max=4)
     assert files.first_dirty == 12
     assert sorted(files.records()) == [1, 3, 5, 7, 9, 11, 12]
+
+
+def test_a_batch_beyond_the_full_key_map_is_as_it_was() -> None:  # D4
+    files = Files.of()
+    files.write(("a", "1"))
+    files.write(("b", "1"), producer_id=7, sequence=0, transactional=True)
+    files.end(7, commit=False)
+    files.roll()
+    assert files.compact(keys_max=1) == []
+    assert files.offsets() == [(0, 0), (1, 1), (2, 2)]
+
+
+def test_what_a_round_kept_stays_in_the_next_where_nothing_newer_came() -> None:  # D4
+    files = Files.of()
+    for key in "ab":
+        files.write((key, "1"))
+        files.roll()
+        files.compact()
+    assert files.records() == {0: ("a", "1"), 1: ("b", "1")}
+
+
+def segments_of(*sizes: tuple[int, int]) -> LogState:
+    """A log of full segments, each of so many bytes and index entries, and an active one."""
+    state = LogState(LogConfig(segment_bytes=100, segment_index_bytes=60), 0, was_compacted=False)
+    for number, (size, entries) in enumerate(sizes):
+        segment = Segment(number * 10)
+        segment.append(size, number * 10 + 9, -1, 0, has_records=True)
+        for entry in range(entries):
+            segment.index.add(entry, entry)
+        state.add_segment(segment)
+    state.add_segment(Segment(len(sizes) * 10))
+    return state
+
+
+@pytest.mark.parametrize(
+    ("sizes", "end", "groups"),
+    [
+        ([(50, 0), (50, 0), (50, 0)], 30, [[0, 10], [20]]),
+        ([(50, 0), (51, 0), (49, 0)], 30, [[0], [10, 20]]),
+        ([(1, 2), (1, 3), (1, 0)], 30, [[0, 10, 20]]),
+        ([(1, 2), (1, 3), (1, 1)], 30, [[0, 10], [20]]),
+        ([(1, 2), (1, 2), (1, 2)], 30, [[0, 10], [20]]),
+        ([(1, 0), (1, 0), (1, 0)], 20, [[0, 10]]),
+        ([(1, 0), (1, 0), (1, 0)], 21, [[0, 10, 20]]),
+    ],
+)
+def test_neighbours_are_joined_as_far_as_bytes_and_indexes_of_one_segment_go(
+    sizes: list[tuple[int, int]], end: int, groups: list[list[int]]
+) -> None:
+    found = grouped(segments_of(*sizes), end)
+    assert [[each.base_offset for each in group] for group in found] == groups
+
+
+def test_a_round_maps_no_segment_that_is_clean_already() -> None:
+    files = Files.of()
+    for key in "abc":
+        files.write((key, "1"))
+        files.roll()
+    round_of = files.log.compaction(first_dirty=1, end=2, now_ms=NOW_MS)
+    assert round_of.dirty() == [1]
 
 
 def test_nothing_is_written_anew_where_nothing_would_change() -> None:

@@ -58,6 +58,11 @@ def test_what_cannot_be_honoured_is_refused_by_name(key: str, text: str) -> None
     assert refusal.value.key == key
 
 
+def test_a_refusal_says_what_would_do() -> None:
+    with pytest.raises(InvalidConfigError, match=r"segment\.bytes.*1024"):
+        LogConfig.from_topic_config({"segment.bytes": "1023"})
+
+
 @pytest.mark.parametrize(
     ("key", "text"),
     [

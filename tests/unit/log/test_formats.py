@@ -82,12 +82,25 @@ def test_offset_checkpoints_have_kafkas_form() -> None:
         layout.decode_offsets(text.replace("b-c 0 7", "b-c 0 5"))
 
 
+def test_a_checkpoint_with_a_name_in_another_alphabet_is_damage() -> None:
+    text = layout.encode_offsets({TopicPartition("a", 0): 7})
+    with pytest.raises(CorruptionError, match="checksum"):
+        layout.decode_offsets(text.replace("a 0 7", "\u00e4 0 7"))
+
+
 @pytest.mark.parametrize(
     "text", ["", "0", "0\n", "1\n0\n", "0\n1\n", "0\n1\n1 2", "0\n0\n1 2\n", "0\nx\n", "0\n1\n1\n"]
 )
 def test_a_damaged_checkpoint_is_never_read_in_part(text: str) -> None:
     with pytest.raises(CorruptionError):
         layout.decode_leader_epochs(text)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "base"), [(".log.swap", 5), (".log", None), (".index.swap", None), (".swap", None)]
+)
+def test_only_a_log_is_swapped(suffix: str, base: int | None) -> None:
+    assert layout.parse_swap_name(f"{5:020d}{suffix}") == base
 
 
 @pytest.mark.parametrize("text", ["0\n2\n1 0\n1 5\n", "0\n2\n1 5\n2 4\n"])
@@ -114,7 +127,8 @@ def test_damaged_partition_metadata_is_damage(text: str) -> None:
 
 def test_properties_are_read_around_comments() -> None:
     values = {"cluster.id": "x=y", "node.id": "0"}
-    assert layout.decode_properties("# c\n\n" + layout.encode_properties(values)) == values
+    text = "# c\n\n  ! c\n" + layout.encode_properties(values)
+    assert layout.decode_properties(text) == values
     with pytest.raises(CorruptionError):
         layout.decode_properties("nonsense")
 
@@ -165,10 +179,10 @@ def test_a_damaged_time_index_is_refused(data: bytes) -> None:
 
 
 def test_transaction_index_entries_have_kafkas_form() -> None:
-    entry = AbortedTransaction(7, 3, 9, 10)
-    data = layout.encode_aborted([entry])
-    assert data == struct.pack(">hqqqq", 0, 7, 3, 9, 10)
-    assert layout.decode_aborted(data) == [entry]
+    entries = [AbortedTransaction(7, 3, 9, 10), AbortedTransaction(8, 10, 10, 10)]
+    data = layout.encode_aborted(entries)
+    assert data == struct.pack(">hqqqqhqqqq", 0, 7, 3, 9, 10, 0, 8, 10, 10, 10)
+    assert layout.decode_aborted(data) == entries
 
 
 @pytest.mark.parametrize(
@@ -214,11 +228,16 @@ def test_the_snapshot_begins_with_kafkas_bytes() -> None:
     partition.produce_in_transaction(8, epoch=1, sequence=0)
     partition.mark(abort(8, epoch=1, coordinator_epoch=6))
     partition.produce_in_transaction(8, epoch=1, sequence=1, timestamp=99)
+    partition.mark(abort(9, epoch=3))
     data = snapshot_of(partition.log)
     version, crc, count = struct.unpack_from(">hIi", data)
-    assert (version, crc, count) == (1, crc32c(data[6:]), 2)
-    entries = struct.iter_unpack(">qhiqiqiq", data[10 : 10 + 2 * 46])
-    assert list(entries) == [(7, 2, 12, 2, 2, 1234, -1, -1), (8, 1, 1, 5, 0, 99, 6, 5)]
+    assert (version, crc, count) == (1, crc32c(data[6:]), 3)
+    entries = struct.iter_unpack(">qhiqiqiq", data[10 : 10 + 3 * 46])
+    assert list(entries) == [
+        (7, 2, 12, 2, 2, 1234, -1, -1),
+        (8, 1, 1, 5, 0, 99, 6, 5),
+        (9, 3, -1, -1, 0, -1, 1, -1),
+    ]
 
 
 def test_the_snapshot_keeps_whole_windows_and_what_comes_next() -> None:  # E4
@@ -245,6 +264,13 @@ def test_a_snapshot_of_kafka_itself_is_read() -> None:
     assert [tuple(batch)[:4] for batch in producers[7].batches] == [(4, 5, 4, 5)]
 
 
+def test_the_first_sequence_in_a_snapshot_of_kafka_is_known() -> None:  # E4
+    body = struct.pack(">iqhiqiqiq", 1, 0, 2, 0, 5, 0, 99, -1, -1)
+    producers, highest = decode_snapshot(struct.pack(">hI", 1, crc32c(body)) + body)
+    assert list(producers[0].batches) == [(0, 0, 5, 5, 99)]
+    assert (producers[0].next_sequence, highest) == (1, 0)
+
+
 def test_an_empty_snapshot_has_no_producers() -> None:
     assert decode_snapshot(encode_snapshot({}, -1)) == ({}, -1)
 
@@ -263,7 +289,7 @@ def test_every_cut_and_every_flipped_bit_of_a_snapshot_is_noticed() -> None:
 @pytest.mark.parametrize("count", [-1, 2, 1 << 30])
 def test_a_count_beyond_the_bytes_is_noticed_before_anything_is_made(count: int) -> None:
     body = struct.pack(">i", count) + bytes(46)
-    with pytest.raises(CorruptionError):
+    with pytest.raises(CorruptionError, match=f"too short for its {count} producers"):
         decode_snapshot(struct.pack(">hI", 1, crc32c(body)) + body)
 
 

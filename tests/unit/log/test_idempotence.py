@@ -28,6 +28,16 @@ def test_sequences_run_per_producer() -> None:  # E1
     assert partition.produce(7, 0, 3, 1) == Appended(4, 5)
 
 
+def test_producer_0_is_a_producer_like_any_other() -> None:  # E1, E2, E4
+    partition = Driver()
+    assert partition.produce(0, 1, 0) == Appended(0, 1)
+    assert partition.produce(0, 1, 0) == Duplicate(0, 1)
+    assert error_of(partition.produce(0, 1, 2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert error_of(partition.produce(0, 0, 0)) is ErrorCode.INVALID_PRODUCER_EPOCH
+    partition.flush()
+    assert partition.restarted().produce(0, 1, 0) == Duplicate(0, 1)
+
+
 @pytest.mark.parametrize(
     ("first", "count", "following"),
     [

@@ -134,15 +134,17 @@ def test_without_record_timestamps_a_segment_ages_by_the_clock() -> None:
     assert partition.log.segment_base_offsets == [0, 2, 3]
 
 
-def test_a_segment_whose_index_is_full_is_followed_by_a_new_one() -> None:
-    partition = Driver(segment_index_bytes=24, index_interval_bytes=0)
+@pytest.mark.parametrize("index_bytes", [24, 31])
+def test_a_segment_whose_index_is_full_is_followed_by_a_new_one(index_bytes: int) -> None:
+    partition = Driver(segment_index_bytes=index_bytes, index_interval_bytes=0)
     for number in range(6):
         partition.produce(timestamp=NOW_MS - number)
     assert partition.log.segment_base_offsets == [0, 4]
 
 
-def test_a_segment_whose_time_index_is_full_is_followed_by_a_new_one() -> None:
-    partition = Driver(segment_index_bytes=24, index_interval_bytes=0)
+@pytest.mark.parametrize("index_bytes", [24, 31])
+def test_a_segment_whose_time_index_is_full_is_followed_by_a_new_one(index_bytes: int) -> None:
+    partition = Driver(segment_index_bytes=index_bytes, index_interval_bytes=0)
     for number in range(5):
         partition.produce(timestamp=NOW_MS + number)
     assert partition.log.segment_base_offsets == [0, 3]

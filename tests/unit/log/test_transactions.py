@@ -3,8 +3,10 @@
 import pytest
 
 from fencelog.errors import ErrorCode
+from fencelog.log.producers import ProducerState
+from fencelog.log.validation import changes_something
 from fencelog.log.values import Appended, Isolation, OpenTransaction, Rejected
-from tests.support.log import Driver, abort, commit, flush_and_commit, make_batch, marker
+from tests.support.log import NOW_MS, Driver, abort, commit, flush_and_commit, make_batch, marker
 
 TRANSACTIONAL = Isolation.TRANSACTIONAL
 
@@ -144,6 +146,16 @@ def test_a_group_of_markers_is_written_whole_or_not_at_all() -> None:  # V6
     assert [entry.producer_id for entry in partition.log.open_transactions()] == [10]
 
 
+@pytest.mark.parametrize(("producers", "bases"), [([7], [0]), ([7, 8], [0, (1 << 31) - 1])])
+def test_a_group_of_markers_rolls_where_its_last_offset_would_not_fit(  # V6
+    producers: list[int], bases: list[int]
+) -> None:
+    partition = Driver()
+    partition.produce(count=(1 << 31) - 1)
+    partition.mark(*map(commit, producers))
+    assert partition.log.segment_base_offsets == bases
+
+
 def test_a_group_of_markers_stays_in_one_segment() -> None:  # V6
     partition = Driver(segment_bytes=1024)
     for producer_id in range(10, 16):
@@ -181,6 +193,18 @@ def test_a_repeated_marker_changes_nothing_and_waits_for_the_first() -> None:
     assert partition.mark(abort(7)) == Appended(2, 2)
     assert partition.log.aborted_transactions(0, 10) == []
     assert partition.log.log_end_offset == 2
+
+
+@pytest.mark.parametrize(
+    ("open_offset", "coordinator_epoch", "epoch", "changes"),
+    [(-1, 1, 0, False), (0, 1, 0, True), (-1, 0, 0, True), (-1, 1, 1, True), (-1, 0, -1, False)],
+)
+def test_a_marker_is_written_where_it_ends_or_fences_something(  # E12, E17
+    open_offset: int, coordinator_epoch: int, epoch: int, changes: bool
+) -> None:
+    state = ProducerState(0)
+    state.open_offset, state.coordinator_epoch = open_offset, coordinator_epoch
+    assert changes_something(state, marker(7, epoch=epoch)) is changes
 
 
 def test_a_marker_with_a_raised_epoch_fences_the_older_incarnation() -> None:  # E2, E12
@@ -318,6 +342,18 @@ def test_a_failed_log_takes_no_markers() -> None:  # D2
     partition.produce_in_transaction(7)
     partition.log.failed()
     assert error_of(partition.mark(commit(7))) is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_transaction_at_offset_0_is_described_as_open() -> None:
+    partition = Driver()
+    partition.produce_in_transaction(0)
+    assert partition.log.producers() == [(0, 0, 0, NOW_MS, -1, 0)]
+
+
+def test_a_producer_that_is_known_from_a_marker_has_no_sequence() -> None:
+    partition = Driver()
+    partition.mark(commit(9, epoch=3))
+    assert partition.log.producers() == [(9, 3, -1, -1, 1, None)]
 
 
 def test_producers_are_described_with_their_open_transaction() -> None:

@@ -31,6 +31,27 @@ def test_with_the_guard_the_transaction_begins() -> None:  # E14
     assert partition.append(transactional(), guard) == Appended(0, 1)
 
 
+@pytest.mark.parametrize(
+    ("refused", "may", "may_not"),
+    [
+        ([(1, 5)], (1, 5), (1, 6)),
+        ([(1, 5), (1, 7)], (1, 5), (1, 6)),
+        ([(1, 7), (1, 5)], (1, 5), (1, 6)),
+        ([(1, 5), (0, 3)], (1, 5), (1, 6)),
+        ([(0, 3), (1, 5)], (1, 5), (1, 6)),
+        ([(0, 3), (1, 5)], (0, 9), (1, 9)),
+    ],
+)
+def test_none_begins_behind_the_lowest_refused_sequence_of_the_newest_epoch(  # E13
+    refused: list[tuple[int, int]], may: tuple[int, int], may_not: tuple[int, int]
+) -> None:
+    guards = verification.Guards()
+    for epoch, sequence in refused:
+        guards.refused(7, epoch, sequence)
+    assert guards.may_begin(7, *may)
+    assert not guards.may_begin(7, *may_not)
+
+
 def test_an_open_transaction_needs_no_question() -> None:  # E14
     partition = Driver()
     partition.produce_in_transaction(7)

@@ -6,6 +6,7 @@ import pytest
 
 from fencelog.errors import CorruptionError
 from fencelog.log import layout
+from fencelog.log.layout import RECOVERY_POINT_CHECKPOINT
 from fencelog.storage.checkpoint import replace_file
 from fencelog.storage.clean_stop import CleanStop
 from fencelog.storage.directory import DataDirectory
@@ -70,6 +71,18 @@ def test_checkpointed_offsets_survive_a_power_cut() -> None:
     again = opened(disk.power_loss(Loss.ALL))
     assert (again.recovery_point(A), again.log_start(A)) == (7, 3)
     assert (again.recovery_point(B), again.log_start(B)) == (0, 0)
+
+
+def test_a_checkpoint_that_says_the_same_is_not_written_again() -> None:
+    disk = with_partitions()
+    directory = opened(disk)
+    run(directory.checkpoint({A: Offset(7)}, {A: Offset(3)}))
+    disk.operations.clear()
+    run(directory.checkpoint({A: Offset(7)}, {A: Offset(3)}))
+    assert disk.operations == []
+    run(directory.checkpoint({A: Offset(8)}, {A: Offset(3)}))
+    renamed = [path for verb, path in disk.operations if verb == "rename"]
+    assert renamed == [RECOVERY_POINT_CHECKPOINT]
 
 
 def test_log_starts_are_stored_ahead_of_recovery_points() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,6 +10,7 @@ from fencelog.log.config import LogConfig
 from fencelog.log.values import Isolation, ReadPlan
 from fencelog.types import Offset
 from fencelog.wire.batch import BatchHeader, iterate
+from fencelog_sim.world.disk import SimFile
 from tests.support.storage import World
 
 BATCHES = st.lists(
@@ -77,3 +79,30 @@ def test_a_read_finds_both_ends_of_its_range(
                         assert found.end_offset == last.next_offset
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(("size", "maps"), [(10, 0), (20_000, 1)], ids=["small", "large"])
+def test_what_is_only_sent_is_mapped_unless_the_search_has_read_it(
+    monkeypatch: pytest.MonkeyPatch, size: int, maps: int
+) -> None:
+    mapped: list[int] = []
+
+    async def look() -> None:
+        world = await World.create(config=LogConfig())
+        world.append_values(b"x" * size)
+        await world.flush()
+        original = SimFile.map
+
+        async def counted(file: SimFile, position: int, size: int) -> bytes:
+            mapped.append(size)
+            return await original(file, position, size)
+
+        monkeypatch.setattr(SimFile, "map", counted)
+        plan = world.log.read(Offset(0), 1 << 20, Isolation.REPLICATED)
+        assert isinstance(plan, ReadPlan)
+        for to_send in (False, True):
+            found = await world.store.read(plan, to_send=to_send)
+            assert bytes(found.data) == world.appended[0]
+
+    asyncio.run(look())
+    assert len(mapped) == maps
