@@ -150,7 +150,7 @@ class Connection(asyncio.BufferedProtocol):
         self.last_active = Instant(loop.time())
         self.frame_begun: Instant | None = None
         self.client_id: str | None = None
-        self.kept: Closable | None = None
+        self.kept: Closable | None = None  # by its last fetch
 
     @property
     def busy(self) -> bool:
@@ -167,8 +167,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register with the server, which may refuse."""
         # Not asserted: uvloop's transports do not inherit from asyncio.Transport.
-        transport = cast(asyncio.Transport, transport)
-        self._transport = transport
+        self._transport = transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         local = transport.get_extra_info("sockname")
         if peer:
