@@ -341,7 +341,7 @@ class PartitionStore:
                 if self.clean_stop is None:
                     self.clean_stop = await self._stop_cleanly()
         finally:
-            self._usable.is_closed = True
+            self._usable.close()
             if self._checkpointing is not None:
                 await asyncio.wait([self._checkpointing])
             async with self._write_lock, self._sync_lock:

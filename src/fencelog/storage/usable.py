@@ -10,9 +10,9 @@ class Usable:
     """Until it is closed, or a write or sync has failed."""
 
     def __init__(self, directory: str, when_failed: Callable[[], None]) -> None:
-        """``directory`` is named in errors; ``when_failed`` is called at each failure."""
+        """``directory`` is named in errors; ``when_failed`` is called at a failure before a close."""
         self._directory = directory
-        self._when_failed = when_failed
+        self._when_failed: Callable[[], None] | None = when_failed
         self.is_closed = False
         self.failure: str | None = None
         """Why no more writes are accepted, or None."""
@@ -20,6 +20,11 @@ class Usable:
     def __bool__(self) -> bool:
         """Tell whether ``check`` passes."""
         return not self.is_closed and self.failure is None
+
+    def close(self) -> None:
+        """Refuse everything from now on; nobody is told of a failure any more."""
+        self.is_closed = True
+        self._when_failed = None
 
     def check(self) -> None:
         """Raise StorageError after a close or a failure."""
@@ -46,7 +51,8 @@ class Usable:
 
     def fail(self, error: BaseException) -> None:
         """Store why no more writes are accepted; a missing file raises StorageError."""
-        self._when_failed()
+        if self._when_failed is not None:
+            self._when_failed()
         if isinstance(error, FileNotFoundError):
             self.failure = f"a file is missing: {error}"
             raise StorageError(f"{self._directory}: {self.failure}") from error
