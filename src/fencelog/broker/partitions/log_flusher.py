@@ -1,18 +1,34 @@
 """Writes and syncs what was appended: one write and one sync per partition and round.
 
-Requests append in memory and wait. A round takes the unflushed batches of all partitions at once.
-In ``fsync`` mode the syncs of a round run concurrently, and a partition whose sync is in progress
+Requests append in memory and wait. A round takes the unflushed batches of each partition, of those
+that wait longest. In ``fsync`` mode syncs run concurrently, and a partition that is not synced yet
 collects its next batches meanwhile: a producer waits for the disk time of its own partition only.
+
+One client may write to thousands of partitions at once. A round takes as many of them as a request
+may append to in one iteration of the loop, so that no backlog of writes forms. Syncs take longer:
+of those that wait, every other one is of a partition that was synced not long ago, if there is one.
 """
 
 import asyncio
+from collections import OrderedDict, deque
+from itertools import islice
 
+from fencelog.broker.network.time_slices import ITEMS_PER_SLICE
+from fencelog.broker.partitions.concurrency import CONCURRENCY_MAX
 from fencelog.broker.partitions.partition import Partition
 from fencelog.errors import ExhaustedError
 from fencelog.types import Offset
 
-PARTITIONS_PER_SLICE = 100
+PARTITIONS_PER_SLICE = ITEMS_PER_SLICE
 """Partitions that are written before the loop polls its sockets; most writes do not wait."""
+SYNCS_MAX = 2 * CONCURRENCY_MAX
+"""Syncs that are begun and not ended: the disk's threads never wait for the next."""
+RECENT_MAX = 500
+"""The last so many partitions that were synced count as synced not long ago."""
+
+
+Unsynced = tuple[Partition, Offset]
+"""A partition, and the end offset of what is written."""
 
 
 class LogFlusher:
@@ -23,6 +39,12 @@ class LogFlusher:
         self._sync = sync
         self._dirty: dict[Partition, None] = {}
         self._syncing: set[Partition] = set()
+        """Partitions that are being synced, or wait for it."""
+        self._waiting: tuple[deque[Unsynced], deque[Unsynced]] = deque(), deque()
+        """What waits for a sync, of partitions that were not and that were synced recently."""
+        self._next_queue = 0
+        self._recent: OrderedDict[Partition, None] = OrderedDict()
+        self._syncs = 0
         self._woken: asyncio.Future[None] | None = None
         """The future ``run`` waits for while there is nothing to flush."""
         self._writing = False
@@ -44,19 +66,20 @@ class LogFlusher:
         try:
             async with asyncio.TaskGroup() as syncs:
                 while True:
-                    ready = [p for p in self._dirty if p not in self._syncing]
+                    unwritten = (p for p in self._dirty if p not in self._syncing)
+                    ready = list(islice(unwritten, PARTITIONS_PER_SLICE))
                     if not ready:
                         self._woken = loop.create_future()
                         await self._woken
                         continue
                     self._writing = True
-                    for number, partition in enumerate(ready, 1):
+                    for partition in ready:
                         del self._dirty[partition]
                         end_offset = await partition.write()
                         if end_offset is not None:
                             self._written(partition, end_offset, syncs)
-                        if number % PARTITIONS_PER_SLICE == 0:
-                            await asyncio.sleep(0)
+                    if len(ready) == PARTITIONS_PER_SLICE:
+                        await asyncio.sleep(0)
                     self._writing = False
                     self._update_idle()
         finally:
@@ -72,13 +95,30 @@ class LogFlusher:
         await self._idle.wait()
 
     def _written(self, partition: Partition, end_offset: Offset, syncs: asyncio.TaskGroup) -> None:
-        if self._sync:
-            self._syncing.add(partition)
-            syncs.create_task(self._sync_one(partition, end_offset))
-        else:
+        if not self._sync:
             partition.flushed(end_offset)
+            return
+        self._syncing.add(partition)
+        self._waiting[partition in self._recent].append((partition, end_offset))
+        if self._syncs < SYNCS_MAX:
+            self._syncs += 1
+            syncs.create_task(self._sync_waiting())
+
+    async def _sync_waiting(self) -> None:
+        """Sync what waits, from both queues in turn."""
+        try:
+            while any(self._waiting):
+                self._next_queue = 1 - self._next_queue
+                queue = self._waiting[self._next_queue] or self._waiting[1 - self._next_queue]
+                await self._sync_one(*queue.popleft())
+        finally:
+            self._syncs -= 1
 
     async def _sync_one(self, partition: Partition, end_offset: Offset) -> None:
+        self._recent.pop(partition, None)
+        self._recent[partition] = None
+        if len(self._recent) > RECENT_MAX:
+            self._recent.popitem(last=False)
         try:
             if await partition.sync():
                 partition.flushed(end_offset)
