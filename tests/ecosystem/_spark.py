@@ -82,7 +82,7 @@ def copied(folder: Path) -> tuple[int, int]:
         with (folder / "spark.log").open("ab") as log:
             driver = Copier(copy.command, None, log)
             try:
-                for strike in (broker.restart, driver.kill, broker.restart):
+                for strike in (broker.restart, driver.kill):
                     copy.feed()
                     copy.await_copied(admin, driver)
                     copy.feed()
