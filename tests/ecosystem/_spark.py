@@ -22,7 +22,7 @@ from tests.support.stock import Confluent, Seen, ToSend
 from tests.support.waiting import wait_until
 
 CHUNK, ABORTED = 400, 20
-DEADLINE_S = 180.0
+DEADLINE_S = 600.0
 
 
 class Copy:
