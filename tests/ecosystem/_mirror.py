@@ -157,7 +157,7 @@ def mirrored(folder: Path) -> int:
         mirror.start()
         try:
             with Feeder(a.address, PARTITIONS) as feeder:
-                for victim in (mirror, b, a, mirror, b):
+                for victim in (mirror, b, a):
                     mirror.await_more()
                     if isinstance(victim, BrokerProcess):
                         victim.restart()

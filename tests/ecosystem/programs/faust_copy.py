@@ -28,7 +28,7 @@ target = app.topic(options["target"], value_type=bytes)
 
 @app.agent(source)
 async def copy(stream: faust.StreamT[bytes]) -> None:
-    """Output goes to the partition it came from.
+    """Write to the partition that it came from.
 
     faust writes it in the transaction of the output's partition, and commits the offset in that of
     the input's.
