@@ -105,6 +105,8 @@ async def test_a_fetch_without_a_session_tells_everything(world: World) -> None:
         for _ in range(2):
             answer = await fetch(peer, asking(0, -1, {0: 0, 1: 0}))
             assert (answer.session_id, told(answer).keys()) == (0, {0, 1})
+        await peer.produce("t", batch("a"))
+        assert values(await fetch(peer, asking(0, -1, {0: 0, 1: 0}))) == {0: ["a"], 1: []}
         assert not any(p._purgatory._readers for p in node.logs.partitions())
 
 
@@ -302,7 +304,7 @@ def sessions(slots: int) -> FetchSessions:
 def opened(cache: FetchSessions, request: FetchRequest, now: float) -> int:
     found = cache.open(request, by_id=False, now=Instant(now))
     assert not isinstance(found, ErrorCode), found
-    return found[0].id
+    return found.id
 
 
 def parts(number: int) -> dict[int, int]:

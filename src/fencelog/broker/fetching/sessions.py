@@ -13,7 +13,7 @@ from fencelog.broker.fetching.interest import Interest, Key
 from fencelog.errors import ErrorCode
 from fencelog.log.values import Isolation
 from fencelog.settings.kinds import INT32_MAX
-from fencelog.types import Instant
+from fencelog.types import Buffer, Instant
 from fencelog.wire.hot import FetchRequest, FetchTopic, ForgottenTopic
 
 NO_SESSION = 0
@@ -25,6 +25,8 @@ PROTECTED_S = 120.0
 larger one (Kafka's numbers)."""
 INTERESTS_MAX = 200_000
 """Partitions of all sessions: about 100 MB. Kafka bounds only the number of sessions."""
+REPEATED_INTERESTS_MAX = 50_000
+"""Partitions of all fetches without a session that are kept in case that they are repeated."""
 
 
 class FetchSession:
@@ -166,6 +168,37 @@ class FetchSession:
             self._woken.set_result(None)
 
 
+class RepeatedFetch:
+    """A fetch without a session that has found nothing, kept in case that the next one is the same.
+
+    Most clients have no fetch sessions. While they wait at the end of the log they send the same
+    bytes again and again. Invariant: while nothing is in ``session.changed``, ``answer`` is true.
+    """
+
+    __slots__ = ("_sessions", "answer", "body", "message", "session", "version")
+
+    def __init__(
+        self,
+        sessions: "FetchSessions",
+        session: FetchSession,
+        message: FetchRequest,
+        body: bytes,
+        version: int,
+    ) -> None:
+        """``body``: of the request, in this version; ``message`` is what it says."""
+        self._sessions = sessions
+        self.session = session
+        self.message = message
+        self.body = body
+        self.version = version
+        self.answer: list[Buffer] = []
+        """The body of the response."""
+
+    def close(self) -> None:
+        """The connection is gone, or has sent another fetch."""
+        self._sessions.drop(self)
+
+
 class FetchSessions:
     """The sessions of all clients, within bounds."""
 
@@ -177,18 +210,18 @@ class FetchSessions:
         """By id, the least recently used first."""
         self._size = 0
         """Partitions of all of them."""
+        self._repeated_size = 0
+        """Partitions of all repeated fetches."""
 
-    def open(
-        self, message: FetchRequest, *, by_id: bool, now: Instant
-    ) -> tuple[FetchSession, bool] | ErrorCode:
-        """Return the session of a fetch, and whether all of its partitions are to be told.
+    def open(self, message: FetchRequest, *, by_id: bool, now: Instant) -> FetchSession | ErrorCode:
+        """Return the session of a fetch.
 
         ``by_id``: this request names topics by their ids. The session has the id 0 if it lives for
         this request only.
         """
         if message.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._close(self._sessions.get(message.session_id))
-            return self._full(message, by_id=by_id, now=now), True
+            return self._full(message, by_id=by_id, now=now)
         session = self._named(message, by_id=by_id)
         if isinstance(session, ErrorCode):
             return session
@@ -204,8 +237,8 @@ class FetchSessions:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         if not session.interests:
             self._close(session)
-            return FetchSession(NO_SESSION, by_id=by_id, now=now), True
-        return session, False
+            return FetchSession(NO_SESSION, by_id=by_id, now=now)
+        return session
 
     def _named(self, message: FetchRequest, *, by_id: bool) -> FetchSession | ErrorCode:
         session = self._sessions.get(message.session_id)
@@ -255,6 +288,26 @@ class FetchSessions:
             return False
         self._close(smallest)
         return True
+
+    def keep(
+        self, session: FetchSession, message: FetchRequest, body: bytes, version: int
+    ) -> RepeatedFetch | None:
+        """Keep a fetch that has found nothing; None if it may not be, or there are too many."""
+        size = len(session.interests)
+        if (
+            (message.session_id, message.session_epoch) != (NO_SESSION, FINAL_EPOCH)
+            or session.changed
+            or self._repeated_size + size > REPEATED_INTERESTS_MAX
+        ):
+            return None
+        self._repeated_size += size
+        return RepeatedFetch(self, session, message, body, version)
+
+    def drop(self, repeated: RepeatedFetch) -> None:
+        """Keep it no longer. A second call does nothing."""
+        if not repeated.session.closed:
+            self._repeated_size -= len(repeated.session.interests)
+            repeated.session.close()
 
     def _close(self, session: FetchSession | None) -> None:
         if session is not None:

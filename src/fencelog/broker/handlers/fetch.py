@@ -11,7 +11,12 @@ from collections.abc import Sequence
 from fencelog.broker.context import Broker
 from fencelog.broker.dispatch import LONG_BODY_BYTES, respond
 from fencelog.broker.fetching.interest import Interest
-from fencelog.broker.fetching.sessions import NO_SESSION, FetchSession
+from fencelog.broker.fetching.sessions import (
+    INITIAL_EPOCH,
+    NO_SESSION,
+    FetchSession,
+    RepeatedFetch,
+)
 from fencelog.broker.network.connection import Answer, Request
 from fencelog.broker.network.replies import Reply
 from fencelog.broker.partitions.partition import Partition
@@ -35,10 +40,27 @@ LONG_ANSWER = 400
 
 def fetch(broker: Broker, request: Request) -> Answer:
     """Handle one fetch request."""
+    repeated = _repeated(request)
+    if repeated is not None:
+        return _answer(broker, request, repeated.message, repeated.session, repeated)
     if len(request.body) > LONG_BODY_BYTES:
         return _fetch_long(broker, request)
     message = read_fetch_request(request.body, request.header.api_version)
     return _fetch(broker, request, message)
+
+
+def _repeated(request: Request) -> RepeatedFetch | None:
+    """Return the connection's last fetch if this one is the same; else keep it no longer."""
+    connection = request.connection
+    repeated = connection.kept
+    if repeated is None:
+        return None
+    assert isinstance(repeated, RepeatedFetch), repeated
+    if repeated.version == request.header.api_version and repeated.body == bytes(request.body):
+        return repeated
+    connection.kept = None
+    repeated.close()
+    return None
 
 
 async def _fetch_long(broker: Broker, request: Request) -> Reply:
@@ -50,21 +72,35 @@ async def _fetch_long(broker: Broker, request: Request) -> Reply:
 
 
 async def _fetch(broker: Broker, request: Request, message: FetchRequest) -> Reply:
-    version = request.header.api_version
+    """Find the session of a fetch, and answer it."""
     if message.isolation_level not in tuple(Isolation):
         return _refuse(request, ErrorCode.INVALID_REQUEST)
+    by_id = request.header.api_version >= TOPIC_IDS_FROM
     now = Instant(asyncio.get_running_loop().time())
-    opened = broker.fetch_sessions.open(message, by_id=version >= TOPIC_IDS_FROM, now=now)
-    if isinstance(opened, ErrorCode):
-        return _refuse(request, opened)
-    session, is_full = opened
+    session = broker.fetch_sessions.open(message, by_id=by_id, now=now)
+    if isinstance(session, ErrorCode):
+        return _refuse(request, session)
+    return await _answer(broker, request, message, session, None)
+
+
+async def _answer(
+    broker: Broker,
+    request: Request,
+    message: FetchRequest,
+    session: FetchSession,
+    repeated: RepeatedFetch | None,
+) -> Reply:
+    version = request.header.api_version
     session.begin_wait(message.min_bytes, Isolation(message.isolation_level))
+    now = asyncio.get_running_loop().time()
     deadline = Instant(now + max(message.max_wait_ms, 0) / 1000)
-    answer = _Answer(broker, session, message, version, is_full=is_full)
+    answer = _Answer(broker, session, message, version)
     responses = request.connection.responses
     try:
         while True:
             await answer.wait(deadline)
+            if answer.is_unchanged and (repeated is not None or not answer.is_full):
+                return respond(request, *(repeated.answer if repeated else answer.write()))
             await answer.read(await responses.grant(answer.bytes_wanted, deadline))
             if answer.is_superseded:
                 return _refuse(request, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
@@ -73,12 +109,36 @@ async def _fetch(broker: Broker, request: Request, message: FetchRequest) -> Rep
             responses.give_back()
         if len(request.body) > LONG_BODY_BYTES or len(answer.fetched) > LONG_ANSWER:
             await broker.time_slices.next()
-        return respond(request, *answer.write())
+        body = answer.write()
+        repeated = _keep(broker, request, message, session, repeated)
+        if repeated is not None:
+            repeated.answer = body
+        return respond(request, *body)
     finally:
         if not answer.is_superseded:
             session.end_wait()
-        if session.id == NO_SESSION:
+        if session.id == NO_SESSION and repeated is None:
             session.close()
+
+
+def _keep(
+    broker: Broker,
+    request: Request,
+    message: FetchRequest,
+    session: FetchSession,
+    repeated: RepeatedFetch | None,
+) -> RepeatedFetch | None:
+    """Return the fetch if it is kept, in case that the next one is the same."""
+    if session.changed:  # something was found: the next one will be another
+        if repeated is not None:
+            request.connection.kept = None
+            repeated.close()
+        return None
+    if repeated is None and len(request.body) <= LONG_BODY_BYTES:
+        body = bytes(request.body)
+        repeated = broker.fetch_sessions.keep(session, message, body, request.header.api_version)
+        request.connection.kept = repeated
+    return repeated
 
 
 def _refuse(request: Request, error: ErrorCode) -> Reply:
@@ -96,14 +156,13 @@ class _Answer:
         session: FetchSession,
         message: FetchRequest,
         version: int,
-        *,
-        is_full: bool,
     ) -> None:
-        """``is_full``: all partitions are told, not only those that have changed."""
+        """Nothing is read yet."""
         self._broker = broker
         self._session = session
         self._version = version
-        self._is_full = is_full
+        self.is_full = session.epoch == INITIAL_EPOCH
+        """Whether all partitions are told, not only those that have changed."""
         self._epoch = session.epoch
         self._min_bytes = message.min_bytes
         self.fetched: list[tuple[Interest, FetchedPartition]] = []
@@ -117,6 +176,12 @@ class _Answer:
     def is_superseded(self) -> bool:
         """Whether another fetch of this session came meanwhile, on another connection."""
         return self._session.epoch != self._epoch
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether nothing has changed since the last fetch of the session."""
+        session = self._session
+        return not (session.changed or session.closed or self.is_superseded)
 
     @property
     def bytes_wanted(self) -> int:
@@ -156,7 +221,7 @@ class _Answer:
         """Read what there is: up to so many bytes, or one batch if it is larger; nothing for 0."""
         session = self._session
         self.fetched, self._size, self._is_final = [], 0, not session.interests
-        looked_at = list(session.interests.values() if self._is_full else session.changed)
+        looked_at = list(session.interests.values() if self.is_full else session.changed)
         try:
             async for interest in self._broker.time_slices.each(looked_at):
                 if self.is_superseded:
@@ -168,7 +233,7 @@ class _Answer:
                 self._is_final = self._is_final or one.error is not ErrorCode.NONE
                 if goes_on:
                     session.changed[interest] = None
-                if interest.tell(one) or self._is_full:
+                if interest.tell(one) or self.is_full:
                     self.fetched.append((interest, one))
         except BaseException:
             session.untold(looked_at)
@@ -191,7 +256,7 @@ class _Answer:
         session.changed.pop(interest, None)
         if not interest.listening:  # else it would have been interrupted by a deletion
             interest.resolve(self._find(interest))
-            if session.id != NO_SESSION and not session.closed:
+            if not session.closed:
                 interest.listen()
         partition = interest.partition
         if partition is None:

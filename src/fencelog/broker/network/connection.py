@@ -46,6 +46,14 @@ class Request(NamedTuple):
     connection: "Connection"
 
 
+class Closable(Protocol):
+    """What a handler keeps between two requests of a connection."""
+
+    def close(self) -> None:
+        """The connection is gone."""
+        ...
+
+
 class Service(Protocol):
     """The server's interface to its connections."""
 
@@ -140,6 +148,7 @@ class Connection(asyncio.BufferedProtocol):
         self.last_active = Instant(loop.time())
         self.frame_begun: Instant | None = None
         self.client_id: str | None = None
+        self.kept: Closable | None = None
 
     @property
     def busy(self) -> bool:
@@ -188,6 +197,8 @@ class Connection(asyncio.BufferedProtocol):
             self._service.release(len(self._frame))
             self._frame = None
         self._outgoing.close()
+        if self.kept is not None:
+            self.kept.close()
         self._service.closed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
