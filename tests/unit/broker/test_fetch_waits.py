@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fencelog.adapters.system_clock import SystemClock
+from fencelog.broker.handlers.fetch import COMMON_S, wait_deadline
 from fencelog.broker.partitions.partition import Partition
 from fencelog.errors import ErrorCode
 from fencelog.log.values import ReadPlan
@@ -209,3 +210,18 @@ async def test_a_partition_alone_with_too_little_does_not_hold_back_what_is_limi
             await writer.produce("t", batch(value * 500))
         found = await reader.fetch("t", min_bytes=600, max_bytes=700, max_wait_ms=LONG_MS)
         assert [offset for offset, _ in visible(found)] == [0]
+
+
+def test_waits_of_the_same_length_end_together_and_never_early() -> None:
+    assert wait_deadline(7.123, 0) == wait_deadline(7.123, -1) == 7.123
+    for max_wait_ms, interval_s in (
+        (1, 0.00005),
+        (100, 0.005),
+        (500, COMMON_S),
+        (60_000, COMMON_S),
+    ):
+        begun = [1000 + number * 0.0001 for number in range(1000)]
+        ends = [wait_deadline(now, max_wait_ms) for now in begun]
+        late = [end - now - max_wait_ms / 1000 for now, end in zip(begun, ends, strict=True)]
+        assert -1e-9 < min(late) <= max(late) < interval_s + 1e-9
+        assert len(set(ends)) <= 0.1 / interval_s + 2

@@ -7,6 +7,7 @@ returned whole, even above every limit, so that every reader makes progress.
 
 import asyncio
 from collections.abc import Sequence
+from math import ceil
 
 from fencelog.broker.context import Broker
 from fencelog.broker.dispatch import LONG_BODY_BYTES, respond
@@ -33,6 +34,8 @@ from fencelog.wire.hot import (
 )
 from fencelog.wire.hot.fetch import TOPIC_IDS_FROM
 
+COMMON_S = 0.025
+"""Waits of 500 ms and more, which is what clients ask for, end at multiples of this."""
 ZSTD_FROM = 10
 LONG_ANSWER = 400
 """Partitions above which an answer is written in a time slice of its own."""
@@ -92,8 +95,7 @@ async def _answer(
 ) -> Reply:
     version = request.header.api_version
     session.begin_wait(message.min_bytes, Isolation(message.isolation_level))
-    now = asyncio.get_running_loop().time()
-    deadline = Instant(now + max(message.max_wait_ms, 0) / 1000)
+    deadline = wait_deadline(asyncio.get_running_loop().time(), message.max_wait_ms)
     answer = _Answer(broker, session, message, version)
     responses = request.connection.responses
     try:
@@ -119,6 +121,19 @@ async def _answer(
             session.end_wait()
         if session.id == NO_SESSION and repeated is None:
             session.close()
+
+
+def wait_deadline(now: float, max_wait_ms: int) -> Instant:
+    """Return when a fetch is answered at the latest.
+
+    Waits of the same length end at common instants, up to a twentieth or ``COMMON_S`` later than
+    asked: many idle consumers together cost one wake-up. Kafka answers after the wait, too.
+    """
+    wait_s = max(max_wait_ms, 0) / 1000
+    interval_s = min(wait_s / 20, COMMON_S)
+    if not interval_s:
+        return Instant(now)
+    return Instant(ceil((now + wait_s) / interval_s) * interval_s)
 
 
 def _keep(
