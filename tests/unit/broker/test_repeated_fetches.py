@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fencelog.broker.fetching.interest import Interest
-from fencelog.broker.fetching.sessions import FINAL_EPOCH, FetchSessions
+from fencelog.broker.fetching.sessions import FINAL_EPOCH, FetchSessions, RepeatedFetch
 from fencelog.errors import ErrorCode
 from fencelog.node import Node
 from fencelog.types import Instant
@@ -147,6 +147,20 @@ async def test_more_than_the_limit_is_not_kept(
             found = await fetch(peer, asking(0, FINAL_EPOCH, {0: 0, 1: 0}))
             assert values(found) == {0: [], 1: ["a"]}
         assert node.broker.fetch_sessions._repeated_size == 0
+
+
+async def test_a_fetch_that_names_no_or_one_partition_many_times_keeps_little(
+    world: World,
+) -> None:
+    async with idle(world) as (node, reader, _):
+        await fetch(reader, asking(0, FINAL_EPOCH, {}))
+        assert node.broker.fetch_sessions._repeated_size == 0
+        request = asking(0, FINAL_EPOCH, {0: 1})
+        assert told(await fetch(reader, request._replace(topics=request.topics * 100))) == {0: 0}
+        (connection,) = (each for each in node.server._connections if each.kept is not None)
+        assert isinstance(connection.kept, RepeatedFetch)
+        assert connection.kept.message.topics == []
+        assert node.broker.fetch_sessions._repeated_size == 1
 
 
 def test_a_fetch_that_begins_or_ends_a_session_is_not_kept() -> None:

@@ -185,7 +185,7 @@ class RepeatedFetch:
         body: bytes,
         version: int,
     ) -> None:
-        """``body``: of the request, in this version; ``message`` is what it says."""
+        """``body``: of the request, in this version; ``message``: what else it says."""
         self._sessions = sessions
         self.session = session
         self.message = message
@@ -297,11 +297,12 @@ class FetchSessions:
         if (
             (message.session_id, message.session_epoch) != (NO_SESSION, FINAL_EPOCH)
             or session.changed
+            or not size
             or self._repeated_size + size > REPEATED_INTERESTS_MAX
         ):
             return None
         self._repeated_size += size
-        return RepeatedFetch(self, session, message, body, version)
+        return RepeatedFetch(self, session, message._replace(topics=[]), body, version)
 
     def drop(self, repeated: RepeatedFetch) -> None:
         """Keep it no longer. A second call does nothing."""
