@@ -302,7 +302,7 @@ def _by_pytest(paths: Sequence[str], source: Path, limit_s: float) -> str:
     """Run tests on a source up to the first that fails; returns it."""
     try:
         done = subprocess.run(
-            _pytest(paths, source.parent / "temp"),
+            [*_pytest(paths, source.parent / "temp"), "-x"],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,
