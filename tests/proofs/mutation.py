@@ -117,8 +117,10 @@ class Results:
         """Whether a stage has still to try it."""
         if (mutant.name, mutant.body) in self.killed:
             return False
-        needs_process = mutant.name in self.need_process or mutant.file in stages.KERNELS
-        if stage == "fresh" and not needs_process:
+        is_compiled = mutant.file in stages.KERNELS
+        if stage in {"room", "quick"} and is_compiled:
+            return False
+        if stage == "fresh" and not (is_compiled or mutant.name in self.need_process):
             return False
         tried_with = stages.sources(stage, mutant.room)
         return (mutant.name, mutant.body, stage, tried_with) not in self.survived
