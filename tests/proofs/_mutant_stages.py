@@ -40,6 +40,12 @@ PROCESS_TESTS: Mapping[str, Sequence[str]] = {
 ROOM_CPU_S = 20.0
 """What a mutant may cost that nothing fast sees: mypy may, and all tests come later."""
 KERNELS = ("src/fencelog/client/kernel.py", "src/fencelog/client/kernel_encode.py")
+"""Their functions are compiled at the import, so their code cannot be exchanged afterwards."""
+KERNEL_TESTS = (
+    "tests/unit/client/test_varint_edges.py",
+    "tests/unit/client/test_encode.py",
+    "tests/unit/client/test_decode.py",
+)
 WORKLOADS = ("queue", "copy", "versioned")
 SEEDS = 15
 LONGEST_S = 7 * 24 * 3600
@@ -255,7 +261,8 @@ def by_fresh_process(work: Work, mutants: Sequence[Mutant]) -> None:
     """Run the room's tests on a copy: for what is done at the import, and what is compiled."""
 
     def try_it(mutant: Mutant, source: Path) -> str:
-        return _by_pytest(_tests_of(mutant.room), source, FRESH_LIMIT_S)
+        paths = KERNEL_TESTS if mutant.file in KERNELS else _tests_of(mutant.room)
+        return _by_pytest(paths, source, FRESH_LIMIT_S)
 
     _on_copies(work, mutants, "fresh", try_it)
 
@@ -302,7 +309,7 @@ def _by_pytest(paths: Sequence[str], source: Path, limit_s: float) -> str:
     """Run tests on a source up to the first that fails; returns it."""
     try:
         done = subprocess.run(
-            _pytest(paths, source.parent / "temp"),
+            [*_pytest(paths, source.parent / "temp"), "-x"],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,

@@ -43,6 +43,8 @@ HOME = ROOT / ".cache" / PINS[0].replace("==", "-")
 GENERATE = Path(__file__).parent / "_mutant_generate.py"
 GENERATED = ROOT / "src/fencelog/coordination/schemas"
 SAMPLE, SEED = 200, 2026
+FAST = ("types", "room")
+"""The stages that try explained mutants, too: one that they kill is not equivalent."""
 RUN: Mapping[str, Callable[[stages.Work, Sequence[Mutant]], None]] = {
     "types": stages.by_types,
     "room": stages.by_tests_of_room,
@@ -115,17 +117,23 @@ class Results:
         """Whether a stage has still to try it."""
         if (mutant.name, mutant.body) in self.killed:
             return False
-        needs_process = mutant.name in self.need_process or mutant.file in stages.KERNELS
-        if stage == "fresh" and not needs_process:
+        is_compiled = mutant.file in stages.KERNELS
+        if stage in {"room", "quick"} and is_compiled:
+            return False
+        if stage == "fresh" and not (is_compiled or mutant.name in self.need_process):
             return False
         tried_with = stages.sources(stage, mutant.room)
         return (mutant.name, mutant.body, stage, tried_with) not in self.survived
 
 
 def report(
-    began: datetime, found: Sequence[Score], outcomes: Sequence[Outcome], problems: Sequence[str]
+    began: datetime,
+    found: Sequence[Score],
+    outcomes: Sequence[Outcome],
+    problems: Sequence[str],
+    ran: Sequence[str],
 ) -> str:
-    """The dated report."""
+    """The dated report; ``ran`` are the stages that every survivor has met."""
     explained = equivalents()
     lived = [each.mutant for each in outcomes if each.killer == SURVIVED]
     silent = [each for each in explained if any(each.is_for(mutant) for mutant in lived)]
@@ -141,6 +149,7 @@ def report(
                 code=commit(),
             ),
             f"- mutants of {PINS[0]}, seed {SEED}; [how to read this](../mutation.md)",
+            f"- tried by {', '.join(STAGES[each] for each in ran)}",
             "",
             *table(found),
             "",
@@ -194,10 +203,11 @@ def main(arguments: Sequence[str]) -> int:
     results = HOME / "results.jsonl"
     work = stages.Work(folder=HOME, results=results, jobs=asked.jobs, deadline=deadline)
     names = list(STAGES)
-    for stage in names[: names.index(asked.until) + 1]:
+    names = names[: names.index(asked.until) + 1]
+    for stage in names:
         known = Results(results)
         todo = [each for each in chosen if known.waits_for(each, stage)]
-        if stage != names[0]:
+        if stage not in FAST:
             todo = [each for each in todo if not is_explained(each, explained)]
         print(f"{len(todo)} mutants for {STAGES[stage]}", file=sys.stderr, flush=True)
         if todo and not work.is_over:
@@ -210,7 +220,8 @@ def main(arguments: Sequence[str]) -> int:
         lived = [each.mutant for each in outcomes if each.killer == SURVIVED]
         print(*(each.diff() for each in lived if not is_explained(each, explained)), sep="\n")
     if asked.write:
-        publish("mutation", began, report(began, found, outcomes, problems), None, is_full=True)
+        text = report(began, found, outcomes, problems, names)
+        publish("mutation", began, text, None, is_full=True)
     print(*table(found), *problems, sep="\n")
     return 1 if problems or any(each.percent < GOAL_PERCENT for each in found) else 0
 

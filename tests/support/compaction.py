@@ -60,7 +60,9 @@ async def compact(world: World, first_dirty: int = 0, now_ms: int = NOW_MS) -> i
         world.store, world.log.compaction(Offset(first_dirty), need.end, now_ms), lambda: True
     )
     end = await compaction.map()
-    await compaction.clean()
+    size = world.log.size
+    saved = await compaction.clean()
+    assert saved == size - world.log.size
     await world.checkpointed()
     return end
 

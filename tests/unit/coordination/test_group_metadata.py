@@ -116,6 +116,7 @@ def test_what_is_written_of_a_group_is_read(
 
 def test_the_topics_of_a_subscription_are_read_whatever_follows_them() -> None:
     assert subscribed_topics(subscription(["a", "b"], b"owned")) == {"a", "b"}
+    assert subscribed_topics(subscription([], b"owned")) == set()
 
 
 @given(st.binary(max_size=20))

@@ -6,7 +6,7 @@ import pytest
 
 from fencelog.errors import CorruptionError
 from fencelog.log import layout
-from fencelog.log.layout import RECOVERY_POINT_CHECKPOINT
+from fencelog.log.layout import META_PROPERTIES, RECOVERY_POINT_CHECKPOINT
 from fencelog.storage.checkpoint import replace_file
 from fencelog.storage.clean_stop import CleanStop
 from fencelog.storage.directory import DataDirectory
@@ -55,8 +55,29 @@ def test_names_that_a_killed_run_left_are_stable_before_they_count() -> None:  #
 def test_another_nodes_directory_is_refused() -> None:
     disk = SimDisk()
     opened(disk)
-    with pytest.raises(CorruptionError, match="belongs to node 1"):
+    with pytest.raises(CorruptionError, match=r"^meta\.properties: .*belongs to node 1"):
         run(DataDirectory.open(disk, SimRandom(Random(0)), node_id=2))
+
+
+def test_a_directory_without_a_format_is_an_older_one_and_gets_it() -> None:
+    disk = SimDisk()
+    cluster_id = opened(disk).cluster_id
+    lines = disk.contents(META_PROPERTIES).decode().splitlines()
+    older = [each for each in lines if "format" not in each]
+    assert len(older) == len(lines) - 1
+    disk.overwrite(META_PROPERTIES, "\n".join(older).encode())
+    assert opened(disk).cluster_id == cluster_id
+    assert disk.contents(META_PROPERTIES).decode().splitlines() == lines
+
+
+def test_a_partition_without_its_directory_had_what_the_checkpoint_says() -> None:  # D3
+    directory = opened(with_partitions())
+    directory.check_new(A)
+    run(directory.checkpoint({A: Offset(1)}))
+    with pytest.raises(CorruptionError, match="had synced records below offset 1:"):
+        directory.check_new(A)
+    with pytest.raises(CorruptionError, match="was stored:"):
+        directory.check_new(B, was_created=True)
 
 
 def test_partitions_are_the_directories_of_that_form() -> None:

@@ -151,7 +151,7 @@ def test_an_empty_directory_that_held_records_is_damage() -> None:  # D3
     async def scenario() -> None:
         world = await one_segment()
         await world.disk.remove(FIRST)
-        with pytest.raises(CorruptionError, match="missing"):
+        with pytest.raises(CorruptionError, match="missing; offsets 0 to 7 were stored and not"):
             await World.recover(world.disk, recovery_point=8)
 
     run(scenario())
@@ -347,6 +347,18 @@ def test_side_files_of_a_damaged_partition_are_gone_before_anything_can_trust_th
         for clean in (None, checksum):
             with pytest.raises(CorruptionError):
                 await World.recover(world.disk, recovery_point=end, clean=clean)
+
+    run(scenario())
+
+
+def test_noise_in_the_leader_epoch_checkpoint_is_no_text_and_no_obstacle() -> None:
+    async def scenario() -> None:
+        world = await many_segments()
+        path = f"{DIRECTORY}/{layout.LEADER_EPOCH_CHECKPOINT}"
+        world.disk.overwrite(path, b"\xff\xfe")
+        again = await World.recover(world.disk)
+        assert_same_state(again, world)
+        assert world.disk.contents(path) == b"0\n1\n0 0\n"
 
     run(scenario())
 
