@@ -108,7 +108,7 @@ class Recovery:
     async def _recover(self, loaded: Recovered, epochs: LeaderEpochs) -> Recovered:
         """Replay and make durable what is not loaded yet."""
         builder, base_offsets = loaded.builder, loaded.base_offsets
-        replay = self._replay(builder, base_offsets, epochs)
+        replay = self._replay(builder, base_offsets, epochs, self._synced)
         is_begun = loaded.checkpoint is not None
         rest = base_offsets[len(loaded.side_states) :]
         bad = await replay.segments(rest, is_begun=is_begun)
@@ -276,7 +276,11 @@ class Recovery:
     # After an unclean stop
 
     def _replay(
-        self, builder: LogBuilder, base_offsets: list[Offset], epochs: LeaderEpochs
+        self,
+        builder: LogBuilder,
+        base_offsets: list[Offset],
+        epochs: LeaderEpochs,
+        recovery_point: Offset | None,
     ) -> Replay:
         return Replay(
             disk=self.disk,
@@ -285,7 +289,7 @@ class Recovery:
             epochs=epochs,
             leader_epoch=self.leader_epoch,
             newest=base_offsets[-1],
-            recovery_point=self._synced,
+            recovery_point=recovery_point,
         )
 
     def _where(self, bad: Bad, offset: Offset) -> str:
@@ -389,7 +393,8 @@ class Recovery:
             builder.open_segment(base_offsets[-1])
         except CorruptionError:
             return None
-        end_of_walk = await self._replay(builder, base_offsets, epochs).segment(base_offsets[-1])
+        replay = self._replay(builder, base_offsets, epochs, None)
+        end_of_walk = await replay.segment(base_offsets[-1])
         if end_of_walk.problem is not None or builder.log_end != self.recovery_point:
             return None
         return Recovered(builder, base_offsets, states, is_clean=True, checkpoint=self.checkpoint)
