@@ -93,6 +93,9 @@ class Recovery:
         """Recover the partition; raises CorruptionError naming file and offset (D3)."""
         epochs = await self._known_epochs()
         base_offsets = await self._segments(epochs)
+        if not self.was_created:
+            # A kill may have come before its names were synced; it counts as created from now on.
+            await self.disk.sync_directory(self.directory)
         if self.clean and self.clean == await checksum_of(self.disk, self.directory, base_offsets):
             loaded = await self._load(base_offsets, epochs)
             if loaded is not None:
