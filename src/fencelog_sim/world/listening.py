@@ -25,6 +25,9 @@ class SimServer(asyncio.AbstractServer):
         """The address bound."""
         return self._address
 
+    def setsockopt(self, level: int, option: int, value: int) -> None:
+        """Nothing to do: there is no kernel."""
+
     def close(self) -> None:
         """Refuse connections from now on; those accepted stay."""
         self._listeners.pop(self._address, None)

@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import socket
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
 
@@ -208,3 +210,14 @@ async def test_a_client_that_reads_no_responses_is_disconnected(world: World, an
                 peer.send(1, 11, hot.write_fetch_request(11, request))
             await until(lambda: node.server._connections, "it is here")
             await until(lambda: not node.server._connections, "it is given up")
+
+
+async def test_the_kernel_holds_little_of_what_a_client_does_not_read(world: World) -> None:
+    limit = int(Path("/proc/sys/net/core/wmem_max").read_text())  # noqa: ASYNC240 - not a disk
+    async with world.node() as node, Peer.of(node) as peer:
+        await peer.ask(ApiVersionsRequest(), 3, ApiVersionsResponse)
+        (connection,) = node.server._connections
+        assert connection._transport is not None
+        accepted = connection._transport.get_extra_info("socket")
+        held = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        assert held == 2 * min(server_module.SEND_BUFFER_BYTES, limit)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from socket import SO_SNDBUF, SOL_SOCKET  # noqa: TID251 - only numbers
 
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.network.connection import Answer, Connection
@@ -15,6 +16,14 @@ from fencelog.types import Instant
 log = logging.getLogger(__name__)
 
 SCRATCH_BYTES = 256 * 1024
+SEND_BUFFER_BYTES = 512 * 1024
+"""What the kernel may hold of a connection's responses; it doubles that for its own overhead.
+
+Left to itself it takes up to 4 MiB. With less, what is sent is still in the processor's caches when
+it is received and its memory used again: a large response costs a quarter less CPU on both sides
+(ADR 15). Over a long line, it limits a connection to so much per round trip; Kafka's default is a
+fifth of it.
+"""
 
 
 class Server:
@@ -56,6 +65,8 @@ class Server:
             reuse_address=True,
             start_serving=False,  # it waits, and the socket must be ours before that
         )
+        for listening in self._listener.sockets:  # accepted ones inherit it
+            listening.setsockopt(SOL_SOCKET, SO_SNDBUF, SEND_BUFFER_BYTES)
         await self._listener.start_serving()
         self._schedule_sweep(loop)
         host, port = self._listener.sockets[0].getsockname()[:2]
