@@ -68,6 +68,12 @@ def cpu_s(pid: int) -> float:
     return total_ns / 1e9
 
 
+def kernel_s(pid: int) -> float:
+    """CPU seconds that a process has spent in the kernel, in steps of the clock's tick."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[12]) / os.sysconf("SC_CLK_TCK")
+
+
 def resident_mib(pid: int) -> float:
     """Resident memory of a process."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
