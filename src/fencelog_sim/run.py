@@ -29,7 +29,7 @@ SETTLE_LIMIT_S = 180.0
 RUN_LIMIT_S = 600.0
 CLIENT_DOWN_S = 0.5
 DISK_FAULTS = {Kind.SYNC_FAILS, Kind.WRITE_FAILS, Kind.FULL}
-"""Faults after which a broker may stop by itself with a StorageError."""
+"""Faults after which a broker may stop by itself with a StorageError, which an ExhaustedError is."""
 OFFICE_HOST = "10.0.2.1"
 """The host that creates the topics and reads everything at the end."""
 
@@ -160,9 +160,9 @@ class _Run:
         result.problems += world.crashes
         is_excused = bool(DISK_FAULTS & self._nemesis.injected.keys())
         result.problems += [
-            f"the broker ended by itself: {end}"
+            f"the broker ended by itself: {type(end).__name__}: {end}"
             for end in world.ends
-            if not (is_excused and end.startswith(StorageError.__name__))
+            if not (is_excused and isinstance(end, StorageError))
         ]
         result.problems += [f"unhandled in a callback: {each}" for each in world.loop.errors]
         result.counts = {
