@@ -29,7 +29,7 @@ SETTLE_LIMIT_S = 180.0
 RUN_LIMIT_S = 600.0
 CLIENT_DOWN_S = 0.5
 DISK_FAULTS = {Kind.SYNC_FAILS, Kind.WRITE_FAILS, Kind.FULL}
-"""Faults after which a broker may stop by itself with a StorageError, which an ExhaustedError is."""
+"""Faults after which a broker may stop by itself with a StorageError."""
 OFFICE_HOST = "10.0.2.1"
 """The host that creates the topics and reads everything at the end."""
 
