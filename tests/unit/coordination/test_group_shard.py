@@ -191,9 +191,10 @@ def test_a_group_with_committed_and_pending_offsets_is_one() -> None:
     kept = Kept(AT_7, Offset(3))
     table.store("both", A0, kept)
     table.store_pending(ProducerId(9), "both", A1, kept)
-    table.store_pending(ProducerId(9), "pending", A0, kept)
-    assert list(table.groups()) == ["both", "pending"]
-    assert len(table) == 2
+    for group in ("pending", "other"):
+        table.store_pending(ProducerId(9), group, A0, kept)
+    assert list(table.groups()) == ["both", "pending", "other"]
+    assert len(table) == 3
 
 
 def test_the_offsets_on_a_deleted_topic_are_forgotten(runtime: Runtime[GroupShard]) -> None:
