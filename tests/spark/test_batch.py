@@ -136,7 +136,7 @@ def test_a_start_beyond_the_log_is_a_loss_by_default(log, topic, read) -> None: 
     log.produce(topic, ["a"])
     start = f'{{"{topic}": {{"0": 50}}}}'
     with pytest.raises(
-        PySparkException, match=r"the topic was deleted and created again.*failOnDataLoss"
+        PySparkException, match=r"the log ends at offset 1, below the start.*failOnDataLoss"
     ):
         read(topic, startingOffsets=start).collect()
     assert values(read(topic, startingOffsets=start, failOnDataLoss="false")) == []

@@ -39,7 +39,7 @@ from fencelog.client.topic_changes import TopicChanges
 from fencelog.client.transaction_admin import TransactionAdmin
 from fencelog.client.versioned_transactions import Transactions
 from fencelog.errors import FencelogError
-from fencelog.types import TopicPartition
+from fencelog.types import TopicId, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -126,9 +126,12 @@ class Client:
         """
         return self._loop().run(self._admin().partitions(topics))
 
-    def topics(self) -> list[TopicDescription]:
-        """All topics, including internal ones, sorted by name."""
-        return self._loop().run(self._admin().topics())
+    def topics(self, names: Sequence[str] | None = None) -> list[TopicDescription]:
+        """These topics, or all, including internal ones, sorted by name.
+
+        Raises RequestError (UNKNOWN_TOPIC_OR_PARTITION) if a named topic does not exist.
+        """
+        return self._loop().run(self._admin().topics(names))
 
     def create_topic(
         self,
@@ -194,6 +197,7 @@ class Client:
         *,
         isolation: Isolation = "transactional",
         columns: frozenset[str] | None = None,
+        topic_id: TopicId | None = None,
         max_bytes: int = FETCH_BYTES_MAX,
     ) -> Iterator["pa.RecordBatch"]:
         """Records with start ≤ offset < end, as Arrow batches; the next fetch is sent ahead.
@@ -203,12 +207,12 @@ class Client:
         (list<struct<key: string, value: binary>>); in that order, those of ``columns`` only (None:
         all but headers). Control records never appear, nor at ``transactional`` isolation aborted
         ones (E10). Raises DataLossError if the log no longer has ``start``, or ends before
-        ``end``.
+        ``end``, or if the topic's id is not ``topic_id`` (None: any).
         """
         from fencelog.client.arrow import decode
 
         wanted = ALL_COLUMNS if columns is None else columns
-        for chunk in self._chunks(partition, start, end, isolation, max_bytes):
+        for chunk in self._chunks(partition, start, end, isolation, max_bytes, topic_id):
             yield from decode(
                 chunk.records, chunk.batches, partition, columns=wanted, start=start, end=end
             )
@@ -447,10 +451,17 @@ class Client:
         end: int | None,
         isolation: Isolation,
         max_bytes: int,
+        topic_id: TopicId | None = None,
     ) -> Iterator[Chunk]:
         loop = self._loop()
         reader = PartitionReader(
-            self._cluster, partition, start, end, isolation=isolation, max_bytes=max_bytes
+            self._cluster,
+            partition,
+            start,
+            end,
+            isolation=isolation,
+            max_bytes=max_bytes,
+            topic_id=topic_id,
         )
         pending = loop.submit(reader.next_chunk())
         try:

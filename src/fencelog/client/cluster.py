@@ -15,7 +15,7 @@ from fencelog.errors import ErrorCode, RequestError, WireError
 from fencelog.rpc.connection import Connection, connect
 from fencelog.rpc.deadline import Deadline
 from fencelog.rpc.failures import failure
-from fencelog.types import TopicPartition
+from fencelog.types import TopicId, TopicPartition
 from fencelog.wire.message import Message
 from fencelog.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from fencelog.wire.messages.metadata import (
@@ -295,7 +295,7 @@ def _exists(topic: MetadataResponseTopic) -> bool:
 def _topic(topic: MetadataResponseTopic) -> TopicDescription:
     return TopicDescription(
         name=topic.name or "",
-        topic_id=topic.topic_id,
+        topic_id=TopicId(topic.topic_id),
         internal=topic.is_internal,
         partitions=tuple(
             PartitionDescription(

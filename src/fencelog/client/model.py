@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from fencelog.errors import FencelogError
-from fencelog.types import TopicPartition
+from fencelog.types import TopicId, TopicPartition
 
 Isolation = Literal["transactional", "replicated", "tail"]
 """Rule F6: up to the LSO without aborted data, up to HW, or up to the log end."""
@@ -86,7 +86,7 @@ class TopicDescription:
     """One topic. ``configs`` is filled by ``describe_topic`` only."""
 
     name: str
-    topic_id: bytes
+    topic_id: TopicId
     internal: bool
     partitions: tuple[PartitionDescription, ...]
     configs: Mapping[str, str | None] = field(default_factory=dict)

@@ -37,7 +37,8 @@ class BatchReader(DataSourceReader):
         """One task for each partition's range, or more with ``minPartitions``."""
         options = self._options
         client = connect(options.connection)
-        partitions = subscribed(client, options.subscription)
+        found = subscribed(client, options.subscription)
+        partitions = found.partitions
         start = resolve(client, options.starting, partitions, options.isolation)
         end = resolve(client, options.ending, partitions, options.isolation)
         earliest = ends(client, partitions, "earliest", options.isolation)
@@ -52,7 +53,7 @@ class BatchReader(DataSourceReader):
                 )
             start[each] = max(start[each], earliest[each])
             end[each] = min(end[each], latest[each])
-        wanted = split(ranges(start, end), options.partitions_min or 0)
+        wanted = split(ranges(start, end, found.topic_ids), options.partitions_min or 0)
         return [RangePartition(each) for each in wanted]
 
     def read(self, partition: InputPartition) -> Iterator["pyarrow.RecordBatch"]:
