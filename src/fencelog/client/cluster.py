@@ -200,13 +200,16 @@ class Cluster:
         found = self._topics.get(topic)
         return None if found is None else len(found.partitions)
 
-    async def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
-        """Return the partition count of each topic; requests those that are not cached.
+    async def partition_counts(self, topics: Iterable[str], highest: int = -1) -> dict[str, int]:
+        """Return the partition count of each topic.
 
-        Raises RequestError (UNKNOWN_TOPIC_OR_PARTITION) if one does not exist.
+        Requests those that are not cached, or without partition ``highest`` when they were: it may
+        have been added since. Raises RequestError (UNKNOWN_TOPIC_OR_PARTITION) if a topic does not
+        exist.
         """
         wanted = list(topics)
-        missing = [topic for topic in wanted if topic not in self._topics]
+        needed = max(highest, 0) + 1
+        missing = [each for each in wanted if (self.known_partition_count(each) or 0) < needed]
         if missing:
             await self.metadata(missing, self.deadline())
         return {topic: len(self._known(topic).partitions) for topic in wanted}
@@ -216,24 +219,30 @@ class Cluster:
     ) -> Connection:
         """Return a connection to a partition's leader.
 
-        Raises RequestError: UNKNOWN_TOPIC_OR_PARTITION, or LEADER_NOT_AVAILABLE, which is
+        A partition that is not cached is looked up: it may have been added since. Raises
+        RequestError: UNKNOWN_TOPIC_OR_PARTITION, or LEADER_NOT_AVAILABLE, which is
         retriable.
         """
-        if partition.topic not in self._topics:
+        found = self._cached(partition)
+        if found is None:
             await self.metadata([partition.topic], deadline)
-        topic = self._known(partition.topic)
-        for found in topic.partitions:
-            if found.partition == partition.partition:
-                address = self._brokers.get(found.leader)
-                if address is None:
-                    self.forget(partition.topic)
-                    raise failure(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader now")
-                return await self.connection(address, deadline, lane)
-        raise failure(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"topic {partition.topic} has no partition {partition.partition}",
-            f"it has {len(topic.partitions)} partitions, counted from 0",
-        )
+            found = self._cached(partition)
+        if found is None:
+            raise failure(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"topic {partition.topic} has no partition {partition.partition}",
+                f"it has {len(self._known(partition.topic).partitions)} partitions, counted from 0",
+            )
+        address = self._brokers.get(found.leader)
+        if address is None:
+            self.forget(partition.topic)
+            raise failure(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader now")
+        return await self.connection(address, deadline, lane)
+
+    def _cached(self, partition: TopicPartition) -> PartitionDescription | None:
+        topic = self._topics.get(partition.topic)
+        partitions = () if topic is None else topic.partitions
+        return next((each for each in partitions if each.partition == partition.partition), None)
 
     def forget(self, topic: str) -> None:
         """Look a topic up again before it is used next."""

@@ -31,11 +31,14 @@ FAKE_ID = NO_TOPIC_ID
 
 
 def fetched(
-    *records: bytes, error: ErrorCode = ErrorCode.NONE, topic_id: TopicId | None = None
+    *records: bytes,
+    error: ErrorCode = ErrorCode.NONE,
+    topic_id: TopicId | None = None,
+    partition: int = 0,
 ) -> bytes:
     """A fetch response with these bytes."""
-    partition = FetchedPartition(0, error, 100, 100, 0, [], records)
-    topics = [FetchedTopic("t", topic_id, [partition])]
+    found = FetchedPartition(partition, error, 100, 100, 0, [], records)
+    topics = [FetchedTopic("t", topic_id, [found])]
     version = FETCH_VERSION if topic_id is None else TOPIC_IDS_FROM
     return b"".join(
         bytes(part) for part in write_fetch_response(version, ErrorCode.NONE, 0, topics)
@@ -99,6 +102,27 @@ def test_a_topic_with_another_id_is_a_loss() -> None:  # S9
         broker.next(ApiKey.FETCH, fetched(error=ErrorCode.UNKNOWN_TOPIC_ID, topic_id=wanted))
         with pytest.raises(DataLossError, match="t-0: the topic was deleted and created again"):
             list(client.fetch_arrow(PLACE, 0, 2, topic_id=wanted))
+
+
+def test_a_partition_that_was_added_is_found_with_fresh_metadata() -> None:
+    added = TopicPartition("t", 1)
+    with FakeBroker() as broker, Client(broker.address) as client:
+        broker.next(ApiKey.FETCH, fetched(numbered(0, 1)), fetched(numbered(0, 2), partition=1))
+        assert len(list(client.fetch(PLACE, 0, 1))) == 1
+        broker.topics["t"] = 2
+        assert len(list(client.fetch(added, 0, 2))) == 2
+        with pytest.raises(RequestError, match="topic t has no partition 2"):
+            list(client.fetch(TopicPartition("t", 2), 0, 2))
+
+
+def test_a_leader_that_does_not_know_the_partition_is_asked_once_more() -> None:
+    unknown = offset_is(-1)
+    unknown.topics[0].partitions[0].error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    with FakeBroker() as broker, Client(broker.address) as client:
+        broker.next(ApiKey.LIST_OFFSETS, unknown, offset_is(7), unknown, unknown)
+        assert client.offsets([PLACE], "latest") == {PLACE: 7}
+        with pytest.raises(RequestError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+            client.offsets([PLACE], "latest")
 
 
 def test_a_batch_larger_than_the_fetch_is_fetched_with_a_larger_limit() -> None:

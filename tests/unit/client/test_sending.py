@@ -1,5 +1,6 @@
 """What a writer does when a broker refuses, breaks off or is not there."""
 
+import pyarrow as pa
 import pytest
 
 from fencelog.client.blocking import Client
@@ -49,6 +50,21 @@ def test_a_batch_is_sent_again_under_the_same_sequence(error: ErrorCode | None) 
                 Delivery(partition=TopicPartition("t", 0), base_offset=1, count=1)
             ]
         assert sequences(broker) == [0, 1, 1, 1]
+
+
+def test_a_partition_that_was_added_is_written_to() -> None:
+    with FakeBroker() as broker, Client(broker.address) as client:
+        broker.next(ApiKey.INIT_PRODUCER_ID, PRODUCER, PRODUCER)
+        with client.producer() as producer, client.arrow_writer(topic="t") as writer:
+            producer.send("t", b"first")
+            broker.topics["t"] = 2
+            producer.send("t", b"second", partition=1)
+            broker.topics["t"] = 3
+            writer.write(pa.record_batch({"value": [b"third"], "partition": [2]}))
+            with pytest.raises(ValueError, match="no partition 3, only 0 to 2"):
+                producer.send("t", b"fourth", partition=3)
+        written = [part for request in broker.produced for _, part in request.topics]
+        assert sorted(partition for ((partition, _),) in written) == [0, 1, 2]
 
 
 def test_a_batch_that_overtook_a_failed_one_is_sent_again_behind_it() -> None:  # E13
