@@ -126,12 +126,19 @@ class OpenProducer:
 
 @dataclass(frozen=True, kw_only=True)
 class AppDescription:
-    """The state of an app; -1 if there is no such version."""
+    """The state of an app; -1 if there is no such version, and for an unknown time.
+
+    ``run_since_ms`` and ``run_host``: when its newest run came first, and where its driver is.
+    ``updated_ms``: when a version was committed or aborted last, or a run came first.
+    """
 
     app: str
     last_version: int
     query_id: str | None
     run_id: str | None
+    run_since_ms: int
+    run_host: str | None
+    updated_ms: int
     open_version: int
     incarnation: int
     open_producers: tuple[OpenProducer, ...]
