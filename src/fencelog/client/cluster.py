@@ -41,11 +41,16 @@ METADATA_VERSION_MAX = 12
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterOptions:
-    """How a client connects to a cluster."""
+    """How a client connects to a cluster.
+
+    ``request_timeout_s`` limits one request, after which it is sent again on a new connection;
+    ``api_timeout_s`` a call with all of its retries (None: as one request).
+    """
 
     bootstrap_servers: str
     client_id: str = "fencelog"
     request_timeout_s: float = 30.0
+    api_timeout_s: float | None = None
     bootstrap: tuple[tuple[str, int], ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -101,7 +106,12 @@ class Cluster:
 
     def deadline(self) -> Deadline:
         """Return the time by which a call that starts now must have succeeded."""
-        return Deadline(self.options.request_timeout_s)
+        options = self.options
+        return Deadline(options.api_timeout_s or options.request_timeout_s)
+
+    def request_deadline(self, deadline: Deadline) -> Deadline:
+        """Return the time by which a request that is sent now must be answered."""
+        return deadline.within(self.options.request_timeout_s)
 
     # --- requests
 
@@ -123,7 +133,9 @@ class Cluster:
         name = type(request).__name__
         if version < max(low, request.MIN_VERSION):
             raise failure(ErrorCode.UNSUPPORTED_VERSION, f"{name} to broker {connection.address}")
-        body = await connection.call(request.API_KEY, version, [request.write(version)], deadline)
+        body = await connection.call(
+            request.API_KEY, version, [request.write(version)], self.request_deadline(deadline)
+        )
         try:
             return response.read(body, version)
         except WireError as error:

@@ -36,6 +36,19 @@ CONSUMER = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FetchOptions:
+    """How a partition is read.
+
+    With a ``topic_id`` records of another topic of that name are not read, if the broker can fetch
+    by id (KIP-516; Kafka 3.1).
+    """
+
+    isolation: Isolation
+    max_bytes: int
+    topic_id: TopicId | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
     """Fetched bytes and the visible batches in them."""
 
@@ -79,23 +92,16 @@ class PartitionReader:
         partition: TopicPartition,
         start: int,
         end: int | None,
-        *,
-        isolation: Isolation,
-        max_bytes: int,
-        topic_id: TopicId | None = None,
+        options: FetchOptions,
     ) -> None:
-        """Nothing is sent before the first chunk is requested.
-
-        With a ``topic_id`` records of another topic of that name are not read, if the broker can
-        fetch by id (KIP-516; Kafka 3.1).
-        """
+        """Nothing is sent before the first chunk is requested."""
         self._cluster = cluster
         self._partition = partition
         self._position = start
         self._end = end
-        self._isolation: Isolation = isolation
-        self._max_bytes = max_bytes
-        self._topic_id = topic_id
+        self._isolation = options.isolation
+        self._max_bytes = options.max_bytes
+        self._topic_id = options.topic_id
 
     async def next_chunk(self) -> Chunk | None:
         """Return the next fetched bytes; None once ``end`` is reached.
@@ -169,7 +175,10 @@ class PartitionReader:
             [FetchTopic(self._partition.topic, self._topic_id, [asked])],
         )
         body = await connection.call(
-            ApiKey.FETCH, version, [write_fetch_request(version, request)], deadline
+            ApiKey.FETCH,
+            version,
+            [write_fetch_request(version, request)],
+            self._cluster.request_deadline(deadline),
         )
         return await self._judge(self._result(connection, body, version), connection, deadline)
 

@@ -1,5 +1,7 @@
 """What a writer does when a broker refuses, breaks off or is not there."""
 
+import threading
+
 import pyarrow as pa
 import pytest
 
@@ -153,6 +155,31 @@ def test_a_refused_connection_names_the_address_and_asks_whether_a_broker_runs()
     with (
         Client(address, request_timeout_s=0.2) as client,
         pytest.raises(RequestError, match=f"{address}.*check that the broker is running"),
+    ):
+        client.topics()
+
+
+def test_a_request_that_is_not_answered_is_sent_again_within_the_call_s_time() -> None:
+    released = threading.Event()
+
+    def silent(_version: int, _body: memoryview) -> None:
+        released.wait(60)
+
+    with (
+        FakeBroker() as broker,
+        Client(broker.address, request_timeout_s=0.3, api_timeout_s=60) as client,
+    ):
+        broker.script[ApiKey.METADATA] = [silent]
+        assert client.partitions(["t"]) == {"t": [0]}
+        released.set()
+
+
+def test_a_call_ends_after_its_time_whatever_each_request_may_take() -> None:
+    with FakeBroker() as broker:
+        address = broker.address
+    with (
+        Client(address, request_timeout_s=60, api_timeout_s=0.3) as client,
+        pytest.raises(RequestError, match=r"given up after 0\.3 s"),
     ):
         client.topics()
 
