@@ -122,7 +122,7 @@ def test_a_start_that_the_log_does_not_have_is_loss(log: Log, topic: str) -> Non
 def test_progress_that_cannot_be_committed_never_fails_the_query(
     topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = {"kafka.request.timeout.ms": "300", "subscribe": topic, "groupId": "g"}
+    options = {"kafka.default.api.timeout.ms": "300", "subscribe": topic, "groupId": "g"}
     reader("127.0.0.1:1", **options).commit({topic: {"0": 1}})
     assert "progress of group 'g' not committed" in capsys.readouterr().out
 

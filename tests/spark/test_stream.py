@@ -2,10 +2,12 @@
 
 import json
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql.streaming import StreamingQuery
 
 from fencelog.client.blocking import Client
 from fencelog.types import TopicPartition
@@ -71,6 +73,21 @@ def test_every_column_can_be_copied(log, topics, read_stream, write_stream) -> N
     (record,) = log.records(sink)
     assert (record.key, record.value, record.partition) == (b"k", b"v", 1)
     assert (record.timestamp_ms, record.headers) == (5_000, (("h", b"x"),))
+
+
+def test_partitions_that_are_added_are_read_and_written(
+    log, topics, read_stream, write_stream
+) -> None:
+    source, sink = topics
+    copy = read_stream(source).select("value", "partition")
+    log.produce(source, ["0", "1"])
+    write_stream(copy, sink)
+    # Workers stay, with the metadata of two partitions.
+    for topic in topics:
+        log.client.add_partitions(topic, 4)
+    log.produce(source, ["3"], partition=3)
+    write_stream(copy, sink)
+    assert [each.value for each in log.records(sink) if each.partition == 3] == [b"3"]
 
 
 def test_a_batch_admits_no_more_than_it_may(
@@ -249,6 +266,26 @@ def test_a_restored_checkpoint_with_other_offsets_does_not_pass_for_a_replay(
     assert log.values(sink) == numbered(3)
 
 
+def test_a_stale_driver_is_told_of_the_one_that_is_ahead(
+    log, topics, read_stream, write_stream
+) -> None:  # V2, V3
+    source, sink = topics
+    log.produce(source, numbered(3))
+    frame = read_stream(source).select("value")
+    query = str(write_stream(frame, sink).id)
+    # As by a driver that was started meanwhile, and has written two batches since.
+    for version in (1, 2):
+        log.client.join_transaction(query, query, "the-other", version, host="elsewhere")
+        log.client.commit_transaction(query, query, "the-other", version, b"", [])
+    log.produce(source, numbered(3, start=3))
+    with pytest.raises(
+        StreamingQueryException,
+        match=r"ahead of this checkpoint: run the-other since 20.* on host elsewhere, last batch 2",
+    ):
+        write_stream(frame, sink)
+    assert log.values(sink) == numbered(3)
+
+
 def test_a_repeated_batch_writes_nothing(log, topics, read_stream, write_stream, tmp_path) -> None:
     source, sink = topics  # S3, V3
     log.produce(source, numbered(3))
@@ -301,21 +338,26 @@ def test_a_killed_broker_is_waited_for_and_nothing_is_lost_or_duplicated(
         log.topic("in")
         log.topic("out")
         log.produce("in", numbered(300))
-        query = (
-            spark.readStream.format("fencelog")
-            .option("kafka.bootstrap.servers", broker.address)
-            .option("subscribe", "in")
-            .option("startingOffsets", "earliest")
-            .option("maxOffsetsPerTrigger", "30")
-            .load()
-            .select("value")
-            .writeStream.format("fencelog")
-            .option("kafka.bootstrap.servers", broker.address)
-            .option("topic", "out")
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
+
+        def started(options: Mapping[str, str] = {}) -> StreamingQuery:
+            return (
+                spark.readStream.format("fencelog")
+                .option("kafka.bootstrap.servers", broker.address)
+                .option("subscribe", "in")
+                .option("startingOffsets", "earliest")
+                .option("maxOffsetsPerTrigger", "30")
+                .options(**options)
+                .load()
+                .select("value")
+                .writeStream.format("fencelog")
+                .option("kafka.bootstrap.servers", broker.address)
+                .option("topic", "out")
+                .option("checkpointLocation", str(tmp_path / "checkpoint"))
+                .trigger(availableNow=True)
+                .start()
+            )
+
+        query = started()
         for batches in (2, 5):
             wait_until(
                 lambda wanted=batches: len(batches_of(tmp_path / "checkpoint")) >= wanted,
@@ -325,6 +367,15 @@ def test_a_killed_broker_is_waited_for_and_nothing_is_lost_or_duplicated(
             broker.restart()
         query.awaitTermination()
         assert log.values("out") == numbered(300)
+
+        # An outage that is longer than the job waits ends the query, which goes on when restarted.
+        broker.kill()
+        with pytest.raises(StreamingQueryException, match=r"given up after 0\.5 s"):
+            started({"kafka.default.api.timeout.ms": "500"}).awaitTermination()
+        broker.start()
+        log.produce("in", numbered(30, start=300))
+        started().awaitTermination()
+        assert log.values("out") == numbered(330)
 
 
 def _created(log, topic: str) -> bool:

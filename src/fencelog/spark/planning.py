@@ -23,6 +23,7 @@ def connect(options: ConnectionOptions) -> "Client":
         options.bootstrap_servers,
         client_id=options.client_id,
         request_timeout_s=options.request_timeout_ms / 1000,
+        api_timeout_s=options.api_timeout_ms / 1000,
     )
 
 
