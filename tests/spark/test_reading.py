@@ -42,7 +42,8 @@ def test_latest_loses_nothing_between_spark_s_two_questions(log: Log, topic: str
     # Spark asks again for the start of batch 0, and writes only its end into its log.
     second = stream.initialOffset()
     end = stream.latestOffset(first, ALL)
-    assert end == {topic: {"0": 1}} != first
+    assert end[topic] == {"0": 1}
+    assert end != first
     assert values(stream, second, end) == []
     assert values(stream, end, stream.latestOffset(end, ALL)) == ["between"]
 
@@ -112,11 +113,28 @@ def test_an_open_transaction_ends_the_batch_before_it(log: Log, topic: str) -> N
 def test_a_start_that_the_log_does_not_have_is_loss(log: Log, topic: str) -> None:  # S6
     log.topic(topic, 1)
     start = {topic: {"0": 7}}
-    with pytest.raises(DataLossError, match=r"ends at 0, before offset 7.*failOnDataLoss"):
+    with pytest.raises(DataLossError, match=r"ends at offset 0, below the start offset 7.*failOn"):
         reader(log.servers, subscribe=topic).latestOffset(start, ALL)
     lenient = reader(log.servers, subscribe=topic, failOnDataLoss="false")
     end = lenient.latestOffset(start, ALL)
     assert values(lenient, start, end) == []
+
+
+def test_a_repeated_batch_does_not_read_a_topic_that_was_created_again(
+    log: Log, topic: str
+) -> None:  # S9
+    log.topic(topic, 1)
+    log.produce(topic, ["old"])
+    stream = reader(log.servers, subscribe=topic)
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ALL)
+    log.topic_again(topic, 1)
+    log.produce(topic, ["new", "newer"])
+    with pytest.raises(DataLossError, match=r"was deleted and created again.*failOnDataLoss"):
+        values(stream, start, end)
+    lenient = reader(log.servers, subscribe=topic, failOnDataLoss="false")
+    assert values(lenient, start, end) == []
+    assert values(lenient, end, lenient.latestOffset(end, ALL)) == ["new", "newer"]
 
 
 def test_progress_that_cannot_be_committed_never_fails_the_query(

@@ -224,8 +224,7 @@ def test_a_topic_that_was_created_again_stops_the_stream_or_is_read_from_its_beg
     source, sink = topics
     log.produce(source, numbered(10), partition=0)
     write_stream(read_stream(source).select("value"), sink)
-    log.client.delete_topic(source)
-    wait_until(lambda: _created(log, source), what="the topic created again")
+    log.topic_again(source)
     # More than the first had: by its offsets the stream could go on, and would skip ten records.
     log.produce(source, numbered(30, start=10), partition=0)
     with pytest.raises(StreamingQueryException, match=f"'{source}' was deleted and created again"):
@@ -376,13 +375,3 @@ def test_a_killed_broker_is_waited_for_and_nothing_is_lost_or_duplicated(
         log.produce("in", numbered(30, start=300))
         started().awaitTermination()
         assert log.values("out") == numbered(330)
-
-
-def _created(log, topic: str) -> bool:
-    from fencelog.errors import RequestError
-
-    try:
-        log.topic(topic)
-    except RequestError:
-        return False
-    return True
