@@ -93,6 +93,9 @@ class Recovery:
         """Recover the partition; raises CorruptionError naming file and offset (D3)."""
         epochs = await self._known_epochs()
         base_offsets = await self._segments(epochs)
+        if not self.was_created:
+            # A kill may have come before its names were synced; it counts as created from now on.
+            await self.disk.sync_directory(self.directory)
         if self.clean and self.clean == await checksum_of(self.disk, self.directory, base_offsets):
             loaded = await self._load(base_offsets, epochs)
             if loaded is not None:
@@ -108,7 +111,7 @@ class Recovery:
     async def _recover(self, loaded: Recovered, epochs: LeaderEpochs) -> Recovered:
         """Replay and make durable what is not loaded yet."""
         builder, base_offsets = loaded.builder, loaded.base_offsets
-        replay = self._replay(builder, base_offsets, epochs)
+        replay = self._replay(builder, base_offsets, epochs, self._synced)
         is_begun = loaded.checkpoint is not None
         rest = base_offsets[len(loaded.side_states) :]
         bad = await replay.segments(rest, is_begun=is_begun)
@@ -276,7 +279,11 @@ class Recovery:
     # After an unclean stop
 
     def _replay(
-        self, builder: LogBuilder, base_offsets: list[Offset], epochs: LeaderEpochs
+        self,
+        builder: LogBuilder,
+        base_offsets: list[Offset],
+        epochs: LeaderEpochs,
+        recovery_point: Offset | None,
     ) -> Replay:
         return Replay(
             disk=self.disk,
@@ -285,7 +292,7 @@ class Recovery:
             epochs=epochs,
             leader_epoch=self.leader_epoch,
             newest=base_offsets[-1],
-            recovery_point=self._synced,
+            recovery_point=recovery_point,
         )
 
     def _where(self, bad: Bad, offset: Offset) -> str:
@@ -389,7 +396,8 @@ class Recovery:
             builder.open_segment(base_offsets[-1])
         except CorruptionError:
             return None
-        end_of_walk = await self._replay(builder, base_offsets, epochs).segment(base_offsets[-1])
+        replay = self._replay(builder, base_offsets, epochs, None)
+        end_of_walk = await replay.segment(base_offsets[-1])
         if end_of_walk.problem is not None or builder.log_end != self.recovery_point:
             return None
         return Recovered(builder, base_offsets, states, is_clean=True, checkpoint=self.checkpoint)

@@ -39,7 +39,8 @@ class Replay:
     leader_epoch: LeaderEpoch
     newest: Offset
     """Base offset of the newest segment."""
-    recovery_point: Offset
+    recovery_point: Offset | None
+    """None after a clean stop: nothing is written."""
     has_rewritten: bool = False
     """Whether batches above the recovery point were found, and are durable now."""
 
@@ -71,7 +72,7 @@ class Replay:
     async def segment(self, base_offset: Offset) -> WalkEnd:
         """Replay the rest of the segment that is being built; return where its good batches end."""
         path = f"{self.directory}/{layout.file_name(base_offset, layout.LOG)}"
-        builder = self.builder
+        builder, synced = self.builder, self.recovery_point
         unsynced: int | None = None
 
         def visit(header: BatchHeader, batch: memoryview, position: int) -> None:
@@ -87,7 +88,7 @@ class Replay:
             if problem is not None:
                 raise CorruptionError(damage(path, position, builder.log_end, problem))
             builder.replay(header, _marker(batch) if header.is_control else None, position)
-            if unsynced is None and header.next_offset > self.recovery_point:
+            if unsynced is None and synced is not None and header.next_offset > synced:
                 unsynced = position
 
         async def rewrite(position: int, good: memoryview) -> None:

@@ -10,7 +10,7 @@ class Usable:
     """Until it is closed, or a write or sync has failed."""
 
     def __init__(self, directory: str, when_failed: Callable[[], None]) -> None:
-        """``directory`` is named in errors; ``when_failed`` is called at a failure before a close."""
+        """Name the directory in errors; call ``when_failed`` at each failure before a close."""
         self._directory = directory
         self._when_failed: Callable[[], None] | None = when_failed
         self.is_closed = False

@@ -8,7 +8,8 @@ from fencelog.errors import CorruptionError, StorageError
 from fencelog.log import layout
 from fencelog.log.config import LogConfig
 from fencelog.wire.batch import iterate
-from fencelog_sim.world.disk import Loss
+from fencelog_sim.world.disk import Loss, SimDisk
+from fencelog_sim.world.gate import Fault
 from tests.support.storage import (
     DIRECTORY,
     FIRST,
@@ -19,6 +20,9 @@ from tests.support.storage import (
     run,
     truncated,
 )
+
+UNSYNCED = ("sync_directory", DIRECTORY)
+"""What fails where a partition is made, and leaves its names as a kill does."""
 
 
 def without_epochs(data: bytes) -> bytes:
@@ -270,6 +274,21 @@ def test_what_a_failed_sync_took_for_clean_is_written_once_more() -> None:  # D2
         after = killed.power_loss(Loss.ALL)
         once_more = await World.recover(after, durability="os", recovery_point=8)
         assert await once_more.read_all() == data
+
+    run(scenario())
+
+
+def test_a_partition_that_a_kill_left_without_durable_names_has_them_when_it_is_open() -> None:
+    async def scenario() -> None:  # D3
+        disk = SimDisk()
+        disk.gate = lambda verb, path, _: Fault() if (verb, path) == UNSYNCED else None
+        with pytest.raises(StorageError):
+            await World.create(disk)
+        disk.gate = None
+        killed = disk.restarted()
+        await killed.sync_directory("")
+        await World.recover(killed)
+        assert killed.power_loss(Loss.ALL).exists(FIRST)
 
     run(scenario())
 
