@@ -132,6 +132,7 @@ def report(
     outcomes: Sequence[Outcome],
     problems: Sequence[str],
     ran: Sequence[str],
+    seed: int,
 ) -> str:
     """The dated report; ``ran`` are the stages that every survivor has met."""
     explained = equivalents()
@@ -148,7 +149,7 @@ def report(
                 again="`./dev prove mutation --write`",
                 code=commit(),
             ),
-            f"- mutants of {PINS[0]}, seed {SEED}; [how to read this](../mutation.md)",
+            f"- mutants of {PINS[0]}, seed {seed}; [how to read this](../mutation.md)",
             f"- tried by {', '.join(STAGES[each] for each in ran)}",
             "",
             *table(found),
@@ -186,6 +187,7 @@ def _arguments(arguments: Sequence[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("--rooms", nargs="+", choices=ROOMS, default=list(ROOMS), help="default: all")
     add("--sample", type=int, default=SAMPLE, help="how many mutants of each room")
+    add("--seed", type=int, default=SEED, help="of the sample")
     add("--jobs", type=int, default=1, help="how many are tried side by side")
     add("--limit-minutes", type=float, default=24 * 60, help="then it stops, to go on another time")
     add("--until", choices=STAGES, default="processes", help="the last stage that is run")
@@ -199,7 +201,7 @@ def main(arguments: Sequence[str]) -> int:
     asked = _arguments(arguments)
     began, deadline = datetime.now(tz=UTC), time.monotonic() + 60 * asked.limit_minutes
     everything = all_mutants(asked.rooms)
-    chosen, explained = sample(everything, asked.sample, SEED), equivalents()
+    chosen, explained = sample(everything, asked.sample, asked.seed), equivalents()
     results = HOME / "results.jsonl"
     work = stages.Work(folder=HOME, results=results, jobs=asked.jobs, deadline=deadline)
     names = list(STAGES)
@@ -220,7 +222,7 @@ def main(arguments: Sequence[str]) -> int:
         lived = [each.mutant for each in outcomes if each.killer == SURVIVED]
         print(*(each.diff() for each in lived if not is_explained(each, explained)), sep="\n")
     if asked.write:
-        text = report(began, found, outcomes, problems, names)
+        text = report(began, found, outcomes, problems, names, asked.seed)
         publish("mutation", began, text, None, is_full=True)
     print(*table(found), *problems, sep="\n")
     return 1 if problems or any(each.percent < GOAL_PERCENT for each in found) else 0
