@@ -299,7 +299,7 @@ def _on_copies(
         with tempfile.TemporaryDirectory(prefix="fencelog-mutant-") as folder:
             # With their times, so that compiled files stay valid for all but the mutated one. But
             # the second kernel has code of the first inside, and is not compiled anew for it.
-            machine_code = ignore_patterns("*.nbi") if mutant.file in KERNELS else None
+            machine_code = ignore_patterns("*.nbi") if mutant.file == KERNELS[0] else None
             copytree(SOURCE, Path(folder, "src"), ignore=machine_code)
             with _mutated(mutant, Path(folder)):
                 work.tell(mutant, stage, try_it(mutant, Path(folder, "src")))

@@ -207,11 +207,9 @@ class PartitionSender:
             for result in results:
                 if (name, result.partition) == self._partition:
                     return result
-        connection.close("an answer to Produce lacks the partition")
-        raise failure(
-            ErrorCode.NETWORK_EXCEPTION,
-            f"the response of broker {connection.address} lacks {self._partition}",
-        )
+        text = f"the response of broker {connection.address} lacks {self._partition}"
+        connection.close(text)
+        raise failure(ErrorCode.NETWORK_EXCEPTION, text)
 
     def _judge(self, head: _Queued, result: PartitionResult, connection: Connection) -> int:
         """Return the offset of a stored batch; raises RequestError for any error."""

@@ -19,7 +19,7 @@ from fencelog.broker.network.response_budget import (
 from fencelog.types import Instant
 from fencelog.wire import hot
 from fencelog.wire.messages.metadata import MetadataRequest, MetadataResponse
-from tests.support.node import Peer, World, batch, until
+from tests.support.node import DEADLINE_S, Peer, World, batch, until
 
 MIB = 1 << 20
 BUDGET = 8 * MIB
@@ -45,7 +45,8 @@ async def test_the_least_is_granted_where_just_that_is_free() -> None:
     assert budget.free == MIB
     late.cancel()
     await asyncio.wait([late])
-    assert await QueuedResponses(budget).grant(2 * MIB, least=MIB) == MIB
+    async with asyncio.timeout(DEADLINE_S):
+        assert await QueuedResponses(budget).grant(2 * MIB, least=MIB) == MIB
 
 
 async def test_a_grant_shrinks_with_what_is_free_but_not_below_one_batch() -> None:
