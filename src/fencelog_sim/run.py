@@ -160,9 +160,9 @@ class _Run:
         result.problems += world.crashes
         is_excused = bool(DISK_FAULTS & self._nemesis.injected.keys())
         result.problems += [
-            f"the broker ended by itself: {end}"
+            f"the broker ended by itself: {type(end).__name__}: {end}"
             for end in world.ends
-            if not (is_excused and end.startswith(StorageError.__name__))
+            if not (is_excused and isinstance(end, StorageError))
         ]
         result.problems += [f"unhandled in a callback: {each}" for each in world.loop.errors]
         result.counts = {

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from shutil import copytree
+from shutil import copytree, ignore_patterns
 
 from tests.proofs._hunt import hunt
 from tests.proofs._mutant_tests import LIMIT_OF_TEST_S, ORDER
@@ -42,6 +42,7 @@ ROOM_CPU_S = 20.0
 KERNELS = ("src/fencelog/client/kernel.py", "src/fencelog/client/kernel_encode.py")
 """Their functions are compiled at the import, so their code cannot be exchanged afterwards."""
 KERNEL_TESTS = (
+    "tests/unit/client/test_kernel.py",
     "tests/unit/client/test_varint_edges.py",
     "tests/unit/client/test_encode.py",
     "tests/unit/client/test_decode.py",
@@ -296,8 +297,10 @@ def _on_copies(
         if work.is_over:
             return
         with tempfile.TemporaryDirectory(prefix="fencelog-mutant-") as folder:
-            # With their times, so that compiled files stay valid for all but the mutated one.
-            copytree(SOURCE, Path(folder, "src"))
+            # With their times, so that compiled files stay valid for all but the mutated one. But
+            # the second kernel has code of the first inside, and is not compiled anew for it.
+            machine_code = ignore_patterns("*.nbi") if mutant.file in KERNELS else None
+            copytree(SOURCE, Path(folder, "src"), ignore=machine_code)
             with _mutated(mutant, Path(folder)):
                 work.tell(mutant, stage, try_it(mutant, Path(folder, "src")))
 

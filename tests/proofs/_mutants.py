@@ -120,6 +120,11 @@ class Equivalent:
     why: str
     nth: int = 0
 
+    @property
+    def room(self) -> str:
+        """The package that it is in."""
+        return self.where.split("/")[0]
+
     def is_for(self, mutant: Mutant) -> bool:
         """Whether it names this mutant."""
         return (self.where, self.nth, self.old, self.new) == (
@@ -206,6 +211,7 @@ def complaints(
 ) -> list[str]:
     """What is wrong with the list of equivalent mutants."""
     killed = [each for each in outcomes if each.killer != SURVIVED]
+    rooms = {each.room for each in mutants}
     by_place: dict[str, list[Mutant]] = {}
     for mutant in mutants:
         by_place.setdefault(mutant.place, []).append(mutant)
@@ -213,7 +219,8 @@ def complaints(
         *(
             f"listed as equivalent, but it is no mutant: {each.where}: {each.new}"
             for each in explained
-            if not any(each.is_for(mutant) for mutant in by_place.get(each.where, []))
+            if each.room in rooms
+            and not any(each.is_for(mutant) for mutant in by_place.get(each.where, []))
         ),
         *(
             f"listed as equivalent, but killed by {each.by}: {each.mutant.diff()}"

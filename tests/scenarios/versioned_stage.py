@@ -16,7 +16,7 @@ from tests.support.runtime import Runtime
 
 
 def caller(words: list[str]) -> Caller:
-    """``APP QUERY/RUN VERSION [takeover]``; an empty query is a batch write."""
+    """``APP QUERY/RUN VERSION [takeover] [gaps] [host=H]``; an empty query is a batch write."""
     query_id, _, run_id = words[1].partition("/")
     return Caller(
         app=words[0],
@@ -24,6 +24,8 @@ def caller(words: list[str]) -> Caller:
         run_id=run_id,
         version=int(words[2]),
         takeover="takeover" in words,
+        allow_gaps="gaps" in words,
+        host=options(words).get("host", ""),
     )
 
 
@@ -134,6 +136,13 @@ class VersionedStage(Stage):
     def do_outcome(self, words: list[str]) -> str:
         """``outcome PID PARTITION``: what recovery asks for a transaction that it finds open."""
         return self.runtime.shard.outcome(ProducerId(int(words[0])), partition(words[1])).name
+
+    def do_driver(self, words: list[str]) -> str:
+        """``driver APP``: what DescribeApp says of the newest run."""
+        it = self.runtime.shard.describe(words[0])
+        assert it is not None
+        assert it.run is not None
+        return f"{it.run_id} since {it.run.since_ms} on {it.run.host}, changed {it.updated_ms}"
 
     def do_describe(self, words: list[str]) -> str:
         """``describe APP``: DescribeApp."""

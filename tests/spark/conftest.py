@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fencelog.client.blocking import Client
+from fencelog.errors import RequestError
 from fencelog.spark.session import build_session
 from fencelog.types import TopicPartition
 from tests.support.broker import BrokerProcess
@@ -56,6 +57,19 @@ class Log:
         named = {key.replace("_", "."): value for key, value in configs.items()}
         self.client.create_topic(name, partitions, named)
         return name
+
+    def topic_again(self, name: str, partitions: int = 2) -> None:
+        """Delete the topic and create another of that name."""
+        self.client.delete_topic(name)
+
+        def created() -> bool:
+            try:
+                self.topic(name, partitions)
+            except RequestError:
+                return False
+            return True
+
+        wait_until(created, what="the topic created again")
 
     def produce(self, topic: str, values: Sequence[str], partition: int | None = None) -> None:
         """Write values, each its own key, and wait until they are acknowledged."""

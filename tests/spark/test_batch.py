@@ -136,7 +136,7 @@ def test_a_start_beyond_the_log_is_a_loss_by_default(log, topic, read) -> None: 
     log.produce(topic, ["a"])
     start = f'{{"{topic}": {{"0": 50}}}}'
     with pytest.raises(
-        PySparkException, match=r"the topic was deleted and created again.*failOnDataLoss"
+        PySparkException, match=r"the log ends at offset 1, below the start.*failOnDataLoss"
     ):
         read(topic, startingOffsets=start).collect()
     assert values(read(topic, startingOffsets=start, failOnDataLoss="false")) == []
@@ -186,11 +186,34 @@ def test_a_write_that_fails_leaves_nothing_to_read(log, topic, spark) -> None:  
     assert log.values(topic) == ["after"]
 
 
+def test_a_numbered_write_is_written_once_however_often_it_is_repeated(
+    log, topic, spark, fresh_name
+) -> None:  # V3
+    log.topic(topic)
+    app = fresh_name("app")
+    for number in ("5", "5", "7"):  # there was nothing to write for number 6
+        write(frame_of(spark, [number]), log.servers, topic=topic, app=app, batch=number)
+    assert log.values(topic) == ["5", "7"]
+    with pytest.raises(PySparkException, match="the numbers of an app only rise"):
+        write(frame_of(spark, ["6"]), log.servers, topic=topic, app=app, batch="6")
+    assert log.values(topic) == ["5", "7"]
+
+
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
 def test_both_deliveries_write_every_row(log, topic, spark, delivery: str) -> None:
     log.topic(topic)
     write(frame_of(spark, ["a", "b"]), log.servers, topic=topic, delivery=delivery)
     assert log.values(topic) == ["a", "b"]
+
+
+def test_a_transaction_timeout_that_the_broker_refuses_is_named_with_its_limit(
+    log, topic, spark
+) -> None:
+    options = {"topic": log.topic(topic), "kafka.transaction.timeout.ms": "900001"}
+    with pytest.raises(
+        PySparkException, match=r"'kafka.transaction.timeout.ms' is '900001': .* at most 900000"
+    ):
+        write(frame_of(spark, ["a"]), log.servers, **options)
 
 
 def test_a_log_is_appended_to_and_not_overwritten(log, topic, spark) -> None:

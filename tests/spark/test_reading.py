@@ -5,7 +5,7 @@ from collections.abc import Callable
 from threading import Thread
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from fencelog.client.blocking import Client
@@ -42,7 +42,8 @@ def test_latest_loses_nothing_between_spark_s_two_questions(log: Log, topic: str
     # Spark asks again for the start of batch 0, and writes only its end into its log.
     second = stream.initialOffset()
     end = stream.latestOffset(first, ALL)
-    assert end == {topic: {"0": 1}} != first
+    assert end[topic] == {"0": 1}
+    assert end != first
     assert values(stream, second, end) == []
     assert values(stream, end, stream.latestOffset(end, ALL)) == ["between"]
 
@@ -52,6 +53,19 @@ def test_the_same_state_is_the_same_text(log: Log, topic: str) -> None:
     stream = reader(log.servers, subscribe=topic)
     start = stream.initialOffset()
     assert json.dumps(stream.latestOffset(start, ALL)) == json.dumps(start)
+
+
+def test_a_batch_that_waits_for_more_records_is_not_begun(log: Log, topic: str) -> None:
+    log.topic(topic, 1)
+    log.produce(topic, ["a"])
+    stream = reader(log.servers, subscribe=topic, minOffsetsPerTrigger="3")
+    at_least = ReadMinRows(3)
+    end = stream.latestOffset(stream.initialOffset(), at_least)
+    log.produce(topic, ["b"])
+    # Spark begins a batch if this is another text, be it without records.
+    assert json.dumps(stream.latestOffset(end, at_least)) == json.dumps(end)
+    log.produce(topic, ["c", "d"])
+    assert values(stream, end, stream.latestOffset(end, at_least)) == ["b", "c", "d"]
 
 
 def test_a_repeated_batch_sees_the_same_records(log: Log, topic: str) -> None:  # S2
@@ -112,17 +126,34 @@ def test_an_open_transaction_ends_the_batch_before_it(log: Log, topic: str) -> N
 def test_a_start_that_the_log_does_not_have_is_loss(log: Log, topic: str) -> None:  # S6
     log.topic(topic, 1)
     start = {topic: {"0": 7}}
-    with pytest.raises(DataLossError, match=r"ends at 0, before offset 7.*failOnDataLoss"):
+    with pytest.raises(DataLossError, match=r"ends at offset 0, below the start offset 7.*failOn"):
         reader(log.servers, subscribe=topic).latestOffset(start, ALL)
     lenient = reader(log.servers, subscribe=topic, failOnDataLoss="false")
     end = lenient.latestOffset(start, ALL)
     assert values(lenient, start, end) == []
 
 
+def test_a_repeated_batch_does_not_read_a_topic_that_was_created_again(
+    log: Log, topic: str
+) -> None:  # S9
+    log.topic(topic, 1)
+    log.produce(topic, ["old"])
+    stream = reader(log.servers, subscribe=topic)
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ALL)
+    log.topic_again(topic, 1)
+    log.produce(topic, ["new", "newer"])
+    with pytest.raises(DataLossError, match=r"was deleted and created again.*failOnDataLoss"):
+        values(stream, start, end)
+    lenient = reader(log.servers, subscribe=topic, failOnDataLoss="false")
+    assert values(lenient, start, end) == []
+    assert values(lenient, end, lenient.latestOffset(end, ALL)) == ["new", "newer"]
+
+
 def test_progress_that_cannot_be_committed_never_fails_the_query(
     topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = {"kafka.request.timeout.ms": "300", "subscribe": topic, "groupId": "g"}
+    options = {"kafka.default.api.timeout.ms": "300", "subscribe": topic, "groupId": "g"}
     reader("127.0.0.1:1", **options).commit({topic: {"0": 1}})
     assert "progress of group 'g' not committed" in capsys.readouterr().out
 

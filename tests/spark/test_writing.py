@@ -141,8 +141,6 @@ def test_spark_s_abort_without_messages_leaves_a_newer_run_alone(sink: Sink) -> 
 def test_an_unreachable_broker_never_hides_why_a_batch_was_given_up(
     sink: Sink, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    nowhere = replace(
-        sink.options.connection, bootstrap_servers="127.0.0.1:1", request_timeout_ms=300
-    )
+    nowhere = replace(sink.options.connection, bootstrap_servers="127.0.0.1:1", api_timeout_ms=300)
     writing.abort(replace(sink.options, connection=nowhere), sink.batch(0))
     assert "not aborted" in capsys.readouterr().out

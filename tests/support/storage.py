@@ -37,8 +37,29 @@ AT_EACH_WRITE = WritebackLimits(each=1, total=1, least=1)
 
 
 def run(coroutine: Coroutine[Any, Any, _T]) -> _T:
-    """Run to the end; the simulated disk never waits."""
-    return asyncio.run(coroutine)
+    """Run to the end; the simulated disk never waits.
+
+    Nobody awaits the background tasks of a broker that has lost its power.
+    """
+
+    async def main() -> _T:
+        asyncio.get_running_loop().set_task_factory(_task)
+        return await coroutine
+
+    return asyncio.run(main())
+
+
+def _task(
+    loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, _T], **options: Any
+) -> "asyncio.Task[_T]":
+    task = asyncio.Task(coroutine, loop=loop, **options)
+    task.add_done_callback(_look_for_a_power_cut)
+    return task
+
+
+def _look_for_a_power_cut(task: "asyncio.Task[Any]") -> None:
+    if not task.cancelled() and isinstance(task._exception, PowerCut):  # type: ignore[attr-defined]
+        task.exception()  # or it would be told as one that was never retrieved
 
 
 def batch_of(*values: bytes, producer_id: int = -1, sequence: int = -1, **options) -> bytearray:

@@ -72,16 +72,16 @@ class Admin:
 
     async def partitions(self, topics: Sequence[str]) -> dict[str, list[int]]:
         """Return the partition numbers of each topic."""
-        view = await self._view(topics)
-        found = {topic.name: topic for topic in view.topics}
-        for name in topics:
-            if name not in found:
-                raise failure(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist")
+        found = {topic.name: topic for topic in await self.topics(topics)}
         return {name: [p.partition for p in found[name].partitions] for name in topics}
 
-    async def topics(self) -> list[TopicDescription]:
-        """Return all topics, sorted by name."""
-        view = await self._view(None)
+    async def topics(self, names: Sequence[str] | None = None) -> list[TopicDescription]:
+        """Return these topics, or all, sorted by name."""
+        view = await self._view(names)
+        found = {topic.name for topic in view.topics}
+        for name in names or ():
+            if name not in found:
+                raise failure(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist")
         return sorted(view.topics, key=lambda topic: topic.name)
 
     async def create_topic(

@@ -94,6 +94,15 @@ class Encoder:
             found.update(pc.unique(column.cast(pa.string())).to_pylist())
         return sorted(found)
 
+    def highest_partition(self, batches: Sequence[pa.RecordBatch]) -> int:
+        """Return the highest partition that a row asks for, or -1."""
+        asked = [
+            pc.max(batch.column("partition")).as_py()
+            for batch in batches
+            if "partition" in batch.schema.names
+        ]
+        return max((each for each in asked if each is not None), default=-1)
+
     def encode(
         self, batches: Sequence[pa.RecordBatch], partition_counts: Mapping[str, int]
     ) -> Iterator[list[EncodedBatch]]:

@@ -33,13 +33,13 @@ from fencelog.client.model import (
     TransactionDescription,
     TransactionListing,
 )
-from fencelog.client.reader import FETCH_BYTES_MAX, Chunk, PartitionReader, records_of
+from fencelog.client.reader import FETCH_BYTES_MAX, Chunk, FetchOptions, PartitionReader, records_of
 from fencelog.client.sender import ProducerOptions, open_sender
 from fencelog.client.topic_changes import TopicChanges
 from fencelog.client.transaction_admin import TransactionAdmin
 from fencelog.client.versioned_transactions import Transactions
 from fencelog.errors import FencelogError
-from fencelog.types import TopicPartition
+from fencelog.types import TopicId, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,8 +53,9 @@ ALL_COLUMNS = frozenset(
 class Client:
     """A client of one cluster. A context manager; ``Client.shared`` keeps one per process.
 
-    ``request_timeout_s`` limits every call: until then lost connections are reopened and retriable
-    errors retried; then ``RequestError`` is raised.
+    ``api_timeout_s`` limits every call: until then lost connections are reopened and retriable
+    errors retried; then ``RequestError`` is raised. ``request_timeout_s`` limits one request, and
+    the call where ``api_timeout_s`` is None.
     """
 
     _shared: ClassVar[dict[tuple[object, ...], "Client"]] = {}
@@ -66,13 +67,19 @@ class Client:
         *,
         client_id: str = "fencelog",
         request_timeout_s: float = 30.0,
+        api_timeout_s: float | None = None,
     ) -> None:
         """Connect lazily: nothing is sent before the first call."""
-        self._options = ClusterOptions(
+        options = ClusterOptions(
             bootstrap_servers=bootstrap_servers,
             client_id=client_id,
             request_timeout_s=request_timeout_s,
+            api_timeout_s=api_timeout_s,
         )
+        self._begin(options)
+
+    def _begin(self, options: ClusterOptions) -> None:
+        self._options = options
         self._lock = threading.Lock()
         self._thread: LoopThread | None = None
         self._cluster = Cluster(self._options)
@@ -85,14 +92,18 @@ class Client:
         *,
         client_id: str = "fencelog",
         request_timeout_s: float = 30.0,
+        api_timeout_s: float | None = None,
     ) -> "Client":
         """Return this process's client with these options. Do not close it."""
-        key = (os.getpid(), bootstrap_servers, client_id, request_timeout_s)
+        key = (os.getpid(), bootstrap_servers, client_id, request_timeout_s, api_timeout_s)
         with cls._shared_lock:
             client = cls._shared.get(key)
             if client is None or client._closed:  # noqa: SLF001 - of this class
                 client = cls(
-                    bootstrap_servers, client_id=client_id, request_timeout_s=request_timeout_s
+                    bootstrap_servers,
+                    client_id=client_id,
+                    request_timeout_s=request_timeout_s,
+                    api_timeout_s=api_timeout_s,
                 )
                 cls._shared[key] = client
             return client
@@ -126,9 +137,12 @@ class Client:
         """
         return self._loop().run(self._admin().partitions(topics))
 
-    def topics(self) -> list[TopicDescription]:
-        """All topics, including internal ones, sorted by name."""
-        return self._loop().run(self._admin().topics())
+    def topics(self, names: Sequence[str] | None = None) -> list[TopicDescription]:
+        """These topics, or all, including internal ones, sorted by name.
+
+        Raises RequestError (UNKNOWN_TOPIC_OR_PARTITION) if a named topic does not exist.
+        """
+        return self._loop().run(self._admin().topics(names))
 
     def create_topic(
         self,
@@ -194,6 +208,7 @@ class Client:
         *,
         isolation: Isolation = "transactional",
         columns: frozenset[str] | None = None,
+        topic_id: TopicId | None = None,
         max_bytes: int = FETCH_BYTES_MAX,
     ) -> Iterator["pa.RecordBatch"]:
         """Records with start ≤ offset < end, as Arrow batches; the next fetch is sent ahead.
@@ -203,12 +218,13 @@ class Client:
         (list<struct<key: string, value: binary>>); in that order, those of ``columns`` only (None:
         all but headers). Control records never appear, nor at ``transactional`` isolation aborted
         ones (E10). Raises DataLossError if the log no longer has ``start``, or ends before
-        ``end``.
+        ``end``, or if the topic's id is not ``topic_id`` (None: any).
         """
         from fencelog.client.arrow import decode
 
         wanted = ALL_COLUMNS if columns is None else columns
-        for chunk in self._chunks(partition, start, end, isolation, max_bytes):
+        options = FetchOptions(isolation=isolation, max_bytes=max_bytes, topic_id=topic_id)
+        for chunk in self._chunks(partition, start, end, options):
             yield from decode(
                 chunk.records, chunk.batches, partition, columns=wanted, start=start, end=end
             )
@@ -223,7 +239,8 @@ class Client:
         max_bytes: int = FETCH_BYTES_MAX,
     ) -> Iterator[Record]:
         """Records from ``start`` as Python values; without ``end`` it waits for more."""
-        for chunk in self._chunks(partition, start, end, isolation, max_bytes):
+        options = FetchOptions(isolation=isolation, max_bytes=max_bytes)
+        for chunk in self._chunks(partition, start, end, options):
             yield from records_of(chunk, partition, start, end)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
@@ -302,14 +319,20 @@ class Client:
         version: int,
         timeout_ms: int = 60_000,
         takeover: bool = False,
+        host: str = "",
+        allow_gaps: bool = False,
     ) -> Joined | AlreadyCommitted:
         """Open transaction (app, version) or join it; a new producer for this attempt.
+
+        ``host``: where the run's driver is. ``allow_gaps``: versions may be left out.
 
         Raises RequestError: RUN_FENCED (V2), STALE_VERSION, VERSION_GAP (V3), APP_IN_USE (V4).
         """
         transactions = Transactions(self._cluster)
         return self._loop().run(
-            transactions.join(app, query_id, run_id, version, timeout_ms, takeover)
+            transactions.join(
+                app, query_id, run_id, version, timeout_ms, takeover, host, allow_gaps
+            )
         )
 
     def renew_transaction(self, app: str, query_id: str, run_id: str, version: int) -> None:
@@ -325,6 +348,7 @@ class Client:
         fingerprint: bytes,
         producer_ids: Sequence[int],
         takeover: bool = False,
+        allow_gaps: bool = False,
     ) -> None:
         """Commit (app, version): the named producers commit, all others abort.
 
@@ -333,7 +357,9 @@ class Client:
         """
         transactions = Transactions(self._cluster)
         self._loop().run(
-            transactions.commit(app, query_id, run_id, version, fingerprint, producer_ids, takeover)
+            transactions.commit(
+                app, query_id, run_id, version, fingerprint, producer_ids, takeover, allow_gaps
+            )
         )
 
     def abort_transaction(self, app: str, query_id: str, run_id: str, version: int) -> None:
@@ -441,17 +467,10 @@ class Client:
             return self._thread
 
     def _chunks(
-        self,
-        partition: TopicPartition,
-        start: int,
-        end: int | None,
-        isolation: Isolation,
-        max_bytes: int,
+        self, partition: TopicPartition, start: int, end: int | None, options: FetchOptions
     ) -> Iterator[Chunk]:
         loop = self._loop()
-        reader = PartitionReader(
-            self._cluster, partition, start, end, isolation=isolation, max_bytes=max_bytes
-        )
+        reader = PartitionReader(self._cluster, partition, start, end, options)
         pending = loop.submit(reader.next_chunk())
         try:
             while (chunk := pending.result()) is not None:
@@ -466,12 +485,7 @@ class Client:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Connect again, lazily."""
-        options: ClusterOptions = state["options"]
-        self.__init__(  # type: ignore[misc]
-            options.bootstrap_servers,
-            client_id=options.client_id,
-            request_timeout_s=options.request_timeout_s,
-        )
+        self._begin(state["options"])
 
 
 def _after_fork() -> None:

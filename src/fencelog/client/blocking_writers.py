@@ -120,8 +120,8 @@ class ArrowWriter(_Writer):
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         if not waiting:
             return
-        topics = self._encoder.topics(waiting)
-        counts = self._loop.run(self._cluster.partition_counts(topics))
+        topics, highest = self._encoder.topics(waiting), self._encoder.highest_partition(waiting)
+        counts = self._loop.run(self._cluster.partition_counts(topics, highest))
         for batches in self._encoder.encode(waiting, counts):
             self._loop.run(self._sender.enqueue(batches))
 
@@ -151,7 +151,7 @@ class Producer(_Writer):
         Raises ValueError if the topic has no such partition.
         """
         self._check()
-        count = self._partition_count(topic)
+        count = self._partition_count(topic, -1 if partition is None else partition)
         self._buffer.add(topic, count, key, value, partition, headers, timestamp_ms)
         if self._buffer.full:
             self._loop.run(self._sender.enqueue(self._buffer.take()))
@@ -198,8 +198,8 @@ class Producer(_Writer):
         finally:
             self.close()
 
-    def _partition_count(self, topic: str) -> int:
-        count = self._cluster.known_partition_count(topic)
-        if count is None:
-            count = self._loop.run(self._cluster.partition_counts([topic]))[topic]
+    def _partition_count(self, topic: str, partition: int) -> int:
+        count = self._cluster.known_partition_count(topic) or 0
+        if count <= max(partition, 0):
+            count = self._loop.run(self._cluster.partition_counts([topic], partition))[topic]
         return count

@@ -15,7 +15,7 @@ from fencelog.errors import ErrorCode, RequestError, WireError
 from fencelog.rpc.connection import Connection, connect
 from fencelog.rpc.deadline import Deadline
 from fencelog.rpc.failures import failure
-from fencelog.types import TopicPartition
+from fencelog.types import TopicId, TopicPartition
 from fencelog.wire.message import Message
 from fencelog.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from fencelog.wire.messages.metadata import (
@@ -41,11 +41,16 @@ METADATA_VERSION_MAX = 12
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterOptions:
-    """How a client connects to a cluster."""
+    """How a client connects to a cluster.
+
+    ``request_timeout_s`` limits one request, after which it is sent again on a new connection;
+    ``api_timeout_s`` a call with all of its retries (None: as one request).
+    """
 
     bootstrap_servers: str
     client_id: str = "fencelog"
     request_timeout_s: float = 30.0
+    api_timeout_s: float | None = None
     bootstrap: tuple[tuple[str, int], ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -101,7 +106,12 @@ class Cluster:
 
     def deadline(self) -> Deadline:
         """Return the time by which a call that starts now must have succeeded."""
-        return Deadline(self.options.request_timeout_s)
+        options = self.options
+        return Deadline(options.api_timeout_s or options.request_timeout_s)
+
+    def request_deadline(self, deadline: Deadline) -> Deadline:
+        """Return the time by which a request that is sent now must be answered."""
+        return deadline.within(self.options.request_timeout_s)
 
     # --- requests
 
@@ -123,7 +133,9 @@ class Cluster:
         name = type(request).__name__
         if version < max(low, request.MIN_VERSION):
             raise failure(ErrorCode.UNSUPPORTED_VERSION, f"{name} to broker {connection.address}")
-        body = await connection.call(request.API_KEY, version, [request.write(version)], deadline)
+        body = await connection.call(
+            request.API_KEY, version, [request.write(version)], self.request_deadline(deadline)
+        )
         try:
             return response.read(body, version)
         except WireError as error:
@@ -200,13 +212,16 @@ class Cluster:
         found = self._topics.get(topic)
         return None if found is None else len(found.partitions)
 
-    async def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
-        """Return the partition count of each topic; requests those that are not cached.
+    async def partition_counts(self, topics: Iterable[str], highest: int = -1) -> dict[str, int]:
+        """Return the partition count of each topic.
 
-        Raises RequestError (UNKNOWN_TOPIC_OR_PARTITION) if one does not exist.
+        Requests those that are not cached, or without partition ``highest`` when they were: it may
+        have been added since. Raises RequestError (UNKNOWN_TOPIC_OR_PARTITION) if a topic does not
+        exist.
         """
         wanted = list(topics)
-        missing = [topic for topic in wanted if topic not in self._topics]
+        needed = max(highest, 0) + 1
+        missing = [each for each in wanted if (self.known_partition_count(each) or 0) < needed]
         if missing:
             await self.metadata(missing, self.deadline())
         return {topic: len(self._known(topic).partitions) for topic in wanted}
@@ -216,24 +231,30 @@ class Cluster:
     ) -> Connection:
         """Return a connection to a partition's leader.
 
-        Raises RequestError: UNKNOWN_TOPIC_OR_PARTITION, or LEADER_NOT_AVAILABLE, which is
+        A partition that is not cached is looked up: it may have been added since. Raises
+        RequestError: UNKNOWN_TOPIC_OR_PARTITION, or LEADER_NOT_AVAILABLE, which is
         retriable.
         """
-        if partition.topic not in self._topics:
+        found = self._cached(partition)
+        if found is None:
             await self.metadata([partition.topic], deadline)
-        topic = self._known(partition.topic)
-        for found in topic.partitions:
-            if found.partition == partition.partition:
-                address = self._brokers.get(found.leader)
-                if address is None:
-                    self.forget(partition.topic)
-                    raise failure(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader now")
-                return await self.connection(address, deadline, lane)
-        raise failure(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"topic {partition.topic} has no partition {partition.partition}",
-            f"it has {len(topic.partitions)} partitions, counted from 0",
-        )
+            found = self._cached(partition)
+        if found is None:
+            raise failure(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"topic {partition.topic} has no partition {partition.partition}",
+                f"it has {len(self._known(partition.topic).partitions)} partitions, counted from 0",
+            )
+        address = self._brokers.get(found.leader)
+        if address is None:
+            self.forget(partition.topic)
+            raise failure(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader now")
+        return await self.connection(address, deadline, lane)
+
+    def _cached(self, partition: TopicPartition) -> PartitionDescription | None:
+        topic = self._topics.get(partition.topic)
+        partitions = () if topic is None else topic.partitions
+        return next((each for each in partitions if each.partition == partition.partition), None)
 
     def forget(self, topic: str) -> None:
         """Look a topic up again before it is used next."""
@@ -295,7 +316,7 @@ def _exists(topic: MetadataResponseTopic) -> bool:
 def _topic(topic: MetadataResponseTopic) -> TopicDescription:
     return TopicDescription(
         name=topic.name or "",
-        topic_id=topic.topic_id,
+        topic_id=TopicId(topic.topic_id),
         internal=topic.is_internal,
         partitions=tuple(
             PartitionDescription(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from fencelog.errors import FencelogError
-from fencelog.types import TopicPartition
+from fencelog.types import TopicId, TopicPartition
 
 Isolation = Literal["transactional", "replicated", "tail"]
 """Rule F6: up to the LSO without aborted data, up to HW, or up to the log end."""
@@ -86,7 +86,7 @@ class TopicDescription:
     """One topic. ``configs`` is filled by ``describe_topic`` only."""
 
     name: str
-    topic_id: bytes
+    topic_id: TopicId
     internal: bool
     partitions: tuple[PartitionDescription, ...]
     configs: Mapping[str, str | None] = field(default_factory=dict)
@@ -126,12 +126,19 @@ class OpenProducer:
 
 @dataclass(frozen=True, kw_only=True)
 class AppDescription:
-    """The state of an app; -1 if there is no such version."""
+    """The state of an app; -1 if there is no such version, and for an unknown time.
+
+    ``run_since_ms`` and ``run_host``: when its newest run came first, and where its driver is.
+    ``updated_ms``: when a version was committed or aborted last, or a run came first.
+    """
 
     app: str
     last_version: int
     query_id: str | None
     run_id: str | None
+    run_since_ms: int
+    run_host: str | None
+    updated_ms: int
     open_version: int
     incarnation: int
     open_producers: tuple[OpenProducer, ...]

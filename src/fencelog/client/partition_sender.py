@@ -145,7 +145,8 @@ class PartitionSender:
                 head = self._queue[0]
                 assert head.answer is not None
                 # After progress the deadline starts again.
-                body = await connection.answer(head.answer, self._cluster.deadline())
+                answered = self._cluster.request_deadline(self._cluster.deadline())
+                body = await connection.answer(head.answer, answered)
                 offset = self._judge(head, self._result(connection, body, version), connection)
                 self._queue.popleft()
                 if self._identity.producer_id >= 0:
@@ -165,7 +166,8 @@ class PartitionSender:
             queued.answer = None
         pending = [answer for answer in sent if not answer.done()]
         if pending and not connection.closed:
-            await asyncio.wait(pending, timeout=self._cluster.deadline().left_s)
+            answered = self._cluster.request_deadline(self._cluster.deadline())
+            await asyncio.wait(pending, timeout=answered.left_s)
             if any(not answer.done() for answer in pending):
                 connection.close("answers are missing")
         for answer in sent:

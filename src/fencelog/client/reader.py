@@ -14,7 +14,7 @@ from fencelog.errors import ErrorCode, RequestError, WireError
 from fencelog.rpc.connection import Connection
 from fencelog.rpc.deadline import Deadline
 from fencelog.rpc.failures import failure
-from fencelog.types import TopicPartition
+from fencelog.types import TopicId, TopicPartition
 from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.batch import HEADER_BYTES
 from fencelog.wire.hot import (
@@ -25,15 +25,27 @@ from fencelog.wire.hot import (
     read_fetch_response,
     write_fetch_request,
 )
+from fencelog.wire.hot.fetch import TOPIC_IDS_FROM
 from fencelog.wire.records import read_records
 
 FETCH_BYTES_MAX = 8 << 20
 BATCH_BYTES_MAX = 256 << 20
 WAIT_MS = 500
-# From version 13 on topics are named by id, which this client does not need.
-FETCH_VERSION_MAX = 12
 FETCH_VERSION_MIN = 4
 CONSUMER = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchOptions:
+    """How a partition is read.
+
+    With a ``topic_id`` records of another topic of that name are not read, if the broker can fetch
+    by id (KIP-516; Kafka 3.1).
+    """
+
+    isolation: Isolation
+    max_bytes: int
+    topic_id: TopicId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,24 +92,23 @@ class PartitionReader:
         partition: TopicPartition,
         start: int,
         end: int | None,
-        *,
-        isolation: Isolation,
-        max_bytes: int,
+        options: FetchOptions,
     ) -> None:
         """Nothing is sent before the first chunk is requested."""
         self._cluster = cluster
         self._partition = partition
         self._position = start
         self._end = end
-        self._isolation: Isolation = isolation
-        self._max_bytes = max_bytes
+        self._isolation = options.isolation
+        self._max_bytes = options.max_bytes
+        self._topic_id = options.topic_id
 
     async def next_chunk(self) -> Chunk | None:
         """Return the next fetched bytes; None once ``end`` is reached.
 
         Without an end it waits for records without limit. With one it raises DataLossError after
         the client's timeout without records, because records up to the end were known to exist.
-        Raises DataLossError too if retention has deleted the position.
+        Raises DataLossError too if retention has deleted the position, or the topic is another.
         """
         deadline = self._cluster.deadline()
         while self._end is None or self._position < self._end:
@@ -148,7 +159,8 @@ class PartitionReader:
     async def _fetch(self, deadline: Deadline) -> FetchedPartition:
         connection = await self._cluster.leader(self._partition, deadline, "fetches")
         low, high = connection.versions.get(ApiKey.FETCH, (1, 0))
-        version = min(high, FETCH_VERSION_MAX)
+        by_name = self._topic_id is None
+        version = min(high, TOPIC_IDS_FROM - 1 if by_name else TOPIC_IDS_FROM)
         if version < max(low, FETCH_VERSION_MIN):
             raise failure(ErrorCode.UNSUPPORTED_VERSION, f"Fetch to broker {connection.address}")
         asked = FetchPartition(self._partition.partition, -1, self._position, -1, self._max_bytes)
@@ -160,10 +172,13 @@ class PartitionReader:
             WIRE_ISOLATION[self._isolation],
             0,
             -1,
-            [FetchTopic(self._partition.topic, None, [asked])],
+            [FetchTopic(self._partition.topic, self._topic_id, [asked])],
         )
         body = await connection.call(
-            ApiKey.FETCH, version, [write_fetch_request(version, request)], deadline
+            ApiKey.FETCH,
+            version,
+            [write_fetch_request(version, request)],
+            self._cluster.request_deadline(deadline),
         )
         return await self._judge(self._result(connection, body, version), connection, deadline)
 
@@ -178,8 +193,12 @@ class PartitionReader:
         if answer.error:
             raise failure(answer.error, f"Fetch from broker {connection.address}")
         for topic in answer.topics:
+            if version >= TOPIC_IDS_FROM:
+                is_asked = topic.topic_id == self._topic_id
+            else:
+                is_asked = topic.topic == self._partition.topic
             for fetched in topic.partitions:
-                if (topic.topic, fetched.partition) == self._partition:
+                if is_asked and fetched.partition == self._partition.partition:
                     return fetched
         connection.close("an answer to Fetch lacks the partition")
         raise failure(
@@ -212,10 +231,20 @@ class PartitionReader:
                 f"{self._partition} ends at offset {ends[self._partition]}; "
                 f"offset {self._position} was requested"
             )
-        if fetched.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            await self._cluster.metadata([self._partition.topic], deadline)
+        if fetched.error in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+            await self._check_topic_id(deadline)
             await self._cluster.leader(self._partition, deadline)
             raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, what)
         if fetched.error:
             raise failure(fetched.error, what)
         return fetched
+
+    async def _check_topic_id(self, deadline: Deadline) -> None:
+        """Raise DataLossError if the topic has another id by fresh metadata."""
+        view = await self._cluster.metadata([self._partition.topic], deadline)
+        wanted = self._topic_id
+        if wanted is not None and any(topic.topic_id != wanted for topic in view.topics):
+            raise DataLossError(
+                f"{self._partition}: the topic was deleted and created again; offset"
+                f" {self._position} of the earlier one was requested"
+            )

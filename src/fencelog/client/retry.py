@@ -79,17 +79,21 @@ async def retrying(
 ) -> T:
     """Retry until success, an error that is not retriable, or the deadline.
 
-    ``stale`` is called after an error that says that the request went to the wrong broker. Raises
-    the last RequestError.
+    ``stale`` is called after an error that says that the request went to the wrong broker. If that
+    error is not retriable, as of a partition that is not known, it is retried once, on the route
+    that is looked up anew. Raises the last RequestError.
     """
     backoff = Backoff()
+    is_looked_up = stale is None
     while True:
         try:
             return await attempt()
         except RequestError as error:
+            is_curable = False
             if stale is not None and error.code in STALE_ROUTE:
                 stale()
-            if error.code not in RETRIABLE:
+                is_curable, is_looked_up = not is_looked_up, True
+            if error.code not in RETRIABLE and not is_curable:
                 raise
             if deadline.passed:
                 raise again(error, f"; given up after {deadline}") from error

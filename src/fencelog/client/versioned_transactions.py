@@ -59,6 +59,8 @@ class Transactions:
         version: int,
         timeout_ms: int,
         takeover: bool,
+        host: str = "",
+        allow_gaps: bool = False,
     ) -> Joined | AlreadyCommitted:
         """Open transaction (app, version) or join it."""
         request = JoinTransactionRequest(
@@ -68,6 +70,8 @@ class Transactions:
             version=version,
             timeout_ms=timeout_ms,
             takeover=takeover,
+            host=host,
+            allow_gaps=allow_gaps,
         )
         what = f"join of version {version} of app {app}"
         answer = await self._ask(
@@ -104,6 +108,7 @@ class Transactions:
         fingerprint: bytes,
         producer_ids: Sequence[int],
         takeover: bool,
+        allow_gaps: bool = False,
     ) -> None:
         """Commit (app, version) for the named producers."""
         request = CommitTransactionRequest(
@@ -114,6 +119,7 @@ class Transactions:
             fingerprint=fingerprint,
             producer_ids=list(producer_ids),
             takeover=takeover,
+            allow_gaps=allow_gaps,
         )
         what = f"commit of version {version} of app {app}"
         await self._ask(app, what, request, CommitTransactionResponse, ErrorCode.ALREADY_COMMITTED)
@@ -136,6 +142,9 @@ class Transactions:
             last_version=answer.last_version,
             query_id=answer.query_id,
             run_id=answer.run_id,
+            run_since_ms=answer.run_since_ms,
+            run_host=answer.run_host or None,
+            updated_ms=answer.updated_ms,
             open_version=answer.open_version,
             incarnation=answer.incarnation,
             open_producers=tuple(

@@ -12,6 +12,10 @@ class Deadline:
         self._at = self._loop.time() + seconds
         self._seconds = seconds
 
+    def within(self, seconds: float) -> "Deadline":
+        """Return this deadline, or the one in so many seconds if that is earlier."""
+        return Deadline(seconds) if seconds < self.left_s else self
+
     @property
     def left_s(self) -> float:
         """Seconds that remain; never negative."""

@@ -1,8 +1,10 @@
 """Batch ``read`` and ``write``: a range of offsets as a table, a table as one transaction."""
 
 import os
+import platform
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -39,7 +41,8 @@ class BatchReader(DataSourceReader):
         """One task for each partition's range, or more with ``minPartitions``."""
         options = self._options
         client = connect(options.connection)
-        partitions = subscribed(client, options.subscription)
+        found = subscribed(client, options.subscription)
+        partitions = found.partitions
         start = resolve(client, options.starting, partitions, options.isolation)
         end = resolve(client, options.ending, partitions, options.isolation)
         earliest = ends(client, partitions, "earliest", options.isolation)
@@ -55,7 +58,9 @@ class BatchReader(DataSourceReader):
             start[each] = max(start[each], earliest[each])
             end[each] = min(end[each], latest[each])
         wanted = split(
-            ranges(start, end), options.partitions_min or 0, options.partition_offsets_max
+            ranges(start, end, found.topic_ids),
+            options.partitions_min or 0,
+            options.partition_offsets_max,
         )
         return [RangePartition(each) for each in wanted]
 
@@ -68,7 +73,8 @@ class BatchReader(DataSourceReader):
 class BatchWriter(DataSourceArrowWriter):
     """Writes a table in one transaction: all of its rows become visible at once, or none.
 
-    Each write has its own app with a new name (V4), so it never repeats an earlier one.
+    With options ``app`` and ``batch`` it is recognised when it is repeated, and not written again
+    (V3). Without them each write has an app of its own with a new name (V4).
     """
 
     def __init__(self, options: SinkOptions, schema: "StructType", *, overwrite: bool) -> None:
@@ -79,19 +85,52 @@ class BatchWriter(DataSourceArrowWriter):
             )
         self._options = options
         self._roles = check_write(schema, topic_option=options.topic is not None)
+        writing.check_timeout(options)
         name = str(uuid.UUID(bytes=os.urandom(16), version=4))
-        # There is no query: the broker deletes such an app after a week.
-        self._identity = writing.BatchIdentity(app=name, query_id="", run_id=name, version=0)
+        if options.app is None or options.batch is None:
+            # There is no query: the broker deletes such an app after a week.
+            app, query_id, version = name, "", 0
+        else:
+            app, query_id, version = options.app, writing.NO_STREAM, options.batch
+        self._identity = writing.BatchIdentity(
+            app=app,
+            query_id=query_id,
+            run_id=name,
+            version=version,
+            host=platform.node(),
+            # A job that had nothing to write in one batch goes on with the next.
+            allow_gaps=True,
+        )
 
     def write(self, iterator: Iterator["pyarrow.RecordBatch"]) -> WriterCommitMessage:
         """Write one task's rows; returns when all of them are acknowledged."""
-        return writing.write(self._options, self._identity, self._roles, iterator)
+        return writing.write(self._options, self._of_task(), self._roles, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit the rows of the successful attempts."""
-        writing.commit(self._options, messages, fingerprint=b"")
+        options = self._options
+        fingerprint = b""
+        if options.batch is not None:
+            fingerprint = writing.batch_fingerprint(options.checkpoint_location, options.batch)
+        writing.commit(options, messages, fingerprint=fingerprint)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Abort the transaction."""
-        del messages
+        """Abort the transaction.
+
+        In a stream's batch function only tasks know query and run. Without a message of one the
+        broker refuses the abort: the next run's first task, or the timeout, does it.
+        """
+        for message in messages:
+            if isinstance(message, writing.Written):
+                writing.abort(self._options, message.identity)
+                return
         writing.abort(self._options, self._identity)
+
+    def _of_task(self) -> writing.BatchIdentity:
+        """The identity, of the streaming query whose batch function makes this write, if any."""
+        if self._options.batch is None:
+            return self._identity
+        _, query_id, run_id = writing.stream_of_task()
+        if query_id is None or run_id is None:
+            return self._identity
+        return replace(self._identity, query_id=query_id, run_id=run_id)

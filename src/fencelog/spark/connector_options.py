@@ -86,7 +86,8 @@ _NO_GROUP: Final = (
 _FETCHED_WHOLE: Final = "a task fetches its range of offsets in requests of a fixed size"
 _BATCHED: Final = "a task sends full record batches and flushes at its end; no record waits"
 _RETRIED: Final = (
-    "lost connections and retriable errors are retried until `kafka.request.timeout.ms`"
+    "lost connections and retriable errors are retried until `kafka.default.api.timeout.ms`"
+    " (source) or `kafka.delivery.timeout.ms` (sink)"
 )
 _AS_BYTES: Final = (
     "keys and values are bytes (or strings in writes): cast or decode them with DataFrame functions"
@@ -158,10 +159,17 @@ CONNECTOR_OPTIONS: Final[Sequence[ConnectorOption]] = (
     ),
     *_works("sink", "topic"),
     *_works("both", "kafka.client.id", note="default `fencelog-spark`"),
+    *_works("both", "kafka.request.timeout.ms"),
     *_differs(
-        "both",
-        "kafka.request.timeout.ms",
-        "limits each call with all its retries (30000), not each request",
+        "source",
+        "kafka.default.api.timeout.ms",
+        "limits a fetch with all its retries too, in place of `kafkaConsumer.pollTimeoutMs`",
+    ),
+    *_differs(
+        "sink",
+        "kafka.delivery.timeout.ms",
+        "default 60000 instead of 120000; the time begins again with each record batch that is"
+        " acknowledged, and limits the commit too",
     ),
     *_differs(
         "source",
@@ -183,7 +191,8 @@ CONNECTOR_OPTIONS: Final[Sequence[ConnectorOption]] = (
     *_differs(
         "sink",
         "kafka.transaction.timeout.ms",
-        "default 120000; a batch that is being written renews it, so it may take longer",
+        "default 120000; a batch that is being written renews it, so it may take longer; more than"
+        " the broker's `transaction.max.timeout.ms` is an error",
     ),
     *_meaningless(
         "sink",
@@ -194,7 +203,6 @@ CONNECTOR_OPTIONS: Final[Sequence[ConnectorOption]] = (
         "kafka.max.block.ms",
         "kafka.max.request.size",
         "kafka.max.in.flight.requests.per.connection",
-        "kafka.delivery.timeout.ms",
     ),
     *_meaningless(
         "sink",
@@ -211,7 +219,6 @@ CONNECTOR_OPTIONS: Final[Sequence[ConnectorOption]] = (
         "kafka.retry.backoff.max.ms",
         "kafka.reconnect.backoff.ms",
         "kafka.reconnect.backoff.max.ms",
-        "kafka.default.api.timeout.ms",
         "kafka.socket.connection.setup.timeout.ms",
         "kafka.socket.connection.setup.timeout.max.ms",
     ),

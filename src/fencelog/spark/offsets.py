@@ -2,19 +2,25 @@
 
 Spark compares offsets as JSON text, so keys are always written in one order; otherwise a stream
 without new records would run empty batches forever. The shape is the Kafka connector's,
-``{"topic": {"0": 23}}``, with one more key that no topic can have: ``@start`` marks a start that
-another look at the cluster might place elsewhere (see ``stream_reader``).
+``{"topic": {"0": 23}}``, with two more keys that no topic can have: ``@start`` marks a start that
+another look at the cluster might place elsewhere (see ``stream_reader``), and ``@ids`` has the ids
+of the topics, ``{"topic": "Pd4KtBXxRYiEXWqgOvaKUA"}``. Offsets of a topic with another id are those
+of a topic that was deleted (S9). Offsets without ids, of older checkpoints, go with any id.
 """
 
 import itertools
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from fencelog.types import TopicPartition
+from fencelog.log.layout import parse_topic_id, topic_id_text
+from fencelog.types import TopicId, TopicPartition
 
 START_MARK = "@start"
+TOPIC_IDS = "@ids"
 
+TopicIds = Mapping[str, TopicId]
+"""By topic name. Topics of brokers that have no ids (before Kafka 2.8) are absent."""
 Offsets = Mapping[TopicPartition, int]
 
 
@@ -25,6 +31,7 @@ class OffsetRange:
     partition: TopicPartition
     start: int
     end: int
+    topic_id: TopicId | None = None
 
     @property
     def size(self) -> int:
@@ -32,22 +39,42 @@ class OffsetRange:
         return self.end - self.start
 
 
-def to_json(offsets: Offsets, *, unpinned: bool = False) -> dict[str, Any]:
+def to_json(
+    offsets: Offsets, topic_ids: TopicIds | None = None, *, unpinned: bool = False
+) -> dict[str, Any]:
     """The offsets as JSON for Spark's checkpoint; ``unpinned`` adds the ``@start`` mark."""
     written: dict[str, Any] = {START_MARK: True} if unpinned else {}
+    topics = {each.topic for each in offsets}
+    if ids := {name: topic_id_text(id_) for name, id_ in (topic_ids or {}).items()}:
+        written[TOPIC_IDS] = {name: ids[name] for name in sorted(ids) if name in topics}
     for partition in sorted(offsets):
         written.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
     return written
 
 
 def from_json(stored: Mapping[str, Any]) -> dict[TopicPartition, int]:
-    """The offsets of the JSON from Spark's checkpoint, without the mark."""
+    """The offsets of the JSON from Spark's checkpoint, without mark and ids."""
     return {
         TopicPartition(topic, int(partition)): int(offset)
         for topic, by_partition in stored.items()
-        if topic != START_MARK
+        if topic not in (START_MARK, TOPIC_IDS)
         for partition, offset in by_partition.items()
     }
+
+
+def topic_ids(stored: Mapping[str, Any]) -> dict[str, TopicId]:
+    """The topic ids of the JSON; empty if an older release wrote it."""
+    return {name: parse_topic_id(text) for name, text in stored.get(TOPIC_IDS, {}).items()}
+
+
+def recreated(before: TopicIds, now: TopicIds) -> set[str]:
+    """The topics that have another id now (S9)."""
+    return {name for name in before.keys() & now.keys() if before[name] != now[name]}
+
+
+def without(offsets: Offsets, topics: Collection[str]) -> dict[TopicPartition, int]:
+    """The offsets of all other topics."""
+    return {each: offset for each, offset in offsets.items() if each.topic not in topics}
 
 
 def is_unpinned(stored: Mapping[str, Any]) -> bool:
@@ -88,10 +115,15 @@ def cap(offsets: Offsets, ceiling: Offsets) -> dict[TopicPartition, int]:
     }
 
 
-def ranges(start: Offsets, end: Offsets) -> list[OffsetRange]:
+def ranges(start: Offsets, end: Offsets, ids: TopicIds) -> list[OffsetRange]:
     """The ranges from start to end, sorted by partition; empty ones are omitted."""
     return [
-        OffsetRange(partition=partition, start=start[partition], end=end[partition])
+        OffsetRange(
+            partition=partition,
+            start=start[partition],
+            end=end[partition],
+            topic_id=ids.get(partition.topic),
+        )
         for partition in sorted(end)
         if partition in start and start[partition] < end[partition]
     ]
@@ -120,7 +152,4 @@ def split(
 
 def _cut(whole: OffsetRange, count: int) -> list[OffsetRange]:
     edges = [whole.start + whole.size * number // count for number in range(count + 1)]
-    return [
-        OffsetRange(partition=whole.partition, start=low, end=high)
-        for low, high in itertools.pairwise(edges)
-    ]
+    return [replace(whole, start=low, end=high) for low, high in itertools.pairwise(edges)]

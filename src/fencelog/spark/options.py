@@ -31,6 +31,8 @@ T = TypeVar("T")
 
 TRANSACTION_TIMEOUT_MS: Final = 120_000
 REQUEST_TIMEOUT_MS: Final = 30_000
+API_TIMEOUT_MS: Final = 60_000
+INT32_MAX: Final = (1 << 31) - 1
 TRIGGER_DELAY_MAX_MS: Final = 900_000
 DURATION_UNITS_MS: Final = {
     "": 1,
@@ -46,7 +48,7 @@ DURATION_UNITS_MS: Final = {
 # Those that Spark's Kafka connector lacks; ``connector_options`` has the others.
 CONNECTION_OPTIONS = ("bootstrap.servers",)
 SOURCE_OPTIONS = ("isolation", "groupId", "columns")
-SINK_OPTIONS = ("app", "takeover", "delivery")
+SINK_OPTIONS = ("app", "batch", "takeover", "delivery")
 # Spark adds these options of its own.
 SPARKS_OWN = ("path", "checkpointLocation", "queryName")
 
@@ -57,11 +59,16 @@ class OptionError(FencelogError, ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionOptions:
-    """How to reach the cluster."""
+    """How to reach the cluster.
+
+    ``request_timeout_ms`` limits one request, ``api_timeout_ms`` one with all of its retries: how
+    long an outage may last.
+    """
 
     bootstrap_servers: str
     client_id: str = "fencelog-spark"
     request_timeout_ms: int = REQUEST_TIMEOUT_MS
+    api_timeout_ms: int = API_TIMEOUT_MS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,11 +101,16 @@ class SourceOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SinkOptions:
-    """The options of a batch or streaming write. ``exactly_once`` false is at-least-once."""
+    """The options of a batch or streaming write. ``exactly_once`` false is at-least-once.
+
+    ``batch``: the number of a batch write within its app; None for a stream, and for a write that
+    is not to be recognised when it is repeated.
+    """
 
     connection: ConnectionOptions
     topic: str | None = None
     app: str | None = None
+    batch: int | None = None
     takeover: bool = False
     exactly_once: bool = True
     compression: Compression = "none"
@@ -139,6 +151,14 @@ class _Options(Mapping[str, str]):
             raise OptionError(f"option '{name}' is '{value}': write true or false")
         return value.lower() == "true"
 
+    def whole(self, name: str) -> int | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        if not value.isdecimal() or int(value) >= 1 << 63:
+            raise OptionError(f"option '{name}' is '{value}': write a whole number from 0 on")
+        return int(value)
+
     def positive(self, name: str) -> int | None:
         value = self.text(name)
         if value is None:
@@ -146,6 +166,12 @@ class _Options(Mapping[str, str]):
         if not value.isdecimal() or int(value) == 0:
             raise OptionError(f"option '{name}' is '{value}': write a whole number above 0")
         return int(value)
+
+    def milliseconds(self, name: str) -> int | None:
+        value = self.positive(name)
+        if value is not None and value > INT32_MAX:
+            raise OptionError(f"option '{name}' is '{value}': write at most {INT32_MAX}")
+        return value
 
     def duration_ms(self, name: str, default: int) -> int:
         value = self.text(name)
@@ -255,22 +281,18 @@ def sink_options(
     given.only("kafka.acks", "all", "-1")
     given.only("kafka.enable.idempotence", "true")
     given.only("kafka.security.protocol", "plaintext")
-    if not streaming:
-        for name in ("app", "takeover"):
-            if name in given:
-                raise OptionError(
-                    f"option '{name}' is for streams only: a batch write has an app of its own"
-                )
     delivery = given.choice("delivery", ("exactly-once", "at-least-once"), "exactly-once")
+    _check_batch(given, streaming=streaming, exactly_once=delivery == "exactly-once")
     codecs = ("none", "gzip", "snappy", "lz4", "zstd")
     return SinkOptions(
         connection=_connection(given, environment),
         topic=given.text("topic"),
         app=given.text("app"),
+        batch=given.whole("batch"),
         takeover=given.flag("takeover", default=False),
         exactly_once=delivery == "exactly-once",
         compression=cast(Compression, given.choice("kafka.compression.type", codecs, "none")),
-        transaction_timeout_ms=given.positive("kafka.transaction.timeout.ms")
+        transaction_timeout_ms=given.milliseconds("kafka.transaction.timeout.ms")
         or TRANSACTION_TIMEOUT_MS,
         checkpoint_location=given.text("checkpointLocation"),
     )
@@ -314,7 +336,11 @@ def _connection(given: _Options, environment: Mapping[str, str]) -> ConnectionOp
     return ConnectionOptions(
         bootstrap_servers=",".join(server.strip() for server in servers.split(",")),
         client_id=given.text("kafka.client.id") or "fencelog-spark",
-        request_timeout_ms=given.positive("kafka.request.timeout.ms") or REQUEST_TIMEOUT_MS,
+        request_timeout_ms=given.milliseconds("kafka.request.timeout.ms") or REQUEST_TIMEOUT_MS,
+        # Kafka's name of the consumer's limit, and of the producer's; a job has one of them.
+        api_timeout_ms=given.milliseconds("kafka.default.api.timeout.ms")
+        or given.milliseconds("kafka.delivery.timeout.ms")
+        or API_TIMEOUT_MS,
     )
 
 
@@ -365,6 +391,25 @@ def _refuse_in_streams(given: _Options, isolation: Isolation) -> None:
                 f"option '{name}' is for batch reads only: remove it,"
                 " or use trigger(availableNow=True)"
             )
+
+
+def _check_batch(given: _Options, *, streaming: bool, exactly_once: bool) -> None:
+    """``app`` and ``batch`` identify a batch write; a stream's batches have Spark's numbers."""
+    if streaming:
+        if "batch" in given:
+            raise OptionError(
+                "option 'batch' is for batch writes: Spark numbers a stream's batches"
+            )
+        return
+    if ("app" in given) != ("batch" in given):
+        raise OptionError(
+            "options 'app' and 'batch' of a batch write go together: they identify it, so that it"
+            " is written once however often it is repeated"
+        )
+    if "takeover" in given and "app" not in given:
+        raise OptionError("option 'takeover' needs the options 'app' and 'batch'")
+    if "batch" in given and not exactly_once:
+        raise OptionError("option 'batch' needs delivery exactly-once: at-least-once repeats rows")
 
 
 def _starting(given: _Options, *, streaming: bool | None) -> Positions:

@@ -243,8 +243,10 @@ def one_line(text: str) -> str:
     first, _, rest = text.strip().partition("\n")
     if first.startswith("An error occurred while calling"):  # py4j; Spark's own error follows
         first = rest.partition("\n")[0].removeprefix(": ")
-    line = causes[-1] if causes else first
-    return str(line).strip()
+    line = str(causes[-1] if causes else first)
+    if line.startswith("pyspark.errors."):  # in a batch function, around the write's own error
+        line = (PYTHON_ERROR.findall(line.partition(": ")[2]) or [line])[0]
+    return line.strip()
 
 
 def _named(returned: object, file: Path) -> "Mapping[str, DataStreamWriter | StreamingQuery]":

@@ -1,14 +1,15 @@
 """Resolves a read's options on the cluster: partitions, offsets, and lost records."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fencelog.client.model import DataLossError, Isolation, OffsetSpec
-from fencelog.spark.offsets import Offsets
+from fencelog.spark.offsets import Offsets, TopicIds, without
 from fencelog.spark.options import ConnectionOptions, OptionError, Subscription
 from fencelog.spark.positions import Position, Positions
-from fencelog.types import TopicPartition
+from fencelog.types import NO_TOPIC_ID, TopicPartition
 
 if TYPE_CHECKING:
     from fencelog.client.blocking import Client
@@ -22,30 +23,42 @@ def connect(options: ConnectionOptions) -> "Client":
         options.bootstrap_servers,
         client_id=options.client_id,
         request_timeout_s=options.request_timeout_ms / 1000,
+        api_timeout_s=options.api_timeout_ms / 1000,
     )
 
 
-def subscribed(client: "Client", subscription: Subscription) -> list[TopicPartition]:
-    """The partitions to read now, sorted. Named topics must exist."""
-    if subscription.partitions:
-        existing = client.partitions(sorted({each.topic for each in subscription.partitions}))
-        for each in subscription.partitions:
-            if each.partition not in existing[each.topic]:
-                raise OptionError(
-                    f"option 'assign' names {each}, but topic '{each.topic}' has"
-                    f" {len(existing[each.topic])} partitions"
-                )
-        return sorted(subscription.partitions)
-    topics: Sequence[str] = subscription.topics
+@dataclass(frozen=True)
+class Subscribed:
+    """The partitions to read now, sorted, and the ids of their topics."""
+
+    partitions: list[TopicPartition]
+    topic_ids: TopicIds
+
+
+def subscribed(client: "Client", subscription: Subscription) -> Subscribed:
+    """What there is to read now. Named topics must exist."""
     if subscription.pattern is not None:
         matching = re.compile(subscription.pattern)
         topics = [
-            topic.name
+            topic
             for topic in client.topics()
             if not topic.internal and matching.fullmatch(topic.name)
         ]
-    by_topic = client.partitions(topics) if topics else {}
-    return sorted(TopicPartition(topic, each) for topic in topics for each in by_topic[topic])
+    else:
+        assigned = (each.topic for each in subscription.partitions)
+        topics = client.topics(sorted({*subscription.topics, *assigned}))
+    partitions = sorted(
+        TopicPartition(topic.name, each.partition) for topic in topics for each in topic.partitions
+    )
+    for assignment in subscription.partitions:
+        if assignment not in partitions:
+            count = sum(each.topic == assignment.topic for each in partitions)
+            raise OptionError(
+                f"option 'assign' names {assignment}, but topic '{assignment.topic}' has"
+                f" {count} partitions"
+            )
+    ids = {topic.name: topic.topic_id for topic in topics if topic.topic_id != NO_TOPIC_ID}
+    return Subscribed(sorted(subscription.partitions) or partitions, ids)
 
 
 def resolve(
@@ -82,14 +95,19 @@ def ends(
     return client.offsets(partitions, spec, isolation) if partitions else {}
 
 
-def lost(start: Offsets, earliest: Offsets, latest: Offsets) -> list[str]:
+def lost(
+    start: Offsets, earliest: Offsets, latest: Offsets, made_anew: Collection[str] = ()
+) -> list[str]:
     """One sentence for each partition whose records at ``start`` are gone.
 
     Only the log start shows a loss: inside a log, offsets without a record (markers, aborted or
-    compacted records) are normal. An end before the start means a new topic with the same name.
+    compacted records) are normal. All of a topic in ``made_anew`` is lost (S9).
     """
-    sentences = []
-    for partition, offset in sorted(start.items()):
+    sentences = [
+        f"topic '{topic}' was deleted and created again since this query read it"
+        for topic in sorted(made_anew)
+    ]
+    for partition, offset in sorted(without(start, made_anew).items()):
         if partition not in latest:
             sentences.append(f"{partition} no longer exists (next offset was {offset})")
         elif offset < earliest[partition]:
@@ -98,8 +116,8 @@ def lost(start: Offsets, earliest: Offsets, latest: Offsets) -> list[str]:
             )
         elif offset > latest[partition]:
             sentences.append(
-                f"{partition}: the log ends at {latest[partition]}, before offset {offset};"
-                " the topic was deleted and created again"
+                f"{partition}: the log ends at offset {latest[partition]}, below the start offset"
+                f" {offset}"
             )
     return sentences
 

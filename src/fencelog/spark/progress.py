@@ -87,6 +87,6 @@ def _offsets(value: object) -> dict[tuple[str, str], int] | None:
     return {
         (topic, partition): int(offset)
         for topic, by_partition in value.items()
-        if isinstance(by_partition, dict)
+        if isinstance(by_partition, dict) and not topic.startswith("@")
         for partition, offset in by_partition.items()
     }

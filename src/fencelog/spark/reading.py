@@ -44,7 +44,12 @@ def read_range(
     while True:
         try:
             batches = client.fetch_arrow(
-                wanted.partition, start, wanted.end, isolation=options.isolation, columns=columns
+                wanted.partition,
+                start,
+                wanted.end,
+                isolation=options.isolation,
+                columns=columns,
+                topic_id=wanted.topic_id,
             )
             for batch in batches:
                 yield conform(batch, arrow_schema)

@@ -25,8 +25,11 @@ from fencelog.spark.offsets import (
     from_json,
     is_unpinned,
     ranges,
+    recreated,
     split,
     to_json,
+    topic_ids,
+    without,
 )
 from fencelog.spark.options import SourceOptions
 from fencelog.spark.plain_errors import plain_errors
@@ -68,9 +71,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         options = self._options
         client = connect(options.connection)
-        partitions = subscribed(client, options.subscription)
-        start = resolve(client, options.starting, partitions, options.isolation)
-        return to_json(start, unpinned=not options.starting.fixed)
+        found = subscribed(client, options.subscription)
+        start = resolve(client, options.starting, found.partitions, options.isolation)
+        return to_json(start, found.topic_ids, unpinned=not options.starting.fixed)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """``maxOffsetsPerTrigger`` or ``minOffsetsPerTrigger``, or no limit.
@@ -87,34 +90,37 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of this run: the present end of the present partitions."""
         client = connect(self._options.connection)
-        partitions = subscribed(client, self._options.subscription)
-        self._available_now = ends(client, partitions, "latest", self._options.isolation)
+        found = subscribed(client, self._options.subscription)
+        self._available_now = ends(client, found.partitions, "latest", self._options.isolation)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """End of the next batch. ``start`` is finished, so it is committed for the group."""
-        begun = from_json(start)
+        begun, ids = from_json(start), topic_ids(start)
         if is_unpinned(start):
-            return to_json(begun)
+            return to_json(begun, ids)
         self.commit(start)
         options = self._options
         client = connect(options.connection)
-        partitions = subscribed(client, options.subscription)
-        self._latest = ends(client, partitions, "latest", options.isolation)
-        earliest = ends(client, partitions, "earliest", options.isolation)
-        if options.fail_on_data_loss and (sentences := lost(begun, earliest, self._latest)):
+        found = subscribed(client, options.subscription)
+        self._latest = ends(client, found.partitions, "latest", options.isolation)
+        earliest = ends(client, found.partitions, "earliest", options.isolation)
+        made_anew = recreated(ids, found.topic_ids)
+        sentences = lost(begun, earliest, self._latest, made_anew)
+        if options.fail_on_data_loss and sentences:
             raise data_loss(sentences)
+        begun = without(begun, made_anew)
         latest = self._latest
-        # A new partition is read from its first record.
+        # A new partition, also of a topic that was created again, is read from its first record.
         known = {each: begun.get(each, earliest[each]) for each in latest}
         if self._available_now is not None:
             latest = cap(latest, self._available_now)
         elif not isinstance(limit, ReadAllAvailable):
             available = sum(max(0, end - known[each]) for each, end in latest.items())
             if self._delay.holds(available, system_stopwatch()):
-                return to_json(begun)
+                return start
         if isinstance(limit, ReadMaxRows):
             latest = admit(known, latest, limit.max_rows)
-        return to_json(latest)
+        return to_json(latest, found.topic_ids)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """The last known end of the log, for the lag in Spark's progress."""
@@ -124,10 +130,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """One task for each partition with new offsets, or more with ``minPartitions``."""
         if is_unpinned(start):
             return []
-        begun, finished = from_json(start), from_json(end)
+        finished, ids = from_json(end), topic_ids(end)
+        begun = without(from_json(start), recreated(topic_ids(start), ids))
         client = connect(self._options.connection)
         begun |= self._first_offsets(client, [each for each in finished if each not in begun])
-        wanted: list[OffsetRange] = ranges(begun, finished)
+        wanted: list[OffsetRange] = ranges(begun, finished, ids)
         options = self._options
         pieces = split(wanted, options.partitions_min or 0, options.partition_offsets_max)
         return [RangePartition(each) for each in pieces]

@@ -4,11 +4,9 @@ Spark makes a new writer for each call and repeats whole batches after a crash, 
 state; producers and runs are in the messages and on the broker.
 """
 
-import hashlib
+import platform
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
 
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
@@ -22,13 +20,6 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql.types import StructType
 
-BATCH_ID, QUERY_ID, RUN_ID = (
-    "streaming.sql.batchId",
-    "sql.streaming.queryId",
-    "spark.jobGroup.id",
-)
-"""Spark's local properties of a task with its batch, query and run."""
-
 
 @plain_errors
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -41,6 +32,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Check the rows' schema; Spark also creates writers without writing."""
         self._options = options
         self._roles = check_write(schema, topic_option=options.topic is not None)
+        writing.check_timeout(options)
+        # Spark makes writers on the driver.
+        self._host = platform.node()
 
     def write(self, iterator: Iterator["pyarrow.RecordBatch"]) -> WriterCommitMessage:
         """Write one attempt's rows; returns when all of them are acknowledged. Runs in a task."""
@@ -48,7 +42,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Commit the rows of the successful attempts; runs on the driver, perhaps repeatedly."""
-        fingerprint = batch_fingerprint(self._options.checkpoint_location, batchId)
+        fingerprint = writing.batch_fingerprint(self._options.checkpoint_location, batchId)
         writing.commit(self._options, messages, fingerprint=fingerprint)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -65,41 +59,16 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 return
 
     def _identity(self) -> writing.BatchIdentity:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None, "Spark writes in tasks"
-        batch, query_id, run_id = (
-            context.getLocalProperty(name) for name in (BATCH_ID, QUERY_ID, RUN_ID)
-        )
+        batch, query_id, run_id = writing.stream_of_task()
         if batch is None or query_id is None or run_id is None:
             raise FencelogError(
                 "this version of Spark does not tell its tasks which batch they write"
-                f" (local properties {BATCH_ID}, {QUERY_ID}, {RUN_ID})"
+                f" (local properties {', '.join(writing.STREAM_PROPERTIES)})"
             )
         return writing.BatchIdentity(
             app=self._options.app or query_id,
             query_id=query_id,
             run_id=run_id,
             version=int(batch),
+            host=self._host,
         )
-
-
-def batch_fingerprint(checkpoint_location: str | None, batch_id: int) -> bytes:
-    """Digest of the checkpoint's ``offsets/<batch>`` file, empty if it cannot be read (V3).
-
-    The file is written once, before the batch runs. A restored or second checkpoint has another
-    one, so its batches are not taken for repetitions. Only local checkpoints are read: what another
-    file system answers may differ from one attempt to the next.
-    """
-    if checkpoint_location is None:
-        return b""
-    parts = urlsplit(checkpoint_location)
-    if parts.scheme not in ("", "file"):
-        return b""
-    path = unquote(parts.path) if parts.scheme else checkpoint_location
-    try:
-        content = (Path(path) / "offsets" / str(batch_id)).read_bytes()
-    except OSError:
-        return b""
-    return hashlib.sha256(content).digest()

@@ -7,7 +7,7 @@ from fencelog.client.batches import EncodedBatch
 from fencelog.client.cluster import Cluster, ClusterOptions
 from fencelog.client.model import Delivery
 from fencelog.client.partition_sender import PartitionSender
-from fencelog.client.reader import PartitionReader
+from fencelog.client.reader import FetchOptions, PartitionReader
 from fencelog.client.sender import ProducerOptions, Sender, open_sender
 from fencelog.errors import RequestError
 from fencelog.types import TopicPartition
@@ -65,9 +65,8 @@ async def read_records_once(
 
     ``end`` is known to be readable: DataLossError says that it no longer is.
     """
-    reader = PartitionReader(
-        cluster, partition, start, end, isolation="transactional", max_bytes=POLL_BYTES
-    )
+    options = FetchOptions(isolation="transactional", max_bytes=POLL_BYTES)
+    reader = PartitionReader(cluster, partition, start, end, options)
     chunk = await reader.next_chunk()
     if chunk is None:
         return [], start

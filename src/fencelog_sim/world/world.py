@@ -111,7 +111,8 @@ class World:
         self._changed = asyncio.Event()
         self.node: Node | None = None
         self.clients: dict[str, Process] = {}
-        self.ends: list[str] = []
+        self.ends: list[BaseException] = []
+        """Why brokers have ended by themselves, or could not stop cleanly."""
         """Why brokers ended by themselves."""
         self.crashes: list[str] = []
         """Exceptions that ended a client: no workload lets one through."""
@@ -208,7 +209,7 @@ class World:
         self.kill_broker()
         if error := stopping.exception():
             # A full disk, for one, leaves no room for the checkpoints of a clean stop.
-            self.ends.append(f"{type(error).__name__}: {error}")
+            self.ends.append(error)
             return False
         return True
 
@@ -229,7 +230,7 @@ class World:
         except FencelogError as refused:
             error = refused
         if error is not None:
-            self.ends.append(f"{type(error).__name__}: {error}")
+            self.ends.append(error)
         elif self.node is not node:
             return  # its first task to end says that it is being stopped: ``stop_broker`` waits
         if self.broker is process:

@@ -10,6 +10,7 @@ import pytest
 
 from fencelog.broker.network import server as server_module
 from fencelog.node import Node
+from fencelog.types import Instant
 from fencelog.wire import hot
 from fencelog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tests.support.node import Peer, World, batch, until, visible
@@ -89,7 +90,7 @@ async def test_large_frames_that_do_not_fit_the_budget_come_in_one_after_the_oth
             await asyncio.sleep(0)
         assert sorted(each.result().base_offset for each in answers) == list(range(5))
         assert most < 5 * 4_000_000
-        assert not node.server._growing
+        assert (node.server._queued_bytes, node.server._growing) == (0, {})
 
 
 async def test_a_large_frame_that_never_ends_does_not_keep_the_others_out(world: World) -> None:
@@ -125,6 +126,24 @@ def test_a_frame_that_is_sent_too_slowly_closes_its_connection(
     with caplog.at_level(logging.WARNING):
         asyncio.run(scenario())
     assert "a frame was not complete" in caplog.text
+
+
+async def test_an_idle_client_is_disconnected_unless_the_broker_does_not_read_from_it(
+    world: World,
+) -> None:
+    async with world.node(sweep_interval_s=0.01) as node:
+        waiting, held = await asyncio.open_connection(*node.address)
+        reader, idle = await asyncio.open_connection(*node.address)
+        await until(lambda: len(node.server._connections) == 2, "both are accepted")
+        first, second = node.server._connections
+        first.is_backpressured = True  # as where its frame waits for memory
+        first.last_active = second.last_active = Instant(-1e9)
+        await until(lambda: [*node.server._connections] == [first], "the second is closed")
+        assert await is_closed(reader)
+        first.is_backpressured = False
+        assert await is_closed(waiting)
+        held.close()
+        idle.close()
 
 
 async def test_a_client_that_floods_is_slowed_and_loses_nothing(world: World) -> None:

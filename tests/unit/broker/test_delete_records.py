@@ -7,7 +7,8 @@ import pytest
 
 from fencelog.adapters.system_clock import SystemClock
 from fencelog.broker.metadata.catalog import GROUP_TOPIC
-from fencelog.errors import ErrorCode
+from fencelog.broker.partitions.log_starts import advance_starts
+from fencelog.errors import ErrorCode, StorageError
 from fencelog.log import layout
 from fencelog.node import Node
 from fencelog.types import Offset
@@ -191,6 +192,25 @@ async def test_the_starts_of_many_logs_are_stored_with_one_write(
             await node.broker.logs.upkeep(SystemClock().now_ms())
         assert [each.log.log_start_offset for each in partitions] == [2] * 5
         assert stored.count(layout.LOG_START_CHECKPOINT) == 1
+
+
+async def test_a_log_that_failed_or_is_gone_keeps_no_other_from_beginning_later(
+    world: World,
+) -> None:  # D2, D4
+    async with world.node(crash=True) as node, Peer.of(node) as peer:
+        await peer.create_topic("t", partitions=4)
+        for index in range(4):
+            for _ in range(3):
+                await peer.produce("t", batch("x"), partition=index)
+        found = [node.broker.logs.get("t", index) for index in range(4)]
+        failing, gone, *others = [each for each in found if each is not None]
+        failing.fail(StorageError("the disk is broken"))
+        starts = dict.fromkeys((failing, gone, *others), Offset(2))
+        failed = await advance_starts(node.broker.logs._directory, starts, lambda p: p is not gone)
+        assert {each.name: str(error) for each, error in failed.items()} == {
+            failing.name: "t-0 has failed: the disk is broken"
+        }
+        assert [each.log.log_start_offset for each in (failing, gone, *others)] == [0, 0, 2, 2]
 
 
 async def test_deleting_a_topic_stores_and_lists_once_for_all_its_partitions(world: World) -> None:

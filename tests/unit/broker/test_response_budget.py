@@ -11,6 +11,7 @@ from fencelog.broker.network.response_budget import (
     GRANTS_PER_ITERATION_BYTES,
     SHARE,
     SMALL_BYTES,
+    UNCOUNTED_BYTES,
     QueuedResponses,
     ResponseBudget,
     held_bytes,
@@ -29,6 +30,22 @@ def test_a_view_counts_with_the_whole_buffer_that_it_keeps_and_only_once() -> No
     views = [memoryview(whole)[:10], memoryview(whole)[20:30]]
     assert held_bytes([b"head", *views, bytearray(5)], 29) == 4 + 1000 + 5
     assert held_bytes([b"head", bytearray(5)], 9) == 0
+
+
+def test_a_small_response_of_plain_bytes_does_not_count() -> None:
+    assert held_bytes([bytes(UNCOUNTED_BYTES)], UNCOUNTED_BYTES) == 0
+    assert held_bytes([bytes(UNCOUNTED_BYTES + 1)], UNCOUNTED_BYTES + 1) == UNCOUNTED_BYTES + 1
+
+
+async def test_the_least_is_granted_where_just_that_is_free() -> None:
+    budget = ResponseBudget(BUDGET)
+    assert await QueuedResponses(budget).grant(BUDGET - MIB, least=BUDGET - MIB) == BUDGET - MIB
+    late = asyncio.create_task(QueuedResponses(budget).grant(2 * MIB, least=MIB + 1))
+    await asyncio.sleep(0)
+    assert budget.free == MIB
+    late.cancel()
+    await asyncio.wait([late])
+    assert await QueuedResponses(budget).grant(2 * MIB, least=MIB) == MIB
 
 
 async def test_a_grant_shrinks_with_what_is_free_but_not_below_one_batch() -> None:

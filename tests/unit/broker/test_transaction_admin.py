@@ -190,7 +190,9 @@ async def test_an_offline_partition_describes_no_producer(world: World) -> None:
     async with world.node(crash=True) as node, Peer.of(node) as peer:
         await peer.create_topic("t")
         partition_of(node, "t").fail(StorageError("a test"))
-        assert (await producers(peer, "t")).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        answer = await producers(peer, "t")
+        assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert "a test" in (answer.error_message or "")
 
 
 async def test_an_internal_partition_that_was_never_needed_has_no_producers(world: World) -> None:

@@ -1,6 +1,7 @@
 """Record batches to Arrow: what a reader gets, and what malformed bytes can never do."""
 
 import struct
+from itertools import permutations
 from types import SimpleNamespace
 
 import numpy as np
@@ -165,6 +166,23 @@ def test_an_abort_begins_at_its_own_first_offset_and_not_earlier() -> None:  # E
         )
     )
     assert values(decoded(log, aborted=[(7, 2)])) == [b"committed"]
+
+
+@pytest.mark.parametrize("aborted", list(permutations([(9, 0), (8, 2), (7, 4)])))
+def test_aborts_may_be_listed_in_any_order(aborted: tuple[tuple[int, int], ...]) -> None:  # E10
+    log = b"".join(
+        (
+            transactional(b"a", 9, 0),
+            transactional(b"committed", 8, 1),
+            transactional(b"b", 8, 2),
+            marker(9, 3, commit=False),
+            transactional(b"c", 7, 4),
+            transactional(b"open", 9, 5),
+            marker(8, 6, commit=False),
+            marker(7, 7, commit=False),
+        )
+    )
+    assert values(decoded(log, aborted=aborted)) == [b"committed", b"open"]
 
 
 def test_a_wrong_checksum_is_refused_and_says_where() -> None:  # D3

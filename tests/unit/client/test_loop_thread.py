@@ -45,3 +45,15 @@ def test_a_call_that_came_before_the_close_is_cancelled_by_it() -> None:
     with pytest.raises(CancelledError):
         waiting.result(DEADLINE_S)
     thread.close()
+
+
+def test_a_thread_that_nobody_closed_does_not_keep_its_process_alive() -> None:
+    async def farewell() -> None:
+        pass
+
+    before = set(threading.enumerate())
+    thread = LoopThread("named", farewell)
+    (new,) = set(threading.enumerate()) - before
+    assert (new.name, new.daemon) == ("named", True)
+    thread.close()
+    assert not new.is_alive()

@@ -6,7 +6,7 @@ from fencelog.client import reader
 from fencelog.client.blocking import Client
 from fencelog.client.model import DataLossError
 from fencelog.errors import ErrorCode, RequestError, WireError
-from fencelog.types import TopicPartition
+from fencelog.types import NO_TOPIC_ID, TopicId, TopicPartition
 from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.hot import (
     FetchedPartition,
@@ -14,6 +14,7 @@ from fencelog.wire.hot import (
     read_fetch_request,
     write_fetch_response,
 )
+from fencelog.wire.hot.fetch import TOPIC_IDS_FROM
 from fencelog.wire.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,
@@ -25,14 +26,22 @@ from tests.unit.client.fake_broker import FakeBroker
 
 PLACE = TopicPartition("t", 0)
 FETCH_VERSION = 12
+FAKE_ID = NO_TOPIC_ID
+"""The id of the fake broker's topic."""
 
 
-def fetched(*records: bytes, error: ErrorCode = ErrorCode.NONE) -> bytes:
+def fetched(
+    *records: bytes,
+    error: ErrorCode = ErrorCode.NONE,
+    topic_id: TopicId | None = None,
+    partition: int = 0,
+) -> bytes:
     """A fetch response with these bytes."""
-    partition = FetchedPartition(0, error, 100, 100, 0, [], records)
-    topics = [FetchedTopic("t", None, [partition])]
+    found = FetchedPartition(partition, error, 100, 100, 0, [], records)
+    topics = [FetchedTopic("t", topic_id, [found])]
+    version = FETCH_VERSION if topic_id is None else TOPIC_IDS_FROM
     return b"".join(
-        bytes(part) for part in write_fetch_response(FETCH_VERSION, ErrorCode.NONE, 0, topics)
+        bytes(part) for part in write_fetch_response(version, ErrorCode.NONE, 0, topics)
     )
 
 
@@ -76,6 +85,44 @@ def test_a_fetch_that_brought_nothing_is_repeated(answer: bytes | None) -> None:
     with FakeBroker() as broker, Client(broker.address) as client:
         broker.next(ApiKey.FETCH, answer, fetched(numbered(0, 2)))
         assert [r.value for r in client.fetch(PLACE, 0, 2)] == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("error", [ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.NONE])
+def test_a_topic_is_fetched_by_its_id_until_a_new_leader_knows_it(error: ErrorCode) -> None:
+    with FakeBroker() as broker, Client(broker.address) as client:
+        answers = [fetched(error=error, topic_id=FAKE_ID)] if error else []
+        broker.next(ApiKey.FETCH, *answers, fetched(numbered(0, 2), topic_id=FAKE_ID))
+        (batch,) = client.fetch_arrow(PLACE, 0, 2, topic_id=FAKE_ID)
+        assert batch.num_rows == 2
+
+
+def test_a_topic_with_another_id_is_a_loss() -> None:  # S9
+    wanted = TopicId(bytes([1] * 16))
+    with FakeBroker() as broker, Client(broker.address) as client:
+        broker.next(ApiKey.FETCH, fetched(error=ErrorCode.UNKNOWN_TOPIC_ID, topic_id=wanted))
+        with pytest.raises(DataLossError, match="t-0: the topic was deleted and created again"):
+            list(client.fetch_arrow(PLACE, 0, 2, topic_id=wanted))
+
+
+def test_a_partition_that_was_added_is_found_with_fresh_metadata() -> None:
+    added = TopicPartition("t", 1)
+    with FakeBroker() as broker, Client(broker.address) as client:
+        broker.next(ApiKey.FETCH, fetched(numbered(0, 1)), fetched(numbered(0, 2), partition=1))
+        assert len(list(client.fetch(PLACE, 0, 1))) == 1
+        broker.topics["t"] = 2
+        assert len(list(client.fetch(added, 0, 2))) == 2
+        with pytest.raises(RequestError, match="topic t has no partition 2"):
+            list(client.fetch(TopicPartition("t", 2), 0, 2))
+
+
+def test_a_leader_that_does_not_know_the_partition_is_asked_once_more() -> None:
+    unknown = offset_is(-1)
+    unknown.topics[0].partitions[0].error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    with FakeBroker() as broker, Client(broker.address) as client:
+        broker.next(ApiKey.LIST_OFFSETS, unknown, offset_is(7), unknown, unknown)
+        assert client.offsets([PLACE], "latest") == {PLACE: 7}
+        with pytest.raises(RequestError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+            client.offsets([PLACE], "latest")
 
 
 def test_a_batch_larger_than_the_fetch_is_fetched_with_a_larger_limit() -> None:

@@ -1,5 +1,8 @@
 """What a writer does when a broker refuses, breaks off or is not there."""
 
+import threading
+
+import pyarrow as pa
 import pytest
 
 from fencelog.client.blocking import Client
@@ -49,6 +52,21 @@ def test_a_batch_is_sent_again_under_the_same_sequence(error: ErrorCode | None) 
                 Delivery(partition=TopicPartition("t", 0), base_offset=1, count=1)
             ]
         assert sequences(broker) == [0, 1, 1, 1]
+
+
+def test_a_partition_that_was_added_is_written_to() -> None:
+    with FakeBroker() as broker, Client(broker.address) as client:
+        broker.next(ApiKey.INIT_PRODUCER_ID, PRODUCER, PRODUCER)
+        with client.producer() as producer, client.arrow_writer(topic="t") as writer:
+            producer.send("t", b"first")
+            broker.topics["t"] = 2
+            producer.send("t", b"second", partition=1)
+            broker.topics["t"] = 3
+            writer.write(pa.record_batch({"value": [b"third"], "partition": [2]}))
+            with pytest.raises(ValueError, match="no partition 3, only 0 to 2"):
+                producer.send("t", b"fourth", partition=3)
+        written = [part for request in broker.produced for _, part in request.topics]
+        assert sorted(partition for ((partition, _),) in written) == [0, 1, 2]
 
 
 def test_a_batch_that_overtook_a_failed_one_is_sent_again_behind_it() -> None:  # E13
@@ -137,6 +155,31 @@ def test_a_refused_connection_names_the_address_and_asks_whether_a_broker_runs()
     with (
         Client(address, request_timeout_s=0.2) as client,
         pytest.raises(RequestError, match=f"{address}.*check that the broker is running"),
+    ):
+        client.topics()
+
+
+def test_a_request_that_is_not_answered_is_sent_again_within_the_call_s_time() -> None:
+    released = threading.Event()
+
+    def silent(_version: int, _body: memoryview) -> None:
+        released.wait(60)
+
+    with (
+        FakeBroker() as broker,
+        Client(broker.address, request_timeout_s=0.3, api_timeout_s=60) as client,
+    ):
+        broker.script[ApiKey.METADATA] = [silent]
+        assert client.partitions(["t"]) == {"t": [0]}
+        released.set()
+
+
+def test_a_call_ends_after_its_time_whatever_each_request_may_take() -> None:
+    with FakeBroker() as broker:
+        address = broker.address
+    with (
+        Client(address, request_timeout_s=60, api_timeout_s=0.3) as client,
+        pytest.raises(RequestError, match=r"given up after 0\.3 s"),
     ):
         client.topics()
 

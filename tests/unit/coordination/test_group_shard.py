@@ -4,14 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fencelog.coordination.group.metadata import read_group
 from fencelog.coordination.group.model import (
     Caller,
     GroupLimits,
     JoinAnswer,
     JoinRequest,
     Protocol,
+    SyncRequest,
     Ticket,
 )
+from fencelog.coordination.group.offsets import Kept, OffsetTable
 from fencelog.coordination.group.records import (
     CommittedOffset,
     read_key,
@@ -150,6 +153,48 @@ def test_what_members_say_of_themselves_together_is_bounded() -> None:
     # Of its own say a member's newest counts.
     assert join(5, 10, "m2") is ErrorCode.NONE
     assert join(6, 11, "m2") is ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+def test_a_static_member_that_is_back_is_stored_with_its_subscription() -> None:
+    runtime = Runtime(lambda epoch: GroupShard(epoch, GroupLimits(initial_delay_s=0)))
+    request = JoinRequest(
+        group="g",
+        instance_id="i",
+        protocols=(Protocol("range", b"topics"),),
+        knows_member_id_required=True,
+    )
+    clock = {"now": runtime.now, "wall_ms": runtime.wall_ms}
+    shard = runtime.shard
+    runtime.append(shard.join(request, Ticket(1), fresh_id="m1", **clock))
+    sync = SyncRequest(group="g", caller=Caller("m1", 1, "i"), assignments=(("m1", b"share"),))
+    runtime.append(shard.sync(sync, Ticket(2), **clock))
+    runtime.append(shard.join(request, Ticket(3), fresh_id="m2", **clock))
+    stored = runtime.log[-1]
+    assert isinstance(stored, LogRecord)
+    assert stored.value is not None
+    (member,) = read_group("g", stored.value).members
+    assert (member.member_id, member.subscription, member.assignment) == ("m2", b"topics", b"share")
+
+
+@pytest.mark.parametrize(
+    ("caller", "names_none"),
+    [(Caller("", -1), True), (Caller("", 0), False), (Caller("m", -1), False)],
+)
+def test_who_names_neither_member_nor_generation_is_no_member(
+    caller: Caller, names_none: bool
+) -> None:
+    assert caller.names_no_member is names_none
+
+
+def test_a_group_with_committed_and_pending_offsets_is_one() -> None:
+    table = OffsetTable()
+    kept = Kept(AT_7, Offset(3))
+    table.store("both", A0, kept)
+    table.store_pending(ProducerId(9), "both", A1, kept)
+    for group in ("pending", "other"):
+        table.store_pending(ProducerId(9), group, A0, kept)
+    assert list(table.groups()) == ["both", "pending", "other"]
+    assert len(table) == 3
 
 
 def test_the_offsets_on_a_deleted_topic_are_forgotten(runtime: Runtime[GroupShard]) -> None:

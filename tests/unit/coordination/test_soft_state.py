@@ -73,6 +73,14 @@ def test_an_id_that_was_given_is_kept_for_one_session() -> None:
     assert deadlines(timers) == {Alarm(SESSION, "g", "m"): NOW + 10}
 
 
+def test_an_id_that_was_given_back_has_no_deadline() -> None:
+    timers: Timers[Alarm] = Timers()
+    soft = SoftState("g", timers)
+    soft.add_pending("m", 10_000, NOW)
+    soft.remove_pending("m")
+    assert (soft.pending, deadlines(timers)) == ({}, {})
+
+
 def test_a_new_member_waits_for_its_first_generation_beyond_its_session() -> None:
     timers: Timers[Alarm] = Timers()
     member = new_member()

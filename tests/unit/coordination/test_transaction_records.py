@@ -74,6 +74,13 @@ def test_the_bytes_are_kafkas_version_0() -> None:  # E9
     assert write_transaction(ONGOING) == LogRecord(KEY, VALUE)
 
 
+def test_a_previous_producer_id_without_its_epoch_is_none() -> None:
+    alone = VALUE_OF_VERSION_2.replace(b"\x04\x00\x08", b"\x01\x00\x08")
+    value = alone[: alone.index(b"\x01\x00\x08") + 3 + 8]
+    assert read_value("pay", VALUE_OF_VERSION_2).previous == (7, 0x7FFE)
+    assert read_value("pay", value).previous is None
+
+
 def test_a_value_of_kafka_4_is_read() -> None:
     read = read_value("pay", VALUE_OF_KAFKA_4)
     assert read.partitions == {TopicPartition("a", 0)}

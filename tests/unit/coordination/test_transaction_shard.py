@@ -11,7 +11,7 @@ from fencelog.coordination.transaction.shard import (
     TransactionShard,
     for_client,
 )
-from fencelog.coordination.transaction.state import ProducerIdAndEpoch, TxnState
+from fencelog.coordination.transaction.state import ClientVersion, ProducerIdAndEpoch, TxnState
 from fencelog.errors import CorruptionError, ErrorCode
 from fencelog.types import (
     NO_PRODUCER_EPOCH,
@@ -104,6 +104,19 @@ def test_a_late_report_of_an_older_epochs_markers_completes_nothing(
     assert stale == Decision((), None)
     unknown = runtime.shard.markers_written("x", *PAY, [ORDERS], wall_ms=runtime.wall_ms)
     assert unknown == Decision((), None)
+
+
+@pytest.mark.parametrize("version", list(ClientVersion))
+def test_markers_of_version_2_have_the_epoch_above_that_of_their_data(  # E14
+    runtime: Runtime[TransactionShard], version: ClientVersion
+) -> None:
+    shard, clock = runtime.shard, {"client_version": version, "wall_ms": runtime.wall_ms}
+    runtime.append(shard.add_partitions("pay", *PAY, [ORDERS], **clock))
+    runtime.append(shard.end_transaction("pay", *PAY, True, **clock))
+    (task,) = runtime.shard.outstanding_markers(runtime.committed)
+    assert task.commit
+    assert task.is_bumped is (version is ClientVersion.V2)
+    assert task.producer_epoch == PAY.producer_epoch + task.is_bumped
 
 
 def test_a_forgotten_id_leaves_nothing_behind(runtime: Runtime[TransactionShard]) -> None:

@@ -19,9 +19,9 @@ from fencelog.coordination.versioned.records import (
     write_producer,
     write_run,
 )
-from fencelog.coordination.versioned.state import App, Joined, Phase
+from fencelog.coordination.versioned.state import App, Joined, Phase, Run
 from fencelog.errors import CorruptionError
-from fencelog.types import ProducerEpoch, ProducerId, TopicPartition
+from fencelog.types import ProducerEpoch, ProducerId, TimestampMs, TopicPartition
 
 int64s = st.integers(-(2**63), 2**63 - 1)
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -69,9 +69,15 @@ def test_the_bytes_of_version_0_never_change() -> None:  # V8
         + bytes.fromhex("00000001 0003") + b"out" + bytes.fromhex("00000001 00000001")
     )  # fmt: skip
     assert write_producer(JOINED) == LogRecord(key, value)
-    assert write_run(RunKey("etl", "q", "r"), 7) == LogRecord(
+    run = Run(ordinal=7, since_ms=TimestampMs(-1), host="")
+    assert read_run(bytes.fromhex("0000 0000000000000007")) == run
+
+
+def test_the_bytes_of_a_run_of_version_1_never_change() -> None:  # V8
+    run = Run(ordinal=7, since_ms=TimestampMs(8), host="h")
+    assert write_run(RunKey("etl", "q", "r"), run) == LogRecord(
         bytes.fromhex("0001 0003") + b"etl" + b"\x00\x01q\x00\x01r",
-        bytes.fromhex("0000 0000000000000007"),
+        bytes.fromhex("0001 0000000000000007 0000000000000008 0001") + b"h",
     )
 
 
@@ -102,6 +108,13 @@ def test_a_value_cut_anywhere_is_damage(app: App, data: st.DataObject) -> None:
     assert value is not None
     with pytest.raises(CorruptionError):
         read_app("etl", value[: data.draw(st.integers(0, len(value) - 1))])
+
+
+@given(st.builds(Run, ordinal=int64s, since_ms=int64s, host=names))
+def test_a_run_is_read_back(run: Run) -> None:
+    value = write_run(RunKey("etl", "q", "r"), run).value
+    assert value is not None
+    assert read_run(value) == run
 
 
 @given(st.binary(max_size=60))

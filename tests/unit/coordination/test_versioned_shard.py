@@ -1,6 +1,7 @@
 """The versioned shard's bounds, late reports and numbering; the rest is transcripts."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -8,7 +9,8 @@ from fencelog.coordination.outcome import TransactionOutcome
 from fencelog.coordination.shard import Decision, LogRecord
 from fencelog.coordination.versioned.answers import JoinResult, VersionedLimits
 from fencelog.coordination.versioned.shard import VersionedShard
-from fencelog.coordination.versioned.state import Caller
+from fencelog.coordination.versioned.state import NO_VERSION, Caller
+from fencelog.coordination.versioned.table import VersionedTable
 from fencelog.errors import CorruptionError, ErrorCode
 from fencelog.types import (
     NO_PRODUCER_ID,
@@ -182,6 +184,21 @@ def test_progress_does_not_hide_markers_until_it_is_committed(
     written(runtime, 1, OUT)
     owed = [group.partition for group in runtime.shard.outstanding_markers(decided)]
     assert owed == [MORE]
+
+
+def test_who_takes_over_begins_with_nothing_of_the_query_before(  # V4
+    runtime: Runtime[VersionedShard],
+) -> None:
+    join(runtime, caller())
+    assert commit(runtime, caller()) is ErrorCode.NONE
+    join(runtime, replace(caller("r2", query="q2"), takeover=True))
+    app = runtime.shard._table.apps["etl"]
+    assert (app.query_id, app.last_version, app.fingerprint) == ("q2", NO_VERSION, b"")
+
+
+def test_the_runs_of_an_app_are_numbered_from_1() -> None:
+    table = VersionedTable()
+    assert table.next_ordinal("etl") == 1
 
 
 def test_a_renewal_by_a_run_that_never_came_does_not_prolong_anothers_transaction(

@@ -7,6 +7,7 @@ from fencelog.log.index import OffsetIndex
 from fencelog.log.retention import is_due
 from fencelog.log.segment import Segment
 from fencelog.log.values import Isolation, ReadPlan, Rejected
+from fencelog.wire.batch import LOG_APPEND_TIME
 from tests.support.log import NOW_MS, Driver, make_batch, marker
 
 COMPACT = {"cleanup_policy": frozenset({"compact"})}
@@ -82,6 +83,31 @@ def test_a_refusal_says_who_sent_what_and_what_was_expected() -> None:
         " (epoch 2, sequence 5; expected epoch 2, sequence 3)",
         "producer 8 sent a sequence that is not the next one (epoch 0, sequence 4)",
     ]
+
+
+def test_a_refusal_of_a_producer_that_only_a_marker_told_of_says_its_epoch() -> None:  # E13
+    partition = Driver()
+    partition.mark(marker(8, epoch=1))
+    partition.log.begin_verification(8, 1, 0)
+    assert text_of(partition.produce(8, 1, 4)) == (
+        "producer 8 sent a sequence that is not the next one"
+        " (epoch 1, sequence 4; expected epoch 1, sequence -1)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("batch", "text"),
+    [
+        (make_batch(control=True), "only the broker writes control batches"),
+        (
+            make_batch(flags=LOG_APPEND_TIME),
+            "the batch has log append time, but the topic's message.timestamp.type is CreateTime",
+        ),
+    ],
+    ids=["control", "log append time"],
+)
+def test_a_refusal_of_a_kind_of_batch_says_which(batch: memoryview, text: str) -> None:
+    assert text_of(Driver().append(batch)) == text
 
 
 def test_a_refusal_of_a_transaction_says_whose() -> None:

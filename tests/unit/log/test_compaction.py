@@ -244,10 +244,13 @@ def test_the_last_batch_of_an_active_producer_stays_without_records() -> None:  
     assert files.offsets() == [(1, 2), (3, 3)]
 
 
-def test_a_forgotten_producer_continues_after_a_load_without_its_last_batch() -> None:  # E5
+@pytest.mark.parametrize("producer_id", [0, 7])
+def test_a_forgotten_producer_continues_after_a_load_without_its_last_batch(  # E5
+    producer_id: int,
+) -> None:
     files = Files.of()
-    files.write(("a", "1"), producer_id=7, sequence=0)
-    files.write(("b", "1"), producer_id=7, sequence=1)
+    files.write(("a", "1"), producer_id=producer_id, sequence=0)
+    files.write(("b", "1"), producer_id=producer_id, sequence=1)
     files.write(("b", "2"))
     files.roll()
     files.log.expire_producers(NOW_MS)
@@ -255,7 +258,7 @@ def test_a_forgotten_producer_continues_after_a_load_without_its_last_batch() ->
     files.compact()
     assert files.records() == {0: ("a", "1"), 2: ("b", "2")}
     for partition in (files.log, files.rebuilt()):
-        batch = make_batch(7, 0, 2)
+        batch = make_batch(producer_id, 0, 2)
         outcome = partition.append(batch, read_header(batch), now_ms=NOW_MS)
         assert isinstance(outcome, Appended), outcome
         again = partition.append(batch, read_header(batch), now_ms=NOW_MS)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fencelog.spark.stream_writer import batch_fingerprint
+from fencelog.spark.writing import batch_fingerprint
 
 
 @pytest.fixture

@@ -12,12 +12,16 @@ from fencelog.spark.offsets import (
     from_json,
     is_unpinned,
     ranges,
+    recreated,
     split,
     to_json,
+    topic_ids,
+    without,
 )
-from fencelog.types import TopicPartition
+from fencelog.types import TopicId, TopicPartition
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+ID, OTHER_ID = TopicId(bytes([1] * 16)), TopicId(bytes([2] * 16))
 
 partitions = st.builds(TopicPartition, st.sampled_from(["a", "b", "init"]), st.integers(0, 12))
 offset_maps = st.dictionaries(partitions, st.integers(0, 10_000), min_size=1, max_size=8)
@@ -39,6 +43,25 @@ def test_offsets_survive_spark_with_and_without_the_mark(offsets, unpinned) -> N
     stored = json.loads(json.dumps(to_json(offsets, unpinned=unpinned)))
     assert from_json(stored) == offsets
     assert is_unpinned(stored) is unpinned
+
+
+def test_topic_ids_are_written_as_kafka_prints_them_for_the_topics_that_are_read() -> None:
+    stored = to_json({B0: 3, A0: 1}, {"c": ID, "b": ID, "a": OTHER_ID})
+    assert json.dumps(stored) == (
+        '{"@ids": {"a": "AgICAgICAgICAgICAgICAg", "b": "AQEBAQEBAQEBAQEBAQEBAQ"},'
+        ' "a": {"0": 1}, "b": {"0": 3}}'
+    )
+    assert from_json(stored) == {A0: 1, B0: 3}
+    assert topic_ids(stored) == {"a": OTHER_ID, "b": ID}
+
+
+def test_a_topic_with_another_id_was_created_again() -> None:  # S9
+    assert recreated({"a": ID, "b": ID}, {"a": OTHER_ID, "b": ID}) == {"a"}
+    assert without({A0: 1, A1: 2, B0: 3}, {"a"}) == {B0: 3}
+
+
+def test_without_an_id_on_one_side_a_topic_is_the_same() -> None:
+    assert recreated({}, {"a": ID}) == recreated({"a": ID}, {}) == set()
 
 
 @given(offset_maps, st.integers(1, 5_000), st.data())
@@ -73,24 +96,26 @@ def test_a_ceiling_holds_back_later_records_and_later_partitions() -> None:
 
 
 def test_only_partitions_with_news_are_read() -> None:
-    assert ranges({A0: 1, A1: 5, B0: 9}, {A0: 4, A1: 5, B0: 2}) == [
-        OffsetRange(partition=A0, start=1, end=4)
+    assert ranges({A0: 1, A1: 5, B0: 9}, {A0: 4, A1: 5, B0: 2}, {"a": ID}) == [
+        OffsetRange(partition=A0, start=1, end=4, topic_id=ID)
     ]
 
 
 @given(st.integers(1, 1_000), st.integers(1, 1_000), st.integers(0, 40))
 def test_cut_ranges_cover_the_same_offsets_without_overlap(first, second, pieces_min) -> None:
     whole = [
-        OffsetRange(partition=A0, start=7, end=7 + first),
-        OffsetRange(partition=B0, start=0, end=second),
+        OffsetRange(partition=A0, start=7, end=7 + first, topic_id=ID),
+        OffsetRange(partition=B0, start=0, end=second, topic_id=OTHER_ID),
     ]
     pieces = split(whole, pieces_min)
-    covered = [
-        (piece.partition, offset) for piece in pieces for offset in range(piece.start, piece.end)
-    ]
-    expected = [
-        (each.partition, offset) for each in whole for offset in range(each.start, each.end)
-    ]
+    covered, expected = (
+        [
+            (each.topic_id, each.partition, offset)
+            for each in wanted
+            for offset in range(each.start, each.end)
+        ]
+        for wanted in (pieces, whole)
+    )
     assert covered == expected
     assert all(piece.size > 0 for piece in pieces)
 

@@ -169,6 +169,17 @@ def test_the_sink_is_exactly_once_by_default() -> None:  # S2
         sink(delivery="maybe")
 
 
+def test_an_outage_may_last_as_long_as_kafka_s_options_say() -> None:
+    assert sink().connection.api_timeout_ms == source().connection.api_timeout_ms == 60_000
+    assert sink(**{"kafka.delivery.timeout.ms": "5"}).connection.api_timeout_ms == 5
+    assert source(**{"kafka.default.api.timeout.ms": "5"}).connection.api_timeout_ms == 5
+    assert source(**{"kafka.request.timeout.ms": "5"}).connection.request_timeout_ms == 5
+    with pytest.raises(OptionError, match=r"'kafka.delivery.timeout.ms' is unknown"):
+        source(**{"kafka.delivery.timeout.ms": "5"})
+    with pytest.raises(OptionError, match=r"'kafka.transaction.timeout.ms' .* at most 2147483647"):
+        sink(**{"kafka.transaction.timeout.ms": "2147483648"})
+
+
 def test_asynchronous_progress_tracking_is_refused() -> None:
     assert sink(asyncProgressTrackingEnabled="false").exactly_once
     with pytest.raises(OptionError, match="breaks exactly-once"):
@@ -179,7 +190,28 @@ def test_options_added_by_spark_are_accepted() -> None:
     assert sink(queryname="q", checkpointlocation="/c", path="p").checkpoint_location == "/c"
 
 
-def test_an_app_belongs_to_streams() -> None:  # V4
+def test_an_app_and_a_number_identify_a_batch_write() -> None:  # V3, V4
     assert sink(app="billing", takeover="true").takeover
-    with pytest.raises(OptionError, match="'app' is for streams only"):
-        sink(streaming=False, app="billing")
+    numbered = sink(streaming=False, app="billing", batch="0", takeover="true")
+    assert (numbered.app, numbered.batch, numbered.takeover) == ("billing", 0, True)
+    assert sink(streaming=False).batch is None
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"app": "billing"}, "options 'app' and 'batch' of a batch write go together"),
+        ({"batch": "1"}, "options 'app' and 'batch' of a batch write go together"),
+        ({"takeover": "true"}, "'takeover' needs the options 'app' and 'batch'"),
+        ({"app": "billing", "batch": "-1"}, "'batch' is '-1': write a whole number from 0 on"),
+        ({"app": "a", "batch": "1", "delivery": "at-least-once"}, "'batch' needs delivery"),
+    ],
+)
+def test_half_an_identity_is_refused(options: dict[str, str], says: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(says)):
+        sink(streaming=False, **options)
+
+
+def test_spark_numbers_the_batches_of_a_stream() -> None:
+    with pytest.raises(OptionError, match="'batch' is for batch writes"):
+        sink(app="billing", batch="1")

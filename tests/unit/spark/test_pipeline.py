@@ -92,11 +92,19 @@ def test_the_innermost_python_error_is_what_went_wrong() -> None:
     )
     assert one_line("[X] first line\nsecond") == "[X] first line"
     planned = "[PYTHON_DATA_SOURCE_ERROR] Failed to plan: fencelog.errors.RequestError: no topic"
+    in_a_batch_function = (
+        "[STREAM_FAILED] Query [id = 1] terminated: Traceback (most recent call last):\n"
+        '  File "captured.py", line 262, in deco\n'
+        f"pyspark.errors.exceptions.captured.AnalysisException: {planned}\n SQLSTATE: 38000\n"
+    )
+    sparks = "pyspark.errors.exceptions.captured.AnalysisException: [UNRESOLVED_COLUMN] no column"
     called = (
         "An error occurred while calling o57.start.\n: org.x.E: [NOT_FOUND] none\n\tat a.b(C)\n"
     )
     assert one_line(called) == "org.x.E: [NOT_FOUND] none"
     assert one_line(planned) == "fencelog.errors.RequestError: no topic"
+    assert one_line(in_a_batch_function) == "fencelog.errors.RequestError: no topic"
+    assert one_line(f"[STREAM_FAILED] x\n{sparks}\n") == sparks
 
 
 def test_the_broker_s_error_code_ends_a_cause() -> None:

@@ -133,9 +133,7 @@ async def _create(
 
 
 def _refused(name: str, error: RequestError) -> CreatableTopicResult:
-    return CreatableTopicResult(
-        name=name, error_code=error.code, error_message=error.text, configs=None
-    )
+    return CreatableTopicResult(name=name, error_code=error.code, error_message=error.text)
 
 
 def _created(broker: Broker, topic: NewTopic, topic_id: TopicId) -> CreatableTopicResult:

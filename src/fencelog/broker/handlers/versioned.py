@@ -66,6 +66,8 @@ def _caller(
     | RenewTransactionRequest,
     *,
     takeover: bool = False,
+    allow_gaps: bool = False,
+    host: str = "",
 ) -> Caller:
     return Caller(
         app=message.app,
@@ -73,6 +75,8 @@ def _caller(
         run_id=message.run_id,
         version=message.version,
         takeover=takeover,
+        allow_gaps=allow_gaps,
+        host=host,
     )
 
 
@@ -81,7 +85,9 @@ async def join(
 ) -> JoinTransactionResponse:
     """Open or join (app, version); the response has a new producer id for this attempt."""
     del request
-    caller = _caller(message, takeover=message.takeover)
+    caller = _caller(
+        message, takeover=message.takeover, allow_gaps=message.allow_gaps, host=message.host
+    )
     wall_ms = broker.clock.now_ms()
     try:
         fresh = await broker.producer_ids.take()
@@ -121,7 +127,7 @@ async def commit(
 ) -> CommitTransactionResponse:
     """Decide (app, version) for the named producers; answered once the decision is committed."""
     del request
-    caller = _caller(message, takeover=message.takeover)
+    caller = _caller(message, takeover=message.takeover, allow_gaps=message.allow_gaps)
     producer_ids = [ProducerId(each) for each in message.producer_ids]
     fingerprint, wall_ms = bytes(message.fingerprint), broker.clock.now_ms()
     error, text = await _decide(
@@ -171,6 +177,9 @@ async def describe(
         last_version=found.last_version,
         query_id=found.query_id,
         run_id=found.run_id,
+        run_since_ms=-1 if found.run is None else found.run.since_ms,
+        run_host=found.run.host if found.run else None,
+        updated_ms=found.updated_ms,
         open_version=found.open_version,
         incarnation=found.incarnation,
         open_producers=[

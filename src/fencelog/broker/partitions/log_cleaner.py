@@ -11,7 +11,6 @@ from contextlib import suppress
 from fencelog.broker.partitions.log_manager import LogManager
 from fencelog.broker.partitions.partition import Partition
 from fencelog.errors import CorruptionError, StorageError, WireError
-from fencelog.log.compaction import KEYS_MAX
 from fencelog.log.compaction_round import CompactionNeed
 from fencelog.ports import WallClock
 from fencelog.storage.compaction import CompactionStoppedError
@@ -22,14 +21,11 @@ log = logging.getLogger(__name__)
 class LogCleaner:
     """The only caller of compaction."""
 
-    def __init__(
-        self, logs: LogManager, clock: WallClock, interval_s: float, keys_max: int = KEYS_MAX
-    ) -> None:
+    def __init__(self, logs: LogManager, clock: WallClock, interval_s: float) -> None:
         """``interval_s``: time between two checks for logs that are due."""
         self._logs = logs
         self._clock = clock
         self._interval_s = interval_s
-        self._keys_max = keys_max
         self._stopping = asyncio.Event()
         self._lock = asyncio.Lock()
         self._uncleanable: set[Partition] = set()
@@ -91,7 +87,7 @@ class LogCleaner:
     async def _round(self, partition: Partition, need: CompactionNeed) -> int:
         first_dirty = self._logs.first_dirty(partition)
         compaction = partition.compaction(
-            partition.log.compaction(first_dirty, need.end, self._clock.now_ms(), self._keys_max),
+            partition.log.compaction(first_dirty, need.end, self._clock.now_ms()),
             lambda: not self._stopping.is_set() and partition.failure is None,
         )
         end = await compaction.map()

@@ -242,22 +242,38 @@ class VersionedRunKey(Data):
 class VersionedRunValue(Data):
     """VersionedRunValue."""
 
-    __slots__ = ("ordinal",)
+    __slots__ = ("ordinal", "since_ms", "host")
     MIN_VERSION = 0
-    MAX_VERSION = 0
+    MAX_VERSION = 1
 
     def __init__(
         self,
         *,
         ordinal: int = 0,
+        since_ms: int = -1,
+        host: str = "",
     ) -> None:
         self.ordinal = ordinal
+        self.since_ms = since_ms
+        self.host = host
 
     @classmethod
     def read_from(cls, reader: Reader, version: int) -> Self:
         self = cls.__new__(cls)
         self.ordinal = reader.int64()
+        if version >= 1:
+            self.since_ms = reader.int64()
+        else:
+            self.since_ms = -1
+        if version >= 1:
+            self.host = reader.string(False)
+        else:
+            self.host = ""
         return self
 
     def write_to(self, out: bytearray, version: int) -> None:
         out += pack_int64(self.ordinal)
+        if version >= 1:
+            out += pack_int64(self.since_ms)
+        if version >= 1:
+            write_string(out, self.host, False)

@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 
-from fencelog.coordination.versioned.state import Joined, Phase
+from fencelog.coordination.versioned.state import Joined, Phase, Run
 from fencelog.errors import ErrorCode
 from fencelog.types import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     ProducerEpoch,
     ProducerId,
+    TimestampMs,
     TopicPartition,
 )
 
@@ -47,6 +48,9 @@ class AppDescription:
     app: str
     query_id: str
     run_id: str
+    run: Run | None
+    """Of the newest run; None if it was forgotten."""
+    updated_ms: TimestampMs
     last_version: int
     open_version: int
     incarnation: int

@@ -18,7 +18,7 @@ from fencelog.coordination.schemas.versioned import (
     VersionedRunValue,
 )
 from fencelog.coordination.shard import LogRecord
-from fencelog.coordination.versioned.state import App, Joined, Phase
+from fencelog.coordination.versioned.state import App, Joined, Phase, Run
 from fencelog.errors import CorruptionError
 from fencelog.types import ProducerEpoch, ProducerId, TimestampMs, TopicPartition
 
@@ -26,6 +26,7 @@ _APP_KEY_VERSION = 0
 _RUN_KEY_VERSION = 1
 _PRODUCER_KEY_VERSION = 2
 _VALUE_VERSION = 0
+_RUN_VALUE_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +119,16 @@ def read_app(app: str, value: bytes) -> App:
     )
 
 
-def write_run(key: RunKey, ordinal: int) -> LogRecord:
-    """Return the record that a run is the ``ordinal``-th to drive its app."""
-    return LogRecord(write_key(key), VersionedRunValue(ordinal=ordinal).write(_VALUE_VERSION))
+def write_run(key: RunKey, run: Run) -> LogRecord:
+    """Return the record that says all of this run."""
+    value = VersionedRunValue(ordinal=run.ordinal, since_ms=run.since_ms, host=run.host)
+    return LogRecord(write_key(key), value.write(_RUN_VALUE_VERSION))
 
 
-def read_run(value: bytes) -> int:
-    """Return the run's ordinal. Raises CorruptionError on any other value."""
-    return VersionedRunValue.read(value).ordinal
+def read_run(value: bytes) -> Run:
+    """Return what the value says of the run. Raises CorruptionError on any other value."""
+    read = VersionedRunValue.read(value)
+    return Run(ordinal=read.ordinal, since_ms=TimestampMs(read.since_ms), host=read.host)
 
 
 def write_producer(joined: Joined) -> LogRecord:

@@ -27,7 +27,15 @@ from fencelog.coordination.versioned.records import (
     write_producer,
     write_run,
 )
-from fencelog.coordination.versioned.state import NO_VERSION, App, Caller, Joined, Phase, unwritten
+from fencelog.coordination.versioned.state import (
+    NO_VERSION,
+    App,
+    Caller,
+    Joined,
+    Phase,
+    Run,
+    unwritten,
+)
 from fencelog.coordination.versioned.table import EPHEMERAL_KEPT_S, VersionedTable, partitions_of
 from fencelog.errors import ErrorCode
 from fencelog.types import (
@@ -216,7 +224,7 @@ class VersionedShard:
         if app is None:
             return Decision((), ErrorCode.TRANSACTION_ABORTED)
         error = self._fenced(app, replace(caller, takeover=False))
-        if error is None and not self._table.knows_run(_run_key(caller)):
+        if error is None and self._table.run(_run_key(caller)) is None:
             error = ErrorCode.TRANSACTION_ABORTED
         if error is None and caller.version == app.last_version:
             error = ErrorCode.ALREADY_COMMITTED
@@ -248,8 +256,8 @@ class VersionedShard:
         app = known
         if app.query_id != caller.query_id:
             app = replace(app, query_id=caller.query_id, last_version=NO_VERSION, fingerprint=b"")
-        is_new_run = not self._table.knows_run(_run_key(caller))
-        error = _validate_version(app, caller.version, is_open_run=not is_new_run)
+        is_new_run = self._table.run(_run_key(caller)) is None
+        error = _validate_version(app, caller, is_open_run=not is_new_run)
         if error is not None:
             return error
         if not is_new_run:
@@ -258,10 +266,10 @@ class VersionedShard:
         tombstones: tuple[LogRecord, ...] = ()
         if app.phase is Phase.OPEN:
             app, tombstones = self._ended(app, Phase.ABORTING)
-        return _Arrival(app, (*self._registered(caller), *tombstones), is_changed=True)
+        return _Arrival(app, (*self._registered(caller, wall_ms), *tombstones), is_changed=True)
 
     def _is_well_formed(self, caller: Caller) -> bool:
-        names = (caller.app, caller.query_id, caller.run_id)
+        names = (caller.app, caller.query_id, caller.run_id, caller.host)
         fits = all(len(name.encode()) <= self._limits.name_bytes_max for name in names)
         return fits and bool(caller.app) and bool(caller.run_id) and caller.version >= 0
 
@@ -270,16 +278,17 @@ class VersionedShard:
         if app.query_id != caller.query_id and not caller.takeover:
             return ErrorCode.APP_IN_USE
         is_driver = (app.query_id, app.run_id) == (caller.query_id, caller.run_id)
-        if not is_driver and self._table.knows_run(_run_key(caller)):
+        if not is_driver and self._table.run(_run_key(caller)) is not None:
             return ErrorCode.RUN_FENCED
         return None
 
-    def _registered(self, caller: Caller) -> tuple[LogRecord, ...]:
+    def _registered(self, caller: Caller, wall_ms: TimestampMs) -> tuple[LogRecord, ...]:
         """Records that make this run the newest of its app, and forget surplus old runs."""
         runs = self._table.runs(caller.app)
         surplus = max(0, len(runs) + 1 - self._limits.runs_max)
-        newest = write_run(_run_key(caller), self._table.next_ordinal(caller.app))
-        return (*(forget(run) for run in runs[:surplus]), newest)
+        ordinal = self._table.next_ordinal(caller.app)
+        newest = Run(ordinal=ordinal, since_ms=wall_ms, host=caller.host)
+        return (*(forget(run) for run in runs[:surplus]), write_run(_run_key(caller), newest))
 
     def _ended(self, app: App, phase: Phase) -> tuple[App, tuple[LogRecord, ...]]:
         """The app after a decision, and tombstones if it completes at once: nobody has written."""
@@ -371,6 +380,8 @@ class VersionedShard:
             app=app,
             query_id=known.query_id,
             run_id=known.run_id,
+            run=self._table.run(RunKey(app, known.query_id, known.run_id)),
+            updated_ms=known.updated_ms,
             last_version=known.last_version,
             open_version=known.version if is_open else NO_VERSION,
             incarnation=known.incarnation,
@@ -413,13 +424,16 @@ def _run_key(caller: Caller) -> RunKey:
     return RunKey(caller.app, caller.query_id, caller.run_id)
 
 
-def _validate_version(app: App, version: int, *, is_open_run: bool) -> ErrorCode | None:
+def _validate_version(app: App, caller: Caller, *, is_open_run: bool) -> ErrorCode | None:
     """STALE_VERSION or VERSION_GAP where it is not the app's last or next version (rule V3)."""
-    if app.last_version != NO_VERSION:
-        if version < app.last_version:
-            return ErrorCode.STALE_VERSION
-        return ErrorCode.VERSION_GAP if version > app.last_version + 1 else None
-    # The first version may be any, but a run that has opened one has to commit that one.
-    if app.phase is Phase.OPEN and is_open_run and version != app.version:
+    version, last = caller.version, app.last_version
+    if last != NO_VERSION and version <= last:
+        return ErrorCode.STALE_VERSION if version < last else None
+    # A run that has opened a version has to commit that one.
+    if app.phase is Phase.OPEN and is_open_run:
+        if version == app.version:
+            return None
         return ErrorCode.VERSION_GAP if version > app.version else ErrorCode.STALE_VERSION
-    return None
+    # The first version may be any.
+    is_gap = last != NO_VERSION and version > last + 1
+    return ErrorCode.VERSION_GAP if is_gap and not caller.allow_gaps else None

@@ -46,6 +46,20 @@ class Caller:
     run_id: str
     version: int
     takeover: bool = False
+    allow_gaps: bool = False
+    """Whether versions may be left out: a batch job writes only when there is something."""
+    host: str = ""
+    """Where the run's driver is; empty if it did not say."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """One start of the query: its place among the app's runs, and what others are told of it."""
+
+    ordinal: int
+    since_ms: TimestampMs
+    """When it came first; -1 if a release stored it that did not store the time."""
+    host: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,7 +15,7 @@ from fencelog.coordination.versioned.records import (
     read_producer,
     read_run,
 )
-from fencelog.coordination.versioned.state import App, Joined, Phase
+from fencelog.coordination.versioned.state import App, Joined, Phase, Run
 from fencelog.types import Instant, Offset, ProducerId, TopicPartition
 
 EPHEMERAL_KEPT_S = 7 * 24 * 3600
@@ -32,7 +32,7 @@ class VersionedTable:
         self.deadlines: dict[str, Instant] = {}  # of the apps with an open transaction
         self.decided_at: dict[str, Offset] = {}  # of the apps whose transaction is ending
         self.forgotten_at: dict[str, Instant] = {}  # of the idle ephemeral apps
-        self._runs: dict[str, dict[RunKey, int]] = {}
+        self._runs: dict[str, dict[RunKey, Run]] = {}
         self._members: dict[str, dict[ProducerId, None]] = {}
 
     def replay(self, record: LogRecord, offset: Offset, now: Instant) -> None:
@@ -106,15 +106,15 @@ class VersionedTable:
     def runs(self, app: str) -> list[RunKey]:
         """The runs of the app, oldest first."""
         runs = self._runs.get(app, {})
-        return sorted(runs, key=runs.__getitem__)
+        return sorted(runs, key=lambda run: runs[run].ordinal)
 
-    def knows_run(self, run: RunKey) -> bool:
-        """Whether this run is or was the newest of its app."""
-        return run in self._runs.get(run.app, ())
+    def run(self, key: RunKey) -> Run | None:
+        """This run, if it is or was the newest of its app."""
+        return self._runs.get(key.app, {}).get(key)
 
     def next_ordinal(self, app: str) -> int:
         """The ordinal of the app's next run."""
-        return max(self._runs.get(app, {}).values(), default=0) + 1
+        return max((run.ordinal for run in self._runs.get(app, {}).values()), default=0) + 1
 
 
 def partitions_of(members: Iterable[Joined]) -> frozenset[TopicPartition]:

@@ -22,10 +22,19 @@ LAYOUT_ih = Struct(">ih")
 class CommitTransactionRequest(Message):
     """Body of CommitTransactionRequest."""
 
-    __slots__ = ("app", "query_id", "run_id", "version", "fingerprint", "producer_ids", "takeover")
+    __slots__ = (
+        "app",
+        "query_id",
+        "run_id",
+        "version",
+        "fingerprint",
+        "producer_ids",
+        "takeover",
+        "allow_gaps",
+    )
     API_KEY = 10001
     MIN_VERSION = 0
-    MAX_VERSION = 0
+    MAX_VERSION = 1
 
     def __init__(
         self,
@@ -37,6 +46,7 @@ class CommitTransactionRequest(Message):
         fingerprint: bytes = b"",
         producer_ids: list[int] = EMPTY,
         takeover: bool = False,
+        allow_gaps: bool = False,
     ) -> None:
         self.app = app
         self.query_id = query_id
@@ -45,6 +55,7 @@ class CommitTransactionRequest(Message):
         self.fingerprint = fingerprint
         self.producer_ids = [] if producer_ids is EMPTY else producer_ids
         self.takeover = takeover
+        self.allow_gaps = allow_gaps
 
     @classmethod
     def read_from(cls, reader: Reader, version: int) -> Self:
@@ -56,6 +67,10 @@ class CommitTransactionRequest(Message):
         self.fingerprint = reader.required_bytes(True)
         self.producer_ids = [reader.int64() for _ in range(reader.array_length(True, 8))]
         self.takeover = reader.boolean()
+        if version >= 1:
+            self.allow_gaps = reader.boolean()
+        else:
+            self.allow_gaps = False
         reader.skip_tags()
         return self
 
@@ -69,6 +84,8 @@ class CommitTransactionRequest(Message):
         for one_of_producer_ids in self.producer_ids:
             out += pack_int64(one_of_producer_ids)
         out.append(self.takeover)
+        if version >= 1:
+            out.append(self.allow_gaps)
         out.append(0)
 
 
@@ -78,7 +95,7 @@ class CommitTransactionResponse(Message):
     __slots__ = ("throttle_time_ms", "error_code", "error_message")
     API_KEY = 10001
     MIN_VERSION = 0
-    MAX_VERSION = 0
+    MAX_VERSION = 1
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ class DescribeAppRequest(Message):
     __slots__ = ("app",)
     API_KEY = 10003
     MIN_VERSION = 0
-    MAX_VERSION = 0
+    MAX_VERSION = 1
 
     def __init__(
         self,
@@ -120,13 +120,16 @@ class DescribeAppResponse(Message):
         "last_version",
         "query_id",
         "run_id",
+        "run_since_ms",
+        "run_host",
+        "updated_ms",
         "open_version",
         "incarnation",
         "open_producers",
     )
     API_KEY = 10003
     MIN_VERSION = 0
-    MAX_VERSION = 0
+    MAX_VERSION = 1
 
     def __init__(
         self,
@@ -137,6 +140,9 @@ class DescribeAppResponse(Message):
         last_version: int = -1,
         query_id: str | None = None,
         run_id: str | None = None,
+        run_since_ms: int = -1,
+        run_host: str | None = None,
+        updated_ms: int = -1,
         open_version: int = -1,
         incarnation: int = -1,
         open_producers: list[OpenProducer] = EMPTY,
@@ -147,6 +153,9 @@ class DescribeAppResponse(Message):
         self.last_version = last_version
         self.query_id = query_id
         self.run_id = run_id
+        self.run_since_ms = run_since_ms
+        self.run_host = run_host
+        self.updated_ms = updated_ms
         self.open_version = open_version
         self.incarnation = incarnation
         self.open_producers = [] if open_producers is EMPTY else open_producers
@@ -159,6 +168,18 @@ class DescribeAppResponse(Message):
         self.last_version = reader.int64()
         self.query_id = reader.nullable_string(True)
         self.run_id = reader.nullable_string(True)
+        if version >= 1:
+            self.run_since_ms = reader.int64()
+        else:
+            self.run_since_ms = -1
+        if version >= 1:
+            self.run_host = reader.nullable_string(True)
+        else:
+            self.run_host = None
+        if version >= 1:
+            self.updated_ms = reader.int64()
+        else:
+            self.updated_ms = -1
         self.open_version, self.incarnation = reader.unpack(LAYOUT_qq)
         self.open_producers = [OpenProducer.read_from(reader, version) for _ in range(reader.array_length(True, 12))]
         reader.skip_tags()
@@ -170,6 +191,12 @@ class DescribeAppResponse(Message):
         out += pack_int64(self.last_version)
         write_string(out, self.query_id, True)
         write_string(out, self.run_id, True)
+        if version >= 1:
+            out += pack_int64(self.run_since_ms)
+        if version >= 1:
+            write_string(out, self.run_host, True)
+        if version >= 1:
+            out += pack_int64(self.updated_ms)
         out += LAYOUT_qq.pack(self.open_version, self.incarnation)
         write_length(out, self.open_producers, True)
         for one_of_open_producers in self.open_producers:

@@ -17,10 +17,19 @@ LAYOUT_qit = Struct(">qi?")
 class JoinTransactionRequest(Message):
     """Body of JoinTransactionRequest."""
 
-    __slots__ = ("app", "query_id", "run_id", "version", "timeout_ms", "takeover")
+    __slots__ = (
+        "app",
+        "query_id",
+        "run_id",
+        "version",
+        "timeout_ms",
+        "takeover",
+        "host",
+        "allow_gaps",
+    )
     API_KEY = 10000
     MIN_VERSION = 0
-    MAX_VERSION = 0
+    MAX_VERSION = 1
 
     def __init__(
         self,
@@ -31,6 +40,8 @@ class JoinTransactionRequest(Message):
         version: int = 0,
         timeout_ms: int = 0,
         takeover: bool = False,
+        host: str = "",
+        allow_gaps: bool = False,
     ) -> None:
         self.app = app
         self.query_id = query_id
@@ -38,6 +49,8 @@ class JoinTransactionRequest(Message):
         self.version = version
         self.timeout_ms = timeout_ms
         self.takeover = takeover
+        self.host = host
+        self.allow_gaps = allow_gaps
 
     @classmethod
     def read_from(cls, reader: Reader, version: int) -> Self:
@@ -46,6 +59,14 @@ class JoinTransactionRequest(Message):
         self.query_id = reader.string(True)
         self.run_id = reader.string(True)
         self.version, self.timeout_ms, self.takeover = reader.unpack(LAYOUT_qit)
+        if version >= 1:
+            self.host = reader.string(True)
+        else:
+            self.host = ""
+        if version >= 1:
+            self.allow_gaps = reader.boolean()
+        else:
+            self.allow_gaps = False
         reader.skip_tags()
         return self
 
@@ -54,6 +75,10 @@ class JoinTransactionRequest(Message):
         write_string(out, self.query_id, True)
         write_string(out, self.run_id, True)
         out += LAYOUT_qit.pack(self.version, self.timeout_ms, self.takeover)
+        if version >= 1:
+            write_string(out, self.host, True)
+        if version >= 1:
+            out.append(self.allow_gaps)
         out.append(0)
 
 
@@ -71,7 +96,7 @@ class JoinTransactionResponse(Message):
     )
     API_KEY = 10000
     MIN_VERSION = 0
-    MAX_VERSION = 0
+    MAX_VERSION = 1
 
     def __init__(
         self,

@@ -1,0 +1,118 @@
+"""When a writer sends what it was given, and what it says once it is closed."""
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+
+from fencelog.client import blocking_writers
+from fencelog.client.blocking import Client
+from fencelog.client.blocking_writers import ArrowWriter, Producer
+from fencelog.errors import FencelogError
+from fencelog.wire.api_versions import ApiKey
+from fencelog.wire.batch import read_header
+from fencelog.wire.hot import write_produce_response
+from fencelog.wire.messages.init_producer_id import InitProducerIdResponse
+from tests.support.waiting import wait_until
+from tests.unit.client.batches_of import table
+from tests.unit.client.fake_broker import FakeBroker
+
+PRODUCER = InitProducerIdResponse(producer_id=5, producer_epoch=1)
+ROWS = table([{"value": b"%d" % n} for n in range(10)], value=pa.binary())
+
+
+def counts(broker: FakeBroker) -> list[int]:
+    """The records of each batch that was sent."""
+    return [
+        read_header(records).record_count
+        for request in broker.produced
+        for _, partitions in request.topics
+        for _, records in partitions
+        if records is not None
+    ]
+
+
+def test_small_arrow_batches_are_sent_together_once_they_are_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(blocking_writers, "ENCODE_BYTES", 3 * ROWS.nbytes)
+    with FakeBroker() as broker, Client(broker.address) as client:
+        broker.next(ApiKey.INIT_PRODUCER_ID, PRODUCER)
+        with client.arrow_writer(topic="t") as writer:
+            for _ in range(2):
+                writer.write(ROWS)
+            writer._loop.run(writer._sender.flush())
+            assert broker.produced == []
+            writer.write(ROWS)
+            wait_until(lambda: broker.produced, what="the three batches")
+            writer.write(ROWS)
+            assert writer.records == 40
+            assert writer.flush() == 40
+        assert counts(broker) == [30, 10]
+
+
+def test_what_waits_is_sent_at_the_end_of_a_block_and_dropped_after_an_error() -> None:
+    with FakeBroker() as broker, Client(broker.address) as client:
+        broker.next(ApiKey.INIT_PRODUCER_ID, *[PRODUCER] * 4)
+        for make in (client.producer, lambda: client.arrow_writer(topic="t")):
+            with make() as writer:
+                give(writer)
+            with pytest.raises(KeyError), make() as writer:
+                give_and_fail(writer)
+        assert counts(broker) == [1, 10]
+
+
+def give(writer: Producer | ArrowWriter) -> None:
+    if isinstance(writer, ArrowWriter):
+        writer.write(ROWS)
+    else:
+        writer.send("t", b"v")
+
+
+def give_and_fail(writer: Producer | ArrowWriter) -> None:
+    give(writer)
+    raise KeyError
+
+
+CALLS: dict[str, Callable[[Producer], object]] = {
+    "send": lambda writer: writer.send("t", b"v"),
+    "flush": lambda writer: writer.flush(),
+    "begin": lambda writer: writer.begin(),
+    "commit": lambda writer: writer.commit(),
+    "abort": lambda writer: writer.abort(),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_closed_producer_says_so(call: Callable[[Producer], object]) -> None:
+    with FakeBroker() as broker, Client(broker.address) as client:
+        broker.next(ApiKey.INIT_PRODUCER_ID, PRODUCER)
+        with client.producer() as writer:
+            writer.close()
+            writer.close()
+            with pytest.raises(FencelogError, match="this writer is closed"):
+                call(writer)
+
+
+def test_a_closed_arrow_writer_says_so() -> None:
+    with FakeBroker() as broker, Client(broker.address) as client:
+        broker.next(ApiKey.INIT_PRODUCER_ID, PRODUCER)
+        with client.arrow_writer(topic="t") as writer:
+            writer.close()
+            for call in (lambda: writer.write(ROWS), writer.flush):
+                with pytest.raises(FencelogError, match="this writer is closed"):
+                    call()
+
+
+def test_an_answer_without_the_partition_breaks_the_connection_and_is_asked_for_again() -> None:
+    with FakeBroker() as broker, Client(broker.address) as client:
+        broker.next(ApiKey.INIT_PRODUCER_ID, PRODUCER)
+        with client.producer() as writer:
+            broker.script[ApiKey.PRODUCE].append(
+                lambda version, body: write_produce_response(version, [("other", [])])
+            )
+            before = broker.asked.count(ApiKey.API_VERSIONS)
+            writer.send("t", b"v")
+            (delivery,) = writer.flush()
+        assert (delivery.base_offset, delivery.count) == (0, 1)
+        assert broker.asked.count(ApiKey.API_VERSIONS) > before
