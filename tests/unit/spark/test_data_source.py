@@ -1,6 +1,6 @@
 """The data source as Spark calls it, without Spark: planned here, read and written from copies."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -26,7 +26,6 @@ from fencelog.client.model import DataLossError
 from fencelog.spark.batch import BatchReader
 from fencelog.spark.offsets import from_json
 from fencelog.spark.options import OptionError
-from fencelog.spark.plain_errors import HIDE
 from fencelog.spark.reading import RangePartition
 from fencelog.spark.schema import COLUMN_TYPES, HEADERS
 from fencelog.spark.source import FencelogDataSource
@@ -46,32 +45,7 @@ TYPES: dict[str, DataType] = {
 }
 
 
-@pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
-    with LocalBroker(tmp_path_factory.mktemp("data")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(local: LocalBroker) -> Iterator[Client]:
-    with Client(local.bootstrap) as connected:
-        yield connected
-
-
-@pytest.fixture(autouse=True)
-def _tracebacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(HIDE, "0")
-
-
 Source = Callable[..., FencelogDataSource]
-
-
-@pytest.fixture
-def source(local: LocalBroker) -> Source:
-    def make(**options: str) -> FencelogDataSource:
-        return FencelogDataSource({"kafka.bootstrap.servers": local.bootstrap, **options})
-
-    return make
 
 
 def schema(*columns: str) -> StructType:
