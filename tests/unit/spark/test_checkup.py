@@ -5,6 +5,9 @@ from dataclasses import replace
 import pytest
 
 from fencelog.spark.checkup import (
+    BY_ITSELF,
+    SUPPORTED_PYTHON,
+    Finding,
     JavaFacts,
     check_java,
     check_packages,
@@ -122,3 +125,119 @@ def test_a_spark_home_of_another_version_is_a_problem() -> None:
     assert check_spark_home("/s", "4.3.1", DRIVER).status == "ok"
     assert "Spark 3.5.1" in check_spark_home("/s", "3.5.1", DRIVER).found
     assert "not a Spark" in check_spark_home("/s", None, DRIVER).found
+
+
+def test_a_python_option_of_the_lookup_goes_before_that_of_the_tasks() -> None:
+    assert lookup_name({"PYSPARK_DRIVER_PYTHON": "b"}) == "b"
+
+
+def test_limits_hold_at_their_bounds() -> None:
+    at_the_bound = {"<": False, "<=": True, "==": True, ">=": True, ">": False}
+    for version in ("4.4", "4.4.0.dev1", "4"):
+        bound = "4.4" if version != "4" else "4.0"
+        found = {limit: satisfies(version, f"{limit}{bound}") for limit in at_the_bound}
+        assert found == at_the_bound
+    assert {limit: satisfies("4.5", f" {limit} 4.4 ") for limit in at_the_bound} == {
+        "<": False,
+        "<=": False,
+        "==": False,
+        ">=": True,
+        ">": True,
+    }
+    # What is no limit of a release is left to pip.
+    assert satisfies("4.5", "!=4.6,<5")
+    assert not satisfies("4.5", "!=4.6,<4")
+
+
+NEW_JAVA = "install Java 17 or newer and set JAVA_HOME, or run: pip install 'fencelog[java]'"
+
+
+@pytest.mark.parametrize(
+    ("java", "found", "remedy"),
+    [
+        (
+            JavaFacts(home="/j", version=16, ours="/k"),
+            "/j is Java 16; Spark needs 17 or newer",
+            f"run: export JAVA_HOME='/k'; {BY_ITSELF}",
+        ),
+        (
+            JavaFacts(home="/j", version=None, ours="/k"),
+            "/j has no Java that Spark's launcher can start; Spark needs 17 or newer",
+            f"run: export JAVA_HOME='/k'; {BY_ITSELF}",
+        ),
+        (
+            JavaFacts(home=None, version=None, ours=None),
+            "JAVA_HOME is not set, and no java is on PATH",
+            NEW_JAVA,
+        ),
+        (JavaFacts(home="/j", version=16, ours=None, error="no Java"), "no Java", NEW_JAVA),
+    ],
+)
+def test_a_java_that_spark_cannot_use_has_its_remedy(
+    java: JavaFacts, found: str, remedy: str
+) -> None:
+    assert check_java(java) == Finding(check="java", status="problem", found=found, remedy=remedy)
+
+
+def test_a_session_s_java_and_spark_are_named_where_they_are_right() -> None:
+    java = JavaFacts(home="/j", version=17, ours=None)
+    assert check_java(java) == Finding(check="java", status="ok", found="Java 17 at /j")
+    assert check_spark_home("/s", "4.3.1", DRIVER) == Finding(
+        check="SPARK_HOME", status="ok", found="/s is Spark 4.3.1"
+    )
+    assert check_spark_home(None, None, DRIVER) == Finding(
+        check="SPARK_HOME", status="ok", found="not set: PySpark's own Spark is used"
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "what"), [("3.5.1", "Spark 3.5.1"), (None, "not a Spark"), ("", "not a Spark")]
+)
+def test_a_spark_home_that_is_not_pyspark_s_is_to_be_unset(version: str | None, what: str) -> None:
+    assert check_spark_home("/s", version, DRIVER) == Finding(
+        check="SPARK_HOME",
+        status="problem",
+        found=f"/s is {what}, and PySpark is 4.3.1",
+        remedy="run: unset SPARK_HOME, or install the PySpark of its version",
+    )
+
+
+def test_a_python_is_told_with_what_it_leads_to() -> None:
+    assert check_python(DRIVER) == Finding(
+        check="python", status="ok", found="3.12.1 at /env/bin/python"
+    )
+    old = replace(DRIVER, python=(3, 10, 9))
+    assert check_python(old) == Finding(
+        check="python",
+        status="problem",
+        found="3.10.9 at /env/bin/python",
+        remedy="use Python 3.11 to 3.13",
+    )
+    assert [check_python(replace(DRIVER, python=each)).status for each in SUPPORTED_PYTHON] == [
+        "ok",
+        "ok",
+    ]
+    assert check_workers("PYSPARK_PYTHON", replace(DRIVER, name="python3"), DRIVER) == Finding(
+        check="PYSPARK_PYTHON",
+        status="ok",
+        found="'python3' is /env/bin/python, Python 3.12.1",
+    )
+    assert check_workers("PYSPARK_PYTHON", Interpreter(name="gone"), DRIVER) == Finding(
+        check="PYSPARK_PYTHON",
+        status="problem",
+        found="'gone' is not found: Spark cannot start it",
+        remedy=f"run: {SAME}; {BY_ITSELF}",
+    )
+
+
+def test_requirements_of_other_extras_are_not_this_one_s() -> None:
+    requirements = ["pyspark<4; extra == 'other'", 'pandas<3 ; extra == "spark"', "; x", "numba"]
+    found = {each.check: each for each in check_packages(DRIVER, requirements)}
+    assert list(found) == ["pyspark", "pyarrow", "pandas", "numba"]
+    assert found["pyspark"] == Finding(check="pyspark", status="ok", found="4.3.1")
+    assert found["pandas"] == Finding(
+        check="pandas",
+        status="problem",
+        found="not installed (needed: <3)",
+        remedy="run: pip install 'fencelog[spark]'",
+    )

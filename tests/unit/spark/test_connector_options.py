@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fencelog.spark.connector_options import CONNECTOR_OPTIONS, ConnectorOption
+from fencelog.spark.connector_options import CONNECTOR_OPTIONS, ConnectorOption, note
 from fencelog.spark.options import OptionError, sink_options, source_options
 
 REQUIRED = {"source": {"subscribe": "t"}, "sink": {"topic": "t"}}
@@ -89,3 +89,9 @@ def test_every_row_of_the_table_has_its_reason() -> None:
 def test_a_name_stands_once_for_each_side() -> None:
     names = [(row.name.lower(), row.side) for row in CONNECTOR_OPTIONS]
     assert len(set(names)) == len(names)
+
+
+def test_an_option_that_just_works_has_a_note_where_there_is_more_to_say() -> None:
+    assert note("KAFKA.client.id") == "default fencelog-spark"
+    assert note("endingOffsets") == note("endingTimestamp") == "batch reads only"
+    assert note("topic") == note("no.such.option") == ""

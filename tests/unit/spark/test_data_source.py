@@ -1,6 +1,6 @@
 """The data source as Spark calls it, without Spark: planned here, read and written from copies."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,11 +23,13 @@ from pyspark.sql.types import (
 
 from fencelog.client.blocking import Client
 from fencelog.client.model import DataLossError
+from fencelog.spark.batch import BatchReader
 from fencelog.spark.offsets import from_json
 from fencelog.spark.options import OptionError
-from fencelog.spark.plain_errors import HIDE
+from fencelog.spark.reading import RangePartition
 from fencelog.spark.schema import COLUMN_TYPES, HEADERS
 from fencelog.spark.source import FencelogDataSource
+from fencelog.spark.stream_reader import StreamReader
 from fencelog.testing.broker import LocalBroker
 from fencelog.types import TopicPartition
 
@@ -43,32 +45,7 @@ TYPES: dict[str, DataType] = {
 }
 
 
-@pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
-    with LocalBroker(tmp_path_factory.mktemp("data")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(local: LocalBroker) -> Iterator[Client]:
-    with Client(local.bootstrap) as connected:
-        yield connected
-
-
-@pytest.fixture(autouse=True)
-def _tracebacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(HIDE, "0")
-
-
 Source = Callable[..., FencelogDataSource]
-
-
-@pytest.fixture
-def source(local: LocalBroker) -> Source:
-    def make(**options: str) -> FencelogDataSource:
-        return FencelogDataSource({"kafka.bootstrap.servers": local.bootstrap, **options})
-
-    return make
 
 
 def schema(*columns: str) -> StructType:
@@ -84,6 +61,7 @@ def rows(source: FencelogDataSource, *columns: str) -> list[dict]:
     """The table that a batch read returns; each batch has exactly the schema that Spark has."""
     wanted = schema(*columns)
     reader = source.reader(wanted)
+    assert isinstance(reader, BatchReader)
     found = []
     for partition in reader.partitions():
         for batch in in_a_task(reader).read(in_a_task(partition)):
@@ -108,9 +86,11 @@ def produce(client: Client, topic: str, *counts: int) -> str:
 
 
 def ranges(partitions: Sequence[InputPartition]) -> list[tuple[str, int, int]]:
-    return [
-        (str(each.offsets.partition), each.offsets.start, each.offsets.end) for each in partitions
-    ]
+    found = []
+    for each in partitions:
+        assert isinstance(each, RangePartition)
+        found.append((str(each.offsets.partition), each.offsets.start, each.offsets.end))
+    return found
 
 
 # --- reads
@@ -175,6 +155,7 @@ def test_each_partition_starts_where_its_position_says(
     client.delete_records({TopicPartition(topic, 0): 1})
     start = f'{{"{topic}": {{"0": -2, "1": -1, "2": 2}}}}'
     stream = source(subscribe=topic, startingOffsets=start).streamReader(schema("value"))
+    assert isinstance(stream, StreamReader)
     assert list(from_json(stream.initialOffset()).values()) == [1, 3, 2]
     missing = source(subscribe=topic, startingOffsets=f'{{"{topic}": {{"1": 0}}}}')
     with pytest.raises(OptionError, match=f"missing for {topic}-0, {topic}-2: give one for every"):

@@ -14,6 +14,7 @@ from fencelog.spark.java import (
     cache_directory,
     find_java_home,
     java_version,
+    runs_spark,
     wrapped_home,
 )
 
@@ -130,3 +131,16 @@ def test_a_release_file_says_the_version(tmp_path: Path) -> None:
     home = fake_java(tmp_path / "jdk", "1.8.0")
     (home / "release").write_text('IMPLEMENTOR="x"\nJAVA_VERSION="21.0.3"\n')
     assert java_version(home) == 21
+
+
+def test_a_java_runs_spark_if_it_takes_the_launcher_s_flag(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    home = fake_java(tmp_path / "jdk", "21")
+    assert runs_spark(home)
+    (home / "bin" / "java").write_text(
+        f'#!/bin/sh\n[ "$1 $2" != "{java.DROPPED_FLAG} -version" ]\n'
+    )
+    assert not runs_spark(home)
+    assert not runs_spark(tmp_path / "none")
+    assert capfd.readouterr() == ("", "")
