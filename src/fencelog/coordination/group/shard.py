@@ -224,8 +224,9 @@ class GroupShard:
         return ErrorCode.UNKNOWN_MEMBER_ID if name else ErrorCode.INVALID_GROUP_ID
 
     def _drop_if_void(self, group: Group) -> None:
-        if group.is_void:
-            self._groups.pop(group.name, None)
+        if group.is_void and self._groups.get(group.name) is group:
+            group.soft.close()  # or a deadline of its would meet the next group of this name
+            del self._groups[group.name]
 
     # -- offsets ---------------------------------------------------------------------------------
 
