@@ -295,15 +295,10 @@ class PartitionLog:
 
     def open_transactions(self) -> list[OpenTransaction]:
         """Return each transaction that has records here and no marker, oldest first."""
-        producers = self._state.producers
+        states = self._state.producers
         return [
-            OpenTransaction(
-                producer_id,
-                producers[producer_id].epoch,
-                first_offset,
-                producers[producer_id].coordinator_epoch,
-            )
-            for producer_id, first_offset in self._state.transactions.open()
+            OpenTransaction(each, states[each].epoch, first, states[each].coordinator_epoch)
+            for each, first in self._state.transactions.open()
         ]
 
     def aborted_transactions(
@@ -336,6 +331,11 @@ class PartitionLog:
         return checkpoint_of(self._state, checksums, side_files)
 
     # Unflushed batches and the watermarks
+
+    @property
+    def begins_segment(self) -> bool:
+        """Whether the next ``take_unflushed`` begins a new segment."""
+        return self._unflushed.begins_segment
 
     def take_unflushed(self) -> list[SegmentWrite]:
         """Return everything appended since the last take, in the order to write it."""

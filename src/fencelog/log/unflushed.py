@@ -102,6 +102,12 @@ class Unflushed:
         self._writes.append(write)
         return write
 
+    @property
+    def begins_segment(self) -> bool:
+        """Whether a write since the last take begins a new segment."""
+        writes = self._writes
+        return len(writes) > 1 or (bool(writes) and writes[0].snapshot is not None)
+
     def take(self) -> list[SegmentWrite]:
         """Return every write since the last take."""
         writes, self._writes, self._open = self._writes, [], None

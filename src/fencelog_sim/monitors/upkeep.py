@@ -77,7 +77,7 @@ def forgotten(flusher: LogFlusher, partition: Partition) -> str | None:
         return None
     if partition._stalled_by is not None:
         return None  # no room: it enqueues itself again after a time
-    is_known = partition in flusher._dirty or partition in flusher._syncing
+    is_known = partition in flusher._dirty or partition in flusher._busy
     if is_known or flusher._writing or flusher._ended:
         return None
     return f"offsets up to {log.log_end_offset} are neither flushed nor queued for the flusher"

@@ -8,7 +8,12 @@ from typing import cast
 import pytest
 
 from fencelog.broker.network.time_slices import ITEMS_PER_SLICE
-from fencelog.broker.partitions.log_flusher import RECENT_MAX, SYNCS_MAX, LogFlusher
+from fencelog.broker.partitions.log_flusher import (
+    RECENT_MAX,
+    ROLLS_MAX,
+    SYNCS_MAX,
+    LogFlusher,
+)
 from fencelog.broker.partitions.partition import Partition
 from fencelog.types import Offset
 from tests.support.node import until
@@ -34,9 +39,12 @@ class One:
     def __init__(self, files: Flushed, name: str) -> None:
         self._files = files
         self._name = name
+        self.begins_segment = name.startswith("rolls")
 
     async def write(self) -> Offset:
         self._files.written.append(self._name)
+        if self.begins_segment:
+            await self._files.go_on.wait()
         return Offset(1)
 
     async def sync(self) -> bool:
@@ -71,6 +79,27 @@ async def test_what_is_appended_amid_a_burst_is_written_soon(before: int) -> Non
             await asyncio.sleep(0)
         await flusher.drained()
     assert files.written.index("other") <= (before + 2) * ITEMS_PER_SLICE
+
+
+@pytest.mark.parametrize("sync", [False, True])
+async def test_writes_that_begin_segments_delay_no_other_and_are_few_at_a_time(sync: bool) -> None:
+    files = Flushed()
+    async with running(sync=sync) as flusher:
+        files.go_on.clear()
+        rolling = [files.partition(f"rolls-{index}") for index in range(3 * ROLLS_MAX)]
+        for partition in rolling:
+            flusher.enqueue(partition)
+        flusher.enqueue(files.partition("other"))
+        await until(lambda: "other" in files.written, "it does not wait")
+        assert len(files.written) == ROLLS_MAX + 1
+        flusher.enqueue(rolling[0])  # amid its write: it is written once more, after that
+        flusher.enqueue(rolling[-1])
+        await asyncio.sleep(0)
+        assert files.written.count("rolls-0") == 1
+        files.go_on.set()
+        await flusher.drained()
+    assert files.written.count("rolls-0") == 2
+    assert len(files.written) >= 3 * ROLLS_MAX + 2
 
 
 async def test_a_partition_that_was_synced_recently_does_not_wait_for_a_burst() -> None:

@@ -275,7 +275,7 @@ async def test_a_stop_waits_for_the_write_that_is_under_way(
 
         monkeypatch.setattr(synced._store, "sync", slow_sync)
         await peer.produce("t", batch("a"), acks=1)
-        await until(lambda: synced in node.flusher._syncing, "its sync has begun")
+        await until(lambda: synced in node.flusher._busy, "its sync has begun")
         world.disk.hold("full-0/")
         # Both are in one tail, so that the second finds the first one's segment unsynced.
         for _ in range(2):

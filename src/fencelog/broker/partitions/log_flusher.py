@@ -1,8 +1,9 @@
 """Writes and syncs what was appended: one write and one sync per partition and round.
 
 Requests append in memory and wait. A round takes the unflushed batches of each partition, of those
-that wait longest. In ``fsync`` mode syncs run concurrently, and a partition that is not synced yet
-collects its next batches meanwhile: a producer waits for the disk time of its own partition only.
+that wait longest. A write that begins a segment, and in ``fsync`` mode every sync, runs beside the
+rounds, and its partition collects its next batches meanwhile: a producer waits for the disk time of
+its own partition only.
 
 One client may write to thousands of partitions at once. A round takes as many of them as a request
 may append to in one iteration of the loop, so that no backlog of writes forms. Syncs take longer:
@@ -21,6 +22,8 @@ from fencelog.types import Offset
 
 PARTITIONS_PER_SLICE = ITEMS_PER_SLICE
 """Partitions that are written before the loop polls its sockets; most writes do not wait."""
+ROLLS_MAX = CONCURRENCY_MAX
+"""Writes that begin a segment, at the same time."""
 SYNCS_MAX = 2 * CONCURRENCY_MAX
 """Syncs that are begun and not ended: the disk's threads never wait for the next."""
 RECENT_MAX = 500
@@ -38,8 +41,11 @@ class LogFlusher:
         """``sync``: whether an acknowledgement waits for stable storage (D1)."""
         self._sync = sync
         self._dirty: dict[Partition, None] = {}
-        self._syncing: set[Partition] = set()
-        """Partitions that are being synced, or wait for it."""
+        self._busy: set[Partition] = set()
+        """Partitions that begin a segment or are being synced, or wait for it."""
+        self._rolling: deque[Partition] = deque()
+        """What waits to begin a segment."""
+        self._rolls = 0
         self._waiting: tuple[deque[Unsynced], deque[Unsynced]] = deque(), deque()
         """What waits for a sync, of partitions that were not and that were synced recently."""
         self._next_queue = 0
@@ -57,16 +63,16 @@ class LogFlusher:
         self._dirty[partition] = None
         if not self._ended:
             self._idle.clear()
-        if partition not in self._syncing:
+        if partition not in self._busy:
             self._wake()
 
     async def run(self) -> None:
         """Flush until cancelled."""
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.TaskGroup() as syncs:
+            async with asyncio.TaskGroup() as tasks:
                 while True:
-                    unwritten = (p for p in self._dirty if p not in self._syncing)
+                    unwritten = (p for p in self._dirty if p not in self._busy)
                     ready = list(islice(unwritten, PARTITIONS_PER_SLICE))
                     if not ready:
                         self._woken = loop.create_future()
@@ -75,9 +81,10 @@ class LogFlusher:
                     self._writing = True
                     for partition in ready:
                         del self._dirty[partition]
-                        end_offset = await partition.write()
-                        if end_offset is not None:
-                            self._written(partition, end_offset, syncs)
+                        if partition.begins_segment:
+                            self._roll(partition, tasks)
+                        else:
+                            self._written(partition, await partition.write(), tasks)
                     if len(ready) == PARTITIONS_PER_SLICE:
                         await asyncio.sleep(0)
                     self._writing = False
@@ -94,15 +101,38 @@ class LogFlusher:
         """Return when nothing is left to flush, or ``run`` has ended."""
         await self._idle.wait()
 
-    def _written(self, partition: Partition, end_offset: Offset, syncs: asyncio.TaskGroup) -> None:
+    def _roll(self, partition: Partition, tasks: asyncio.TaskGroup) -> None:
+        """Write, beside the rounds, what begins a segment."""
+        self._busy.add(partition)
+        self._rolling.append(partition)
+        if self._rolls < ROLLS_MAX:
+            self._rolls += 1
+            tasks.create_task(self._write_rolling(tasks))
+
+    async def _write_rolling(self, tasks: asyncio.TaskGroup) -> None:
+        try:
+            while self._rolling:
+                partition = self._rolling.popleft()
+                end_offset = await partition.write()
+                self._busy.discard(partition)
+                self._written(partition, end_offset, tasks)
+                self._go_on(partition)
+        finally:
+            self._rolls -= 1
+
+    def _written(
+        self, partition: Partition, end_offset: Offset | None, tasks: asyncio.TaskGroup
+    ) -> None:
+        if end_offset is None:
+            return
         if not self._sync:
             partition.flushed(end_offset)
             return
-        self._syncing.add(partition)
+        self._busy.add(partition)
         self._waiting[partition in self._recent].append((partition, end_offset))
         if self._syncs < SYNCS_MAX:
             self._syncs += 1
-            syncs.create_task(self._sync_waiting())
+            tasks.create_task(self._sync_waiting())
 
     async def _sync_waiting(self) -> None:
         """Sync what waits, from both queues in turn."""
@@ -125,11 +155,15 @@ class LogFlusher:
         except ExhaustedError as error:
             partition.stall(error, unsynced=end_offset)
         finally:
-            self._syncing.discard(partition)
-        if partition in self._dirty:
+            self._busy.discard(partition)
+        self._go_on(partition)
+
+    def _go_on(self, partition: Partition) -> None:
+        """A partition may be busy no more: flush what it has collected."""
+        if partition in self._dirty and partition not in self._busy:
             self._wake()
         self._update_idle()
 
     def _update_idle(self) -> None:
-        if not self._dirty and not self._syncing and not self._writing:
+        if not self._dirty and not self._busy and not self._writing:
             self._idle.set()

@@ -242,6 +242,11 @@ class Partition:
         """The offset below which everything is on stable storage."""
         return self._store.recovery_point
 
+    @property
+    def begins_segment(self) -> bool:
+        """Whether the next write begins a segment: that changes files, and syncs them (D3)."""
+        return self.log.begins_segment or any(each.roll for each in self._unwritten)
+
     async def write(self) -> Offset | None:
         """Write what was appended since the last write; return its end offset.
 
