@@ -5,9 +5,10 @@ import platform
 import random
 import subprocess
 import sys
+import tempfile
 from argparse import ArgumentParser
-from collections.abc import Iterable, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Protocol
@@ -70,6 +71,26 @@ def conclude(name: str, proof: Proof, text: str, path: Path | None, *, is_full: 
     publish(name, proof.began, text, path, is_full=is_full)
     print(f"{name}: {proof.summary}")
     return 0 if proof.holds else 1
+
+
+def run_with_report(
+    name: str,
+    doc: str | None,
+    prove: Callable[[Path, datetime], tuple[str, bool]],
+    argv: Sequence[str],
+) -> int:
+    """Run a proof without options but ``--write``, in a folder of its own; the exit status.
+
+    ``prove`` returns the report and whether it holds.
+    """
+    asked = ArgumentParser(prog=f"./dev prove {name}", description=doc)
+    asked.add_argument("--write", action="store_true", help="keep the report, by date")
+    wanted = asked.parse_args(argv)
+    began = datetime.now(UTC)
+    with tempfile.TemporaryDirectory() as folder:
+        report, holds = prove(Path(folder), began)
+    publish(name, began, report, None, is_full=wanted.write)
+    return 0 if holds else 1
 
 
 def packages(names: Iterable[str]) -> str:

@@ -5,19 +5,17 @@ sessions of up to a minute, so a dead member is missed that late. Exit status 0:
 record once. ``--write`` keeps the dated report in ``docs/internals/proofs``.
 """
 
-import argparse
 import json
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from time import monotonic
 
 from tests.clients.copying import Arena, Case
 from tests.clients.install import NotInstalled, node_of, npm
-from tests.proofs._report import ROOT, commit, head, publish
+from tests.proofs._report import ROOT, commit, head, run_with_report
 from tests.support.broker import BrokerProcess
 
 EXAMPLES = ROOT / "examples" / "clients"
@@ -116,14 +114,7 @@ def prove(folder: Path, began: datetime) -> tuple[str, bool]:
 
 def main(argv: Sequence[str]) -> int:
     """Run all; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="./dev prove clients", description=__doc__)
-    parser.add_argument("--write", action="store_true", help="keep the report, by date")
-    wanted = parser.parse_args(argv)
-    began = datetime.now(UTC)
-    with tempfile.TemporaryDirectory() as folder:
-        report, holds = prove(Path(folder), began)
-    publish("clients", began, report, None, is_full=wanted.write)
-    return 0 if holds else 1
+    return run_with_report("clients", __doc__, prove, argv)
 
 
 if __name__ == "__main__":

@@ -6,11 +6,9 @@ minutes. Exit status 0: every record came out, and once where the tool promises 
 keeps the dated report in ``docs/internals/proofs``.
 """
 
-import argparse
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
@@ -21,7 +19,7 @@ from tests.clients.install import NotInstalled
 from tests.ecosystem import _mirror, _spark
 from tests.ecosystem._cases import AtLeastOnce, Counted, OneMember
 from tests.ecosystem._tools import started_by
-from tests.proofs._report import commit, head, publish
+from tests.proofs._report import commit, head, run_with_report
 from tests.support.broker import BrokerProcess
 from tests.support.jvm.host import JdkMissingError
 from tests.support.jvm.jars import JarsMissingError
@@ -143,14 +141,7 @@ def prove(folder: Path, began: datetime) -> tuple[str, bool]:
 
 def main(argv: Sequence[str]) -> int:
     """Run all; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="./dev prove ecosystem", description=__doc__)
-    parser.add_argument("--write", action="store_true", help="keep the report, by date")
-    wanted = parser.parse_args(argv)
-    began = datetime.now(UTC)
-    with tempfile.TemporaryDirectory() as folder:
-        report, holds = prove(Path(folder), began)
-    publish("ecosystem", began, report, None, is_full=wanted.write)
-    return 0 if holds else 1
+    return run_with_report("ecosystem", __doc__, prove, argv)
 
 
 if __name__ == "__main__":
