@@ -15,8 +15,8 @@ from fencelog.broker.network.deadlines import Deadlines
 from fencelog.broker.network.stale_connections import StaleConnections
 from fencelog.broker.network.time_slices import TimeSlices
 from fencelog.broker.observer import Observer
+from fencelog.broker.partitions.decompression import Decompression
 from fencelog.broker.partitions.log_manager import LogManager
-from fencelog.broker.partitions.recompression import Recompression
 from fencelog.coordination.group.shard import GroupShard
 from fencelog.coordination.transaction.shard import TransactionShard
 from fencelog.coordination.versioned.shard import VersionedShard
@@ -43,7 +43,7 @@ class Broker:
     time_slices: TimeSlices
     deadlines: Deadlines = field(default_factory=Deadlines)
     stale_connections: StaleConnections = field(default_factory=StaleConnections)
-    recompression: Recompression = field(default_factory=Recompression)
+    decompression: Decompression = field(default_factory=Decompression)
     observer: Observer | None = None
     cluster_id: str = ""
     """The data directory's; set when the node starts."""

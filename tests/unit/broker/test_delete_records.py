@@ -74,6 +74,28 @@ async def test_a_client_that_hangs_up_while_records_are_deleted_harms_nothing(
         await until(lambda: partition.log.log_start_offset == 2, "it is done all the same")
 
 
+async def test_a_topic_may_be_deleted_while_its_records_are(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:  # D4
+    async with world.node(durability="os") as node, Peer.of(node) as peer, Peer.of(node) as other:
+        await peer.create_topic("t")
+        for number in range(3):
+            await peer.produce("t", batch(str(number)))
+        world.disk.hold("t-0/")
+        answer = asyncio.create_task(delete_records(peer, 2))
+        await until(lambda: world.disk.waiting > 0, "it syncs")
+        topic = node.broker.catalog.get("t")
+        assert topic is not None
+        deletion = asyncio.create_task(node.broker.controller.delete_topic(topic))
+        await until(lambda: node.broker.logs.get("t", 0) is None, "the topic is gone")
+        world.disk.release()
+        assert await answer == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
+        await deletion
+        await other.create_topic("t")
+        assert await delete_records(peer, -1) == (ErrorCode.NONE, 0)
+    assert not [record.message for record in caplog.records if record.levelname == "ERROR"]
+
+
 async def test_what_may_not_be_deleted_is_refused(world: World) -> None:  # D4
     async with world.node() as node, Peer.of(node) as peer:
         await peer.create_topic("t")

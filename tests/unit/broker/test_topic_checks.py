@@ -4,12 +4,14 @@ import asyncio
 import threading
 import zlib
 from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
 from fencelog.broker.handlers.configs import Operation
-from fencelog.broker.partitions import recompression
+from fencelog.broker.handlers.record_keys import RECORDS_AT_ONCE
+from fencelog.broker.partitions import decompression
 from fencelog.errors import ErrorCode
 from fencelog.wire.batch import (
     HEADER_BYTES,
@@ -110,14 +112,14 @@ def test_others_are_served_while_a_batch_is_recompressed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, released = threading.Event(), threading.Event()
-    recompress = recompression.recompressed
+    recompress = decompression.recompressed
 
     def held(*arguments: Any) -> tuple[BatchHeader, memoryview]:
         begun.set()
         assert released.wait(10)
         return recompress(*arguments)
 
-    monkeypatch.setattr(recompression, "recompressed", held)
+    monkeypatch.setattr(decompression, "recompressed", held)
 
     async def scenario() -> None:
         async with world.node() as node, Peer.of(node) as peer, Peer.of(node) as other:
@@ -129,6 +131,45 @@ def test_others_are_served_while_a_batch_is_recompressed(
             assert visible(await other.fetch("t")) == []
             released.set()
             assert (await peer.produced()).base_offset == 0
+
+    run(scenario)
+
+
+def test_two_large_batches_at_a_time_are_decompressed_and_others_are_served(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:  # F4, I1
+    begun = threading.Semaphore(0)
+    released = threading.Event()
+    plain_records = decompression.plain_records
+
+    def held(*arguments: Any) -> bytes:
+        begun.release()
+        assert released.wait(10)
+        return plain_records(*arguments)
+
+    monkeypatch.setattr(decompression, "plain_records", held)
+    count = RECORDS_AT_ONCE + 1
+    large = compressed(Compression.ZSTD, *[b""] * count, key=b"k")
+
+    async def scenario() -> None:
+        async with world.node() as node, AsyncExitStack() as stack:
+            several = [
+                await stack.enter_async_context(Peer.of(node))
+                for _ in range(decompression.CONCURRENT_MAX + 1)
+            ]
+            other = await stack.enter_async_context(Peer.of(node))
+            await other.create_topic("c", cleanup_policy="compact")
+            for peer in several:
+                peer.send_produce("c", large)
+            for _ in range(decompression.CONCURRENT_MAX):
+                await until(lambda: begun.acquire(blocking=False), "decompression has begun")
+            assert (
+                await other.produce("c", compressed(Compression.ZSTD, b"x", key=b"k"))
+            ).error is ErrorCode.NONE
+            assert not begun.acquire(blocking=False)
+            released.set()
+            offsets = sorted([(await peer.produced()).base_offset for peer in several])
+            assert offsets == [1 + number * count for number in range(len(several))]
 
     run(scenario)
 

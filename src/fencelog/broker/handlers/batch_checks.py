@@ -40,7 +40,7 @@ async def check_in_slices(broker: Broker, batch: Batch) -> Batch | PartitionResu
     """Return the batch as it is to be stored, in the codec of its topic, or why it is refused."""
     partition, header, records = batch
     if partition.is_compacted:
-        refused = await find_keyless_in_slices(partition, header, records, broker.time_slices)
+        refused = await find_keyless_in_slices(broker, partition, header, records)
         if refused is not None:
             return refused
     codec = partition.codec
@@ -51,7 +51,7 @@ async def check_in_slices(broker: Broker, batch: Batch) -> Batch | PartitionResu
     bytes_max = message_bytes_max if is_plain else max(BYTES_MAX, message_bytes_max)
     index = partition.name.partition
     try:
-        changed = await broker.recompression.run(header, records, codec, bytes_max)
+        changed = await broker.decompression.recompressed(header, records, codec, bytes_max)
     except LimitError as error:
         return PartitionResult(index, ErrorCode.MESSAGE_TOO_LARGE, error_message=str(error))
     except WireError as error:

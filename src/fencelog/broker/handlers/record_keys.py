@@ -1,12 +1,11 @@
 """Finds records without a key, which a compacted topic refuses (F4).
 
 To find them a batch must be decompressed, and one that fits a frame may hold millions of records. A
-small batch is checked at once, a larger one in time slices; one above the limits is refused.
+small batch is checked at once. A larger one is decompressed in a thread and looked through in time
+slices; one above the limits is refused.
 """
 
-from collections.abc import Iterable
-
-from fencelog.broker.network.time_slices import TimeSlices
+from fencelog.broker.context import Broker
 from fencelog.broker.partitions.partition import Partition
 from fencelog.errors import ErrorCode, LimitError, WireError
 from fencelog.wire.batch import BatchHeader
@@ -59,7 +58,7 @@ def find_keyless(
 
 
 async def find_keyless_in_slices(
-    partition: Partition, header: BatchHeader, batch: memoryview, time_slices: TimeSlices
+    broker: Broker, partition: Partition, header: BatchHeader, batch: memoryview
 ) -> PartitionResult | None:
     """Return why a large batch is refused, None if it is not."""
     index = partition.name.partition
@@ -68,15 +67,12 @@ async def find_keyless_in_slices(
         text = f"the batch has {header.record_count} records, the limit is {RECORDS_MAX}"
         return PartitionResult(index, ErrorCode.MESSAGE_TOO_LARGE, error_message=text)
     seen = _Seen()
-    await time_slices.next()
     try:
-        records: Iterable[tuple[int, bytes | None]] = (
-            (position, record.key)
-            for position, record in enumerate(walk(header, plain_records(header, batch, limit)))
-        )
-        async for position, key in time_slices.each(records):
-            if key is None:
-                seen.add(position)
+        async with broker.decompression.records(header, batch, limit) as plain:
+            await broker.time_slices.next()
+            async for position, record in broker.time_slices.each(enumerate(walk(header, plain))):
+                if record.key is None:
+                    seen.add(position)
     except LimitError as error:
         return PartitionResult(index, ErrorCode.MESSAGE_TOO_LARGE, error_message=str(error))
     except WireError as error:

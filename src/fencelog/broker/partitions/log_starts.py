@@ -19,26 +19,29 @@ async def advance_starts(
     start. Returns the partitions that failed. Raises StorageError if none could be stored.
     """
     failed: dict[Partition, StorageError] = {}
-    ready: dict[Partition, Offset] = {}
-    for partition, start in starts.items():
-        if start <= partition.log.log_start_offset:
-            continue
+    later = {each: start for each, start in starts.items() if start > each.log.log_start_offset}
+    for partition, start in later.items():
         if partition.recovery_point < start:
             await partition.sync()
+    ready: dict[Partition, Offset] = {}
+    for partition, start in later.items():
         if partition.failure is None:
             ready[partition] = start
-        else:
-            problem = f"{partition.name} has failed: {partition.failure}"
-            failed[partition] = StorageError(problem)
+        elif is_open(partition):  # else it was deleted meanwhile
+            failed[partition] = StorageError(f"{partition.name} has failed: {partition.failure}")
     if ready:
         await directory.checkpoint({}, {each.name: start for each, start in ready.items()})
     for partition, start in ready.items():
-        if not is_open(partition):
-            continue  # deleted meanwhile
-        gone = partition.advance_start(start)
-        if isinstance(gone, list) and gone:
-            try:
-                await partition.delete_segments_below(start)
-            except StorageError as error:
-                failed[partition] = error
+        if is_open(partition) and (problem := await _advance(partition, start)):
+            failed[partition] = problem
     return failed
+
+
+async def _advance(partition: Partition, start: Offset) -> StorageError | None:
+    gone = partition.advance_start(start)
+    if isinstance(gone, list) and gone:
+        try:
+            await partition.delete_segments_below(start)
+        except StorageError as error:
+            return error
+    return None

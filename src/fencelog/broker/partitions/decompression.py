@@ -1,10 +1,13 @@
-"""Re-compresses batches of topics whose ``compression.type`` names another codec (ADR 4).
+"""Decompresses large batches in threads, so that the loop serves other connections meanwhile.
 
-Both steps run in a thread, so that the loop serves other connections meanwhile. Records are not
+For two reasons: a compacted topic looks for records without a key (F4), and a topic's
+``compression.type`` may name another codec than the batch has (ADR 4). Then records are not
 decoded: only the codec, the length and the CRC of the batch change, never offsets or sequences.
 """
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from fencelog.wire.batch import (
     COMPRESSION_MASK,
@@ -15,22 +18,36 @@ from fencelog.wire.batch import (
     seal,
 )
 from fencelog.wire.compression import compress, decompress
+from fencelog.wire.filtering import plain_records
 
 CONCURRENT_MAX = 2
 """Batches decompressed at a time, over all connections: bounds memory."""
 
 
-class Recompression:
-    """Runs in threads, a few batches at a time, first come, first served."""
+class Decompression:
+    """A few batches at a time, first come, first served."""
 
     def __init__(self) -> None:
         """Start idle."""
         self._free = asyncio.Semaphore(CONCURRENT_MAX)
 
-    async def run(
+    @asynccontextmanager
+    async def records(
+        self, header: BatchHeader, batch: memoryview, bytes_max: int
+    ) -> AsyncIterator[bytes]:
+        """Return ``plain_records``; raises what it raises.
+
+        Their memory counts until the block ends: keep no reference to them.
+        """
+        async with self._free:
+            yield await asyncio.get_running_loop().run_in_executor(
+                None, plain_records, header, batch, bytes_max
+            )
+
+    async def recompressed(
         self, header: BatchHeader, batch: memoryview, codec: Compression, bytes_max: int
     ) -> tuple[BatchHeader, memoryview]:
-        """Return ``recompressed``, without blocking the loop; raises what it raises."""
+        """Return ``recompressed``; raises what it raises."""
         async with self._free:
             return await asyncio.get_running_loop().run_in_executor(
                 None, recompressed, header, batch, codec, bytes_max
