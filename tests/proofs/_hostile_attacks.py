@@ -22,7 +22,8 @@ from tests.proofs import _hostile_frames as frames
 from tests.support.damage import join, mutated
 from tests.support.requests import KEYS_AND_VERSIONS, a_request
 
-BIG, PLAIN, COMPACTED, BOMB = "big", "plain", "compacted", "bomb"
+BIG, MANY, PLAIN, COMPACTED, BOMB = "big", "many", "plain", "compacted", "bomb"
+MANY_PARTITIONS = 100
 PAUSE_S = 0.05
 PATIENCE_S = 30.0
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -129,6 +130,16 @@ async def fill(load: Load) -> None:
             await load.ask(streams, request)
 
 
+async def fill_both(load: Load) -> None:
+    """Write what huge fetches find, of one partition and of many."""
+    await fill(load)
+    await create(load, MANY, partitions=MANY_PARTITIONS)
+    async with load.connected() as streams:
+        request = frames.produce(MANY, frames.medium_batch(), partitions=MANY_PARTITIONS)
+        for _ in range(frames.COPIED_BYTES // frames.MEDIUM_BATCH_BYTES):
+            await load.ask(streams, request)
+
+
 async def slow_readers(load: Load) -> None:
     """Huge fetches, read at 40 KiB/s."""
     request = frames.fetch(BIG, max_bytes=frames.FETCH_BYTES, max_wait_ms=30_000)
@@ -143,12 +154,15 @@ async def slow_readers(load: Load) -> None:
 
 
 async def no_readers(load: Load) -> None:
-    """Huge fetches, twenty on a connection, of which nothing is ever read."""
-    request = frames.fetch(BIG, max_bytes=frames.FETCH_BYTES, max_wait_ms=30_000)
+    """Huge fetches of one partition or of many, twenty on a connection; nothing is ever read."""
+    one = frames.fetch(BIG, max_bytes=frames.FETCH_BYTES, max_wait_ms=30_000)
+    many = frames.fetch(
+        MANY, max_bytes=frames.COPIED_BYTES, max_wait_ms=30_000, partitions=MANY_PARTITIONS
+    )
 
     async def client(number: int) -> None:
         async with load.connected(receive_bytes=4096) as (_, writer):
-            writer.write(request * 20)
+            writer.write((many if number % 2 else one) * 20)
             load.done += 20
             await asyncio.sleep(2 + number % 40)  # longer or shorter than the broker waits
 
@@ -350,7 +364,7 @@ async def nothing(load: Load) -> None:
 Step = Callable[[Load], Awaitable[None]]
 ATTACKS: dict[str, tuple[Step, Step]] = {
     "slow readers": (fill, slow_readers),
-    "no readers": (fill, no_readers),
+    "no readers": (fill_both, no_readers),
     "small requests": (nothing, small_requests),
     "acks=0": (plain_topic, unacknowledged),
     "first writes": (nothing, first_writes),

@@ -35,6 +35,8 @@ PRODUCE_VERSION, FETCH_VERSION = 9, 11
 BIG_BATCH_BYTES = 900_000
 BOMB_RECORDS = 3_000_000
 FETCH_BYTES = 55 << 20
+MEDIUM_BATCH_BYTES, COPIED_BYTES = 64_000, 200 << 10
+"""So much of a partition is read into memory; a broker maps what is larger."""
 
 
 def sent(frame: bytes) -> bytes:
@@ -58,10 +60,13 @@ def everything() -> bytes:
     return of(MetadataRequest(topics=None), 9)
 
 
-def fetch(topic: str, *, max_bytes: int, max_wait_ms: int, offset: int = 0) -> bytes:
-    """A fetch of one partition."""
-    asked = hot.FetchTopic(topic, None, [hot.FetchPartition(0, -1, offset, -1, max_bytes)])
-    request = hot.FetchRequest(-1, max_wait_ms, 1, max_bytes, 0, 0, -1, [asked])
+def fetch(
+    topic: str, *, max_bytes: int, max_wait_ms: int, offset: int = 0, partitions: int = 1
+) -> bytes:
+    """A fetch of so many bytes of each partition."""
+    wanted = [hot.FetchPartition(at, -1, offset, -1, max_bytes) for at in range(partitions)]
+    asked = hot.FetchTopic(topic, None, wanted)
+    request = hot.FetchRequest(-1, max_wait_ms, 1, partitions * max_bytes, 0, 0, -1, [asked])
     return sent(frame_of(ApiKey.FETCH, FETCH_VERSION, hot.write_fetch_request(11, request)))
 
 
@@ -89,6 +94,12 @@ def record(**how: object) -> bytearray:
 def big_batch() -> bytearray:
     """A batch of nearly the largest size."""
     return build_batch([RecordToWrite(key=b"k", value=bytes(BIG_BATCH_BYTES), timestamp_ms=0)])
+
+
+@cache
+def medium_batch() -> bytearray:
+    """A batch of which three are read into memory."""
+    return build_batch([RecordToWrite(key=b"k", value=bytes(MEDIUM_BATCH_BYTES), timestamp_ms=0)])
 
 
 @cache
