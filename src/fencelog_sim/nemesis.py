@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from struct import Struct
 
-from fencelog.log.layout import CLEAN_SHUTDOWN, RECOVERY_CHECKPOINT
 from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.framing import SIZE_BYTES
 from fencelog_sim.faults import Fault, Kind, Plan
@@ -73,7 +72,7 @@ class Nemesis:
         world.network.heal()
         world.heal_disk()
         world.resume_all()
-        if world.node is None or world.needs_restart or world.flipped is not None:
+        if world.node is None or world.needs_restart or world.flipped:
             # Half started, or half stopped by a task that is cancelled now.
             world.kill_broker()
             world.needs_restart = False
@@ -266,15 +265,9 @@ class Nemesis:
         # Recovery may truncate damage in what a failed disk has not synced.
         if await world.stop_broker() and not world.needs_restart:
             world.flip_a_bit()
-            # A start checks no batch of a full segment after a clean stop, and none that a recovery
-            # checkpoint covers: remove the marks of both.
-            await world.disk.remove(CLEAN_SHUTDOWN)
-            if world.flipped is not None:
-                folder = world.flipped[0].rpartition("/")[0]
-                await world.disk.remove(f"{folder}/{RECOVERY_CHECKPOINT}")
         await self._start_again()
         await asyncio.sleep(fault.seconds)
-        if world.flipped is not None:
+        if world.flipped:
             world.kill_broker()
             world.flip_back()
             await self._start_again()

@@ -124,9 +124,9 @@ class Monitor(Watcher):
         disk = self._world.disk
         disk.wrote = self._oracles.wrote
         disk.renamed, disk.removed = self._oracles.renamed, self._oracles.removed
-        if self._world.flipped is not None:
+        for path in self._world.flipped:
             self._may_be_damaged = True
-            damaged = self._oracles.logs.get(self._world.flipped[0].rpartition("/")[0])
+            damaged = self._oracles.logs.get(path.rpartition("/")[0])
             if damaged is not None:
                 damaged.promised = min(damaged.promised, damaged.synced)
         self._logs = node.logs
@@ -152,9 +152,6 @@ class Monitor(Watcher):
         self._look_around()
         self._oracles.serving = True
         for name, error in node.logs.offline().items():
-            flipped = self._world.flipped
-            if flipped is not None and flipped[0].startswith(f"{layout.directory_name(name)}/"):
-                continue
             if isinstance(error, CorruptionError) and not self._may_be_damaged:
                 self._report(name, f"offline after a start, though nothing damaged it: {error}")
 

@@ -187,7 +187,7 @@ class _Owner:
         partition = self._partition()
         self._values += 1
         value = f"{self._stage.history.process}.{self._values}"
-        began = self._stage.now()
+        connection = await self._cluster.any_broker(self._cluster.deadline())
         self._note("write", value=value)
         if self._sender is None:
             self._sender = await open_sender(self._cluster, ProducerOptions())
@@ -198,7 +198,8 @@ class _Owner:
             value=value,
             partition=str(partition),
             offset=delivery.base_offset,
-            quick=self._is_quick(began),
+            # It is sent again, though the first copy may still be on its way, where this is lost.
+            once=not connection.closed,
         )
 
     async def _commit(self) -> None:
@@ -252,7 +253,8 @@ class _Known:
         self.there: dict[str, tuple[str, int]] = {}
         """Partition and offset of what was acknowledged, by value."""
         self.doubtful: set[str] = set()
-        """Values of which a copy may arrive at any time, also in the next topic of the name."""
+        """Values of which a copy may arrive at any time, also in the next topic of the name: up to
+        version 12 Produce says nothing but the name."""
         self.may_vanish = False
         """A request to delete the topic may arrive at any time."""
         self.offsets: dict[str, set[int]] = {}
@@ -268,7 +270,7 @@ class _Known:
                 self.doubtful.add(note["value"])
             case "wrote":
                 self.there[note["value"]] = note["partition"], note["offset"]
-                if note["quick"]:
+                if note["once"]:
                     self.doubtful.discard(note["value"])
             case "delete":
                 self.may_vanish = True

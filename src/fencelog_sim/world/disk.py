@@ -310,6 +310,15 @@ class SimDisk(Device):
         """Flip bits of one stored byte."""
         self._file(path).data[position] ^= flip
 
+    def lose(self, path: str) -> None:
+        """Take a file's name where there is one; no power cut brings it back."""
+        directory, name = self._locate("remove", path)
+        self._unnamed(directory.names.get(name))
+        directory.names.pop(name, None)
+        directory.stable.pop(name, None)
+        for change in directory.changes:
+            change.pop(name, None)
+
     def overwrite(self, path: str, data: Buffer) -> None:
         """Put other stored bytes in the place of a file's."""
         inode = self._file(path)

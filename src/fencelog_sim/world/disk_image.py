@@ -50,6 +50,8 @@ class Inode:
     """Ranges written once more since the last sync, with the bytes that they had."""
     removed: bytes = b""
     """Stable bytes that followed, until the truncation is synced."""
+    flipped: int | None = None
+    """Position of a byte in which one bit is wrong until an operator repairs it."""
     writes: int = 0
     is_named: bool = True
     openings: int = 0
@@ -86,7 +88,7 @@ class Inode:
     def survivor(self, loss: Loss, random: Random, whole: float) -> "Inode":
         """The file after a power cut; ``whole``: how likely all of it was written back before."""
         if loss is Loss.NONE:
-            return Inode(bytearray(self.data), len(self.data))
+            return Inode(bytearray(self.data), len(self.data), flipped=self.flipped)
         is_page = self.writes == 1 and self.synced == 0 and len(self.data) <= PAGE_BYTES
         if loss is Loss.ALL:
             kept = self.data[: self.synced]
@@ -115,7 +117,7 @@ class Inode:
             and (loss is Loss.ALL or random.random() < 0.5)
         ):
             kept += self.removed
-        return Inode(kept, len(kept))
+        return Inode(kept, len(kept), flipped=self.flipped)
 
 
 def _without(found: tuple[int, int], start: int, end: int) -> Iterator[tuple[int, int]]:

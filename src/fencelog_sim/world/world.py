@@ -5,7 +5,7 @@ change in one place does not shift the draws of all others.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Literal
@@ -13,7 +13,7 @@ from typing import Any, Literal
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.observer import Observer
 from fencelog.errors import FencelogError
-from fencelog.log.layout import LOG, RECOVERY_CHECKPOINT, SNAPSHOT
+from fencelog.log.layout import CLEAN_SHUTDOWN, LOG, RECOVERY_CHECKPOINT, SNAPSHOT
 from fencelog.log.values import MarkerToWrite, OpenTransaction
 from fencelog.node import Node, Ports
 from fencelog.storage.clean_stop import is_side_file
@@ -102,10 +102,7 @@ class World:
         self.sync_factor = 1.0
         self.needs_restart = False
         """Whether a failed disk has taken partitions out of service for as long as it runs."""
-        self.flipped: tuple[str, int] | None = None
-        """File and position of the byte in which one bit is wrong."""
         self._plug_in(self.disk, self.metadata)
-        """Directories in which a file is damaged that the next start rebuilds."""
         self.clock = SimWallClock(self.loop.time, int(EPOCH_S * 1000))
         self.broker: Process | None = None
         self._changed = asyncio.Event()
@@ -254,32 +251,49 @@ class World:
         self.failing = ""
         self.sync_factor = 1.0
 
+    @property
+    def flipped(self) -> list[str]:
+        """The files in which a bit is wrong, as they are called now."""
+        return [path for path, file in self._files() if file.flipped is not None]
+
     def flip_a_bit(self) -> None:
         """Damage a batch in the newest segment of a client's partition, while no broker runs.
 
-        Only what is synced: a clean stop has put the recovery point behind it.
+        Only what is synced: a clean stop has put the recovery point behind it. The next start
+        looks: of what a clean stop or a recovery checkpoint covers it does not read every batch,
+        so the marks of both are gone, whatever happens before that start.
         """
-        if self.broker is not None or self.flipped is not None:
+        if self.broker is not None or self.flipped:
             return
-        logs: list[tuple[str, int]] = []
-        for folder, entry in sorted(self.disk.image.root.names.items()):
-            if isinstance(entry, Directory) and not folder.startswith("__"):
-                names = [name for name in sorted(entry.names) if name.endswith(".log")]
-                newest = entry.names[names[-1]] if names else None
-                if isinstance(newest, Inode) and newest.synced > 0:
-                    logs.append((f"{folder}/{names[-1]}", newest.synced))
+        newest = {
+            path.partition("/")[0]: (path, file)
+            for path, file in self._files()
+            if path.endswith(LOG) and not path.startswith("__")
+        }
+        logs = [(path, file) for path, file in newest.values() if file.synced > 0]
         if logs:
-            path, size = self.faults.choice(logs)
-            self.flipped = path, self.faults.randrange(size)
-            self.disk.corrupt(*self.flipped)
+            path, file = self.faults.choice(logs)
+            file.flipped = self.faults.randrange(file.synced)
+            self.disk.corrupt(path, file.flipped)
+            self.disk.lose(CLEAN_SHUTDOWN)
+            self.disk.lose(f"{path.partition('/')[0]}/{RECOVERY_CHECKPOINT}")
 
     def flip_back(self) -> None:
-        """Repair it from a copy, as an operator would; what was cut off does not come back."""
-        if self.flipped is not None:
-            path, position = self.flipped
-            self.flipped = None
-            if self.disk.exists(path) and position < len(self.disk.contents(path)):
+        """Repair it from a copy, as an operator would; what was cut off does not come back.
+
+        Only that file: a topic that was made again has another one of the same name.
+        """
+        for path, file in self._files():
+            position, file.flipped = file.flipped, None
+            if position is not None and position < len(file.data):
                 self.disk.corrupt(path, position)
+
+    def _files(self) -> Iterator[tuple[str, Inode]]:
+        """Each file of a directory below the root, with its path, in order."""
+        for folder, entry in sorted(self.disk.image.root.names.items()):
+            for name, file in sorted(entry.names.items()) if isinstance(entry, Directory) else ():
+                if isinstance(file, Inode):
+                    yield f"{folder}/{name}", file
 
     def flip_beside(self) -> None:
         """Damage an index, a snapshot or a leader epoch checkpoint, while no broker runs.

@@ -1,0 +1,48 @@
+"""A copy of a write that arrives late, in the next topic of the name: which ones may be there."""
+
+import pytest
+
+from fencelog.check.history import Event
+from fencelog_sim import run as running
+from fencelog_sim.faults import Fault, Kind
+from fencelog_sim.run import Case, run
+from fencelog_sim.workloads import WORKLOADS
+
+STRANDED = Fault(kind=Kind.STRAND, at=0.0, point="request Produce", nth=4, seconds=1.5)
+SEEDS = (6, 8, 12)
+"""In these the topic is made again before the copy arrives."""
+
+
+def noted(what: str, **fields: object) -> Event:
+    return {"type": "meta", "what": what, "topic": "admin-0", **fields}
+
+
+def written_once(*, once: bool) -> list[Event]:
+    """A value of a deleted topic that is in the next one."""
+    place = {"partition": "admin-0-0", "offset": 0}
+    row = ["admin-0-0", 0, "early"]
+    return [
+        noted("write", value="early"),
+        noted("wrote", value="early", once=once, **place),
+        noted("delete"),
+        noted("deleted", quick=True),
+        noted("left", rows=[row], starts=0, committed={}),
+    ]
+
+
+def test_only_a_write_that_was_sent_again_may_be_in_the_next_topic() -> None:
+    check = WORKLOADS["admin"]().check
+    assert check(written_once(once=False)) == []
+    (problem,) = check(written_once(once=True))
+    assert problem == "from nowhere: admin-0 has early, of a deleted topic"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_write_whose_connection_broke_is_known_to_be_sent_again(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running.trampolines, "install", lambda: None)
+    result = run(Case(seed, "admin", plan=(STRANDED,), clients=1, span_s=3.0))
+    assert result.problems == []
+    wrote = [event for event in result.history if event.get("what") == "wrote"]
+    assert [event["once"] for event in wrote].count(False) == 1
