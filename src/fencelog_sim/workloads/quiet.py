@@ -123,13 +123,12 @@ class _Client:
         batch = encode_records(send.partition, records, codec)
         invocation = self._stage.history.invoke(invoked([send]))
         try:
-            if acks == 0:
+            if acks >= 0:
                 batch.finish(-1, -1, -1, transactional=False)
-                await self._fire(send.partition, batch.buffer)
-                invocation.indeterminate(unknown([send]), "acks=0")
+                await self._send_once(send.partition, batch.buffer, acks)
+                invocation.indeterminate(unknown([send]), f"acks={acks}")
                 return
-            options = ProducerOptions(acks=acks, idempotent=acks < 0)
-            sender = await open_sender(self._cluster, options)
+            sender = await open_sender(self._cluster, ProducerOptions())
             try:
                 await sender.enqueue([batch])
                 (delivery,) = await sender.flush()
@@ -138,21 +137,29 @@ class _Client:
         except ERRORS as error:
             invocation.indeterminate(unknown([send]), named(error))
             raise
-        if acks > 0:
-            invocation.indeterminate(unknown([send]), "acks=1")
-        else:
-            offsets = list(range(delivery.base_offset, delivery.base_offset + delivery.count))
-            invocation.ok(completed([send], [offsets], []))
+        offsets = list(range(delivery.base_offset, delivery.base_offset + delivery.count))
+        invocation.ok(completed([send], [offsets], []))
 
-    async def _fire(self, partition: TopicPartition, batch: memoryview) -> None:
-        """Send a batch with acks=0, on a connection that waits for no response."""
+    async def _send_once(self, partition: TopicPartition, batch: memoryview, acks: int) -> None:
+        """Send a batch that has no producer id, and never again: no broker recognises a repeat.
+
+        Waits for the response, or with acks=0, which has none, as long as it may be on its way.
+        """
         other = open_cluster(self._stage)
         try:
-            connection = await other.leader(partition, other.deadline())
+            deadline = other.deadline()
+            connection = await other.leader(partition, deadline)
             body = write_produce_request(
-                PRODUCE_VERSION, None, 0, TIMEOUT_MS, [(partition.topic, [(partition[1], batch)])]
+                PRODUCE_VERSION,
+                None,
+                acks,
+                TIMEOUT_MS,
+                [(partition.topic, [(partition[1], batch)])],
             )
             sent = connection.start(ApiKey.PRODUCE, PRODUCE_VERSION, body)
+            if acks:
+                await connection.answer(sent, deadline)
+                return
             await asyncio.sleep(SILENCE_S[0])
             if sent.done():
                 sent.exception()
