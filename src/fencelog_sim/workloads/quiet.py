@@ -21,7 +21,13 @@ from fencelog_sim.workloads.lingering import linger
 from fencelog_sim.workloads.own import ERRORS, encode_records, open_cluster, read_once
 from fencelog_sim.workloads.plans import Send, completed, invoked, named, unknown
 from fencelog_sim.workloads.queue import check as check_orders
-from fencelog_sim.workloads.settling import RETRY_S, come_to_rest, insist, read_all
+from fencelog_sim.workloads.settling import (
+    RETRY_S,
+    come_to_rest,
+    insist,
+    read_all,
+    transactions_end,
+)
 from fencelog_sim.workloads.silence import Silence
 from fencelog_sim.workloads.topics import ensure_topic
 
@@ -77,6 +83,7 @@ class Quiet:
         partitions = [TopicPartition(NAME, number) for number in range(stage.scale.partitions)]
         try:
             await come_to_rest(stage, cluster, partitions)
+            await transactions_end(stage, cluster)
             await Silence(stage, cluster, stage.random.choice(partitions)).check()
             await read_all(stage, cluster, await come_to_rest(stage, cluster, partitions))
         finally:
