@@ -27,6 +27,7 @@ SESSION_MS = 5_000
 STEP_S = 150.0
 RESTARTS_MAX = 40
 PAUSE_S = 0.1
+SAID_CHARACTERS = 4_000
 
 
 class Copier:
@@ -249,6 +250,13 @@ class Arena:
     def failure(self, client: str) -> BaseException | None:
         """What this client's case died of."""
         return self._ends[client].exception()
+
+    def ended(self, case: Case) -> Case:
+        """Return the case. Raises AssertionError, with what its copiers said, if it died."""
+        if failure := self.failure(case.client):
+            said = case.log.read_text(errors="replace")[-SAID_CHARACTERS:]
+            raise AssertionError(f"{case.client} said:\n{said}") from failure
+        return case
 
 
 def python(module: str) -> Callable[[str], Sequence[str]]:

@@ -265,8 +265,9 @@ class Client:
     ) -> Producer:
         """A producer of Python records, for the CLI and scripts.
 
-        ``read_uncommitted`` is acks=1 and never idempotent (F5). With a transactional id the
-        previous producer is fenced before this returns (E7).
+        ``read_uncommitted`` is acks=1 and never idempotent (F5): a batch whose response is lost is
+        sent again, and may be stored twice. With a transactional id the previous producer is fenced
+        before this returns (E7).
         """
         options = ProducerOptions(
             idempotent=idempotent and isolation == "read_committed",

@@ -21,7 +21,13 @@ from fencelog_sim.workloads.lingering import linger
 from fencelog_sim.workloads.own import ERRORS, encode_records, open_cluster, read_once
 from fencelog_sim.workloads.plans import Send, completed, invoked, named, unknown
 from fencelog_sim.workloads.queue import check as check_orders
-from fencelog_sim.workloads.settling import RETRY_S, come_to_rest, insist, read_all
+from fencelog_sim.workloads.settling import (
+    RETRY_S,
+    come_to_rest,
+    insist,
+    read_all,
+    transactions_end,
+)
 from fencelog_sim.workloads.silence import Silence
 from fencelog_sim.workloads.topics import ensure_topic
 
@@ -77,6 +83,7 @@ class Quiet:
         partitions = [TopicPartition(NAME, number) for number in range(stage.scale.partitions)]
         try:
             await come_to_rest(stage, cluster, partitions)
+            await transactions_end(stage, cluster)
             await Silence(stage, cluster, stage.random.choice(partitions)).check()
             await read_all(stage, cluster, await come_to_rest(stage, cluster, partitions))
         finally:
@@ -123,13 +130,12 @@ class _Client:
         batch = encode_records(send.partition, records, codec)
         invocation = self._stage.history.invoke(invoked([send]))
         try:
-            if acks == 0:
+            if acks >= 0:
                 batch.finish(-1, -1, -1, transactional=False)
-                await self._fire(send.partition, batch.buffer)
-                invocation.indeterminate(unknown([send]), "acks=0")
+                await self._send_once(send.partition, batch.buffer, acks)
+                invocation.indeterminate(unknown([send]), f"acks={acks}")
                 return
-            options = ProducerOptions(acks=acks, idempotent=acks < 0)
-            sender = await open_sender(self._cluster, options)
+            sender = await open_sender(self._cluster, ProducerOptions())
             try:
                 await sender.enqueue([batch])
                 (delivery,) = await sender.flush()
@@ -138,21 +144,29 @@ class _Client:
         except ERRORS as error:
             invocation.indeterminate(unknown([send]), named(error))
             raise
-        if acks > 0:
-            invocation.indeterminate(unknown([send]), "acks=1")
-        else:
-            offsets = list(range(delivery.base_offset, delivery.base_offset + delivery.count))
-            invocation.ok(completed([send], [offsets], []))
+        offsets = list(range(delivery.base_offset, delivery.base_offset + delivery.count))
+        invocation.ok(completed([send], [offsets], []))
 
-    async def _fire(self, partition: TopicPartition, batch: memoryview) -> None:
-        """Send a batch with acks=0, on a connection that waits for no response."""
+    async def _send_once(self, partition: TopicPartition, batch: memoryview, acks: int) -> None:
+        """Send a batch that has no producer id, and never again: no broker recognises a repeat.
+
+        Waits for the response, or with acks=0, which has none, as long as it may be on its way.
+        """
         other = open_cluster(self._stage)
         try:
-            connection = await other.leader(partition, other.deadline())
+            deadline = other.deadline()
+            connection = await other.leader(partition, deadline)
             body = write_produce_request(
-                PRODUCE_VERSION, None, 0, TIMEOUT_MS, [(partition.topic, [(partition[1], batch)])]
+                PRODUCE_VERSION,
+                None,
+                acks,
+                TIMEOUT_MS,
+                [(partition.topic, [(partition[1], batch)])],
             )
             sent = connection.start(ApiKey.PRODUCE, PRODUCE_VERSION, body)
+            if acks:
+                await connection.answer(sent, deadline)
+                return
             await asyncio.sleep(SILENCE_S[0])
             if sent.done():
                 sent.exception()

@@ -11,6 +11,7 @@ from fencelog.check.history import FINAL, Event, key_of
 from fencelog.client.admin import Admin
 from fencelog.client.cluster import Cluster
 from fencelog.client.sender import ProducerOptions, open_sender
+from fencelog.client.transaction_admin import TransactionAdmin
 from fencelog.types import TopicPartition
 from fencelog_sim.workload import Stage
 from fencelog_sim.workloads.own import ERRORS, read_once
@@ -20,6 +21,7 @@ T = TypeVar("T")
 SETTLE_S = 120.0
 """Longer than any transaction's timeout, and than any client's patience."""
 RETRY_S = 0.25
+OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
 async def insist(
@@ -51,6 +53,22 @@ async def end_transactions(
             lambda options=options: open_sender(cluster, options),  # type: ignore[misc]
         )
         await sender.close()
+
+
+async def transactions_end(stage: Stage, cluster: Cluster) -> None:
+    """Return once no coordinator lists an open transaction.
+
+    The last stable offset does not show one without records on a partition: the first write after
+    its enlistment never came, or was lost. Its marker is appended there all the same.
+    """
+    admin = TransactionAdmin(cluster)
+
+    async def ended() -> None:
+        if found := await admin.listed(OPEN_STATES, (), None):
+            names = ", ".join(f"{each.transactional_id} ({each.state})" for each in found)
+            raise TimeoutError(f"transactions are open: {names}")
+
+    await insist(stage, "end of all transactions", ended)
 
 
 async def come_to_rest(

@@ -14,7 +14,7 @@ from fencelog.log.values import Appended, Isolation, Rejected
 from fencelog.storage.partition_store import PartitionStore
 from fencelog.types import Offset
 from fencelog.wire.batch import read_header
-from fencelog_sim.world.gate import Fault
+from fencelog_sim.world.gate import NO_SPACE, Fault
 from tests.support.log import NOW_MS, abort, commit, make_batch
 from tests.support.partition import NAME, Reading, Rig, scenario
 from tests.support.storage import TOPIC_ID
@@ -224,6 +224,23 @@ async def test_a_flush_commits_all_segments_that_were_written_and_nothing_that_c
     await rig.flush()
     assert (rig.partition.log.high_watermark, rig.waits) == (6, ["written", "later"])
     assert await rig.partition.write() is None
+
+
+@scenario
+async def test_a_write_without_room_begins_its_segment_when_it_is_repeated() -> None:  # D3
+    rig = await Rig.of(segment_bytes=200)
+    rig.append()
+    assert not rig.partition.begins_segment
+    await rig.flush()
+    for _ in range(2):
+        rig.append()
+    assert rig.partition.begins_segment
+    rig.disk.gate = lambda verb, path, size: Fault(NO_SPACE)
+    assert await rig.partition.write() is None
+    assert rig.partition.begins_segment
+    rig.disk.gate = None
+    await rig.flush()
+    assert not rig.partition.begins_segment
 
 
 @scenario

@@ -245,7 +245,9 @@ class Partition:
     @property
     def begins_segment(self) -> bool:
         """Whether the next write begins a segment: that changes files, and syncs them (D3)."""
-        return self.log.begins_segment or any(each.roll for each in self._unwritten)
+        if self.log.begins_segment:
+            return True
+        return bool(self._unwritten) and any(each.roll for each in self._unwritten)
 
     async def write(self) -> Offset | None:
         """Write what was appended since the last write; return its end offset.
