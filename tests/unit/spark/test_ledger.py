@@ -1,4 +1,4 @@
-"""The ledger of a broker without versioned transactions: what its records mean, and the verdicts."""
+"""The ledger of a broker without versioned transactions: its records, and the verdicts."""
 
 from dataclasses import replace
 
