@@ -3,8 +3,6 @@
 The broker is our own, which is asked for nothing here that a stock one does not have.
 """
 
-import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,99 +16,25 @@ from fencelog.errors import ErrorCode, FencedError, FencelogError, RequestError
 from fencelog.rpc.failures import failure
 from fencelog.spark.conflicts import BatchConflictError
 from fencelog.spark.driver_commit import commit as by_driver
-from fencelog.spark.driver_commit import encode, ledger_topic, prepare
+from fencelog.spark.driver_commit import encode, prepare
 from fencelog.spark.driver_commit.encode import stage
 from fencelog.spark.driver_commit.ledger import LEDGER
-from fencelog.spark.driver_commit.staged import Staged
 from fencelog.spark.driver_commit.staging import StagingError
 from fencelog.spark.identity import BatchIdentity
-from fencelog.spark.options import OptionError, SinkOptions, sink_options
+from fencelog.spark.options import OptionError
 from fencelog.testing.broker import LocalBroker
-
-ROLES = (("value", "value"),)
-
-
-class Sink:
-    """A topic of two partitions, an app, and batches of it."""
-
-    def __init__(self, local: LocalBroker, client: Client, topic: str, folder: Path) -> None:
-        self.local, self.client, self.topic, self.folder = local, client, topic, folder
-        self.options = self.with_options()
-        client.create_topic(topic, 2)
-        ledger_topic.ensure(client)
-        (folder / "fencelog-staging").mkdir()
-
-    def with_options(self, *, streaming: bool = True, **more: str) -> SinkOptions:
-        given = {
-            "kafka.bootstrap.servers": self.local.bootstrap,
-            "topic": self.topic,
-            "checkpointLocation": str(self.folder),
-        }
-        return sink_options({**given, **more}, {}, streaming=streaming)
-
-    def batch(self, version: int, run: str = "1", query: str = "query") -> BatchIdentity:
-        return BatchIdentity(
-            app=f"app of {self.topic}", query_id=query, run_id=run, version=version, host="h"
-        )
-
-    def stage(self, identity: BatchIdentity, *values: str) -> Staged:
-        rows = pa.RecordBatch.from_arrays([pa.array(values, pa.string())], names=["value"])
-        return stage(self.options, identity, ROLES, iter([rows]))
-
-    def commit(self, *messages: Staged, fingerprint: bytes = b"f") -> None:
-        by_driver.commit(self.options, messages, fingerprint=fingerprint)
-
-    def write(self, identity: BatchIdentity, *values: str) -> None:
-        self.commit(self.stage(identity, *values))
-
-    @property
-    def values(self) -> list[str]:
-        return sorted((each.value or b"").decode() for each in self.local.records(self.topic))
-
-    @property
-    def files(self) -> list[Path]:
-        return [each for each in self.folder.rglob("*") if each.is_file()]
+from tests.support.spark.committing import ROLES, Sink, interrupted
 
 
 @pytest.fixture
 def sink(local: LocalBroker, client: Client, topic: str, tmp_path: Path) -> Sink:
-    return Sink(local, client, topic, tmp_path)
+    return Sink(client, local.bootstrap, topic, tmp_path)
 
 
 @pytest.fixture
 def in_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hand everything over in files."""
     monkeypatch.setattr(encode, "INLINE_BYTES_MAX", 0)
-
-
-Before = Callable[[str, Callable[[], None]], None]
-
-
-@pytest.fixture
-def before(monkeypatch: pytest.MonkeyPatch) -> Before:
-    """Let something happen once, before a transaction's next step of that name."""
-
-    def arrange(step: str, happens: Callable[[], None]) -> None:
-        steps = iter([happens])
-        write = by_driver._Commit._write
-        real = getattr(DriverTransaction, step)
-
-        def hooked(self: Any, transaction: DriverTransaction, *arguments: Any) -> None:
-            chosen = next(steps, None) if arguments[0] else None
-
-            async def late(*given: Any) -> Any:
-                nonlocal chosen
-                if chosen is not None:
-                    chosen, now = None, chosen
-                    await asyncio.to_thread(now)
-                return await real(transaction, *given)
-
-            setattr(transaction, step, late)
-            write(self, transaction, *arguments)
-
-        monkeypatch.setattr(by_driver._Commit, "_write", hooked)
-
-    return arrange
 
 
 def test_a_batch_of_several_tasks_is_visible_once(sink: Sink) -> None:  # S3, V3
@@ -157,7 +81,7 @@ def test_another_query_and_another_checkpoint_are_refused(sink: Sink) -> None:  
 
 @pytest.mark.parametrize("step", ["add", "send", "commit"])
 def test_a_driver_that_a_zombie_interrupts_writes_its_batch_all_the_same(
-    sink: Sink, before: Before, step: str
+    sink: Sink, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:  # V2
     sink.write(sink.batch(0), "a")
     zombie = sink.stage(sink.batch(1), "zombie")
@@ -166,17 +90,17 @@ def test_a_driver_that_a_zombie_interrupts_writes_its_batch_all_the_same(
         with pytest.raises(FencedError, match="a newer run of this query has taken over"):
             sink.commit(zombie)
 
-    before(step, interrupt)
+    interrupted(monkeypatch, step, interrupt)
     sink.write(sink.batch(1, run="2"), "b")
     assert sink.values == ["a", "b"]
 
 
 @pytest.mark.parametrize("step", ["add", "send", "commit"])
 def test_a_driver_that_was_stopped_while_a_newer_one_wrote_writes_nothing(
-    sink: Sink, before: Before, step: str
+    sink: Sink, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:  # V2
     sink.write(sink.batch(0), "a")
-    before(step, lambda: sink.write(sink.batch(1, run="2"), "b"))
+    interrupted(monkeypatch, step, lambda: sink.write(sink.batch(1, run="2"), "b"))
     with pytest.raises(FencedError, match="a newer run of this query has taken over, run 2"):
         sink.write(sink.batch(1), "zombie")
     assert sink.values == ["a", "b"]
@@ -278,9 +202,11 @@ def test_a_damaged_or_missing_file_commits_nothing_and_blocks_no_reader(sink: Si
 
 
 @pytest.mark.usefixtures("in_files")
-def test_a_zombie_whose_files_are_gone_is_told_of_the_newer_run(sink: Sink, before: Before) -> None:
+def test_a_zombie_whose_files_are_gone_is_told_of_the_newer_run(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sink.write(sink.batch(0), "a")
-    before("add", lambda: sink.write(sink.batch(1, run="2"), "b"))
+    interrupted(monkeypatch, "add", lambda: sink.write(sink.batch(1, run="2"), "b"))
     with pytest.raises(FencedError, match="taken over, run 2"):
         sink.write(sink.batch(1), "zombie")
     assert sink.values == ["a", "b"]

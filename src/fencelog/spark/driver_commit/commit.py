@@ -118,6 +118,8 @@ class _Commit:
         )
         if not self._identity.query_id:  # it has no app to be recognised by
             self._write(transaction, self._messages, None)
+            if any(message.file is not None for message in self._messages):
+                self._remove_left_behind()
             return True
         scan = ledger_topic.read(
             self._client, self._options.connection.bootstrap_servers, self._identity.app
@@ -219,10 +221,15 @@ class _Commit:
             abort(self._options, self._identity)
 
     def _remove_left_behind(self) -> None:
+        """Remove what killed drivers left, of a write without a number by its age."""
         with suppress(FencelogError):
             staging = staging_of(self._options)
-            if staging is not None:
+            if staging is None:
+                return
+            if self._identity.query_id:
                 staging.remove_other_runs(self._identity)
+            else:
+                staging.remove_old_writes(datetime.now(UTC))
 
     # --- errors
 

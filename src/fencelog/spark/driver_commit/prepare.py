@@ -90,11 +90,16 @@ def prepare(options: SinkOptions, *, streaming: bool) -> None:
         )
     client = connect(options.connection)
     _check_timeout(client, options)
+    if streaming or options.batch is not None:
+        _ensure_ledger(client)
+    _prepared.add(key)
+
+
+def _ensure_ledger(client: "Client") -> None:
     try:
         ledger_topic.ensure(client)
     except RequestError as error:
         raise access_explained(error) from error
-    _prepared.add(key)
 
 
 def _check_timeout(client: "Client", options: SinkOptions) -> None:

@@ -8,6 +8,7 @@ import hashlib
 import os
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, Protocol, cast
 from urllib.parse import unquote, urlsplit
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
 FOLDER: Final = "fencelog-staging"
 """Beside Spark's own folders in the checkpoint location."""
+ONCE: Final = "once"
+"""The folder of writes without a number. No later run of theirs removes what a crash left."""
+KEPT: Final = timedelta(days=7)
+"""Longer than any such write runs; a broker of ours forgets their apps after that time too."""
 SPARKS_SCHEMES: Final = {"s3a": "s3", "s3n": "s3"}
 
 
@@ -122,6 +127,20 @@ class Staging:
             if each.type == FileType.Directory and each.base_name != _digest(identity.run_id):
                 self._remove(each.path)
 
+    def remove_old_writes(self, now: datetime) -> None:
+        """Delete what writes without a number left behind, by its age."""
+        from pyarrow.fs import FileSelector, FileType
+
+        selector = FileSelector(f"{self.root}/{ONCE}", allow_not_found=True, recursive=True)
+        try:
+            found = self.files.get_file_info(selector)
+        except OSError:
+            return
+        for each in found:
+            if each.type == FileType.File and each.mtime is not None and now - each.mtime > KEPT:
+                run, _, _ = each.path.rpartition("/")[0].rpartition("/")
+                self._remove(run)
+
     def _remove(self, folder: str) -> None:
         with suppress(OSError):  # there is none, or it is left to the next run
             self.files.delete_dir(folder)
@@ -130,6 +149,8 @@ class Staging:
         return f"{self._of_app(identity)}/{_digest(identity.run_id)}"
 
     def _of_app(self, identity: BatchIdentity) -> str:
+        if not identity.query_id:
+            return f"{self.root}/{ONCE}/{_digest(identity.app)}"
         return f"{self.root}/{_digest(identity.app)}"
 
 
