@@ -69,7 +69,7 @@ def test_a_zombie_stops_and_the_driver_that_it_interrupted_goes_on(
     assert sink.values == ["a", "b"]
 
 
-@pytest.mark.parametrize("step", ["add", "send", "commit"])
+@pytest.mark.parametrize("step", ["begin", "add", "send", "commit"])
 def test_a_driver_that_was_stopped_in_its_transaction_writes_nothing_afterwards(
     sink: Sink, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:  # V2

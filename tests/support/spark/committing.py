@@ -86,9 +86,19 @@ class Sink:
 def interrupted(monkeypatch: pytest.MonkeyPatch, step: str, happens: Callable[[], None]) -> None:
     """Let something happen once, before a step of the next transaction that writes rows.
 
-    ``step``: ``add``, ``send`` or ``commit``.
+    ``step``: ``add``, ``send`` or ``commit``; ``begin``: before the next transaction of any kind.
     """
     left = [happens]
+    begin = DriverTransaction.begin
+
+    async def late_begin(*given: Any) -> DriverTransaction:
+        if left:
+            await asyncio.to_thread(left.pop())
+        return await begin(*given)
+
+    if step == "begin":
+        monkeypatch.setattr(DriverTransaction, "begin", late_begin)
+        return
     write = by_driver._Commit._write
 
     def hooked(self: Any, transaction: DriverTransaction, *arguments: Any) -> None:

@@ -3,6 +3,7 @@
 The broker is our own, which is asked for nothing here that a stock one does not have.
 """
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,7 @@ def test_a_driver_that_a_zombie_interrupts_writes_its_batch_all_the_same(
     assert sink.values == ["a", "b"]
 
 
-@pytest.mark.parametrize("step", ["add", "send", "commit"])
+@pytest.mark.parametrize("step", ["begin", "add", "send", "commit"])
 def test_a_driver_that_was_stopped_while_a_newer_one_wrote_writes_nothing(
     sink: Sink, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:  # V2
@@ -210,6 +211,30 @@ def test_a_zombie_whose_files_are_gone_is_told_of_the_newer_run(
     with pytest.raises(FencedError, match="taken over, run 2"):
         sink.write(sink.batch(1), "zombie")
     assert sink.values == ["a", "b"]
+
+
+@pytest.mark.usefixtures("in_files")
+def test_a_staged_file_is_synced_and_then_the_folders_that_name_it(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+    file = Path(str(sink.stage(sink.batch(0), "a").file))
+    assert synced == [str(file), *(str(each) for each in file.parents[:4])]
+    assert file.parents[3] == sink.folder / "fencelog-staging"
+
+
+@pytest.mark.usefixtures("in_files")
+def test_files_of_killed_writes_without_a_number_go_after_a_week(sink: Sink) -> None:
+    def once(name: str) -> BatchIdentity:
+        return BatchIdentity(app=name, query_id="", run_id=name, version=0)
+
+    old, new = (Path(str(sink.stage(once(name), "x").file)) for name in ("old", "new"))
+    week_ago_s = new.stat().st_mtime - 8 * 86_400
+    os.utime(old, (week_ago_s, week_ago_s))
+    sink.write(once("third"), "a")
+    assert sink.files == [new]
+    assert sink.values == ["a"]
 
 
 @pytest.mark.usefixtures("in_files")
