@@ -121,14 +121,14 @@ class _Commit:
             if any(message.file is not None for message in self._messages):
                 self._remove_left_behind()
             return True
-        scan = ledger_topic.read(
+        state = ledger_topic.read(
             self._client, self._options.connection.bootstrap_servers, self._identity.app
         )
-        if not scan.is_settled:
+        if state is None:
             return False  # another driver took the id since
         now_ms = int(datetime.now(UTC).timestamp() * 1000)
         verdict = judge(
-            scan.state,
+            state,
             self._identity,
             self._fingerprint,
             takeover=self._options.takeover,
@@ -140,7 +140,7 @@ class _Commit:
                     raise written_by_this_run(self._identity)
                 return True
             case Refuse(code):
-                raise self._refused(code, scan.state)
+                raise self._refused(code, state)
             case Register(driver):
                 self._write(transaction, (), driver_record(self._identity.app, driver, now_ms))
                 self._remove_left_behind()

@@ -9,7 +9,12 @@ from fencelog.client.admin import Admin
 from fencelog.client.cluster import Cluster
 from fencelog.client.reader import FETCH_BYTES_MAX, FetchOptions, PartitionReader
 from fencelog.errors import ErrorCode, FencelogError, RequestError
-from fencelog.spark.driver_commit.ledger import LEDGER, LEDGER_CONFIGS, LedgerScan
+from fencelog.spark.driver_commit.ledger import (
+    LEDGER,
+    LEDGER_CONFIGS,
+    AppState,
+    LedgerScan,
+)
 from fencelog.types import TopicId
 
 if TYPE_CHECKING:
@@ -55,15 +60,15 @@ def ensure(client: "Client") -> None:
         )
 
 
-def read(client: "Client", servers: str, app: str) -> LedgerScan:
-    """Read on up to the high watermark.
+def read(client: "Client", servers: str, app: str) -> AppState | None:
+    """Read on up to the high watermark; None while a transaction of the app is open there.
 
     Nothing that a producer wrote whose transaction had ended before is missing.
     """
     key = (os.getpid(), servers, app)
     position = client.run(lambda cluster: _read_on(cluster, app, _read.get(key)))
     _read[key] = position
-    return position.scan
+    return position.scan.state if position.scan.is_settled else None
 
 
 async def _read_on(cluster: Cluster, app: str, known: _Position | None) -> _Position:
