@@ -7,7 +7,7 @@ has no versioned transactions, ``driver_commit`` does both parts.
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 from pyspark.sql.datasource import WriterCommitMessage
 
 from fencelog.client.model import AlreadyCommitted, Joined
+from fencelog.client.retry import RETRIABLE
 from fencelog.errors import ErrorCode, FencelogError, RequestError
 from fencelog.spark.conflicts import explained, written_by_this_run
 from fencelog.spark.driver_commit import commit as by_driver
@@ -142,8 +143,11 @@ def check(options: SinkOptions, *, streaming: bool) -> None:
     it.
     """
     check_timeout(options)
-    with suppress(RequestError):
+    try:
         prepare(options, streaming=streaming)
+    except RequestError as error:
+        if error.code not in RETRIABLE:
+            raise
 
 
 def _join(

@@ -15,9 +15,10 @@ from fencelog.client.blocking import Client
 from fencelog.client.driver_transaction import DriverTransaction
 from fencelog.errors import ErrorCode, FencedError, FencelogError, RequestError
 from fencelog.rpc.failures import failure
+from fencelog.spark import writing
 from fencelog.spark.conflicts import BatchConflictError
 from fencelog.spark.driver_commit import commit as by_driver
-from fencelog.spark.driver_commit import encode, prepare
+from fencelog.spark.driver_commit import encode, ledger_topic, prepare
 from fencelog.spark.driver_commit.encode import stage
 from fencelog.spark.driver_commit.ledger import LEDGER
 from fencelog.spark.driver_commit.staging import StagingError
@@ -281,6 +282,26 @@ def stock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("stock")
+def test_a_start_waits_for_no_broker_and_says_what_one_answers(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answers(code: ErrorCode) -> None:
+        def ensure(_: Client) -> None:
+            raise failure(code, "ledger")
+
+        monkeypatch.setattr(ledger_topic, "ensure", ensure)
+
+    answers(ErrorCode.NETWORK_EXCEPTION)
+    writing.check(sink.options, streaming=True)
+    answers(ErrorCode.INVALID_REPLICATION_FACTOR)
+    with pytest.raises(RequestError, match="INVALID_REPLICATION_FACTOR"):
+        writing.check(sink.options, streaming=True)
+    answers(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(FencelogError, match="Create, Describe, DescribeConfigs, Read and Write"):
+        writing.check(sink.options, streaming=True)
+
+
+@pytest.mark.usefixtures("stock")
 def test_what_would_fail_later_is_an_error_at_the_start(sink: Sink, tmp_path: Path) -> None:
     prepare.prepare(sink.options, streaming=True)
     assert (tmp_path / "fencelog-staging").is_dir()
@@ -311,3 +332,7 @@ def test_a_missing_right_is_named() -> None:
 def test_a_broker_older_than_kafka_2_5_is_refused() -> None:
     with pytest.raises(FencelogError, match=r"Kafka 2\.5 or later"):
         prepare._check_versions({22: (0, 1), 0: (0, 8)})
+
+
+def test_the_broker_says_which_way_it_needs(client: Client) -> None:
+    assert prepare.has_versioned_transactions(client)

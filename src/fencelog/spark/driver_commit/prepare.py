@@ -40,11 +40,20 @@ def through_driver(options: SinkOptions, *, retry: bool = True) -> bool:
         return False
     key = (os.getpid(), options.connection.bootstrap_servers)
     if key not in _versioned:
-        versions = connect(options.connection).run(_versions if retry else _versions_now)
-        _versioned[key] = ApiKey.JOIN_TRANSACTION in versions
-        if not _versioned[key]:
-            _check_versions(versions)
+        _versioned[key] = has_versioned_transactions(connect(options.connection), retry=retry)
     return not _versioned[key]
+
+
+def has_versioned_transactions(client: "Client", *, retry: bool = True) -> bool:
+    """Whether tasks can write by themselves; else the driver commits.
+
+    Raises FencelogError if the broker is too old for that too, RequestError if none answers.
+    """
+    versions = client.run(_versions if retry else _versions_now)
+    if ApiKey.JOIN_TRANSACTION in versions:
+        return True
+    _check_versions(versions)
+    return False
 
 
 async def _versions(cluster: Cluster) -> dict[int, tuple[int, int]]:
