@@ -322,6 +322,18 @@ def test_what_would_fail_later_is_an_error_at_the_start(sink: Sink, tmp_path: Pa
     sink.client.configure_topic(LEDGER.topic, {"cleanup.policy": "compact"})
 
 
+@pytest.mark.usefixtures("stock")
+def test_a_process_asks_once_however_many_batches_it_writes(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Client] = []
+    monkeypatch.setattr(ledger_topic, "ensure", asked.append)
+    for number in range(3):
+        numbered = sink.with_options(streaming=False, app=f"a/{number}", batch=str(number))
+        prepare.prepare(numbered, streaming=False)
+    assert len(asked) == 1
+
+
 def test_a_missing_right_is_named() -> None:
     error = RequestError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "no")
     text = str(prepare.access_explained(error, "fencelog-spark-a"))

@@ -1,6 +1,7 @@
 """Whether a broker needs this way, and what would fail later, found before the first batch."""
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fencelog.client.cluster import Cluster
@@ -80,7 +81,8 @@ def prepare(options: SinkOptions, *, streaming: bool) -> None:
 
     Raises OptionError, FencelogError.
     """
-    key = (os.getpid(), options)
+    alike = replace(options, app=None, batch=None if options.batch is None else 0)
+    key = (os.getpid(), alike)  # a batch function makes a write for each batch
     if key in _prepared or not through_driver(options, retry=False):
         return
     staging = None
