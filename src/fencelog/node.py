@@ -55,6 +55,11 @@ from fencelog.types import CoordinatorEpoch, ProducerId
 log = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=Shard)
+Runtimes = tuple[
+    CoordinatorRuntime[TransactionShard],
+    CoordinatorRuntime[VersionedShard],
+    CoordinatorRuntime[GroupShard],
+]
 
 
 def _unchecked() -> None:
@@ -106,20 +111,7 @@ class Node:
         controller = Controller(config, catalog, settings, self.logs, ports.random)
         self._open_internal = controller.open_internal
         self._observer = observer
-        transaction_limits = _transaction_limits(config)
-        self.transactions = self._runtime(
-            TRANSACTION_TOPIC, lambda epoch: TransactionShard(epoch, transaction_limits)
-        )
-        versioned_limits = VersionedLimits(timeout_ms_max=config.transaction_timeout_ms_max)
-        self.versioned = self._runtime(
-            VERSIONED_TOPIC, lambda epoch: VersionedShard(epoch, versioned_limits)
-        )
-        group_limits = _group_limits(config)
-        self.groups = self._runtime(
-            GROUP_TOPIC,
-            lambda epoch: GroupShard(epoch, group_limits),
-            lambda shard, producer_id, commit: shard.replay_marker(producer_id, commit=commit),
-        )
+        self.transactions, self.versioned, self.groups = self._new_runtimes()
         leaders = LocalLeaders(
             self.logs, self.transactions, self.versioned, clock, self.config.markers_wait_s
         )
@@ -216,13 +208,7 @@ class Node:
         """Return when a background task has ended."""
         await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
 
-    def runtimes(
-        self,
-    ) -> tuple[
-        CoordinatorRuntime[TransactionShard],
-        CoordinatorRuntime[VersionedShard],
-        CoordinatorRuntime[GroupShard],
-    ]:
+    def runtimes(self) -> Runtimes:
         """The runtimes of all coordinators."""
         return (self.transactions, self.versioned, self.groups)
 
@@ -257,6 +243,23 @@ class Node:
                 time_slices,
             ),
             MarkerSender(self.versioned, versioned_work, leaders, time_slices),
+        )
+
+    def _new_runtimes(self) -> Runtimes:
+        config = self.config
+        transaction_limits = _transaction_limits(config)
+        versioned_limits = VersionedLimits(timeout_ms_max=config.transaction_timeout_ms_max)
+        group_limits = _group_limits(config)
+        return (
+            self._runtime(
+                TRANSACTION_TOPIC, lambda epoch: TransactionShard(epoch, transaction_limits)
+            ),
+            self._runtime(VERSIONED_TOPIC, lambda epoch: VersionedShard(epoch, versioned_limits)),
+            self._runtime(
+                GROUP_TOPIC,
+                lambda epoch: GroupShard(epoch, group_limits),
+                lambda shard, producer_id, commit: shard.replay_marker(producer_id, commit=commit),
+            ),
         )
 
     def _runtime(

@@ -5,6 +5,8 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import pytest
+
 from fencelog.log.config import LogConfig
 from fencelog.log.partition_log import PartitionLog
 from fencelog.log.values import Appended, Isolation, MarkerToWrite, ReadPlan, SegmentWrite
@@ -21,7 +23,7 @@ from fencelog.types import (
 )
 from fencelog.wire.batch import iterate, read_header
 from fencelog.wire.records import RecordToWrite, build_batch, read_records
-from fencelog_sim.world.disk import READING, PowerCut, SimDisk
+from fencelog_sim.world.disk import READING, Loss, PowerCut, SimDisk
 from fencelog_sim.world.gate import Fault, Halt
 from tests.support.log import flush_and_commit, snapshot_of
 
@@ -34,6 +36,15 @@ NOW_MS = 1_700_000_000_000
 SMALL_SEGMENTS = LogConfig(segment_bytes=1024, index_interval_bytes=100)
 AT_EACH_WRITE = WritebackLimits(each=1, total=1, least=1)
 """A recovery checkpoint after each write, unless one is under way."""
+LOSSES = pytest.mark.parametrize(
+    "loss",
+    [
+        pytest.param(Loss.ALL, marks=pytest.mark.slow),
+        Loss.TORN,
+        pytest.param(Loss.NONE, marks=pytest.mark.slow),
+    ],
+)
+"""What a power cut at each of many operations loses; the quick tests try one kind."""
 
 
 def run(coroutine: Coroutine[Any, Any, _T]) -> _T:

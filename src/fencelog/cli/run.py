@@ -32,6 +32,25 @@ if TYPE_CHECKING:
 
 SIGNAL_POLL_S = 0.1
 
+BootstrapOption = Annotated[
+    str | None,
+    typer.Option(
+        "-b",
+        "--bootstrap-server",
+        envvar="FENCELOG_BOOTSTRAP_SERVERS",
+        metavar="HOST:PORT",
+        help="The default broker of sources and sinks.",
+    ),
+]
+PropertyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-X",
+        metavar="KEY=VALUE",
+        help="A Spark property, as spark.sql.shuffle.partitions=8; repeatable.",
+    ),
+]
+
 
 def run(
     pipeline: Annotated[
@@ -47,16 +66,7 @@ def run(
             metavar="DIR", help="The checkpoint directory.", show_default="checkpoints/NAME"
         ),
     ] = None,
-    bootstrap: Annotated[
-        str | None,
-        typer.Option(
-            "-b",
-            "--bootstrap-server",
-            envvar="FENCELOG_BOOTSTRAP_SERVERS",
-            metavar="HOST:PORT",
-            help="The default broker of sources and sinks.",
-        ),
-    ] = None,
+    bootstrap: BootstrapOption = None,
     available_now: Annotated[
         bool, typer.Option("--available-now", help="Process the records that exist now, then end.")
     ] = False,
@@ -68,14 +78,7 @@ def run(
         ),
     ] = False,
     ui: Annotated[bool, typer.Option("--ui", help="Serve Spark's web UI.")] = False,
-    properties: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-X",
-            metavar="KEY=VALUE",
-            help="A Spark property, as spark.sql.shuffle.partitions=8; repeatable.",
-        ),
-    ] = None,
+    properties: PropertyOption = None,
 ) -> None:
     """Run a Spark pipeline exactly once and show progress, until it ends or Ctrl-C."""
     with reported_errors():

@@ -19,8 +19,7 @@ How the broker and the storage use it:
 A ``PartitionLog`` comes from ``PartitionLog.create`` (empty) or ``rebuild.LogBuilder.finish``.
 """
 
-from collections.abc import Collection, Mapping
-from collections.abc import Sequence as Sequence_
+from collections.abc import Collection, Mapping, Sequence
 
 from fencelog.errors import ErrorCode
 from fencelog.log.compaction import KEYS_MAX
@@ -28,7 +27,7 @@ from fencelog.log.compaction_round import Cleaned, CompactionNeed, Round, need_o
 from fencelog.log.config import LogConfig
 from fencelog.log.leader_epochs import FIRST_EPOCH
 from fencelog.log.planning import plan_read
-from fencelog.log.producers import PRODUCER_EXPIRATION_MS, UNKNOWN_SEQUENCE, ProducerState
+from fencelog.log.producers import PRODUCER_EXPIRATION_MS, UNKNOWN_SEQUENCE
 from fencelog.log.recovery_checkpoint import RecoveryCheckpoint, checkpoint_of
 from fencelog.log.retention import is_due, retained_from
 from fencelog.log.segment import Segment
@@ -56,14 +55,7 @@ from fencelog.log.values import (
     SideFiles,
 )
 from fencelog.log.verification import Guards, VerificationGuard
-from fencelog.types import (
-    LeaderEpoch,
-    Offset,
-    ProducerEpoch,
-    ProducerId,
-    Sequence,
-    TimestampMs,
-)
+from fencelog.types import LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs
 from fencelog.wire.batch import LENGTH_END, BatchHeader, assign, read_header
 from fencelog.wire.control import Marker, marker_batch
 
@@ -236,7 +228,7 @@ class PartitionLog:
         return guard
 
     def append_markers(
-        self, markers: Sequence_[MarkerToWrite], *, now_ms: int
+        self, markers: Sequence[MarkerToWrite], *, now_ms: int
     ) -> Appended | Rejected:
         """End the transactions of these producers: all markers in one append, or none (V6).
 
@@ -311,12 +303,11 @@ class PartitionLog:
 
     def producers(self) -> list[ProducerView]:
         """Return the state of each producer (DescribeProducers)."""
-        return [_view(producer_id, state) for producer_id, state in self._state.producers.items()]
+        return self._state.producers.views()
 
     def producer(self, producer_id: ProducerId) -> ProducerView | None:
         """Return the state of one producer; None: it is not known here."""
-        state = self._state.producers.get(producer_id)
-        return None if state is None else _view(producer_id, state)
+        return self._state.producers.view(producer_id)
 
     def expire_producers(
         self, now_ms: int, expiration_ms: int = PRODUCER_EXPIRATION_MS
@@ -487,14 +478,3 @@ class PartitionLog:
         del state.segments[: len(gone)]
         self._move_last_stable_offset()
         return gone
-
-
-def _view(producer_id: ProducerId, state: ProducerState) -> ProducerView:
-    return ProducerView(
-        producer_id,
-        state.epoch,
-        Sequence(state.last_sequence),
-        state.last_timestamp,
-        state.coordinator_epoch,
-        state.open_offset if state.open_offset >= 0 else None,
-    )

@@ -8,8 +8,16 @@ from collections import deque
 from typing import NamedTuple
 
 from fencelog.errors import ErrorCode
+from fencelog.log.values import ProducerView
 from fencelog.settings.table import default_of
-from fencelog.types import CoordinatorEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs
+from fencelog.types import (
+    CoordinatorEpoch,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    Sequence,
+    TimestampMs,
+)
 from fencelog.wire.batch import SEQUENCE_MODULUS
 
 WINDOW_BATCHES = 5
@@ -136,6 +144,15 @@ def validate_sequence(
 class Producers(dict[ProducerId, ProducerState]):
     """The producers of one partition by id."""
 
+    def view(self, producer_id: ProducerId) -> ProducerView | None:
+        """Return the state of one producer, to be shown; None: it is not known here."""
+        state = self.get(producer_id)
+        return None if state is None else _view(producer_id, state)
+
+    def views(self) -> list[ProducerView]:
+        """Return the state of each producer, to be shown."""
+        return [_view(producer_id, state) for producer_id, state in self.items()]
+
     def expire(self, now_ms: TimestampMs, expiration_ms: int) -> list[ProducerId]:
         """Forget idle producers that have no open transaction; return their ids.
 
@@ -152,3 +169,14 @@ class Producers(dict[ProducerId, ProducerState]):
         for producer_id in expired:
             del self[producer_id]
         return expired
+
+
+def _view(producer_id: ProducerId, state: ProducerState) -> ProducerView:
+    return ProducerView(
+        producer_id,
+        state.epoch,
+        Sequence(state.last_sequence),
+        state.last_timestamp,
+        state.coordinator_epoch,
+        state.open_offset if state.open_offset >= 0 else None,
+    )

@@ -33,11 +33,7 @@ def is_side_file(name: str) -> bool:
 def _is_believed(name: str, base_offsets: Sequence[Offset]) -> bool:
     parsed = layout.parse_file_name(name)
     is_of_newest = parsed is not None and parsed[0] == base_offsets[-1]
-    return (
-        len(base_offsets) > 1
-        and is_side_file(name)
-        and (not is_of_newest or name.endswith(layout.SNAPSHOT))
-    )
+    return is_side_file(name) and (not is_of_newest or name.endswith(layout.SNAPSHOT))
 
 
 async def checksum_of(disk: Disk, directory: str, base_offsets: Sequence[Offset]) -> str:
@@ -47,8 +43,12 @@ async def checksum_of(disk: Disk, directory: str, base_offsets: Sequence[Offset]
     is walked at every start, so a partition with one segment has no other file to trust. Raises
     StorageError and CorruptionError.
     """
+    if len(base_offsets) == 1:
+        names = [layout.file_name(base_offsets[0], layout.LOG)]
+    else:
+        names = sorted(await disk.list(directory))
     value = 0
-    for name in sorted(await disk.list(directory)):
+    for name in names:
         parsed = layout.parse_file_name(name)
         is_segment = parsed is not None and parsed[1] == layout.LOG
         if not is_segment and not _is_believed(name, base_offsets):

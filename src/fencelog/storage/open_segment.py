@@ -14,8 +14,7 @@ from fencelog.types import Offset
 class OpenSegment:
     """A segment file, and the content of its side files until they are written.
 
-    The file is open while it may be written or synced. Later each read opens it, so that a long log
-    does not need a file descriptor for each of its segments.
+    ``SegmentFiles`` says when the file is open.
     """
 
     base_offset: Offset

@@ -88,7 +88,7 @@ class PartitionStore:
         log = PartitionLog.create(config)
         store = cls(disk, directory, log, durability, writeback or Writeback())
         try:
-            await store._segments.open_newest(log.log_end_offset)
+            await store._segments.make_newest(log.log_end_offset)
             await write_topic_id(disk, directory, topic_id)  # syncs the directory for both files
             await disk.sync_directory(parent_of(directory))
         except BaseException:
@@ -145,7 +145,7 @@ class PartitionStore:
         for base_offset, side in recovered.side_states.items():
             segment = store._segments.add(base_offset)
             segment.checksum, segment.are_side_files_synced = side
-        newest = await store._segments.open_newest(recovered.base_offsets[-1])
+        newest = store._segments.add(recovered.base_offsets[-1])
         newest.extend_side_files(active_files)
         if recovered.is_clean and clean is not None:
             store._segments.names_are_durable()
@@ -375,8 +375,7 @@ class PartitionStore:
         segment = self._segments.get(write.segment_base_offset)
         assert segment is not None, write.segment_base_offset
         if write.buffers:
-            file = segment.file
-            assert file is not None, segment.path
+            file = await self._segments.open_to_write(segment)
             assert file.size == write.position, (file.size, write.position)
             segment.is_dirty = True
             await file.append(write.buffers)
@@ -400,14 +399,14 @@ class PartitionStore:
                 await full.write_side_files(self._disk)
                 full.is_complete = True
             if self._durability == "os":
-                await self._segments.open_newest(write.segment_base_offset)
+                await self._segments.make_newest(write.segment_base_offset)
                 task = asyncio.create_task(self._sync_beside(full, write))
                 self._syncing[full.base_offset] = task
             else:
                 if full.is_dirty:
                     await full.sync()
                 await self._segments.sync_names()
-                await self._segments.open_newest(write.segment_base_offset)
+                await self._segments.make_newest(write.segment_base_offset)
                 await self._segments.retire(full)
         if self._durability == "fsync":
             await self._write_snapshot(write)

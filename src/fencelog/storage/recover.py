@@ -145,10 +145,12 @@ class Recovery:
 
     async def _segments(self, epochs: LeaderEpochs) -> list[Offset]:
         """Finish swaps and deletions after a crash, and list the segments; create a first one."""
-        await self._finish_swaps(epochs)
+        names = await self.disk.list(self.directory)
+        if await self._finish_swaps(names, epochs):
+            names = await self.disk.list(self.directory)
         found: list[Offset] = []
         snapshots: list[Offset] = []
-        for name in await self.disk.list(self.directory):
+        for name in names:
             parsed = layout.parse_file_name(name)
             if parsed is not None and parsed[1] == layout.LOG:
                 found.append(parsed[0])
@@ -193,13 +195,17 @@ class Recovery:
             f"{self._path(base_offset)}: the segment is missing, but its snapshot is there"
         )
 
-    async def _finish_swaps(self, epochs: LeaderEpochs) -> None:
-        """Finish each swap that compaction had begun: replace the old segments by the new one."""
-        names = await self.disk.list(self.directory)
+    async def _finish_swaps(self, names: list[str], epochs: LeaderEpochs) -> bool:
+        """Finish each swap that compaction had begun: replace the old segments by the new one.
+
+        Returns whether there was one.
+        """
+        has_swaps = False
         for name in names:
             base_offset = layout.parse_swap_name(name)
             if base_offset is None:
                 continue
+            has_swaps = True
             path = f"{self.directory}/{name}"
             end = await self._end_of_swap(path, base_offset, epochs)
             parsed = [layout.parse_file_name(each) for each in names]
@@ -212,6 +218,7 @@ class Recovery:
             await self._remove_segments([b for b in sorted(replaced) if base_offset < b < end])
             await self.disk.rename(path, self._path(base_offset))
             await self.disk.sync_directory(self.directory)
+        return has_swaps
 
     async def _end_of_swap(self, path: str, base_offset: Offset, epochs: LeaderEpochs) -> Offset:
         end = base_offset

@@ -1,11 +1,13 @@
 """The segment files of one open partition: which there are, which of them are open, who reads them.
 
-A file is open while it may be written or synced, and while a reader that began then has it. Later
-each read opens it, so that a long log does not need a file descriptor for each of its segments.
+A file is open from its first write on, while it may be written or synced, and while a reader that
+began then has it. Before and afterwards each read opens it, so that neither a long log needs a file
+descriptor for each of its segments, nor a broker one for each partition that nobody writes to.
 """
 
 from collections.abc import Iterator
 
+from fencelog.errors import StorageError
 from fencelog.log import layout
 from fencelog.ports import Disk, DiskFile
 from fencelog.storage.open_segment import OpenSegment
@@ -20,9 +22,10 @@ class SegmentFiles:
         self._disk = disk
         self._directory = directory
         self._segments: dict[Offset, OpenSegment] = {}
-        self._names_made = 0
+        self._names_made = 1
+        """How many files were made here; an earlier run counts as one."""
         self._names_synced = 0
-        """How many of the files made here have a durable name."""
+        """How many of them have a durable name."""
 
     def __len__(self) -> int:
         """Return the number of segments."""
@@ -62,13 +65,23 @@ class SegmentFiles:
         self._segments[base_offset] = segment
         return segment
 
-    async def open_newest(self, base_offset: Offset) -> OpenSegment:
+    async def make_newest(self, base_offset: Offset) -> None:
         """Add a segment and open its file, which is made if there is none."""
         file = await self._disk.open(self.path(base_offset), create=True)
-        segment = self.add(base_offset)
-        segment.file = file
+        self.add(base_offset).file = file
         self._names_made += 1
-        return segment
+
+    async def open_to_write(self, segment: OpenSegment) -> DiskFile:
+        """Return the newest segment's file; the first write since the start opens it.
+
+        Raises StorageError.
+        """
+        if segment.file is None:
+            try:
+                segment.file = await self._disk.open(segment.path)
+            except FileNotFoundError as error:
+                raise StorageError(f"{segment.path}: the file was removed") from error
+        return segment.file
 
     def replace(self, base_offsets: tuple[Offset, ...], new: OpenSegment) -> None:
         """Put a segment in the place of others."""
@@ -96,7 +109,7 @@ class SegmentFiles:
             self._names_synced = max(self._names_synced, made)
 
     def names_are_durable(self) -> None:
-        """The names of all files made so far are durable."""
+        """The names of all files are durable."""
         self._names_synced = self._names_made
 
     async def sync_directory(self) -> None:

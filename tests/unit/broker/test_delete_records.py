@@ -21,7 +21,7 @@ from fencelog.wire.messages.delete_records import (
 )
 from fencelog_sim.world.disk import Loss, PowerCut
 from tests.support.node import Peer, World, batch, until, visible
-from tests.support.storage import cut_at
+from tests.support.storage import LOSSES, cut_at
 
 
 async def delete_records(
@@ -166,7 +166,7 @@ async def _cut_at(world: World, node: Node, step: int, offset: int) -> bool:
 
 
 @pytest.mark.parametrize("durability", ["fsync", "os"])
-@pytest.mark.parametrize("loss", [Loss.ALL, Loss.TORN, Loss.NONE])
+@LOSSES
 def test_a_power_cut_at_any_step_leaves_the_start_before_or_after(
     tmp_path: Path, loss: Loss, durability: str
 ) -> None:  # D4

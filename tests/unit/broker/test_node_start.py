@@ -231,6 +231,7 @@ def test_a_start_that_is_cancelled_at_any_point_leaves_nothing_behind() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow  # a start for each of many points
 def test_a_disk_that_fails_at_any_point_of_a_start_leaves_nothing_behind() -> None:
     async def scenario() -> None:
         twin = Twin()

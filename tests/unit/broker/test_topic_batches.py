@@ -197,6 +197,7 @@ def test_a_power_cut_in_a_deletion_leaves_all_topics_or_none() -> None:  # D1
     assert found == {frozenset("abc"), frozenset("c")}
 
 
+@pytest.mark.slow  # many power cuts
 def test_a_power_cut_in_a_creation_leaves_whole_topics_only() -> None:  # D1
     found = asyncio.run(cut_everywhere([], lambda node: node.broker.controller.create_topics(NEW)))
     assert found >= {frozenset(), frozenset("abc")}

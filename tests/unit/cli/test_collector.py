@@ -62,6 +62,7 @@ def test_few_survivors_are_visited_again(collector: Collector) -> None:
     assert any(each is held for each in gc.get_objects())
 
 
+@pytest.mark.slow  # there are more objects the more was imported
 def test_a_cycle_among_frozen_objects_is_collected_once_twice_as_many_are_frozen(
     collector: Collector,
 ) -> None:

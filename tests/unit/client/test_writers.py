@@ -1,6 +1,7 @@
 """When a writer sends what it was given, and what it says once it is closed."""
 
 from collections.abc import Callable
+from functools import cache
 
 import pyarrow as pa
 import pytest
@@ -18,7 +19,12 @@ from tests.unit.client.batches_of import table
 from tests.unit.client.fake_broker import FakeBroker
 
 PRODUCER = InitProducerIdResponse(producer_id=5, producer_epoch=1)
-ROWS = table([{"value": b"%d" % n} for n in range(10)], value=pa.binary())
+
+
+@cache
+def rows() -> pa.RecordBatch:
+    """Ten records. Made when they are needed, because pyarrow imports pandas for them."""
+    return table([{"value": b"%d" % n} for n in range(10)], value=pa.binary())
 
 
 def counts(broker: FakeBroker) -> list[int]:
@@ -35,17 +41,17 @@ def counts(broker: FakeBroker) -> list[int]:
 def test_small_arrow_batches_are_sent_together_once_they_are_enough(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(blocking_writers, "ENCODE_BYTES", 3 * ROWS.nbytes)
+    monkeypatch.setattr(blocking_writers, "ENCODE_BYTES", 3 * rows().nbytes)
     with FakeBroker() as broker, Client(broker.address) as client:
         broker.next(ApiKey.INIT_PRODUCER_ID, PRODUCER)
         with client.arrow_writer(topic="t") as writer:
             for _ in range(2):
-                writer.write(ROWS)
+                writer.write(rows())
             writer._loop.run(writer._sender.flush())
             assert broker.produced == []
-            writer.write(ROWS)
+            writer.write(rows())
             wait_until(lambda: broker.produced, what="the three batches")
-            writer.write(ROWS)
+            writer.write(rows())
             assert writer.records == 40
             assert writer.flush() == 40
         assert counts(broker) == [30, 10]
@@ -64,7 +70,7 @@ def test_what_waits_is_sent_at_the_end_of_a_block_and_dropped_after_an_error() -
 
 def give(writer: Producer | ArrowWriter) -> None:
     if isinstance(writer, ArrowWriter):
-        writer.write(ROWS)
+        writer.write(rows())
     else:
         writer.send("t", b"v")
 
@@ -99,7 +105,7 @@ def test_a_closed_arrow_writer_says_so() -> None:
         broker.next(ApiKey.INIT_PRODUCER_ID, PRODUCER)
         with client.arrow_writer(topic="t") as writer:
             writer.close()
-            for call in (lambda: writer.write(ROWS), writer.flush):
+            for call in (lambda: writer.write(rows()), writer.flush):
                 with pytest.raises(FencelogError, match="this writer is closed"):
                     call()
 

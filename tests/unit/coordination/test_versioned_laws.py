@@ -8,6 +8,7 @@ takes what is not committed, with its answers.
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -347,5 +348,5 @@ class Versions(RuleBasedStateMachine):
         assert self.send_commit(caller, b"n", frozenset({result.producer_id})) is ErrorCode.NONE
 
 
-TestVersions = Versions.TestCase
+TestVersions = pytest.mark.slow(Versions.TestCase)
 TestVersions.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)

@@ -15,7 +15,15 @@ from fencelog.wire.batch import iterate
 from fencelog.wire.records import RecordToWrite, build_batch, read_records
 from fencelog_sim.world.disk import Loss, PowerCut
 from tests.support.compaction import CONFIG, compact, filled, restarted, write
-from tests.support.storage import AT_EACH_WRITE, DIRECTORY, NOW_MS, World, cut_at, run
+from tests.support.storage import (
+    AT_EACH_WRITE,
+    DIRECTORY,
+    LOSSES,
+    NOW_MS,
+    World,
+    cut_at,
+    run,
+)
 
 RENAMED = ("rename", ".log")
 Records = dict[int, tuple[bytes, bytes | None]]
@@ -95,7 +103,7 @@ def test_a_round_leaves_the_newest_values_and_a_clean_start_agrees() -> None:  #
 
 
 @pytest.mark.parametrize("joins", [False, True], ids=["one by one", "joined"])
-@pytest.mark.parametrize("loss", [Loss.ALL, Loss.TORN, Loss.NONE])
+@LOSSES
 def test_a_power_cut_at_any_operation_loses_nothing_and_brings_nothing_back(
     loss: Loss, joins: bool
 ) -> None:
@@ -125,7 +133,7 @@ def test_a_power_cut_at_any_operation_loses_nothing_and_brings_nothing_back(
     assert cut > 20, "a round has many steps to be cut at"
 
 
-@pytest.mark.parametrize("loss", [Loss.ALL, Loss.TORN])
+@pytest.mark.parametrize("loss", [pytest.param(Loss.ALL, marks=pytest.mark.slow), Loss.TORN])
 def test_a_power_cut_in_the_recovery_of_a_swap_changes_nothing(loss: Loss) -> None:  # E15
     async def scenario(first_cut: int, cut: int) -> bool:
         world, first_dirty = await compacted_once()

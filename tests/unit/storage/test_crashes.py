@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fencelog.errors import CorruptionError
 from fencelog.storage.writeback import WritebackLimits
 from fencelog_sim.world.disk import Loss, SimDisk
-from tests.support.storage import AT_EACH_WRITE
+from tests.support.storage import AT_EACH_WRITE, LOSSES
 from tests.unit.storage.machine import History, Machine, live
 
 PRODUCERS = (11, 12)
@@ -46,7 +46,7 @@ LIMITS = pytest.mark.parametrize("limits", [None, AT_EACH_WRITE], ids=["plain", 
 
 
 @LIMITS
-@pytest.mark.parametrize("loss", [Loss.ALL, Loss.TORN, Loss.NONE])
+@LOSSES
 def test_a_power_cut_at_any_operation_of_a_first_life_loses_nothing(
     loss: Loss, limits: WritebackLimits | None
 ) -> None:  # E15
@@ -57,7 +57,7 @@ def test_a_power_cut_at_any_operation_of_a_first_life_loses_nothing(
         assert live(after, history, busy_life, None)
 
 
-@pytest.mark.parametrize("loss", [Loss.ALL, Loss.TORN, Loss.NONE])
+@LOSSES
 def test_a_power_cut_at_any_operation_of_a_later_life_loses_nothing(loss: Loss) -> None:  # E15
     for cut in range(0, operations_of(busy_life, busy_life), 3):
         disk, history = SimDisk(), History("fsync")
@@ -68,7 +68,7 @@ def test_a_power_cut_at_any_operation_of_a_later_life_loses_nothing(loss: Loss) 
 
 
 @LIMITS
-@pytest.mark.parametrize("loss", [Loss.ALL, Loss.TORN, Loss.NONE])
+@LOSSES
 def test_a_power_cut_at_any_operation_of_recovery_loses_nothing(
     loss: Loss, limits: WritebackLimits | None
 ) -> None:  # D2
@@ -188,6 +188,7 @@ def test_a_partition_that_a_kill_left_half_made_keeps_what_it_acknowledges_later
         assert live(killed.power_loss(Loss.ALL), history, start_only, None), cut
 
 
+@pytest.mark.slow  # many power cuts
 def test_segments_made_in_one_write_are_never_lost_from_between_others() -> None:  # E15
     async def long_write(machine: Machine) -> None:
         await machine.start()

@@ -252,7 +252,7 @@ def test_a_read_that_began_before_a_roll_ends_undisturbed() -> None:
     run(scenario())
 
 
-def test_full_segments_hold_no_open_file() -> None:
+def test_only_a_segment_that_is_written_to_holds_an_open_file() -> None:
     async def scenario() -> None:
         for durability in ("fsync", "os"):
             disk = SimDisk()
@@ -267,9 +267,33 @@ def test_full_segments_hold_no_open_file() -> None:
             assert disk.open_files == 1
             checksum = await world.stop()
             assert disk.open_files == 0
-            again = await World.recover(disk, recovery_point=120, clean=checksum)
-            assert disk.open_files == 1
-            await again.store.close(clean=False)
+            for clean in (checksum, None):
+                again = await World.recover(disk, recovery_point=120, clean=clean)
+                assert await again.read_all() == b"".join(world.appended)
+                assert disk.open_files == 0
+                again.append_values(b"more")
+                await again.flush()
+                assert disk.open_files == 1
+                await again.store.close(clean=False)
+                world.appended += again.appended
+                assert disk.open_files == 0
+
+    run(scenario())
+
+
+def test_a_segment_that_was_removed_before_the_first_write_ends_the_writes() -> None:  # D2
+    async def scenario() -> None:
+        world = await World.create()
+        world.append_values(b"kept")
+        await world.flush()
+        checksum = await world.stop()
+        again = await World.recover(world.disk, recovery_point=1, clean=checksum)
+        await world.disk.remove(f"{DIRECTORY}/{0:020d}.log")
+        again.append_values(b"lost")
+        with pytest.raises(StorageError, match="was removed"):
+            await again.flush()
+        assert again.store.failure is not None
+        await again.store.close(clean=False)
 
     run(scenario())
 

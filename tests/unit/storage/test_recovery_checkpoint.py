@@ -128,6 +128,7 @@ def trusted_files(disk: SimDisk, names: list[str]) -> list[str]:
     return found
 
 
+@pytest.mark.slow  # a start for each of many bits
 def test_a_flipped_bit_in_what_it_trusts_costs_only_the_time_to_read_all() -> None:  # D3
     async def scenario() -> None:
         world = await lived(after=1)
