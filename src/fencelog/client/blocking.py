@@ -17,6 +17,7 @@ from fencelog.client.cluster import Cluster, ClusterOptions
 from fencelog.client.groups import Groups
 from fencelog.client.loop_thread import LoopThread, keep_for_ever
 from fencelog.client.model import (
+    ANY_WRITER,
     AlreadyCommitted,
     AppDescription,
     ClusterDescription,
@@ -32,6 +33,7 @@ from fencelog.client.model import (
     TopicDescription,
     TransactionDescription,
     TransactionListing,
+    WriterInfo,
 )
 from fencelog.client.reader import FETCH_BYTES_MAX, Chunk, FetchOptions, PartitionReader, records_of
 from fencelog.client.sender import ProducerOptions, open_sender
@@ -302,7 +304,8 @@ class Client:
     ) -> ArrowWriter:
         """A writer of Arrow batches for one attempt of a versioned transaction.
 
-        It renews the transaction at a third of its timeout (V7) until it is closed.
+        It renews the transaction at a third of its timeout or half of its session, whichever is
+        shorter (V7), until it is closed.
         """
         loop = self._loop()
         options = ProducerOptions(joined=joined, compression=compression or "none")
@@ -319,19 +322,19 @@ class Client:
         version: int,
         timeout_ms: int = 60_000,
         takeover: bool = False,
-        host: str = "",
+        writer: WriterInfo = ANY_WRITER,
         allow_gaps: bool = False,
     ) -> Joined | AlreadyCommitted:
         """Open transaction (app, version) or join it; a new producer for this attempt.
 
-        ``host``: where the run's driver is. ``allow_gaps``: versions may be left out.
+        ``allow_gaps``: versions may be left out.
 
         Raises RequestError: RUN_FENCED (V2), STALE_VERSION, VERSION_GAP (V3), APP_IN_USE (V4).
         """
         transactions = Transactions(self._cluster)
         return self._loop().run(
             transactions.join(
-                app, query_id, run_id, version, timeout_ms, takeover, host, allow_gaps
+                app, query_id, run_id, version, timeout_ms, takeover, writer, allow_gaps
             )
         )
 
