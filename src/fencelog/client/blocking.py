@@ -27,6 +27,7 @@ from fencelog.client.model import (
     Isolation,
     Joined,
     OffsetSpec,
+    OpenBatch,
     ProduceIsolation,
     ProducerDescription,
     Record,
@@ -302,11 +303,7 @@ class Client:
         compression: Compression | None = None,
         batch_bytes: int = BATCH_BYTES,
     ) -> ArrowWriter:
-        """A writer of Arrow batches for one attempt of a versioned transaction.
-
-        It renews the transaction at a third of its timeout or half of its session, whichever is
-        shorter (V7), until it is closed.
-        """
+        """A writer of Arrow batches for one attempt; renews its transaction until closed (V7)."""
         loop = self._loop()
         options = ProducerOptions(joined=joined, compression=compression or "none")
         sender = loop.run(open_sender(self._cluster, options))
@@ -328,7 +325,6 @@ class Client:
         """Open transaction (app, version) or join it; a new producer for this attempt.
 
         ``allow_gaps``: versions may be left out.
-
         Raises RequestError: RUN_FENCED (V2), STALE_VERSION, VERSION_GAP (V3), APP_IN_USE (V4).
         """
         transactions = Transactions(self._cluster)
@@ -392,6 +388,10 @@ class Client:
     def describe_transaction(self, transactional_id: str) -> TransactionDescription:
         """One transactional id. Raises RequestError (TRANSACTIONAL_ID_NOT_FOUND)."""
         return self._loop().run(TransactionAdmin(self._cluster).describe(transactional_id))
+
+    def open_batch(self, app: str) -> OpenBatch | None:
+        """The app's open or ending transaction. Raises RequestError where no app has the name."""
+        return self._loop().run(TransactionAdmin(self._cluster).open_batch(app))
 
     def abort_open_transaction(self, transactional_id: str) -> TransactionDescription:
         """Let the coordinator abort the id's open transaction and fence its producer (E7).

@@ -180,6 +180,25 @@ class TransactionListing:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OpenBatch:
+    """An open or ending versioned transaction; -1 for a number that is not known.
+
+    ``since_ms``: when it was opened. ``rows``: what its producers have written, attempts that the
+    commit will not name included.
+    """
+
+    app: str
+    state: str
+    version: int
+    query_id: str | None
+    run_id: str | None
+    run_host: str | None
+    since_ms: int
+    producer_ids: tuple[int, ...]
+    rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class TransactionDescription:
     """One transactional id in full; ``start_time_ms`` is -1 without an open transaction."""
 

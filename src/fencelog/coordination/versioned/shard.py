@@ -110,13 +110,18 @@ class VersionedShard:
         if app.phase.is_ending:
             error = ErrorCode.CONCURRENT_TRANSACTIONS
             return Decision(arrival.write(), JoinResult(error=error))
-        joined = self._join_open(arrival, caller.version, timeout_ms, new_producer_id)
+        joined = self._join_open(arrival, caller.version, timeout_ms, new_producer_id, wall_ms)
         if joined.response.error is ErrorCode.NONE:
             self._table.sessions.joined(caller.app, session)
         return joined
 
     def _join_open(
-        self, arrival: _Arrival, version: int, timeout_ms: int, new_producer_id: ProducerId
+        self,
+        arrival: _Arrival,
+        version: int,
+        timeout_ms: int,
+        new_producer_id: ProducerId,
+        wall_ms: TimestampMs,
     ) -> Decision[JoinResult]:
         app = arrival.app
         if app.phase is Phase.IDLE:
@@ -126,6 +131,7 @@ class VersionedShard:
                 incarnation=app.incarnation + 1,
                 version=version,
                 timeout_ms=timeout_ms,
+                opened_ms=wall_ms,
             )
         elif self._table.member_count(app.app) >= self._limits.producers_max:
             return Decision((), JoinResult(error=ErrorCode.POLICY_VIOLATION))
@@ -420,6 +426,7 @@ class VersionedShard:
                 app=name,
                 phase=app.phase,
                 timeout_ms=app.timeout_ms,
+                opened_ms=app.opened_ms,
                 producer_ids=tuple(each.producer_id for each in table.members(name)),
                 partitions=partitions_of(table.members(name)) - app.written,
             )
