@@ -23,6 +23,7 @@ from fencelog.broker.coordinators.orphaned_transactions import (
 )
 from fencelog.broker.coordinators.producer_ids import ProducerIds
 from fencelog.broker.coordinators.runtime import CoordinatorRuntime, ReplayMarker
+from fencelog.broker.coordinators.writer_connections import WriterConnections
 from fencelog.broker.dispatch import Dispatcher
 from fencelog.broker.fetching.sessions import FetchSessions
 from fencelog.broker.handlers.table import handlers
@@ -127,6 +128,7 @@ class Node:
             leaders=leaders,
             transactions=self.transactions,
             versioned=self.versioned,
+            writer_connections=WriterConnections(self.versioned),
             groups=self.groups,
             group_requests=GroupRequests(self.groups, clock=clock, random=ports.random),
             producer_ids=ProducerIds(metadata, observer),
@@ -137,6 +139,7 @@ class Node:
             address=(config.host, config.port),
         )
         self.server = new_server(config, Dispatcher(self.broker, handlers()), ports.stopwatch)
+        self.server.on_closed = self.broker.writer_connections.closed
 
     @property
     def address(self) -> tuple[str, int]:

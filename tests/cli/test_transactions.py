@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from fencelog.client.blocking import Client
-from fencelog.client.model import Joined
+from fencelog.client.model import Joined, WriterInfo
 from fencelog.errors import RequestError
 from fencelog.testing import LocalBroker
 from fencelog.types import TopicPartition
@@ -79,7 +79,7 @@ def test_a_versioned_transaction_does_not_hang_and_is_aborted_by_its_id(
     broker: LocalBroker, cli: Cli
 ) -> None:  # V1
     with Client(broker.bootstrap) as client:
-        joined = client.join_transaction("app", "query", "run", 0)
+        joined = client.join_transaction("app", "query", "run", 0, writer=WriterInfo(host="there"))
         assert isinstance(joined, Joined)
         producer_id = joined.producer_id
         hang_in(broker)
@@ -88,8 +88,12 @@ def test_a_versioned_transaction_does_not_hang_and_is_aborted_by_its_id(
             writer.flush()
             found = cli.json("txn", "find-hanging", *OLD_OR_NEW)
             assert [row["producer_id"] for row in found] == [STRANGER]
-            (listed,) = cli.json("txn", "list")
-            assert (listed["producer_id"], listed["state"]) == (producer_id, "Ongoing")
+            (listed,) = cli.json("txn", "list", "--duration-filter", "0")
+            assert (listed["producer_ids"], listed["state"]) == ([producer_id], "Ongoing")
+            assert (listed["query"], listed["run"], listed["host"]) == ("query", "run", "there")
+            assert (listed["batch"], listed["rows"]) == (0, 1)
+            assert listed["age_s"] < DEADLINE_S
+            assert cli.json("txn", "list", "--duration-filter", "3600000") == []
             (aborted,) = cli.json("txn", "abort", listed["transactional_id"])
             assert aborted["aborted"] is True
         assert client.describe_app("app").open_version == -1

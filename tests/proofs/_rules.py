@@ -36,7 +36,7 @@ RULES = {
     "V4": "Another query may not use the app unless it takes over.",
     "V5": "A producer is added durably before it writes; its marker drops its state.",
     "V6": "All markers of a transaction on a partition are one append, or none.",
-    "V7": "The timeout runs from the last join or renewal.",
+    "V7": "The timeout runs from the last join or renewal; closed connections end it too.",
     "V8": "Versioned transactions have a schema and a topic of their own.",
     "S1": "The columns are those of Spark's Kafka connector, in pure Python.",
     "S2": "A replay sees the same input; a write returns when all is acknowledged.",

@@ -8,6 +8,7 @@ from fencelog.coordination.versioned.records import (
     read_key,
     read_producer,
 )
+from fencelog.coordination.versioned.sessions import Session
 from fencelog.coordination.versioned.shard import VersionedShard
 from fencelog.coordination.versioned.state import Caller
 from fencelog.types import ProducerId
@@ -59,12 +60,21 @@ class VersionedStage(Stage):
                 return f"run {app} {query_id}/{run_id}: {known}"
 
     def do_join(self, words: list[str]) -> str:
-        """``join CALLER [timeout=MS]``: JoinTransaction."""
+        """``join CALLER [timeout=MS] [session=MS [connection=NUMBER]]``: JoinTransaction."""
+        session = options(words).get("session")
+        number = options(words).get("connection")
         decision = self.runtime.shard.join(
             caller(words),
             timeout_ms=int(options(words).get("timeout", "60000")),
             new_producer_id=self.runtime.fresh_producer_id,
             wall_ms=self.runtime.wall_ms,
+            session=Session(
+                timeout_ms=int(session),
+                connection=None if number is None else int(number),
+                now=self.runtime.now,
+            )
+            if session is not None
+            else None,
         )
         result, written = self.decide(decision)
         self.runtime.used(result.producer_id)
@@ -100,9 +110,18 @@ class VersionedStage(Stage):
         return f"{error.name}{written}"
 
     def do_renew(self, words: list[str]) -> str:
-        """``renew CALLER``: RenewTransaction."""
-        error, written = self.decide(self.runtime.shard.renew(caller(words)))
+        """``renew CALLER [connection=NUMBER]``: RenewTransaction."""
+        number = options(words).get("connection")
+        connection = None if number is None else int(number)
+        error, written = self.decide(
+            self.runtime.shard.renew(caller(words), self.runtime.now, connection)
+        )
         return f"{error.name}{written}"
+
+    def do_disconnect(self, words: list[str]) -> str:
+        """``disconnect NUMBER``: a client's connection is closed."""
+        self.runtime.shard.disconnected(int(words[0]), self.runtime.now)
+        return "ok"
 
     def do_markers(self, _words: list[str]) -> str:
         """What the marker sender sees: a line is one append."""

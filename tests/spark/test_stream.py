@@ -10,6 +10,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.streaming import StreamingQuery
 
 from fencelog.client.blocking import Client
+from fencelog.client.model import WriterInfo
 from fencelog.types import TopicPartition
 from tests.spark.conftest import Log
 from tests.support.spark.faults import FORMAT, Fault, FaultySource, plan
@@ -274,7 +275,9 @@ def test_a_stale_driver_is_told_of_the_one_that_is_ahead(
     query = str(write_stream(frame, sink).id)
     # As by a driver that was started meanwhile, and has written two batches since.
     for version in (1, 2):
-        log.client.join_transaction(query, query, "the-other", version, host="elsewhere")
+        log.client.join_transaction(
+            query, query, "the-other", version, writer=WriterInfo(host="elsewhere")
+        )
         log.client.commit_transaction(query, query, "the-other", version, b"", [])
     log.produce(source, numbered(3, start=3))
     with pytest.raises(

@@ -186,7 +186,9 @@ class Run:
     app: str = "app"
     takeover: bool = False
 
-    async def join(self, timeout_ms: int = 60_000) -> JoinTransactionResponse:
+    async def join(
+        self, timeout_ms: int = 60_000, session_timeout_ms: int = -1
+    ) -> JoinTransactionResponse:
         """Join, once what ended before is out of the way."""
         request = JoinTransactionRequest(
             app=self.app,
@@ -195,9 +197,10 @@ class Run:
             version=self.version,
             timeout_ms=timeout_ms,
             takeover=self.takeover,
+            session_timeout_ms=session_timeout_ms,
         )
         while True:
-            answer = await self.peer.ask(request, 0, JoinTransactionResponse)
+            answer = await self.peer.ask(request, 2, JoinTransactionResponse)
             if answer.error_code != ErrorCode.CONCURRENT_TRANSACTIONS:
                 return answer
             await asyncio.sleep(0)

@@ -7,6 +7,7 @@ from fencelog.broker.coordinators.group_requests import GroupRequests
 from fencelog.broker.coordinators.leaders import Leaders
 from fencelog.broker.coordinators.producer_ids import ProducerIds
 from fencelog.broker.coordinators.runtime import CoordinatorRuntime
+from fencelog.broker.coordinators.writer_connections import WriterConnections
 from fencelog.broker.fetching.sessions import FetchSessions
 from fencelog.broker.metadata.catalog import Catalog
 from fencelog.broker.metadata.controller import Controller
@@ -35,6 +36,7 @@ class Broker:
     leaders: Leaders
     transactions: CoordinatorRuntime[TransactionShard]
     versioned: CoordinatorRuntime[VersionedShard]
+    writer_connections: WriterConnections
     groups: CoordinatorRuntime[GroupShard]
     group_requests: GroupRequests
     producer_ids: ProducerIds

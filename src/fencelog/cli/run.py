@@ -24,8 +24,10 @@ from fencelog.cli.output import HINTS, ExitStatus, fail, reported_errors, say, s
 if TYPE_CHECKING:
     from types import FrameType
 
+    from pyspark.sql.streaming import StreamingQuery
     from rich.table import Table
 
+    from fencelog.spark.lookout import Lookout
     from fencelog.spark.pipeline import Pipeline, RunSettings
     from fencelog.spark.progress import QueryTotals
     from fencelog.spark.restarts import Restarts
@@ -151,6 +153,7 @@ def _work(
     function: "Pipeline", settings: "RunSettings", restarts: "Restarts", phases: _Phases
 ) -> Mapping[str, str]:
     """Start Spark and the queries, watch them and stop them; returns what failed."""
+    from fencelog.spark.lookout import Lookout
     from fencelog.spark.pipeline import finish, start, watch
     from fencelog.spark.session import defaults
 
@@ -159,7 +162,7 @@ def _work(
     say(f"with {' '.join(f'{key}={value}' for key, value in chosen.items())} (-X sets others)")
     running = start(function, settings, phases.stop, phases.begun, say)
     phases.started.set()
-    with _display() as show:
+    with _display(Lookout(running.spark), running.queries) as show:
         totals = watch(running, phases.stop, show, restarts, say)
         if phases.stop.is_set():
             say("stopping after the running batch; Ctrl-C again stops at once")
@@ -208,7 +211,9 @@ def _interrupts(stop: Event, hurry: Event) -> Iterator[None]:
 
 
 @contextmanager
-def _display() -> "Iterator[Callable[[Mapping[str, QueryTotals]], None]]":
+def _display(
+    lookout: "Lookout", queries: "Mapping[str, StreamingQuery]"
+) -> "Iterator[Callable[[Mapping[str, QueryTotals]], None]]":
     """A live table on a terminal; else one line for each finished batch."""
     if not sys.stderr.isatty():
         shown: dict[str, int] = {}
@@ -228,19 +233,23 @@ def _display() -> "Iterator[Callable[[Mapping[str, QueryTotals]], None]]":
     with Live(console=console, refresh_per_second=4, transient=True) as live:
 
         def show_table(totals: "Mapping[str, QueryTotals]") -> None:
-            live.update(_table(totals))
+            live.update(
+                _table(totals, {name: lookout.waits_for(query) for name, query in queries.items()})
+            )
 
         yield show_table
 
 
-def _table(totals: "Mapping[str, QueryTotals]") -> "Table":
+def _table(totals: "Mapping[str, QueryTotals]", waits_for: Mapping[str, str]) -> "Table":
     from rich import box
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("query")
     for column in ("batch", "rows in", "rows out", "rows/s", "lag", "batch time"):
         table.add_column(column, justify="right")
+    table.add_column("waits for")
     for each in totals.values():
         table.add_row(
             each.name,
@@ -250,5 +259,6 @@ def _table(totals: "Mapping[str, QueryTotals]") -> "Table":
             f"{each.rows_per_s:,.0f}",
             "-" if each.lag is None else f"{each.lag:,}",
             f"{each.batch_s:.1f} s",
+            escape(waits_for.get(each.name, "")),
         )
     return table

@@ -26,10 +26,11 @@ from fencelog.cli.output import (
 )
 from fencelog.errors import ErrorCode, RequestError
 from fencelog.types import TopicPartition
+from fencelog.wire.own import app_of, transactional_id
 
 if TYPE_CHECKING:
     from fencelog.client.blocking import Client
-    from fencelog.client.model import ProducerDescription
+    from fencelog.client.model import OpenBatch, ProducerDescription
 
 app = typer.Typer(
     name="txn",
@@ -41,6 +42,8 @@ MINUTE_MS = 60_000
 MAX_TIMEOUT_MIN = 15
 """Kafka's default, and the default of ``transaction.max.timeout.ms``."""
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
+LIST_COLUMNS = ("transactional_id", "producer_id", "state")
+BATCH_COLUMNS = ("batch", "age_s", "rows", "run", "host", "query")
 HANGING_COLUMNS = (
     "topic",
     "partition",
@@ -82,7 +85,8 @@ def list_transactions(
 ) -> None:
     """List transactional ids with their states.
 
-    A versioned transaction (as of Spark) is listed once for each of its producers.
+    A versioned transaction, such as a Spark batch, has many producers: it is listed
+    once, with its batch, age, rows written so far, run, host and query.
     """
     with reported_errors():
         for state in states or ():
@@ -90,6 +94,8 @@ def list_transactions(
                 raise UsageError(f"--state {state}: expected one of {', '.join(STATES)}")
         with connection(bootstrap, properties).open() as client:
             listed = client.list_transactions(states=states or (), longer_than_ms=longer_than_ms)
+            apps = {app_of(each.transactional_id): None for each in listed}
+            batches = [_open_batch(client, app) for app in apps if app is not None]
         rows: list[Row] = [
             {
                 "transactional_id": each.transactional_id,
@@ -97,8 +103,42 @@ def list_transactions(
                 "state": each.state,
             }
             for each in listed
+            if app_of(each.transactional_id) is None
         ]
-        show_rows(rows, ("transactional_id", "producer_id", "state"), form)
+        now_ms = SystemClock().now_ms()
+        rows += [_batch_row(each, now_ms) for each in batches if each is not None]
+        has_batches = len(apps) > (None in apps)
+        show_rows(rows, LIST_COLUMNS + (BATCH_COLUMNS if has_batches else ()), form)
+
+
+def _open_batch(client: "Client", app: str) -> "OpenBatch | None":
+    """The app's transaction; None if it ended, and perhaps its app with it, since it was listed."""
+    try:
+        return client.open_batch(app)
+    except RequestError as error:
+        if error.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+            raise
+        return None
+
+
+def _batch_row(batch: "OpenBatch", now_ms: int) -> Row:
+    age_s = (now_ms - batch.since_ms) / 1000
+    return {
+        "transactional_id": transactional_id(batch.app),
+        "producer_id": None,
+        "state": batch.state,
+        "batch": _known(batch.version),
+        "age_s": None if batch.since_ms < 0 else round(max(age_s, 0.0), 1),
+        "rows": _known(batch.rows),
+        "producer_ids": list(batch.producer_ids),
+        "run": batch.run_id,
+        "host": batch.run_host,
+        "query": batch.query_id,
+    }
+
+
+def _known(number: int) -> int | None:
+    return None if number < 0 else number
 
 
 @app.command()

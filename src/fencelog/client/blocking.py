@@ -17,6 +17,7 @@ from fencelog.client.cluster import Cluster, ClusterOptions
 from fencelog.client.groups import Groups
 from fencelog.client.loop_thread import LoopThread, keep_for_ever
 from fencelog.client.model import (
+    ANY_WRITER,
     AlreadyCommitted,
     AppDescription,
     ClusterDescription,
@@ -26,12 +27,14 @@ from fencelog.client.model import (
     Isolation,
     Joined,
     OffsetSpec,
+    OpenBatch,
     ProduceIsolation,
     ProducerDescription,
     Record,
     TopicDescription,
     TransactionDescription,
     TransactionListing,
+    WriterInfo,
 )
 from fencelog.client.reader import FETCH_BYTES_MAX, Chunk, FetchOptions, PartitionReader, records_of
 from fencelog.client.sender import ProducerOptions, open_sender
@@ -307,10 +310,7 @@ class Client:
         compression: Compression | None = None,
         batch_bytes: int = BATCH_BYTES,
     ) -> ArrowWriter:
-        """A writer of Arrow batches for one attempt of a versioned transaction.
-
-        It renews the transaction at a third of its timeout (V7) until it is closed.
-        """
+        """A writer of Arrow batches for one attempt; renews its transaction until closed (V7)."""
         loop = self._loop()
         options = ProducerOptions(joined=joined, compression=compression or "none")
         sender = loop.run(open_sender(self._cluster, options))
@@ -326,19 +326,18 @@ class Client:
         version: int,
         timeout_ms: int = 60_000,
         takeover: bool = False,
-        host: str = "",
+        writer: WriterInfo = ANY_WRITER,
         allow_gaps: bool = False,
     ) -> Joined | AlreadyCommitted:
         """Open transaction (app, version) or join it; a new producer for this attempt.
 
-        ``host``: where the run's driver is. ``allow_gaps``: versions may be left out.
-
+        ``allow_gaps``: versions may be left out.
         Raises RequestError: RUN_FENCED (V2), STALE_VERSION, VERSION_GAP (V3), APP_IN_USE (V4).
         """
         transactions = Transactions(self._cluster)
         return self._loop().run(
             transactions.join(
-                app, query_id, run_id, version, timeout_ms, takeover, host, allow_gaps
+                app, query_id, run_id, version, timeout_ms, takeover, writer, allow_gaps
             )
         )
 
@@ -396,6 +395,10 @@ class Client:
     def describe_transaction(self, transactional_id: str) -> TransactionDescription:
         """One transactional id. Raises RequestError (TRANSACTIONAL_ID_NOT_FOUND)."""
         return self._loop().run(TransactionAdmin(self._cluster).describe(transactional_id))
+
+    def open_batch(self, app: str) -> OpenBatch | None:
+        """The app's open or ending transaction. Raises RequestError where no app has the name."""
+        return self._loop().run(TransactionAdmin(self._cluster).open_batch(app))
 
     def abort_open_transaction(self, transactional_id: str) -> TransactionDescription:
         """Let the coordinator abort the id's open transaction and fence its producer (E7).

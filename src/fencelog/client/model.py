@@ -93,6 +93,24 @@ class TopicDescription:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WriterInfo:
+    """What a writer says of itself as it joins a versioned transaction.
+
+    Attributes:
+        host: where its run's driver is; empty if it does not say.
+        session_ms: neither this writer nor any other closes its client while the transaction is
+            open; so it is aborted once all their connections have been closed for so many
+            milliseconds (V7). -1: it may, and only the timeout counts.
+    """
+
+    host: str = ""
+    session_ms: int = -1
+
+
+ANY_WRITER = WriterInfo()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Joined:
     """The producer of one attempt in a versioned transaction."""
 
@@ -105,6 +123,14 @@ class Joined:
     producer_epoch: int
     transactional_id: str
     incarnation: int
+    session_ms: int = -1
+
+    @property
+    def renewal_s(self) -> float:
+        """How often a writer renews (V7): a new connection has to be known within the session."""
+        if self.session_ms <= 0:
+            return self.timeout_ms / 3000
+        return min(self.timeout_ms / 3000, self.session_ms / 2000)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +177,25 @@ class TransactionListing:
     transactional_id: str
     producer_id: int
     state: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenBatch:
+    """An open or ending versioned transaction; -1 for a number that is not known.
+
+    ``since_ms``: when it was opened. ``rows``: what its producers have written, attempts that the
+    commit will not name included.
+    """
+
+    app: str
+    state: str
+    version: int
+    query_id: str | None
+    run_id: str | None
+    run_host: str | None
+    since_ms: int
+    producer_ids: tuple[int, ...]
+    rows: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -274,10 +274,10 @@ class Sender:
             self._cluster.forget_coordinator(TRANSACTION, self._options.transactional_id)
 
     async def _renew(self, joined: Joined) -> None:
-        """Renew the versioned transaction at a third of its timeout (V7)."""
+        """Renew the versioned transaction until the writer is closed (V7)."""
         transactions = Transactions(self._cluster)
         while True:
-            await asyncio.sleep(joined.timeout_ms / 3000)
+            await asyncio.sleep(joined.renewal_s)
             try:
                 await transactions.renew(joined.app, joined.query_id, joined.run_id, joined.version)
             except RequestError as error:

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from fencelog.client.cluster import TRANSACTION, Cluster
 from fencelog.client.model import (
+    OpenBatch,
     ProducerDescription,
     TransactionDescription,
     TransactionListing,
@@ -39,7 +40,7 @@ from fencelog.wire.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from fencelog.wire.own import app_of
+from fencelog.wire.own import app_of, transactional_id
 from fencelog.wire.primitives import error_code
 
 R = TypeVar("R", bound=Message)
@@ -133,6 +134,37 @@ class TransactionAdmin:
             raise failure(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, what)
 
         return await self._of_coordinator(transactional_id, attempt)
+
+    async def open_batch(self, app: str) -> OpenBatch | None:
+        """Ask an app's coordinator for its open transaction, and the leaders for its rows.
+
+        None if there is none. What changes between these requests shows as it was at one of them.
+        """
+        described = await self.describe(transactional_id(app))
+        if described.state in NONE_OPEN:
+            return None
+        known = await Transactions(self._cluster).describe(app)
+        ids = {each.producer_id for each in known.open_producers}
+        places = {place for each in known.open_producers for place in each.partitions}
+        producers = await self.producers(sorted(places))
+        counts = [
+            # Each has a producer id of its own, so its sequences begin at 0.
+            producer.last_sequence + 1
+            for found in producers.values()
+            for producer in found
+            if producer.producer_id in ids
+        ]
+        return OpenBatch(
+            app=app,
+            state=described.state,
+            version=known.open_version,
+            query_id=known.query_id,
+            run_id=known.run_id,
+            run_host=known.run_host,
+            since_ms=described.start_time_ms,
+            producer_ids=tuple(sorted(ids)),
+            rows=sum(counts) if described.state == OPEN else -1,
+        )
 
     async def abort(self, transactional_id: str) -> TransactionDescription:
         """Abort the open transaction, as a new producer of the id or the app's driver would."""

@@ -8,7 +8,14 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from fencelog.client.cluster import TRANSACTION, Cluster
-from fencelog.client.model import AlreadyCommitted, AppDescription, Joined, OpenProducer
+from fencelog.client.model import (
+    ANY_WRITER,
+    AlreadyCommitted,
+    AppDescription,
+    Joined,
+    OpenProducer,
+    WriterInfo,
+)
 from fencelog.client.retry import retrying
 from fencelog.errors import ErrorCode
 from fencelog.rpc.failures import failure
@@ -59,10 +66,13 @@ class Transactions:
         version: int,
         timeout_ms: int,
         takeover: bool,
-        host: str = "",
+        writer: WriterInfo = ANY_WRITER,
         allow_gaps: bool = False,
     ) -> Joined | AlreadyCommitted:
-        """Open transaction (app, version) or join it."""
+        """Open transaction (app, version) or join it.
+
+        A broker that does not know sessions waits for the timeout.
+        """
         request = JoinTransactionRequest(
             app=app,
             query_id=query_id,
@@ -70,8 +80,9 @@ class Transactions:
             version=version,
             timeout_ms=timeout_ms,
             takeover=takeover,
-            host=host,
+            host=writer.host,
             allow_gaps=allow_gaps,
+            session_timeout_ms=writer.session_ms,
         )
         what = f"join of version {version} of app {app}"
         answer = await self._ask(
@@ -85,6 +96,7 @@ class Transactions:
             run_id=run_id,
             version=version,
             timeout_ms=timeout_ms,
+            session_ms=writer.session_ms,
             producer_id=answer.producer_id,
             producer_epoch=answer.producer_epoch,
             transactional_id=answer.transactional_id or transactional_id(app),

@@ -3,7 +3,12 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
+
+from fencelog.types import TopicPartition
+
+SERVERS: Final = "@servers"
+"""Beside the latest offsets that a source reports; no topic can have this name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +66,75 @@ class QueryTotals:
             f" {self.rows_out:,} out, {self.rows_per_s:,.0f} rows/s, lag {lag},"
             f" {self.batch_s:.1f} s per batch"
         )
+
+
+def exported(report: Mapping[str, Any]) -> dict[str, Any]:
+    """A progress report of Spark as plain values, with the offsets of each partition.
+
+    ``rows`` are what Spark counted; an offset may be a marker's or a gap, so a partition's
+    ``offsets`` may be more. ``behind``: offsets that the batch left unread, -1 if not known.
+    """
+    return {
+        "event": "batch",
+        "query": report.get("name"),
+        "query_id": report.get("id"),
+        "run_id": report.get("runId"),
+        "batch": report.get("batchId"),
+        "time": report.get("timestamp"),
+        "rows_in": int(report.get("numInputRows", 0)),
+        "rows_out": max(0, int(report.get("sink", {}).get("numOutputRows", 0))),
+        "rows_per_s": float(report.get("processedRowsPerSecond", 0.0)),
+        "duration_ms": dict(report.get("durationMs", {})),
+        "sources": [_source(each) for each in report.get("sources", ())],
+    }
+
+
+def partitions_read(report: str) -> list[TopicPartition]:
+    """The partitions that the sources of a progress report have read; sorted."""
+    sources = json.loads(report).get("sources", ())
+    found = [_offsets(each.get("endOffset")) or {} for each in sources]
+    return sorted({TopicPartition(name, int(at)) for each in found for name, at in each})
+
+
+def _source(source: Mapping[str, Any]) -> dict[str, Any]:
+    """One source; one that is not ours has its description only."""
+    end = _offsets(source.get("endOffset"))
+    if not end:
+        return {"source": source.get("description")}
+    start = _offsets(source.get("startOffset")) or {}
+    latest = _offsets(source.get("latestOffset")) or {}
+    behind = [max(0, latest[place] - end[place]) for place in end if place in latest]
+    topics = sorted({topic for topic, _ in end})
+    servers = _servers(source.get("latestOffset"))
+    return {
+        "source": f"topics {', '.join(topics)}" + (f" at {servers}" if servers else ""),
+        "rows": int(source.get("numInputRows", 0)),
+        "behind_min": min(behind, default=-1),
+        "behind_avg": sum(behind) / len(behind) if behind else -1.0,
+        "behind_max": max(behind, default=-1),
+        "partitions": {
+            f"{topic}-{partition}": {
+                "start": start.get((topic, partition), -1),
+                "end": offset,
+                "offsets": offset - start[topic, partition] if (topic, partition) in start else -1,
+                "behind": max(0, latest[topic, partition] - offset)
+                if (topic, partition) in latest
+                else -1,
+            }
+            for (topic, partition), offset in sorted(end.items())
+        },
+    }
+
+
+def _servers(latest: object) -> str | None:
+    """What the source says of its servers beside its latest offsets."""
+    if isinstance(latest, str):
+        try:
+            latest = json.loads(latest)
+        except json.JSONDecodeError:
+            return None
+    found = latest.get(SERVERS) if isinstance(latest, dict) else None
+    return str(found) if found else None
 
 
 def _lag(sources: Iterable[Mapping[str, Any]]) -> int | None:

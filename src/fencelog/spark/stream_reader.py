@@ -34,6 +34,7 @@ from fencelog.spark.offsets import (
 from fencelog.spark.options import SourceOptions
 from fencelog.spark.plain_errors import plain_errors
 from fencelog.spark.planning import connect, data_loss, ends, lost, resolve, subscribed
+from fencelog.spark.progress import SERVERS
 from fencelog.spark.reading import RangePartition, read_range
 from fencelog.spark.schema import check_read
 from fencelog.spark.trigger_delay import TriggerDelay
@@ -123,8 +124,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(latest, found.topic_ids)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """The last known end of the log, for the lag in Spark's progress."""
-        return to_json(self._latest) if self._latest else None
+        """The last known end of the log and where it is, for Spark's progress.
+
+        Spark describes a Python source by a Java object's address, and takes no metrics from it.
+        """
+        if not self._latest:
+            return None
+        return {SERVERS: self._options.connection.bootstrap_servers, **to_json(self._latest)}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """One task for each partition with new offsets, or more with ``minPartitions``."""

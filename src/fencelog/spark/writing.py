@@ -6,6 +6,7 @@ has no versioned transactions, ``driver_commit`` does both parts.
 """
 
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from fencelog.client.model import AlreadyCommitted, Joined
+from fencelog.client.model import AlreadyCommitted, Joined, WriterInfo
 from fencelog.client.retry import RETRIABLE
 from fencelog.errors import ErrorCode, FencelogError, RequestError
 from fencelog.spark.conflicts import explained, written_by_this_run
@@ -38,6 +39,13 @@ NO_PRODUCER = -1
 BATCH_ID: Final = "streaming.sql.batchId"
 QUERY_ID: Final = "sql.streaming.queryId"
 RUN_ID: Final = "spark.jobGroup.id"
+SESSION_MS: Final = 10_000
+"""How long a batch stays open after the last of its writers' processes is gone.
+
+Longer than Spark needs to start Python workers and repeat tasks where all workers were killed.
+"""
+WORKER_REUSE: Final = "SPARK_REUSE_WORKER"
+"""Spark sets it for workers that it keeps after a task."""
 STREAM_PROPERTIES: Final = (BATCH_ID, QUERY_ID, RUN_ID)
 """Spark's local properties of a task with its batch, query and run."""
 
@@ -161,13 +169,18 @@ def _join(
             identity.version,
             options.transaction_timeout_ms,
             options.takeover,
-            identity.host,
+            WriterInfo(host=identity.host, session_ms=_session_ms()),
             identity.allow_gaps,
         )
     except RequestError as error:
         if error.code is ErrorCode.INVALID_TRANSACTION_TIMEOUT:
             check_timeout(options, timeout_ms_max(client))
         raise explained(lambda: client.describe_app(identity.app), error, identity) from error
+
+
+def _session_ms() -> int:
+    """The session of a task's writer; -1 where Spark ends the worker, and so its connection."""
+    return SESSION_MS if os.environ.get(WORKER_REUSE) else -1
 
 
 def _check_not_written_by_this_run(client: "Client", identity: BatchIdentity) -> None:

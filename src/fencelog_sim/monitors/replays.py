@@ -21,7 +21,7 @@ from fencelog_sim.monitors.log_oracle import LogOracle
 
 GIVEN = frozenset({"coordinator_epoch", "_limits"})
 """What a shard is made with: no record says it."""
-SOFT = frozenset({"_retention", "_timers", "_groups"})
+SOFT = frozenset({"_retention", "_timers", "_groups", "sessions"})
 """When to look again, sessions, who waits: it lasts as long as the shard, unrecorded."""
 CLOCKS = frozenset({"_deadlines", "deadlines", "forgotten_at"})
 """A load restarts them, so only is compared who has one."""

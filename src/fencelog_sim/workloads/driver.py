@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from fencelog.client.cluster import Cluster
-from fencelog.client.model import AlreadyCommitted, Joined
+from fencelog.client.model import AlreadyCommitted, Joined, WriterInfo
 from fencelog.client.sender import ProducerOptions, open_sender
 from fencelog.client.versioned_transactions import Transactions
 from fencelog.errors import ErrorCode, RequestError
@@ -24,7 +24,7 @@ from fencelog_sim.workloads.attempts import (
     must_refuse,
     query_of,
 )
-from fencelog_sim.workloads.own import ERRORS, OwnReader, OwnWriter
+from fencelog_sim.workloads.own import ERRORS, OwnReader, OwnWriter, open_cluster
 from fencelog_sim.workloads.plans import Send, invoked, named, poll, unknown
 from fencelog_sim.workloads.player import choose_partitions
 from fencelog_sim.workloads.settling import RETRY_S
@@ -35,6 +35,8 @@ LOSERS_MAX = 2
 SENDS_MAX = 3
 TIMEOUT_MS = 10_000
 SHORT_TIMEOUT_MS = 600
+SESSION_MS = 2_000
+SHORT_SESSION_MS = 300
 RACE_S = 0.01
 
 POLL_SHARE = 0.25
@@ -63,6 +65,7 @@ class Driver:
         self._reader = OwnReader(cluster)
         self._topics = topics
         self._app = app
+        self._writer = WriterInfo(session_ms=self._random.choice((-1, SESSION_MS)))
         self._query = query_of(app)
         self._runs = 1
         self._batches = 0
@@ -168,16 +171,22 @@ class Driver:
     async def _join(self, version: int, timeout_ms: int, name: str) -> Attempt | None:
         """Return one more writer of the version; None where it is committed."""
         joined = await self._transactions.join(
-            self._app, self._query, self._run, version, timeout_ms, takeover=False
+            self._app,
+            self._query,
+            self._run,
+            version,
+            timeout_ms,
+            takeover=False,
+            writer=self._writer,
         )
         if not self._is_driving:
             self._joined_runs.append(self._run)
         if isinstance(joined, AlreadyCommitted):
             return None
-        return await self._attempt(joined, name)
+        return await self._attempt(self._tasks, joined, name)
 
-    async def _attempt(self, joined: Joined, name: str) -> Attempt:
-        sender = await open_sender(self._tasks, ProducerOptions(joined=joined))
+    async def _attempt(self, cluster: Cluster, joined: Joined, name: str) -> Attempt:
+        sender = await open_sender(cluster, ProducerOptions(joined=joined))
         sends = self._plan(joined, name)
         return Attempt(joined, OwnWriter(sender, self._stage), sends)
 
@@ -360,17 +369,32 @@ class Driver:
         return Outcome("ok")
 
     async def _desert(self) -> None:
-        """Write in an app that no client uses again: only its timeout can end it (V7).
+        """Write in an app that no client uses again: its timeout or session ends it (V7).
 
         It has no query, so it is one batch and its app is forgotten after a while (V4).
         """
         self._batches += 1
         app = f"{self._app}-{self._history.process}-{self._batches}"
-        joined = await self._transactions.join(
-            app, "", self._run, 0, SHORT_TIMEOUT_MS, takeover=False
+        timeout_ms, session_ms = self._random.choice(
+            ((SHORT_TIMEOUT_MS, -1), (TIMEOUT_MS, SHORT_SESSION_MS))
         )
-        assert isinstance(joined, Joined), joined
-        attempt = await self._attempt(joined, str(self._batches))
+        leaving = open_cluster(self._stage)
+        try:
+            joined = await Transactions(leaving).join(
+                app,
+                "",
+                self._run,
+                0,
+                timeout_ms,
+                takeover=False,
+                writer=WriterInfo(session_ms=session_ms),
+            )
+            assert isinstance(joined, Joined), joined
+            await self._write_and_leave(await self._attempt(leaving, joined, str(self._batches)))
+        finally:
+            await leaving.close()
+
+    async def _write_and_leave(self, attempt: Attempt) -> None:
         invocation = self._history.invoke(invoked(attempt.sends), transactional=True)
         try:
             await self._stray(attempt, attempt.sends, to_the_end=True)

@@ -220,3 +220,36 @@ async def test_an_undecided_version_is_aborted_by_the_next_run_after_a_crash(
         assert await run.commit(joined) is ErrorCode.NONE
         await settled(node, "t")
         assert await values(peer) == ["after"]
+
+
+async def test_readers_do_not_wait_for_the_timeout_of_writers_whose_connections_are_closed(
+    world: World,
+) -> None:  # V7
+    async with world.node() as node, Peer.of(node) as reader:
+        await reader.create_topic("t")
+        async with Peer.of(node) as second:
+            async with Peer.of(node) as first:
+                joined = await Run(first).join(session_timeout_ms=100)
+                other = await Run(second).join(session_timeout_ms=100)
+                assert await Run(first).write(joined, "a") is ErrorCode.NONE
+            await asyncio.sleep(0.2)
+            # One of them is still there.
+            assert await Run(second).write(other, "b") is ErrorCode.NONE
+        await settled(node, "t")
+        assert await values(reader) == []
+        assert await Run(reader).commit(joined, other) is ErrorCode.TRANSACTION_ABORTED
+
+
+async def test_a_writer_that_is_still_there_goes_on_when_another_connection_of_its_closes(
+    world: World,
+) -> None:  # V7
+    async with world.node() as node, Peer.of(node) as reader, Peer.of(node) as again:
+        await reader.create_topic("t")
+        async with Peer.of(node) as peer:
+            joined = await Run(peer).join(session_timeout_ms=100)
+            assert await Run(peer).write(joined, "a") is ErrorCode.NONE
+        assert await Run(again).renew() is ErrorCode.NONE
+        await asyncio.sleep(0.2)
+        assert await Run(reader).commit(joined) is ErrorCode.NONE
+        await settled(node, "t")
+        assert await values(reader) == ["a"]

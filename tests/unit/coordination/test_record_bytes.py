@@ -95,7 +95,12 @@ def transaction(
     )
 
 
-def app(phase: Phase, committing: frozenset[int], written: frozenset[TopicPartition]) -> App:
+def app(
+    phase: Phase,
+    committing: frozenset[int],
+    written: frozenset[TopicPartition],
+    opened_ms: int = -1,
+) -> App:
     return App(
         app="etl/tägl",
         query_id="query",
@@ -109,6 +114,7 @@ def app(phase: Phase, committing: frozenset[int], written: frozenset[TopicPartit
         committing=frozenset(ProducerId(each) for each in committing),
         written=written,
         updated_ms=TimestampMs(1_700_000_000_123),
+        opened_ms=TimestampMs(opened_ms),
     )
 
 
@@ -141,6 +147,8 @@ OFFSETS = {"offset": A_MINUTE_AGO, "offset-bare": CommittedOffset(Offset(0))}
 APPS = {
     "app-idle": app(Phase.IDLE, frozenset(), NOWHERE),
     "app-committing": app(Phase.COMMITTING, frozenset({300, 5, 1 << 40}), PARTITIONS),
+    "app-idle-1": app(Phase.IDLE, frozenset(), NOWHERE),
+    "app-open-1": app(Phase.OPEN, frozenset(), NOWHERE, 1_700_000_000_120),
 }
 PRODUCERS = {
     name: Joined(
@@ -157,7 +165,7 @@ RUNS = {
     "run": Run(ordinal=12, since_ms=TimestampMs(-1), host=""),
     "run-1": Run(ordinal=12, since_ms=TimestampMs(1_700_000_000_123), host="höst"),
 }
-READ_ONLY = {"run"}
+READ_ONLY = {"run", "app-idle", "app-committing"}
 """Records of versions that are read and no longer written."""
 AT = TopicPartition("ö", 3)
 
@@ -169,7 +177,7 @@ def written() -> dict[str, LogRecord]:
         "group-forgotten": forget_group("grüppe"),
         **{name: write_offset("grüppe", AT, each) for name, each in OFFSETS.items()},
         "offset-forgotten": forget_offset("grüppe", AT),
-        **{name: versioned.write_app(each) for name, each in APPS.items()},
+        **{name: versioned.write_app(APPS[name]) for name in APPS.keys() - READ_ONLY},
         **{name: versioned.write_producer(each) for name, each in PRODUCERS.items()},
         "run-1": versioned.write_run(RUN, RUNS["run-1"]),
         "app-forgotten": versioned.forget(AppKey("etl/tägl")),

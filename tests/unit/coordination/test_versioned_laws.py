@@ -217,7 +217,10 @@ class Versions(RuleBasedStateMachine):
 
     @rule(caller=callers)
     def renew(self, caller: Caller) -> None:
-        if self.runtime.append(self.runtime.shard.renew(caller)) is ErrorCode.NONE:
+        if (
+            self.runtime.append(self.runtime.shard.renew(caller, self.runtime.now))
+            is ErrorCode.NONE
+        ):
             self.check_driver(caller)
 
     @rule(data=st.data())

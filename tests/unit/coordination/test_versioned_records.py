@@ -43,6 +43,7 @@ apps = st.builds(
     committing=st.frozensets(int64s, max_size=5),
     written=partitions,
     updated_ms=int64s,
+    opened_ms=int64s,
 )
 producers = st.builds(
     Joined,

@@ -205,7 +205,7 @@ def test_a_renewal_by_a_run_that_never_came_does_not_prolong_anothers_transactio
     runtime: Runtime[VersionedShard],
 ) -> None:  # V2, V7
     join(runtime, caller())
-    decision = runtime.shard.renew(caller("r2"))
+    decision = runtime.shard.renew(caller("r2"), runtime.now)
     assert decision == Decision((), ErrorCode.TRANSACTION_ABORTED)
 
 

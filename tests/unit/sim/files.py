@@ -116,6 +116,7 @@ def app(
             committing=frozenset(map(ProducerId, committing)),
             written=frozenset(),
             updated_ms=NOW_MS,
+            opened_ms=NOW_MS,
         )
     )
 

@@ -1,6 +1,8 @@
 """Totals of a run: every batch counted once, whatever Spark reports how often."""
 
-from fencelog.spark.progress import QueryTotals
+import json
+
+from fencelog.spark.progress import QueryTotals, exported, partitions_read
 
 
 def report(batch: int, rows: int, *, ran: bool = True, end: int = 0, latest: int = 0) -> dict:
@@ -66,3 +68,38 @@ def test_an_idle_report_tells_the_lag_or_leaves_it() -> None:
     seen = QueryTotals(name="q").absorb([report(0, 1, end=1, latest=5)])
     assert seen.absorb([report(1, 0, ran=False, end=1, latest=9)]).lag == 8
     assert seen.absorb([report(1, 0, ran=False) | {"sources": []}]).lag == 4
+
+
+def test_a_batch_is_exported_with_topics_servers_and_the_offsets_of_each_partition() -> None:
+    source = {
+        "description": "org.apache.spark.PythonMicroBatchStream@1",
+        "numInputRows": 9,
+        "startOffset": {"@ids": {"t": "x"}, "t": {"0": 10}},
+        "endOffset": {"@ids": {"t": "x"}, "t": {"0": 20, "1": 5}},
+        "latestOffset": {"@servers": "here:9092", "t": {"0": 26, "1": 5}},
+    }
+    value = exported({**report(4, 9), "name": "q", "sources": [source]})
+    assert (value["query"], value["batch"], value["rows_in"], value["rows_out"]) == ("q", 4, 9, 18)
+    assert value["sources"] == [
+        {
+            "source": "topics t at here:9092",
+            "rows": 9,
+            "behind_min": 0,
+            "behind_avg": 3.0,
+            "behind_max": 6,
+            "partitions": {
+                "t-0": {"start": 10, "end": 20, "offsets": 10, "behind": 6},
+                "t-1": {"start": -1, "end": 5, "offsets": -1, "behind": 0},
+            },
+        }
+    ]
+    assert partitions_read(json.dumps({"sources": [source]})) == [("t", 0), ("t", 1)]
+
+
+def test_a_source_of_another_kind_is_exported_by_its_description() -> None:
+    rates = {"description": "RateStream", "endOffset": 5, "latestOffset": "x"}
+    assert exported({"sources": [rates]})["sources"] == [{"source": "RateStream"}]
+    unreported = {"endOffset": {"t": {"0": 4}}, "latestOffset": "{"}
+    (value,) = exported({"sources": [unreported]})["sources"]
+    assert (value["source"], value["behind_min"], value["behind_avg"]) == ("topics t", -1, -1.0)
+    assert value["partitions"]["t-0"]["behind"] == -1

@@ -191,6 +191,16 @@ class CoordinatorRuntime(Generic[S]):
 
         loaded.partition.when_committed(end_offset, done)
 
+    def note(self, fact: Callable[[S, Instant], bool]) -> None:
+        """Tell every loaded shard what no record says; ``fact`` returns whether a deadline moved.
+
+        An unloaded shard is not told: a load begins sessions anew.
+        """
+        now = Instant(asyncio.get_running_loop().time())
+        for loaded in self.loaded():
+            if fact(loaded.shard, now):
+                self._schedule(loaded)
+
     async def read(self, key: str, query: Callable[[S], R]) -> R:
         """Query the shard of a key; return the result once what it reveals is committed (E16)."""
         loaded = await self.shard_of(key)

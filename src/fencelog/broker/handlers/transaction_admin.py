@@ -72,7 +72,8 @@ async def list_transactions(
         return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
     now_ms = broker.clock.now_ms()
     listed = [_listed(one) for one in found if _is_old_enough(message, one.started_ms, now_ms)]
-    listed += [one for app in apps if message.duration_filter < 0 for one in _listed_app(app)]
+    open_apps = [one for one in apps if _is_old_enough(message, one.opened_ms, now_ms)]
+    listed += [one for app in open_apps for one in _listed_app(app)]
     if message.transactional_id_pattern:
         listed = [one for one in listed if await _is_like(broker, pattern, one.transactional_id)]
     return ListTransactionsResponse(
@@ -179,7 +180,7 @@ async def _describe_app(broker: Broker, app: str) -> DescribedTransaction:
         transactional_id=name,
         transaction_state=_PHASES[Phase.IDLE if found is None else found.phase].kafka_name,
         transaction_timeout_ms=0 if found is None else found.timeout_ms,
-        transaction_start_time_ms=-1,
+        transaction_start_time_ms=-1 if found is None else found.opened_ms,
         producer_id=-1,
         producer_epoch=-1,
         topics=[] if found is None else _topics(found.partitions),

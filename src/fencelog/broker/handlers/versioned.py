@@ -7,10 +7,11 @@ from fencelog.broker.network.connection import Request
 from fencelog.coordination.encoding import by_topic
 from fencelog.coordination.shard import Decision
 from fencelog.coordination.versioned.answers import JoinResult
+from fencelog.coordination.versioned.sessions import Session
 from fencelog.coordination.versioned.shard import VersionedShard
 from fencelog.coordination.versioned.state import Caller
 from fencelog.errors import ErrorCode, NotLeaderError
-from fencelog.types import ProducerId
+from fencelog.types import Instant, ProducerId
 from fencelog.wire.messages.abort_transaction import (
     AbortTransactionRequest,
     AbortTransactionResponse,
@@ -41,8 +42,8 @@ _EXPLAINED = {
         "app {app} belongs to another query: choose another name, or take it over on purpose"
     ),
     ErrorCode.TRANSACTION_ABORTED: (
-        "version {version} of app {app} was aborted (by a newer run, an abort or its timeout): "
-        "write the batch again"
+        "version {version} of app {app} was aborted (by a newer run, an abort or its timeout, or "
+        "because its writers' connections were closed): write the batch again"
     ),
     ErrorCode.CONCURRENT_TRANSACTIONS: (
         "the last transaction of app {app} still waits for its markers: try again"
@@ -84,7 +85,6 @@ async def join(
     broker: Broker, message: JoinTransactionRequest, request: Request
 ) -> JoinTransactionResponse:
     """Open or join (app, version); the response has a new producer id for this attempt."""
-    del request
     caller = _caller(
         message, takeover=message.takeover, allow_gaps=message.allow_gaps, host=message.host
     )
@@ -94,7 +94,11 @@ async def join(
         result = await broker.versioned.decide(
             transactional_id(message.app),
             lambda shard, now: shard.join(
-                caller, timeout_ms=message.timeout_ms, new_producer_id=fresh, wall_ms=wall_ms
+                caller,
+                timeout_ms=message.timeout_ms,
+                new_producer_id=fresh,
+                wall_ms=wall_ms,
+                session=_session(broker, message.session_timeout_ms, request, now),
             ),
         )
     except NotLeaderError:
@@ -109,14 +113,20 @@ async def join(
     )
 
 
+def _session(broker: Broker, timeout_ms: int, request: Request, now: Instant) -> Session | None:
+    """The session of a producer that keeps its connection; None if it does not say so."""
+    if timeout_ms <= 0:
+        return None
+    connection = broker.writer_connections.number_of(request.connection)
+    return Session(timeout_ms=timeout_ms, connection=connection, now=now)
+
+
 async def _decide(
-    broker: Broker, caller: Caller, rule: Callable[[VersionedShard], Decision[ErrorCode]]
+    broker: Broker, caller: Caller, rule: Callable[[VersionedShard, Instant], Decision[ErrorCode]]
 ) -> tuple[ErrorCode, str | None]:
     """Return the error that the app's coordinator decides on, and its text."""
     try:
-        error = await broker.versioned.decide(
-            transactional_id(caller.app), lambda shard, now: rule(shard)
-        )
+        error = await broker.versioned.decide(transactional_id(caller.app), rule)
     except NotLeaderError:
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE
     return error, explain(error, caller.app, caller.version)
@@ -133,7 +143,7 @@ async def commit(
     error, text = await _decide(
         broker,
         caller,
-        lambda shard: shard.commit(caller, fingerprint, producer_ids, wall_ms=wall_ms),
+        lambda shard, now: shard.commit(caller, fingerprint, producer_ids, wall_ms=wall_ms),
     )
     return CommitTransactionResponse(error_code=error, error_message=text)
 
@@ -145,7 +155,9 @@ async def abort(
     del request
     caller = _caller(message)
     wall_ms = broker.clock.now_ms()
-    error, text = await _decide(broker, caller, lambda shard: shard.abort(caller, wall_ms=wall_ms))
+    error, text = await _decide(
+        broker, caller, lambda shard, now: shard.abort(caller, wall_ms=wall_ms)
+    )
     return AbortTransactionResponse(error_code=error, error_message=text)
 
 
@@ -153,9 +165,15 @@ async def renew(
     broker: Broker, message: RenewTransactionRequest, request: Request
 ) -> RenewTransactionResponse:
     """Restart the timeout of the open incarnation (V7)."""
-    del request
     caller = _caller(message)
-    error, text = await _decide(broker, caller, lambda shard: shard.renew(caller))
+    connection = request.connection
+    error, text = await _decide(
+        broker,
+        caller,
+        lambda shard, now: shard.renew(
+            caller, now, broker.writer_connections.number_of(connection)
+        ),
+    )
     return RenewTransactionResponse(error_code=error, error_message=text)
 
 

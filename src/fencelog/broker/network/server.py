@@ -53,6 +53,7 @@ class Server:
         self.responses = ResponseBudget(config.queued_response_bytes_max)
         self.turns = FairTurns(stopwatch)
         self._limited_log = LimitedLog(log)
+        self.on_closed: Callable[[Connection], None] = lambda connection: None
 
     async def start(self) -> tuple[str, int]:
         """Listen; returns the bound address, with the real port if port 0 was configured."""
@@ -126,6 +127,7 @@ class Server:
         """Forget a connection."""
         self._connections.pop(connection, None)
         self.frame_completed(connection)
+        self.on_closed(connection)
 
     def reserve(self, size: int) -> bool:
         """Count bytes of queued requests; False while the budget is exceeded."""

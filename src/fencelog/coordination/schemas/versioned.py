@@ -88,9 +88,10 @@ class VersionedAppValue(Data):
         "committing",
         "written",
         "updated_ms",
+        "opened_ms",
     )
     MIN_VERSION = 0
-    MAX_VERSION = 0
+    MAX_VERSION = 1
 
     def __init__(
         self,
@@ -106,6 +107,7 @@ class VersionedAppValue(Data):
         committing: list[int] = EMPTY,
         written: list[TopicPartitions] = EMPTY,
         updated_ms: int = 0,
+        opened_ms: int = -1,
     ) -> None:
         self.query_id = query_id
         self.run_id = run_id
@@ -118,6 +120,7 @@ class VersionedAppValue(Data):
         self.committing = [] if committing is EMPTY else committing
         self.written = [] if written is EMPTY else written
         self.updated_ms = updated_ms
+        self.opened_ms = opened_ms
 
     @classmethod
     def read_from(cls, reader: Reader, version: int) -> Self:
@@ -130,6 +133,10 @@ class VersionedAppValue(Data):
         self.committing = [reader.int64() for _ in range(reader.array_length(False, 8))]
         self.written = [TopicPartitions.read_from(reader, version) for _ in range(reader.array_length(False, 2))]
         self.updated_ms = reader.int64()
+        if version >= 1:
+            self.opened_ms = reader.int64()
+        else:
+            self.opened_ms = -1
         return self
 
     def write_to(self, out: bytearray, version: int) -> None:
@@ -145,6 +152,8 @@ class VersionedAppValue(Data):
         for one_of_written in self.written:
             one_of_written.write_to(out, version)
         out += pack_int64(self.updated_ms)
+        if version >= 1:
+            out += pack_int64(self.opened_ms)
 
 
 class VersionedProducerKey(Data):

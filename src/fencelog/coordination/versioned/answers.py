@@ -83,6 +83,7 @@ class OpenApp:
     app: str
     phase: Phase
     timeout_ms: int
+    opened_ms: TimestampMs
     producer_ids: tuple[ProducerId, ...]
     partitions: frozenset[TopicPartition]
     """Where markers are outstanding, or will be once it is decided."""

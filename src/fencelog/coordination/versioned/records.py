@@ -25,8 +25,9 @@ from fencelog.types import ProducerEpoch, ProducerId, TimestampMs, TopicPartitio
 _APP_KEY_VERSION = 0
 _RUN_KEY_VERSION = 1
 _PRODUCER_KEY_VERSION = 2
-_VALUE_VERSION = 0
+_APP_VALUE_VERSION = 1
 _RUN_VALUE_VERSION = 1
+_VALUE_VERSION = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +97,9 @@ def write_app(app: App) -> LogRecord:
         committing=sorted(app.committing),
         written=_topics(app.written),
         updated_ms=app.updated_ms,
+        opened_ms=app.opened_ms,
     )
-    return LogRecord(write_key(AppKey(app.app)), value.write(_VALUE_VERSION))
+    return LogRecord(write_key(AppKey(app.app)), value.write(_APP_VALUE_VERSION))
 
 
 def read_app(app: str, value: bytes) -> App:
@@ -116,6 +118,7 @@ def read_app(app: str, value: bytes) -> App:
         committing=frozenset(ProducerId(each) for each in read.committing),
         written=_partitions(read.written),
         updated_ms=TimestampMs(read.updated_ms),
+        opened_ms=TimestampMs(read.opened_ms),
     )
 
 

@@ -27,6 +27,7 @@ from fencelog.coordination.versioned.records import (
     write_producer,
     write_run,
 )
+from fencelog.coordination.versioned.sessions import Session
 from fencelog.coordination.versioned.state import (
     NO_VERSION,
     App,
@@ -82,10 +83,17 @@ class VersionedShard:
     # -- what tasks and drivers ask --------------------------------------------------------------
 
     def join(
-        self, caller: Caller, *, timeout_ms: int, new_producer_id: ProducerId, wall_ms: TimestampMs
+        self,
+        caller: Caller,
+        *,
+        timeout_ms: int,
+        new_producer_id: ProducerId,
+        wall_ms: TimestampMs,
+        session: Session | None = None,
     ) -> Decision[JoinResult]:
         """Open the transaction of (app, version) or join it with a new producer (V1 to V5).
 
+        ``session``: the producer keeps its connection while the transaction is open (V7).
         ALREADY_COMMITTED: the version is committed, so there is nothing to write.
         CONCURRENT_TRANSACTIONS: markers of the previous incarnation are outstanding; retry.
         """
@@ -102,18 +110,28 @@ class VersionedShard:
         if app.phase.is_ending:
             error = ErrorCode.CONCURRENT_TRANSACTIONS
             return Decision(arrival.write(), JoinResult(error=error))
-        return self._join_open(arrival, caller.version, timeout_ms, new_producer_id)
+        joined = self._join_open(arrival, caller.version, timeout_ms, new_producer_id, wall_ms)
+        if joined.response.error is ErrorCode.NONE:
+            self._table.sessions.joined(caller.app, session)
+        return joined
 
     def _join_open(
-        self, arrival: _Arrival, version: int, timeout_ms: int, new_producer_id: ProducerId
+        self,
+        arrival: _Arrival,
+        version: int,
+        timeout_ms: int,
+        new_producer_id: ProducerId,
+        wall_ms: TimestampMs,
     ) -> Decision[JoinResult]:
         app = arrival.app
         if app.phase is Phase.IDLE:
+            self._table.sessions.opened(app.app)
             opened = replace(
                 app.moved(Phase.OPEN),
                 incarnation=app.incarnation + 1,
                 version=version,
                 timeout_ms=timeout_ms,
+                opened_ms=wall_ms,
             )
         elif self._table.member_count(app.app) >= self._limits.producers_max:
             return Decision((), JoinResult(error=ErrorCode.POLICY_VIOLATION))
@@ -215,9 +233,12 @@ class VersionedShard:
         ended, tombstones = self._ended(replace(app, updated_ms=wall_ms), Phase.ABORTING)
         return Decision((*arrival.records, *tombstones, write_app(ended)), ErrorCode.NONE)
 
-    def renew(self, caller: Caller) -> Decision[ErrorCode]:
-        """Restart the timeout of the open incarnation (rule V7).
+    def renew(
+        self, caller: Caller, now: Instant, connection: int | None = None
+    ) -> Decision[ErrorCode]:
+        """Restart the timeout of the open incarnation (rule V7); ``connection``: the writer's.
 
+        No record says it, because a load restarts the timeout, too.
         TRANSACTION_ABORTED: it is not open any more; ALREADY_COMMITTED: it is committed.
         """
         app = self._table.apps.get(caller.app)
@@ -234,7 +255,14 @@ class VersionedShard:
             error = ErrorCode.TRANSACTION_ABORTED
         if error is not None:
             return Decision((), error)
-        return Decision((write_app(app),), ErrorCode.NONE)
+        self._table.renew(caller.app, now)
+        if connection is not None:
+            self._table.sessions.renewed(caller.app, connection, now)
+        return Decision((), ErrorCode.NONE, moves_deadline=True)
+
+    def disconnected(self, connection: int, now: Instant) -> bool:
+        """A connection of writers is closed; returns whether a deadline may have moved (V7)."""
+        return self._table.sessions.closed(connection, now)
 
     # -- validation of callers -------------------------------------------------------------------
 
@@ -351,13 +379,15 @@ class VersionedShard:
         return self._table.next_deadline()
 
     def expire(self, now: Instant, wall_ms: TimestampMs) -> Decision[None]:
-        """Abort incarnations that have timed out (V7), forget the apps of old batch writes (V4).
+        """Abort incarnations that have timed out or lost their writers' connections (V7).
+
+        Forget the apps of old batch writes (V4).
 
         A load restarts the deadlines, so the age of a batch write counts by the wall clock, too.
         """
         records: list[LogRecord] = []
-        for name, deadline in self._table.deadlines.items():
-            if deadline <= now:
+        for name in self._table.deadlines:
+            if self._table.deadline(name) <= now:
                 late = replace(self._table.apps[name], updated_ms=wall_ms)
                 ended, tombstones = self._ended(late, Phase.ABORTING)
                 records += [*tombstones, write_app(ended)]
@@ -396,6 +426,7 @@ class VersionedShard:
                 app=name,
                 phase=app.phase,
                 timeout_ms=app.timeout_ms,
+                opened_ms=app.opened_ms,
                 producer_ids=tuple(each.producer_id for each in table.members(name)),
                 partitions=partitions_of(table.members(name)) - app.written,
             )

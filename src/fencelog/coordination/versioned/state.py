@@ -9,6 +9,9 @@ NO_VERSION = -1
 """No version is committed yet, or none is open."""
 
 
+NO_TIME = TimestampMs(-1)
+
+
 class Phase(IntEnum):
     """The phase of an app's transaction; the numbers are those of the log."""
 
@@ -84,6 +87,8 @@ class App:
     written: frozenset[TopicPartition]
     """The partitions where the markers of the ending transaction are written."""
     updated_ms: TimestampMs
+    opened_ms: TimestampMs
+    """When the open or ending transaction was opened; -1 if a release stored it that did not."""
 
     @property
     def is_ephemeral(self) -> bool:
@@ -102,6 +107,7 @@ class App:
             version=NO_VERSION,
             committing=frozenset(),
             written=frozenset(),
+            opened_ms=NO_TIME,
         )
 
 
@@ -120,6 +126,7 @@ def unwritten(caller: Caller, wall_ms: TimestampMs) -> App:
         committing=frozenset(),
         written=frozenset(),
         updated_ms=wall_ms,
+        opened_ms=NO_TIME,
     )
 
 

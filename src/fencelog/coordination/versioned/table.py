@@ -1,6 +1,7 @@
 """The replayed state of a versioned shard: apps, their runs, producers and deadlines.
 
-Only ``replay`` changes it; the rules in ``shard`` read it.
+Only ``replay`` changes it; the rules in ``shard`` read it. Clocks and sessions, which a load begins
+anew, are the exception: a rule may move them without a record.
 """
 
 from collections.abc import Iterable
@@ -15,6 +16,7 @@ from fencelog.coordination.versioned.records import (
     read_producer,
     read_run,
 )
+from fencelog.coordination.versioned.sessions import Sessions
 from fencelog.coordination.versioned.state import App, Joined, Phase, Run
 from fencelog.types import Instant, Offset, ProducerId, TopicPartition
 
@@ -30,6 +32,7 @@ class VersionedTable:
         self.apps: dict[str, App] = {}
         self.producers: dict[ProducerId, Joined] = {}
         self.deadlines: dict[str, Instant] = {}  # of the apps with an open transaction
+        self.sessions = Sessions()  # of their writers
         self.decided_at: dict[str, Offset] = {}  # of the apps whose transaction is ending
         self.forgotten_at: dict[str, Instant] = {}  # of the idle ephemeral apps
         self._runs: dict[str, dict[RunKey, Run]] = {}
@@ -49,6 +52,7 @@ class VersionedTable:
         if value is None:
             for index in (self.apps, self.deadlines, self.decided_at, self.forgotten_at):
                 index.pop(name, None)
+            self.sessions.forget(name)
             return
         app = read_app(name, value)
         self.apps[name] = app
@@ -56,6 +60,7 @@ class VersionedTable:
             self.deadlines[name] = Instant(now + app.timeout_ms / 1000)
         else:
             self.deadlines.pop(name, None)
+            self.sessions.forget(name)
         if app.phase.is_ending:
             self.decided_at.setdefault(name, offset)
         else:
@@ -81,13 +86,16 @@ class VersionedTable:
             self._members.setdefault(joined.app, {})[producer_id] = None
             # V7: a join restarts the timeout; adding a partition does not.
             if known is None and joined.app in self.deadlines:
-                timeout_ms = self.apps[joined.app].timeout_ms
-                self.deadlines[joined.app] = Instant(now + timeout_ms / 1000)
+                self.renew(joined.app, now)
         elif known is not None:
             members = self._members[known.app]
             del members[producer_id]
             if not members:
                 del self._members[known.app]
+
+    def renew(self, app: str, now: Instant) -> None:
+        """Restart the timeout of the app's open transaction."""
+        self.deadlines[app] = Instant(now + self.apps[app].timeout_ms / 1000)
 
     def members(self, app: str) -> list[Joined]:
         """The producers of the app's open or ending transaction, in the order they joined."""
@@ -100,8 +108,14 @@ class VersionedTable:
     def next_deadline(self) -> Instant | None:
         """The earliest deadline; those of ephemeral apps, which may be many, are in order."""
         forgotten_at = next(iter(self.forgotten_at.values()), None)
-        deadlines = self.deadlines.values()
+        deadlines = [self.deadline(app) for app in self.deadlines]
         return min(deadlines if forgotten_at is None else (*deadlines, forgotten_at), default=None)
+
+    def deadline(self, app: str) -> Instant:
+        """When the app's open transaction is aborted: its timeout, or its writers' session."""
+        timeout = self.deadlines[app]
+        session = self.sessions.deadline(app)
+        return timeout if session is None else min(timeout, session)
 
     def runs(self, app: str) -> list[RunKey]:
         """The runs of the app, oldest first."""

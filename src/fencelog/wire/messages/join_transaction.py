@@ -7,7 +7,13 @@ from struct import Struct
 from typing import Self
 
 from fencelog.wire.message import Message
-from fencelog.wire.primitives import Reader, pack_int64, write_error_message, write_string
+from fencelog.wire.primitives import (
+    Reader,
+    pack_int32,
+    pack_int64,
+    write_error_message,
+    write_string,
+)
 
 LAYOUT_ih = Struct(">ih")
 LAYOUT_qh = Struct(">qh")
@@ -26,10 +32,11 @@ class JoinTransactionRequest(Message):
         "takeover",
         "host",
         "allow_gaps",
+        "session_timeout_ms",
     )
     API_KEY = 10000
     MIN_VERSION = 0
-    MAX_VERSION = 1
+    MAX_VERSION = 2
 
     def __init__(
         self,
@@ -42,6 +49,7 @@ class JoinTransactionRequest(Message):
         takeover: bool = False,
         host: str = "",
         allow_gaps: bool = False,
+        session_timeout_ms: int = -1,
     ) -> None:
         self.app = app
         self.query_id = query_id
@@ -51,6 +59,7 @@ class JoinTransactionRequest(Message):
         self.takeover = takeover
         self.host = host
         self.allow_gaps = allow_gaps
+        self.session_timeout_ms = session_timeout_ms
 
     @classmethod
     def read_from(cls, reader: Reader, version: int) -> Self:
@@ -67,6 +76,10 @@ class JoinTransactionRequest(Message):
             self.allow_gaps = reader.boolean()
         else:
             self.allow_gaps = False
+        if version >= 2:
+            self.session_timeout_ms = reader.int32()
+        else:
+            self.session_timeout_ms = -1
         reader.skip_tags()
         return self
 
@@ -79,6 +92,8 @@ class JoinTransactionRequest(Message):
             write_string(out, self.host, True)
         if version >= 1:
             out.append(self.allow_gaps)
+        if version >= 2:
+            out += pack_int32(self.session_timeout_ms)
         out.append(0)
 
 
@@ -96,7 +111,7 @@ class JoinTransactionResponse(Message):
     )
     API_KEY = 10000
     MIN_VERSION = 0
-    MAX_VERSION = 1
+    MAX_VERSION = 2
 
     def __init__(
         self,
