@@ -83,10 +83,9 @@ class Client:
         self._begin(options)
 
     def _begin(self, options: ClusterOptions) -> None:
-        self._options = options
+        self._options, self._cluster = options, Cluster(options)
         self._lock = threading.Lock()
         self._thread: LoopThread | None = None
-        self._cluster = Cluster(self._options)
         self._closed = False
 
     @classmethod
@@ -389,8 +388,8 @@ class Client:
 
         ``states`` are Kafka's names; ``longer_than_ms``: whose transaction began longer ago.
         """
-        work = TransactionAdmin(self._cluster).listed(states, producer_ids, longer_than_ms)
-        return self._loop().run(work)
+        admin = TransactionAdmin(self._cluster)
+        return self._loop().run(admin.listed(states, producer_ids, longer_than_ms))
 
     def describe_transaction(self, transactional_id: str) -> TransactionDescription:
         """One transactional id. Raises RequestError (TRANSACTIONAL_ID_NOT_FOUND)."""
@@ -433,9 +432,8 @@ class Client:
         Returns what was aborted. Raises RequestError (INVALID_TXN_STATE) if none begins there,
         or a coordinator lists it.
         """
-        return self._loop().run(
-            TransactionAdmin(self._cluster).abort_hanging(partition, start_offset)
-        )
+        work = TransactionAdmin(self._cluster).abort_hanging(partition, start_offset)
+        return self._loop().run(work)
 
     # --- groups
 
@@ -480,13 +478,7 @@ class Client:
     ) -> Iterator[Chunk]:
         loop = self._loop()
         reader = PartitionReader(self._cluster, partition, start, end, options)
-        pending = loop.submit(reader.next_chunk())
-        try:
-            while (chunk := pending.result()) is not None:
-                pending = loop.submit(reader.next_chunk())
-                yield chunk
-        finally:
-            pending.cancel()
+        return loop.one_ahead(reader.next_chunk)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the options only: the copy opens its own connections."""

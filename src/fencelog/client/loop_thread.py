@@ -10,7 +10,7 @@ import atexit
 import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -66,6 +66,16 @@ class LoopThread:
         except BaseException:
             future.cancel()
             raise
+
+    def one_ahead(self, work: Callable[[], Coroutine[Any, Any, T | None]]) -> Iterator[T]:
+        """Yield what the coroutines return until None; the next runs while one is used."""
+        pending = self.submit(work())
+        try:
+            while (result := pending.result()) is not None:
+                pending = self.submit(work())
+                yield result
+        finally:
+            pending.cancel()
 
     def close(self) -> None:
         """Stop the loop, cancel what still runs in it, join the thread. May be called twice."""
