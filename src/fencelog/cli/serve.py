@@ -128,7 +128,7 @@ def _run_logged(
 def _within_file_limit(config: BrokerConfig) -> BrokerConfig:
     """Raise the limit of open files, and reserve a quarter of them for partitions.
 
-    Every partition has an open file: if it cannot open the next, it goes out of service.
+    Every partition that is written to has an open file: without one, its writes wait.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):  # some systems have a lower limit than they report

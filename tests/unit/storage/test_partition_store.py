@@ -199,6 +199,32 @@ def test_a_full_disk_leaves_no_half_batch_and_what_is_left_is_written_later() ->
     run(scenario())
 
 
+def test_without_a_free_file_the_first_write_after_a_start_is_done_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def no_more(*_: object, **__: object) -> SimFile:
+        raise ExhaustedError("Too many open files")
+
+    async def scenario() -> None:  # D2
+        world = await World.create()
+        world.append_values(b"one")
+        await world.flush()
+        checksum = await world.stop()
+        again = await World.recover(world.disk, recovery_point=1, clean=checksum)
+        again.append_values(b"two")
+        left = again.log.take_unflushed()
+        with monkeypatch.context() as patch:
+            patch.setattr(SimDisk, "open", no_more)
+            with pytest.raises(ExhaustedError):
+                await again.store.write(left)
+        await again.store.write(left)
+        await again.store.close(clean=True)
+        once_more = await World.recover(world.disk, recovery_point=2)
+        assert await once_more.values() == [b"one", b"two"]
+
+    run(scenario())
+
+
 def test_the_recovery_point_is_the_end_of_what_was_written_before_the_sync() -> None:
     async def scenario() -> None:
         world = await World.create()
