@@ -9,10 +9,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from fencelog.types import TopicPartition
 from tests.spark.cluster import StandaloneCluster
 from tests.spark.conftest import Log
 from tests.support.spark.driver_process import PYTHONPATH, DriverProcess
 from tests.support.spark.faults import Announced, Fault, plan
+from tests.support.spark.stateful import expected, numbered_values
+from tests.support.waiting import wait_until
 
 RECORDS = [f"{number:04}" for number in range(400)]
 END_S = 240.0
@@ -22,6 +25,14 @@ EXECUTORS = {
     "spark.executorEnv.PYTHONPATH": PYTHONPATH,
 }
 
+
+STATEFUL_RECORDS = 400
+STATE_SETTINGS = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+}
 
 Start = Callable[..., DriverProcess]
 
@@ -120,6 +131,69 @@ def test_no_kill_of_a_driver_or_task_loses_or_duplicates_a_record(
         zombie.stderr,
     )
     assert log.values(sink) == RECORDS
+
+
+TRANSACTION_TIMEOUT_S = 120
+"""The default of ``kafka.transaction.timeout.ms``."""
+POINTS = {
+    "windows": "committed",
+    "joins": "written",
+    "dropDuplicates": "committing",
+    "applyInPandasWithState": "writing",
+    "transformWithStateInPandas": "committed",
+}
+"""Where a driver with a query of each kind is when it is killed."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_driver_killed_in_batches_of_queries_with_state_changes_no_result(
+    log: Log, fresh_name: Callable[[str], str], announced: Announced, tmp_path: Path
+) -> None:  # S2, S3
+    source, sink = log.topic(fresh_name("in")), fresh_name("out")
+    for name in POINTS:
+        log.topic(f"{sink}-{name}")
+    log.produce(source, numbered_values(STATEFUL_RECORDS))
+    job = {
+        "master": "local[8,4]",
+        "settings": STATE_SETTINGS,
+        "servers": log.servers,
+        "source": source,
+        "sink": sink,
+        "checkpoint": str(tmp_path / "checkpoint"),
+        "folder": str(announced.folder),
+        "reader": {"maxOffsetsPerTrigger": str(STATEFUL_RECORDS // 2)},
+        "queries": list(POINTS),
+    }
+    faults = {
+        name: plan(Fault(name=name, point=point, batch=1, attempt=0 if "writ" in point else None))
+        for name, point in POINTS.items()
+    }
+    killed = DriverProcess({**job, "faults": faults}, tmp_path / "killed.stderr")
+    try:
+        for name in POINTS:
+            announced.wait(name)
+    finally:
+        killed.kill()
+    # Its connections are closed, so readers need not wait for the transactions' timeout (V7).
+    wait_until(
+        lambda: all(_is_settled(log, f"{sink}-{name}") for name in POINTS),
+        deadline_s=TRANSACTION_TIMEOUT_S / 2,
+        what="what the driver left open is aborted",
+    )
+    second = DriverProcess({**job, "faults": {}}, tmp_path / "second.stderr")
+    try:
+        assert second.end(END_S) == 0, second.stderr
+    finally:
+        second.kill()
+    found = {name: sorted(log.values(f"{sink}-{name}")) for name in POINTS}
+    assert found == {name: sorted(each) for name, each in expected(STATEFUL_RECORDS).items()}
+
+
+def _is_settled(log: Log, topic: str) -> bool:
+    places = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
+    ends = [log.client.offsets(places, "latest", each) for each in ("transactional", "replicated")]
+    return ends[0] == ends[1]
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from fencelog.client.blocking import Client
 from fencelog.client.model import WriterInfo
+from fencelog.spark.progress_listener import ProgressListener
 from fencelog.types import TopicPartition
 from tests.spark.conftest import Log
 from tests.support.spark.faults import FORMAT, Fault, FaultySource, plan
@@ -48,6 +49,28 @@ def test_a_stream_copies_every_record_once(
     query = write_stream(read_stream(source).select("key", "value"), sink)
     assert log.values(sink) == numbered(500)
     assert sum(each["numInputRows"] for each in query.recentProgress) == 500
+
+
+def test_a_listener_exports_each_batch_with_topics_servers_and_offsets(
+    spark, log, topics, read_stream, write_stream
+) -> None:
+    source, sink = topics
+    log.produce(source, numbered(30), partition=1)
+    values: list[Mapping] = []
+    listener = ProgressListener(values.append)
+    spark.streams.addListener(listener)
+    try:
+        copy = read_stream(source, maxOffsetsPerTrigger="20").select("value")
+        write_stream(copy, sink)
+        wait_until(lambda: values and values[-1]["event"] == "ended", what="the end is exported")
+    finally:
+        spark.streams.removeListener(listener)
+    batches = [each for each in values if each["event"] == "batch" and each["rows_in"]]
+    assert [each["rows_out"] for each in batches] == [20, 10]
+    (read,) = batches[0]["sources"]
+    assert read["source"] == f"topics {source} at {log.servers}"
+    assert (read["behind_min"], read["behind_max"]) == (0, 10)
+    assert read["partitions"][f"{source}-1"]["end"] == 20
 
 
 def test_a_second_run_goes_on_where_the_first_ended(

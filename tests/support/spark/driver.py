@@ -1,19 +1,41 @@
-"""A Spark driver in a process of its own: copies a topic to another, with planned faults."""
+"""A Spark driver in a process of its own: copies a topic to another, with planned faults.
+
+A job that names queries runs those instead, all at the same time: each with a checkpoint, a sink
+and faults of its own.
+"""
 
 import json
 import sys
+from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import StreamingQueryException
 
 from fencelog.spark.session import build_session
 from tests.support.spark.faults import FORMAT, FaultySource
+from tests.support.spark.stateful import QUERIES
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 
 def main() -> None:
-    """Run what the JSON on the command line describes; exit status 1 where the query failed."""
+    """Run what the JSON on the command line describes; exit status 1 where a query failed."""
     job = json.loads(sys.argv[1])
     spark = build_session(name="copy", master=job["master"], settings=job.get("settings"))
     spark.dataSource.register(FaultySource)
+    names = job.get("queries")
+    queries = [start(spark, job)] if names is None else [start(spark, job, name) for name in names]
+    try:
+        for query in queries:
+            query.awaitTermination()
+    except StreamingQueryException as error:
+        sys.stderr.write(f"query failed: {error}\n")
+        sys.exit(1)
+
+
+def start(spark: "SparkSession", job: dict[str, Any], name: str | None = None) -> "StreamingQuery":
+    """Start the copy, or one of the queries with state."""
     rows = (
         spark.readStream.format("fencelog")
         .option("kafka.bootstrap.servers", job["servers"])
@@ -22,23 +44,19 @@ def main() -> None:
         .options(**job.get("reader", {}))
         .load()
     )
-    query = (
-        rows.select("key", "value")
+    suffix = "" if name is None else f"-{name}"
+    return (
+        (rows.select("key", "value") if name is None else QUERIES[name](rows))
         .writeStream.format(FORMAT)
         .option("kafka.bootstrap.servers", job["servers"])
-        .option("topic", job["sink"])
-        .option("checkpointLocation", job["checkpoint"])
+        .option("topic", job["sink"] + suffix)
+        .option("checkpointLocation", job["checkpoint"] + suffix)
         .option("faultFolder", job["folder"])
-        .option("faults", job["faults"])
+        .option("faults", job["faults"] if name is None else job["faults"].get(name, "[]"))
         .options(**job.get("writer", {}))
         .trigger(availableNow=True)
         .start()
     )
-    try:
-        query.awaitTermination()
-    except StreamingQueryException as error:
-        sys.stderr.write(f"query failed: {error}\n")
-        sys.exit(1)
 
 
 if __name__ == "__main__":
