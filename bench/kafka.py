@@ -7,11 +7,11 @@ from threading import Thread
 from typing import NamedTuple, Protocol
 
 from bench._fetching import CONSUMERS, WAIT_MS, Discarding, Idle
-from bench._kafka import KafkaProcess
 from bench._processes import cpu_s, kernel_s, scratch
 from bench._report import Figure, Report, is_quick, sized
 from bench._stock import Load, create_topic
 from bench.consume import RECORD, SETTINGS, Reader
+from tests.support.apache_kafka import DEFAULT_HEAP, ApacheKafka
 from tests.support.broker import BrokerProcess
 
 FENCELOG, KAFKA = "fencelog", "Kafka"
@@ -57,7 +57,7 @@ Readers = dict[str, Reads]
 class Side:
     """One broker with its readers and its writer."""
 
-    def __init__(self, name: str, broker: BrokerProcess | KafkaProcess) -> None:
+    def __init__(self, name: str, broker: BrokerProcess | ApacheKafka) -> None:
         """``broker`` runs."""
         self.name = name
         self.pid = broker.pid
@@ -159,7 +159,7 @@ def main() -> None:
     count = sized(150_000, 20_000)
     with scratch() as place, ExitStack() as stack:
         ours = stack.enter_context(BrokerProcess(place / "data"))
-        theirs = stack.enter_context(KafkaProcess(place / "kafka"))
+        theirs = stack.enter_context(ApacheKafka(place / "kafka", java=DEFAULT_HEAP, settings={}))
         sides = [Side(FENCELOG, ours), Side(KAFKA, theirs)]
         for side in sides:
             side.fill(count)

@@ -6,7 +6,6 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from bench._kafka import KafkaProcess
 from bench._processes import cpu_s, percentile, scratch
 from bench._report import ROOT, Figure, Report, sized
 from bench._stock import Load, create_topic
@@ -14,6 +13,7 @@ from bench._trees import broker_of, compiled
 from bench.latency import Stock
 from bench.produce import RECORD, SETTINGS
 from bench.requests import STOCK, VALUE
+from tests.support.apache_kafka import DEFAULT_HEAP, ApacheKafka
 
 KAFKA = "Kafka"
 METHOD = (
@@ -133,7 +133,7 @@ def start(stack: ExitStack, place: Path) -> dict[str, Clients]:
         name: stack.enter_context(broker_of(source, place / f"data-{name}"))
         for name, source in sources.items()
     }
-    kafka = stack.enter_context(KafkaProcess(place / "kafka"))
+    kafka = stack.enter_context(ApacheKafka(place / "kafka", java=DEFAULT_HEAP, settings={}))
     return {
         **{name: Clients(broker.address, broker.pid) for name, broker in brokers.items()},
         KAFKA: Clients(kafka.address, kafka.pid),
