@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until
 
 START_DEADLINE_S = 180.0
 ASK_TIMEOUT_S = 2.0
-CLUSTER_ID = "fencelog-tests-of-kaf"
+CLUSTER_ID = "fencelog-tests-kafka-A"
 DEFAULT_HEAP = ("-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-Xmx1G", "-Xms1G")
 """What Kafka's own start script gives Java."""
 SMALL_HEAP = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx256m")
@@ -26,6 +26,7 @@ SINGLE_NODE = {
     "process.roles": "broker,controller",
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
     "offsets.topic.replication.factor": "1",
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
