@@ -8,9 +8,11 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from fencelog.errors import FencedError, FencelogError
 from fencelog.spark import writing
+from fencelog.spark.conflicts import BatchConflictError
+from fencelog.spark.identity import BatchIdentity
 from fencelog.spark.options import SinkOptions, sink_options
 from fencelog.spark.stream_writer import StreamWriter
-from fencelog.spark.writing import BatchConflictError, BatchIdentity, Written
+from fencelog.spark.writing import Written
 from tests.spark.conftest import Log
 
 ROLES = (("value", "value"),)

@@ -29,7 +29,7 @@ from fencelog.cli.output import (
     say,
     show_json,
 )
-from fencelog.errors import ErrorCode, FencelogError, RequestError, error_text
+from fencelog.errors import FencelogError, RequestError, error_text
 
 if TYPE_CHECKING:
     from fencelog.client.blocking import Client
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from fencelog.spark.checkup import Finding, JavaFacts
 
 FREE_BYTES_MIN = 1 << 30
-PROBE_APP = "fencelog-doctor"
 
 
 def doctor(
@@ -178,7 +177,7 @@ def _broker(bootstrap: str, properties: list[str] | None) -> Iterator["Finding"]
             reached = reached and finding.status != "problem"
             yield finding
         if reached:
-            yield _versioned_transactions(client)
+            yield _exactly_once(client)
 
 
 def _advertised(
@@ -205,22 +204,22 @@ def _advertised(
     return Finding(check=check, status="ok", found=found)
 
 
-def _versioned_transactions(client: "Client") -> "Finding":
+def _exactly_once(client: "Client") -> "Finding":
     from fencelog.spark.checkup import Finding
+    from fencelog.spark.driver_commit.prepare import has_versioned_transactions
 
     check = "exactly-once sink"
     try:
-        client.describe_app(PROBE_APP)
+        versioned = has_versioned_transactions(client)
     except RequestError as error:
-        if error.code is not ErrorCode.UNSUPPORTED_VERSION:
-            return Finding(check=check, status="problem", found=str(error), remedy="try again")
-        return Finding(
-            check=check,
-            status="problem",
-            found="the broker has no versioned transactions: it is not fencelog",
-            remedy="write with option delivery=at-least-once, or to a fencelog broker",
-        )
-    return Finding(check=check, status="ok", found="the broker has versioned transactions")
+        return Finding(check=check, status="problem", found=str(error), remedy="try again")
+    except FencelogError as error:
+        remedy = "write with option delivery=at-least-once, or to another broker"
+        return Finding(check=check, status="problem", found=str(error), remedy=remedy)
+    found = "the broker has versioned transactions"
+    if not versioned:
+        found = "the broker has no versioned transactions: the driver commits"
+    return Finding(check=check, status="ok", found=found)
 
 
 def _is_loopback(host: str) -> bool:

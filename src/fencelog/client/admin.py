@@ -105,7 +105,14 @@ class Admin:
 
         what = f"creation of topic {name}"
         await self._carry_out(what, send, done=ErrorCode.TOPIC_ALREADY_EXISTS)
-        self._cluster.forget(name)
+
+        async def led() -> None:
+            view = await self._view([name])
+            if not any(all(p.leader >= 0 for p in topic.partitions) for topic in view.topics):
+                raise failure(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {name} has no leaders yet")
+
+        # A controller answers before the other brokers have heard of it.
+        await retrying(led, self._cluster.deadline())
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic."""

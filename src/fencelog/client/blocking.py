@@ -7,9 +7,9 @@ at the first call.
 
 import os
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from fencelog.client.admin import Admin
 from fencelog.client.blocking_writers import ArrowWriter, Producer
@@ -44,6 +44,7 @@ from fencelog.types import TopicId, TopicPartition
 if TYPE_CHECKING:
     import pyarrow as pa
 
+T = TypeVar("T")
 BATCH_BYTES = 1_000_000
 ALL_COLUMNS = frozenset(
     ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
@@ -127,6 +128,11 @@ class Client:
         thread, self._thread = self._thread, None
         if thread is not None and thread.owned:
             thread.close()
+
+    def run(self, work: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine with this client's connections, in its loop, and wait."""
+        loop = self._loop()
+        return loop.run(work(self._cluster))
 
     # --- topics and cluster
 
@@ -383,8 +389,8 @@ class Client:
 
         ``states`` are Kafka's names; ``longer_than_ms``: whose transaction began longer ago.
         """
-        admin = TransactionAdmin(self._cluster)
-        return self._loop().run(admin.listed(states, producer_ids, longer_than_ms))
+        work = TransactionAdmin(self._cluster).listed(states, producer_ids, longer_than_ms)
+        return self._loop().run(work)
 
     def describe_transaction(self, transactional_id: str) -> TransactionDescription:
         """One transactional id. Raises RequestError (TRANSACTIONAL_ID_NOT_FOUND)."""
@@ -402,8 +408,7 @@ class Client:
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, list[ProducerDescription]]:
         """The active producers of each partition, and their open transactions there."""
-        admin = TransactionAdmin(self._cluster)
-        return self._loop().run(admin.producers(list(partitions)))
+        return self._loop().run(TransactionAdmin(self._cluster).producers(list(partitions)))
 
     def find_hanging_transactions(
         self, partitions: Iterable[TopicPartition] | None = None, *, before_ms: int | None = None
@@ -413,9 +418,8 @@ class Client:
         ``partitions``: those to search; None: all. ``before_ms``: only transactions whose newest
         record is older than this time.
         """
-        admin = TransactionAdmin(self._cluster)
         places = None if partitions is None else list(partitions)
-        return self._loop().run(admin.find_hanging(places, before_ms))
+        return self._loop().run(TransactionAdmin(self._cluster).find_hanging(places, before_ms))
 
     def abort_hanging_transaction(
         self, partition: TopicPartition, start_offset: int
@@ -425,8 +429,9 @@ class Client:
         Returns what was aborted. Raises RequestError (INVALID_TXN_STATE) if none begins there,
         or a coordinator lists it.
         """
-        admin = TransactionAdmin(self._cluster)
-        return self._loop().run(admin.abort_hanging(partition, start_offset))
+        return self._loop().run(
+            TransactionAdmin(self._cluster).abort_hanging(partition, start_offset)
+        )
 
     # --- groups
 

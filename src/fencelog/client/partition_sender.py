@@ -26,11 +26,15 @@ PRODUCE_VERSION_MIN = 3
 
 @dataclass(frozen=True)
 class ProducerIdentity:
-    """Producer id and epoch: -1 and -1 for a producer that is not idempotent."""
+    """Producer id and epoch: -1 and -1 for a producer that is not idempotent.
+
+    ``partitions_added``: AddPartitionsToTxn was sent, so writes do not add them (version 1).
+    """
 
     producer_id: int
     producer_epoch: int
     transactional_id: str | None
+    partitions_added: bool = False
 
 
 class Owner(Protocol):
@@ -176,10 +180,14 @@ class PartitionSender:
 
     def _version(self, connection: Connection) -> int:
         low, high = connection.versions.get(ApiKey.PRODUCE, (1, 0))
-        version = min(high, PRODUCE_VERSION_MAX)
-        # In a transaction the write itself adds the partition.
-        is_plain = self._identity.transactional_id is None
-        if version < max(low, PRODUCE_VERSION_MIN if is_plain else PRODUCE_ADDS_PARTITIONS_FROM):
+        least, most = PRODUCE_VERSION_MIN, PRODUCE_VERSION_MAX
+        if self._identity.partitions_added:
+            most = PRODUCE_ADDS_PARTITIONS_FROM - 1
+        elif self._identity.transactional_id is not None:
+            # In a transaction the write itself adds the partition.
+            least = PRODUCE_ADDS_PARTITIONS_FROM
+        version = min(high, most)
+        if version < max(low, least):
             raise failure(ErrorCode.UNSUPPORTED_VERSION, f"Produce to broker {connection.address}")
         return version
 

@@ -18,6 +18,7 @@ from fencelog.client.batches import EncodedBatch
 from fencelog.client.cluster import TRANSACTION, Cluster
 from fencelog.client.model import Compression, Delivery, Joined
 from fencelog.client.partition_sender import PartitionSender, ProducerIdentity
+from fencelog.client.producer_ids import init_producer_id
 from fencelog.client.retry import RETRIABLE, again, retrying
 from fencelog.client.versioned_transactions import Transactions
 from fencelog.errors import ErrorCode, FencelogError, RequestError
@@ -26,15 +27,10 @@ from fencelog.rpc.failures import failure
 from fencelog.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
 from fencelog.wire.api_versions import END_BUMPS_FROM, ApiKey
 from fencelog.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
-from fencelog.wire.messages.init_producer_id import (
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-)
 from fencelog.wire.primitives import error_code
 
 WAITING_BYTES_MAX = 32 << 20
 """Bytes queued and not acknowledged; a writer that has more waits."""
-INIT_VERSION_MAX = 5  # above it a transaction may be prepared for others to decide (KIP-939)
 END_VERSION_MAX = END_BUMPS_FROM
 FENCED = frozenset(
     {
@@ -47,7 +43,10 @@ FENCED = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerOptions:
-    """How a producer writes. ``joined`` makes it an attempt of a versioned transaction."""
+    """How a producer writes. ``joined`` makes it an attempt of a versioned transaction.
+
+    ``identity``: one in an open transaction, which its owner begins and ends.
+    """
 
     idempotent: bool = True
     acks: int = -1
@@ -55,6 +54,7 @@ class ProducerOptions:
     transaction_timeout_ms: int = 60_000
     compression: Compression = "none"
     joined: Joined | None = None
+    identity: ProducerIdentity | None = None
 
 
 async def open_sender(cluster: Cluster, options: ProducerOptions) -> "Sender":
@@ -104,6 +104,8 @@ class Sender:
                 joined.producer_id, joined.producer_epoch, joined.transactional_id
             )
             self._renewal = asyncio.create_task(self._renew(joined))
+        elif self._options.identity is not None:
+            self._identity = self._options.identity
         elif self._options.idempotent or self._options.transactional_id is not None:
             self._identity = await self._initialise()
 
@@ -222,34 +224,13 @@ class Sender:
 
     async def _initialise(self, last: ProducerIdentity | None = None) -> ProducerIdentity:
         """Return a new producer id and epoch; fails if the last one given has been fenced."""
-        identifier = self._options.transactional_id
-        request = InitProducerIdRequest(
-            transactional_id=identifier,
-            transaction_timeout_ms=self._options.transaction_timeout_ms,
-            producer_id=NO_PRODUCER_ID if last is None else last.producer_id,
-            producer_epoch=NO_PRODUCER_EPOCH if last is None else last.producer_epoch,
+        return await init_producer_id(
+            self._cluster,
+            self._options.transactional_id,
+            self._options.transaction_timeout_ms,
+            last,
+            checked=_expect_version_2,
         )
-        deadline = self._cluster.deadline()
-
-        async def attempt() -> InitProducerIdResponse:
-            if identifier is None:
-                connection = await self._cluster.any_broker(deadline)
-            else:
-                connection = await self._cluster.coordinator(TRANSACTION, identifier, deadline)
-                _expect_version_2(connection)
-            answer = await self._cluster.ask(
-                connection, request, InitProducerIdResponse, deadline, INIT_VERSION_MAX
-            )
-            if answer.error_code:
-                raise failure(
-                    error_code(answer.error_code),
-                    f"producer id for {identifier or 'an idempotent producer'} "
-                    f"from broker {connection.address}",
-                )
-            return answer
-
-        answer = await retrying(attempt, deadline, self._stale_coordinator)
-        return ProducerIdentity(answer.producer_id, answer.producer_epoch, identifier)
 
     async def _end_transaction(self, *, commit: bool) -> ProducerIdentity:
         """Return the producer id and epoch of the next transaction."""

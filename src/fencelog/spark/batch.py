@@ -15,6 +15,8 @@ from pyspark.sql.datasource import (
 )
 
 from fencelog.spark import writing
+from fencelog.spark.driver_commit.staged import Staged
+from fencelog.spark.identity import NO_STREAM, BatchIdentity
 from fencelog.spark.offsets import ranges, split
 from fencelog.spark.options import OptionError, SinkOptions, SourceOptions
 from fencelog.spark.plain_errors import plain_errors
@@ -85,14 +87,14 @@ class BatchWriter(DataSourceArrowWriter):
             )
         self._options = options
         self._roles = check_write(schema, topic_option=options.topic is not None)
-        writing.check_timeout(options)
+        writing.check(options, streaming=False)
         name = str(uuid.UUID(bytes=os.urandom(16), version=4))
         if options.app is None or options.batch is None:
             # There is no query: the broker deletes such an app after a week.
             app, query_id, version = name, "", 0
         else:
-            app, query_id, version = options.app, writing.NO_STREAM, options.batch
-        self._identity = writing.BatchIdentity(
+            app, query_id, version = options.app, NO_STREAM, options.batch
+        self._identity = BatchIdentity(
             app=app,
             query_id=query_id,
             run_id=name,
@@ -121,12 +123,12 @@ class BatchWriter(DataSourceArrowWriter):
         broker refuses the abort: the next run's first task, or the timeout, does it.
         """
         for message in messages:
-            if isinstance(message, writing.Written):
+            if isinstance(message, writing.Written | Staged):
                 writing.abort(self._options, message.identity)
                 return
         writing.abort(self._options, self._identity)
 
-    def _of_task(self) -> writing.BatchIdentity:
+    def _of_task(self) -> BatchIdentity:
         """The identity, of the streaming query whose batch function makes this write, if any."""
         if self._options.batch is None:
             return self._identity

@@ -191,8 +191,9 @@ CONNECTOR_OPTIONS: Final[Sequence[ConnectorOption]] = (
     *_differs(
         "sink",
         "kafka.transaction.timeout.ms",
-        "default 120000; a batch that is being written renews it, so it may take longer; more than"
-        " the broker's `transaction.max.timeout.ms` is an error",
+        "default 120000; a batch that is being written renews it, so it may take longer (on other"
+        " brokers than fencelog it has to be sent within this time); more than the broker's"
+        " `transaction.max.timeout.ms` is an error",
     ),
     *_meaningless(
         "sink",

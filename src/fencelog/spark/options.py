@@ -48,7 +48,7 @@ DURATION_UNITS_MS: Final = {
 # Those that Spark's Kafka connector lacks; ``connector_options`` has the others.
 CONNECTION_OPTIONS = ("bootstrap.servers",)
 SOURCE_OPTIONS = ("isolation", "groupId", "columns")
-SINK_OPTIONS = ("app", "batch", "takeover", "delivery")
+SINK_OPTIONS = ("app", "batch", "takeover", "delivery", "stagingLocation")
 # Spark adds these options of its own.
 SPARKS_OWN = ("path", "checkpointLocation", "queryName")
 
@@ -116,6 +116,7 @@ class SinkOptions:
     compression: Compression = "none"
     transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
     checkpoint_location: str | None = None
+    staging_location: str | None = None
 
 
 class _Options(Mapping[str, str]):
@@ -295,6 +296,7 @@ def sink_options(
         transaction_timeout_ms=given.milliseconds("kafka.transaction.timeout.ms")
         or TRANSACTION_TIMEOUT_MS,
         checkpoint_location=given.text("checkpointLocation"),
+        staging_location=given.text("stagingLocation"),
     )
 
 

@@ -12,6 +12,8 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from fencelog.errors import FencelogError
 from fencelog.spark import writing
+from fencelog.spark.driver_commit.staged import Staged
+from fencelog.spark.identity import BatchIdentity
 from fencelog.spark.options import SinkOptions
 from fencelog.spark.plain_errors import plain_errors
 from fencelog.spark.schema import check_write
@@ -32,7 +34,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Check the rows' schema; Spark also creates writers without writing."""
         self._options = options
         self._roles = check_write(schema, topic_option=options.topic is not None)
-        writing.check_timeout(options)
+        writing.check(options, streaming=True)
         # Spark makes writers on the driver.
         self._host = platform.node()
 
@@ -54,18 +56,18 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """
         del batchId
         for message in messages:
-            if isinstance(message, writing.Written):
+            if isinstance(message, writing.Written | Staged):
                 writing.abort(self._options, message.identity)
                 return
 
-    def _identity(self) -> writing.BatchIdentity:
+    def _identity(self) -> BatchIdentity:
         batch, query_id, run_id = writing.stream_of_task()
         if batch is None or query_id is None or run_id is None:
             raise FencelogError(
                 "this version of Spark does not tell its tasks which batch they write"
                 f" (local properties {', '.join(writing.STREAM_PROPERTIES)})"
             )
-        return writing.BatchIdentity(
+        return BatchIdentity(
             app=self._options.app or query_id,
             query_id=query_id,
             run_id=run_id,

@@ -1,14 +1,14 @@
 """Writes an attempt's rows into a versioned transaction, and commits it on the driver.
 
 Three processes take part: a task writes, and a driver-side process that never saw the task commits.
-Only the messages travel between them, so a message carries who wrote (V1 to V3).
+Only the messages travel between them, so a message carries who wrote (V1 to V3). Where the broker
+has no versioned transactions, ``driver_commit`` does both parts.
 """
 
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
@@ -16,8 +16,15 @@ from urllib.parse import unquote, urlsplit
 from pyspark.sql.datasource import WriterCommitMessage
 
 from fencelog.client.model import AlreadyCommitted, Joined
-from fencelog.errors import ErrorCode, FencedError, FencelogError, RequestError
-from fencelog.spark.options import OptionError, SinkOptions
+from fencelog.client.retry import RETRIABLE
+from fencelog.errors import ErrorCode, FencelogError, RequestError
+from fencelog.spark.conflicts import explained, written_by_this_run
+from fencelog.spark.driver_commit import commit as by_driver
+from fencelog.spark.driver_commit.prepare import prepare, through_driver
+from fencelog.spark.driver_commit.staged import Staged
+from fencelog.spark.identity import BatchIdentity
+from fencelog.spark.limits import check_timeout, timeout_ms_max
+from fencelog.spark.options import SinkOptions
 from fencelog.spark.planning import connect
 from fencelog.spark.schema import to_write
 
@@ -28,32 +35,11 @@ if TYPE_CHECKING:
     from fencelog.client.blocking_writers import ArrowWriter
 
 NO_PRODUCER = -1
-NO_STREAM: Final = "batch"
-"""The query id of a numbered write outside a streaming query. Each is a run of its own."""
 BATCH_ID: Final = "streaming.sql.batchId"
 QUERY_ID: Final = "sql.streaming.queryId"
 RUN_ID: Final = "spark.jobGroup.id"
-KAFKAS_TIMEOUT_MS_MAX: Final = 900_000
-"""Kafka's default of ``transaction.max.timeout.ms``."""
 STREAM_PROPERTIES: Final = (BATCH_ID, QUERY_ID, RUN_ID)
 """Spark's local properties of a task with its batch, query and run."""
-
-
-class BatchConflictError(FencelogError):
-    """The broker's state of the app does not match the query's checkpoint."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchIdentity:
-    """The transaction of a write: the app's batch ``version``, written by this run."""
-
-    app: str
-    query_id: str
-    run_id: str
-    version: int
-    host: str = ""
-    """Where the driver is; empty where it is not known."""
-    allow_gaps: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,11 +56,15 @@ def write(
     identity: BatchIdentity,
     roles: tuple[tuple[str, str], ...],
     rows: Iterator["pyarrow.RecordBatch"],
-) -> Written:
-    """Write one attempt's rows; returns when all are acknowledged (acks=all).
+) -> Written | Staged:
+    """Write one attempt's rows; returns when all are acknowledged (acks=all), or staged.
 
     If the batch is committed already, its rows are read and not written.
     """
+    if through_driver(options):
+        from fencelog.spark.driver_commit.encode import stage
+
+        return stage(options, identity, roles, rows)
     client = connect(options.connection)
     joined = _join(client, options, identity) if options.exactly_once else None
     if isinstance(joined, AlreadyCommitted):
@@ -97,7 +87,12 @@ def commit(
 
     May be repeated. Raises FencedError if a newer run has taken over.
     """
+    staged = [each for each in messages if isinstance(each, Staged)]
     written = [each for each in messages if isinstance(each, Written)]
+    if staged:
+        assert len(staged) == len(messages), "all tasks met the same broker"
+        by_driver.commit(options, staged, fingerprint=fingerprint)
+        return
     assert len(written) == len(messages), "Spark commits with a message of every task"
     assert len({each.identity for each in written}) == 1, "one batch is one transaction"
     if not options.exactly_once:
@@ -119,7 +114,7 @@ def commit(
             identity.allow_gaps,
         )
     except RequestError as error:
-        raise _explained(client, error, identity) from error
+        raise explained(lambda: client.describe_app(identity.app), error, identity) from error
 
 
 def abort(options: SinkOptions, identity: BatchIdentity) -> None:
@@ -131,11 +126,28 @@ def abort(options: SinkOptions, identity: BatchIdentity) -> None:
     if not options.exactly_once:
         return
     try:
+        if through_driver(options):
+            by_driver.abort(options, identity)
+            return
         connect(options.connection).abort_transaction(
             identity.app, identity.query_id, identity.run_id, identity.version
         )
     except (FencelogError, OSError) as error:
         print(f"fencelog: batch {identity.version} of '{identity.app}' not aborted: {error}")  # noqa: T201  (Spark logs what a driver-side worker prints)
+
+
+def check(options: SinkOptions, *, streaming: bool) -> None:
+    """Check on the driver what would fail later. Raises OptionError, FencelogError.
+
+    Spark also makes writers without writing: where the broker does not answer, the first task says
+    it.
+    """
+    check_timeout(options)
+    try:
+        prepare(options, streaming=streaming)
+    except RequestError as error:
+        if error.code not in RETRIABLE:
+            raise
 
 
 def _join(
@@ -154,34 +166,8 @@ def _join(
         )
     except RequestError as error:
         if error.code is ErrorCode.INVALID_TRANSACTION_TIMEOUT:
-            check_timeout(options, _timeout_ms_max(client))
-        raise _explained(client, error, identity) from error
-
-
-def check_timeout(options: SinkOptions, timeout_ms_max: int | None = None) -> None:
-    """Raise OptionError if the broker refuses the transaction timeout.
-
-    Without ``timeout_ms_max`` the broker is asked, but only for more than every broker allows that
-    has Kafka's default: this is called for each batch.
-    """
-    if not options.exactly_once:
-        return
-    asked = options.transaction_timeout_ms
-    if timeout_ms_max is None:
-        if asked <= KAFKAS_TIMEOUT_MS_MAX:
-            return
-        timeout_ms_max = _timeout_ms_max(connect(options.connection))
-    if asked > timeout_ms_max:
-        raise OptionError(
-            f"option 'kafka.transaction.timeout.ms' is '{asked}': the broker allows at most"
-            f" {timeout_ms_max} (its setting transaction.max.timeout.ms)"
-        )
-
-
-def _timeout_ms_max(client: "Client") -> int:
-    broker = client.cluster().brokers[0]
-    limit = client.broker_configs(broker.node_id).get("transaction.max.timeout.ms")
-    return int(limit or KAFKAS_TIMEOUT_MS_MAX)
+            check_timeout(options, timeout_ms_max(client))
+        raise explained(lambda: client.describe_app(identity.app), error, identity) from error
 
 
 def _check_not_written_by_this_run(client: "Client", identity: BatchIdentity) -> None:
@@ -192,10 +178,7 @@ def _check_not_written_by_this_run(client: "Client", identity: BatchIdentity) ->
     """
     app = client.describe_app(identity.app)
     if app.run_id == identity.run_id and app.updated_ms > app.run_since_ms:
-        raise BatchConflictError(
-            f"batch {identity.version} of app '{identity.app}' is written already, by this run:"
-            " give each write of a batch an app of its own, or use fencelog.spark.each_batch"
-        )
+        raise written_by_this_run(identity)
 
 
 def stream_of_task() -> tuple[str | None, str | None, str | None]:
@@ -212,77 +195,6 @@ def _writer(client: "Client", options: SinkOptions, joined: Joined | None) -> "A
     if joined is None:
         return client.arrow_writer(topic=options.topic, compression=options.compression)
     return client.versioned_writer(joined, topic=options.topic, compression=options.compression)
-
-
-def _explained(client: "Client", error: RequestError, identity: BatchIdentity) -> FencelogError:
-    """The error in terms of the pipeline, with what to do."""
-    batch = f"batch {identity.version} of app '{identity.app}'"
-    match error.code:
-        case ErrorCode.RUN_FENCED:
-            newest = _newest_run(client, identity)
-            return FencedError(
-                f"{batch}: a newer run of this query has taken over{newest and f', {newest}'}. This"
-                f" run is {identity.run_id}. Stop this driver: the newer one continues"
-            )
-        case ErrorCode.APP_IN_USE:
-            return BatchConflictError(
-                f"{batch}: the app belongs to another query than {identity.query_id}. Start this"
-                " query with its own app or with the old query's checkpoint, or set option"
-                " 'takeover' to true to begin at its first batch"
-            )
-        case ErrorCode.STALE_VERSION if identity.query_id == NO_STREAM:
-            return BatchConflictError(
-                f"{batch}: a later batch is written already, and the numbers of an app only rise:"
-                f" {_newest_run(client, identity)}"
-            )
-        case ErrorCode.VERSION_CONFLICT | ErrorCode.STALE_VERSION | ErrorCode.VERSION_GAP:
-            return BatchConflictError(_mismatch(batch, error, _newest_run(client, identity)))
-        case ErrorCode.TRANSACTION_ABORTED:
-            return BatchConflictError(
-                f"{batch} was aborted, by its timeout or by another attempt, before it was"
-                " committed. Nothing of it is visible; the restarted query writes it again"
-            )
-        case _:
-            return error
-
-
-def _mismatch(batch: str, error: RequestError, newest: str) -> str:
-    """Why a checkpoint's batch is not the app's next one; ``newest`` is another run, if known."""
-    restored = (
-        "this checkpoint was restored from a copy or edited: use the newest checkpoint, or a new"
-        " one with another app, which writes its input from the start"
-    )
-    if not newest:
-        return (
-            f"{batch}: the checkpoint does not match what was written before ({error}). Perhaps"
-            f" {restored}"
-        )
-    return (
-        f"{batch}: another run of this query is ahead of this checkpoint: {newest} ({error}). If"
-        " that driver still runs, end this one; nothing is lost, and the query can be started"
-        " again with this checkpoint once the other has ended. To be sure, look for it on its"
-        " host, or start this one once more: a later batch in this message says that it runs. If"
-        f" it does not, {restored}"
-    )
-
-
-def _newest_run(client: "Client", identity: BatchIdentity) -> str:
-    """The app's newest run: since when, where, and its last batch; empty if that is this run."""
-    try:
-        app = client.describe_app(identity.app)
-    except (FencelogError, OSError):
-        # The error that led here is what matters.
-        return ""
-    if app.run_id in (None, identity.run_id) or app.query_id != identity.query_id:
-        return ""
-    since = f" since {_utc(app.run_since_ms)}" if app.run_since_ms >= 0 else ""
-    host = f" on host {app.run_host}" if app.run_host else ""
-    last = f", last batch {app.last_version}" if app.last_version >= 0 else ""
-    return f"run {app.run_id}{since}{host}{last}"
-
-
-def _utc(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms // 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def batch_fingerprint(checkpoint_location: str | None, batch_id: int) -> bytes:

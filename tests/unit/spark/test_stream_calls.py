@@ -16,11 +16,12 @@ from fencelog.client.blocking import Client
 from fencelog.client.model import DataLossError
 from fencelog.errors import ErrorCode, FencedError, FencelogError, RequestError
 from fencelog.spark import writing
+from fencelog.spark.conflicts import BatchConflictError, explained
+from fencelog.spark.identity import BatchIdentity
 from fencelog.spark.offsets import from_json
 from fencelog.spark.source import FencelogDataSource
 from fencelog.spark.stream_reader import StreamReader
 from fencelog.spark.stream_writer import StreamWriter
-from fencelog.spark.writing import BatchConflictError
 from fencelog.testing.broker import LocalBroker
 from fencelog.types import TopicPartition
 
@@ -207,6 +208,6 @@ def test_a_task_without_a_batch_is_refused(source: Source, monkeypatch: pytest.M
 
 
 def test_an_error_that_says_all_is_left_as_it_is(client: Client) -> None:
-    identity = writing.BatchIdentity(app="a", query_id="q", run_id="r", version=0)
+    identity = BatchIdentity(app="a", query_id="q", run_id="r", version=0)
     error = RequestError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "no")
-    assert writing._explained(client, error, identity) is error
+    assert explained(lambda: client.describe_app("a"), error, identity) is error
