@@ -1,4 +1,7 @@
-"""A Spark driver in a process of its own: copies a topic to another, with planned faults."""
+"""A Spark driver in a process of its own: copies a topic to another, with planned faults.
+
+With the job's ``connector`` Spark's own source and sink do it, and nothing is planned.
+"""
 
 import json
 import sys
@@ -14,8 +17,9 @@ def main() -> None:
     job = json.loads(sys.argv[1])
     spark = build_session(name="copy", master=job["master"], settings=job.get("settings"))
     spark.dataSource.register(FaultySource)
+    connector = job.get("connector")
     rows = (
-        spark.readStream.format("fencelog")
+        spark.readStream.format(connector or "fencelog")
         .option("kafka.bootstrap.servers", job["servers"])
         .option("subscribe", job["source"])
         .option("startingOffsets", "earliest")
@@ -24,7 +28,7 @@ def main() -> None:
     )
     query = (
         rows.select("key", "value")
-        .writeStream.format(FORMAT)
+        .writeStream.format(connector or FORMAT)
         .option("kafka.bootstrap.servers", job["servers"])
         .option("topic", job["sink"])
         .option("checkpointLocation", job["checkpoint"])
