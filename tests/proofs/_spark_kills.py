@@ -15,11 +15,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import psutil
 
 from tests.proofs._compare import read_all
+from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker import BrokerProcess
 from tests.support.hangs import hanging
 from tests.support.spark.driver_process import PYTHONPATH, DriverProcess
@@ -73,11 +74,14 @@ SLICE = (Kill("worker", "written"), Kill("broker", "committing"), Kill("driver",
 """What the test suite runs."""
 
 
-def stages(kills: Sequence[Kill]) -> list[Stage]:
-    """Put kills into as few drivers as they need; the last driver goes to the end."""
+def stages(kills: Sequence[Kill], last: frozenset[str] = frozenset({"driver"})) -> list[Stage]:
+    """Put kills into as few drivers as they need; the last driver goes to the end.
+
+    After a kill of the targets ``last`` a driver does no more.
+    """
     on_cluster = [each for each in kills if each.target == "executor"]
-    elsewhere = [each for each in kills if each.target not in ("executor", "driver")]
-    deaths = [each for each in kills if each.target == "driver"]
+    elsewhere = [each for each in kills if each.target not in {"executor", *last}]
+    deaths = [each for each in kills if each.target in last]
     shares = max(len(deaths), 1)
     result = [
         Stage(LOCAL, (*elsewhere[index::shares], *deaths[index : index + 1]))
@@ -110,14 +114,24 @@ class Verdict:
     seconds: float = 0.0
     sent: int = 0
     read: int = 0
+    lost: int = 0
+    doubled: int = 0
+    """Records that are not, and that are more than once in the output at the end."""
     problems: list[str] = field(default_factory=list)
 
 
 class Run:
     """One query over one checkpoint, and the knowledge of what its output must be."""
 
+    decided_at: ClassVar[frozenset[str]] = frozenset({"committed"})
+    """The points at which the batch is in the output."""
+
     def __init__(
-        self, folder: Path, broker: BrokerProcess, chance: random.Random, verdict: Verdict
+        self,
+        folder: Path,
+        broker: BrokerProcess | ApacheKafka,
+        chance: random.Random,
+        verdict: Verdict,
     ) -> None:
         """Nothing runs yet."""
         self._folder = folder
@@ -145,10 +159,18 @@ class Run:
                 self._kill(kill, batch, driver)
                 self._verdict.kills.append(f"{kill}, batch {batch}")
                 progress()
-            if driver.status is None and driver.end(STEP_S) != 0:
+            if not self._is_over(driver) and driver.end(STEP_S) != 0:
                 self._wrong(f"the driver ended with status {driver.status}: {driver.stderr}")
         finally:
-            driver.kill()
+            self._leave(driver)
+
+    def _is_over(self, driver: DriverProcess) -> bool:
+        """Whether a stage does not wait for the end of its driver."""
+        return driver.status is not None
+
+    def _leave(self, driver: DriverProcess) -> None:
+        """End what a stage leaves running."""
+        driver.kill()
 
     def _start(self, master: str, faults: Sequence[Fault]) -> DriverProcess:
         self._verdict.drivers += 1
@@ -205,7 +227,7 @@ class Run:
         else:
             facts = self._reached(driver, batch, kill)
             self._kill_now(kill, driver, facts)
-            decided = batch if kill.point == "committed" else batch - 1
+            decided = batch if kill.point in self.decided_at else batch - 1
             self._expect([decided], f"{kill}, batch {batch}")
             self._announced.release(_name(batch, kill))
 
@@ -284,6 +306,8 @@ class Run:
         while wanted - found and time.monotonic() < deadline:
             found = self._read()
         self._verdict.read = found.total()
+        self._verdict.lost = len(wanted - found)
+        self._verdict.doubled = len(found - wanted)
         if found != wanted:
             lost, more = wanted - found, found - wanted
             self._wrong(
@@ -354,22 +378,33 @@ def run(
     durability: str = "os",
 ) -> Verdict:
     """Do the kills in as few drivers as they need, check after each one and at the end."""
-    from confluent_kafka.admin import AdminClient, NewTopic
-
     began = time.monotonic()
     verdict = Verdict(seed=seed)
     with BrokerProcess(folder / "data", durability=durability, environment=environment) as broker:
-        admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
-        topics = [NewTopic(name, PARTITIONS, 1) for name in (SOURCE, SINK)]
-        for created in admin.create_topics(topics).values():
-            created.result(STEP_S)
-        query = Run(folder, broker, random.Random(seed), verdict)
-        try:
-            for stage in stages(kills):
-                query.run_stage(stage, progress)
-            query.expect_all()
-            verdict.problems += hanging(broker.address)
-        except (AssertionError, TimeoutError, subprocess.TimeoutExpired) as error:
-            verdict.problems.append(f"the query got stuck: {error}")
+        create_topics(broker.address)
+        play(Run(folder, broker, random.Random(seed), verdict), stages(kills), verdict, progress)
+        verdict.problems += hanging(broker.address)
     verdict.seconds = time.monotonic() - began
     return verdict
+
+
+def create_topics(address: str) -> None:
+    """Create source and sink."""
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
+    topics = [NewTopic(name, PARTITIONS, 1) for name in (SOURCE, SINK)]
+    for created in admin.create_topics(topics).values():
+        created.result(STEP_S)
+
+
+def play(
+    query: Run, planned: Sequence[Stage], verdict: Verdict, progress: Callable[[], None]
+) -> None:
+    """Run the stages and look at the whole output; a query that gets stuck is a problem."""
+    try:
+        for stage in planned:
+            query.run_stage(stage, progress)
+        query.expect_all()
+    except (AssertionError, TimeoutError, subprocess.TimeoutExpired) as error:
+        verdict.problems.append(f"the query got stuck: {error}")

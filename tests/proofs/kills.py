@@ -10,22 +10,18 @@ import logging
 import random
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.proofs import _broker_kills as broker_part
 from tests.proofs import _spark_kills as spark_part
 from tests.proofs._kills_report import Proof, report
+from tests.proofs._progress import progress, say
 from tests.proofs._report import chosen_seed, conclude, parser
 from tests.support.found import Found, Search, look_for_all
 
 BROKER_KILLS, SPARK_KILLS = 50, 30
 ROUNDS_MAX = 6
-
-Step = Callable[[], None]
 
 
 def _arguments(argv: list[str]) -> argparse.Namespace:
@@ -37,43 +33,13 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     return found.parse_args(argv)
 
 
-@contextmanager
-def _progress(what: str, total: int) -> Iterator[Step]:
-    """A bar on a terminal, a line at begin and end elsewhere; on stderr."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True, highlight=False)
-    columns = (
-        TextColumn("{task.description:<44}"),
-        BarColumn(bar_width=None),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    began = time.monotonic()
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
-        bar = bars.add_task(what, total=total)
-        if not console.is_terminal:
-            console.print(f"{what} …")
-        yield lambda: bars.advance(bar)
-    if not console.is_terminal:
-        console.print(f"{what}: {time.monotonic() - began:.0f} s")
-
-
-def _say(problems: "tuple[str, ...] | list[str]") -> None:
-    for problem in problems[:20]:
-        print(f"  PROBLEM {problem}", file=sys.stderr)
-    if len(problems) > 20:
-        print(f"  and {len(problems) - 20} more", file=sys.stderr)
-
-
 def _kill_brokers(kills: int, seed: int) -> list[broker_part.Verdict]:
     verdicts = []
     for number, durability in enumerate(("os", "fsync") if kills else ()):
         own_seed = seed + number
         with (
             tempfile.TemporaryDirectory(prefix="fencelog-kills-") as folder,
-            _progress(f"broker kills, {durability} mode, seed {own_seed}", kills) as step,
+            progress(f"broker kills, {durability} mode, seed {own_seed}", kills) as step,
         ):
             verdict = broker_part.run(
                 Path(folder) / "data",
@@ -82,7 +48,7 @@ def _kill_brokers(kills: int, seed: int) -> list[broker_part.Verdict]:
                 durability=durability,
                 progress=step,
             )
-        _say(verdict.problems)
+        say(verdict.problems)
         verdicts.append(verdict)
     return verdicts
 
@@ -93,10 +59,10 @@ def _kill_spark(kills: int, seed: int) -> spark_part.Verdict | None:
     chosen = spark_part.choose(kills, random.Random(seed))
     with (
         tempfile.TemporaryDirectory(prefix="fencelog-kills-", ignore_cleanup_errors=True) as folder,
-        _progress(f"Spark kills, seed {seed}", kills) as step,
+        progress(f"Spark kills, seed {seed}", kills) as step,
     ):
         verdict = spark_part.run(Path(folder), kills=chosen, seed=seed, progress=step)
-    _say(verdict.problems)
+    say(verdict.problems)
     return verdict
 
 

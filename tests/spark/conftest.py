@@ -9,9 +9,12 @@ import pytest
 
 from fencelog.client.blocking import Client
 from fencelog.errors import RequestError
+from fencelog.spark.java import JavaNotFoundError
 from fencelog.spark.session import build_session
 from fencelog.types import TopicPartition
+from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker import BrokerProcess
+from tests.support.jvm.jars import JarsMissingError
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -25,7 +28,9 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     """Everything here needs Spark, and Spark's own code warns as it likes."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.spark)
+            # Those on Apache Kafka are skipped where Maven Central is out of reach.
+            if "kafka" not in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.spark)
             item.add_marker(pytest.mark.filterwarnings("default"))
             # Seconds on an idle machine; a busy one makes them minutes, and that is no failure.
             if item.get_closest_marker("timeout") is None:
@@ -120,6 +125,21 @@ def log(shared_broker: BrokerProcess) -> Iterator[Log]:
     """The shared broker with a client."""
     with Client(shared_broker.address) as client:
         yield Log(client, shared_broker.address)
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
+    """One broker of Apache Kafka for all tests that bring their own names. It may be restarted."""
+    with apache_kafka(tmp_path_factory.mktemp("kafka") / "data") as running:
+        yield running
+
+
+def apache_kafka(folder: Path, section: str = "tools") -> ApacheKafka:
+    """A broker on a new folder, or a skip that says which jar cannot be had."""
+    try:
+        return ApacheKafka(folder, section=section)
+    except (JarsMissingError, JavaNotFoundError) as missing:
+        pytest.skip(f"no Apache Kafka: {missing}")
 
 
 Read = Callable[..., "DataFrame"]

@@ -16,13 +16,6 @@ from tests.support.apache_kafka import ApacheKafka
 from tests.support.spark.committing import Sink, interrupted
 
 
-@pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
-    """One broker for this file."""
-    with ApacheKafka(tmp_path_factory.mktemp("kafka") / "data") as running:
-        yield running
-
-
 @pytest.fixture
 def sink(kafka: ApacheKafka, topic: str, tmp_path: Path) -> Iterator[Sink]:
     with Client(kafka.address) as client:

@@ -1,5 +1,6 @@
 """Apache Kafka itself: a broker of its own jars in a process, which a test may kill at any time."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -11,13 +12,13 @@ from typing import Self
 
 from fencelog.client.blocking import Client
 from fencelog.errors import RequestError
-from tests.support.jvm.host import jdk_tool
+from fencelog.spark.java import find_java_home
 from tests.support.jvm.jars import class_path
 from tests.support.waiting import wait_until
 
 START_DEADLINE_S = 180.0
 ASK_TIMEOUT_S = 2.0
-CLUSTER_ID = "fencelog-tests-of-kaf"
+CLUSTER_ID = "fencelog-tests-kafka-A"
 DEFAULT_HEAP = ("-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-Xmx1G", "-Xms1G")
 """What Kafka's own start script gives Java."""
 SMALL_HEAP = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx256m")
@@ -26,6 +27,7 @@ SINGLE_NODE = {
     "process.roles": "broker,controller",
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
     "offsets.topic.replication.factor": "1",
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
@@ -36,6 +38,7 @@ QUICK = {
     "transaction.state.log.num.partitions": "2",
     "group.initial.rebalance.delay.ms": "0",
     "log.cleaner.dedupe.buffer.size": "2097152",
+    "log.cleaner.backoff.ms": "100",
     "num.partitions": "1",
     "auto.create.topics.enable": "false",
     # A transaction whose producer died ends soon after its timeout.
@@ -43,7 +46,7 @@ QUICK = {
     "num.network.threads": "2",
     "num.io.threads": "4",
     # After SIGKILL the controller lets a broker in when the session of the one before it has ended.
-    "broker.session.timeout.ms": "3000",
+    "broker.session.timeout.ms": "6000",
     "broker.heartbeat.interval.ms": "500",
 }
 """What makes a broker of one test start fast and stay small."""
@@ -66,10 +69,11 @@ class ApacheKafka:
     ) -> None:
         """Format ``directory``, which must not exist, and take two free ports; nothing runs yet.
 
-        Raises JarsMissingError, JavaNotFoundError, JdkMissingError.
+        Raises JarsMissingError, JavaNotFoundError.
         """
         self._directory = directory
-        self._command = [jdk_tool("java"), *java, "-cp", class_path(section)]
+        home = find_java_home(os.environ)
+        self._command = [str(home / "bin" / "java"), *java, "-cp", class_path(section)]
         self._process: subprocess.Popen[bytes] | None = None
         self.address = f"127.0.0.1:{_free_port()}"
         controller = f"127.0.0.1:{_free_port()}"

@@ -2,9 +2,8 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from fencelog.client.cluster import GROUP, Cluster, ClusterView
+from fencelog.client.cluster import GROUP, Cluster, ClusterView, isolation_level
 from fencelog.client.model import (
-    WIRE_ISOLATION,
     ClusterDescription,
     Isolation,
     OffsetSpec,
@@ -262,7 +261,7 @@ class Admin:
             )
         request = ListOffsetsRequest(
             replica_id=CONSUMER,
-            isolation_level=WIRE_ISOLATION[isolation],
+            isolation_level=isolation_level(isolation, connection),
             topics=[ListOffsetsTopic(name=name, partitions=p) for name, p in topics.items()],
         )
         answer = await self._cluster.ask(

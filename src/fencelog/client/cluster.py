@@ -9,13 +9,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
-from fencelog.client.model import BrokerDescription, PartitionDescription, TopicDescription
+from fencelog.client.model import (
+    WIRE_ISOLATION,
+    BrokerDescription,
+    Isolation,
+    PartitionDescription,
+    TopicDescription,
+)
 from fencelog.client.retry import retrying
 from fencelog.errors import ErrorCode, RequestError, WireError
 from fencelog.rpc.connection import Connection, connect
 from fencelog.rpc.deadline import Deadline
 from fencelog.rpc.failures import failure
 from fencelog.types import TopicId, TopicPartition
+from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.message import Message
 from fencelog.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from fencelog.wire.messages.metadata import (
@@ -304,6 +311,19 @@ class Cluster:
     def forget_coordinator(self, kind: int, key: str) -> None:
         """Look a coordinator up again before it is used next."""
         self._coordinators.pop((kind, key), None)
+
+
+def isolation_level(isolation: Isolation, connection: Connection) -> int:
+    """Return the level's number on the wire.
+
+    Raises RequestError (UNSUPPORTED_VERSION) for ``tail`` at a broker other than fencelog: Kafka
+    has two levels, and answers the third with no error that says so, or not at all.
+    """
+    if isolation == "tail" and ApiKey.DESCRIBE_APP not in connection.versions:
+        raise failure(
+            ErrorCode.UNSUPPORTED_VERSION, f"isolation level tail at broker {connection.address}"
+        )
+    return WIRE_ISOLATION[isolation]
 
 
 def _exists(topic: MetadataResponseTopic) -> bool:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fencelog.client.batches import VisibleBatch, scan
-from fencelog.client.cluster import Cluster
-from fencelog.client.model import WIRE_ISOLATION, DataLossError, Isolation, Record
+from fencelog.client.cluster import Cluster, isolation_level
+from fencelog.client.model import DataLossError, Isolation, Record
 from fencelog.client.retry import retrying
 from fencelog.errors import ErrorCode, RequestError, WireError
 from fencelog.rpc.connection import Connection
@@ -33,6 +33,14 @@ BATCH_BYTES_MAX = 256 << 20
 WAIT_MS = 500
 FETCH_VERSION_MIN = 4
 CONSUMER = -1
+STALE_TOPIC = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+"""What a fetch gets where metadata is old, or the topic was deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +177,7 @@ class PartitionReader:
             WAIT_MS,
             1,
             self._max_bytes,
-            WIRE_ISOLATION[self._isolation],
+            isolation_level(self._isolation, connection),
             0,
             -1,
             [FetchTopic(self._partition.topic, self._topic_id, [asked])],
@@ -200,6 +208,12 @@ class PartitionReader:
             for fetched in topic.partitions:
                 if is_asked and fetched.partition == self._partition.partition:
                     return fetched
+        if answer.throttle_time_ms:
+            # Over its quota a client gets an answer without partitions, and then the next one
+            # only after this time (KIP-219).
+            raise failure(
+                ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"Fetch from broker {connection.address}"
+            )
         connection.close("an answer to Fetch lacks the partition")
         raise failure(
             ErrorCode.NETWORK_EXCEPTION,
@@ -231,7 +245,7 @@ class PartitionReader:
                 f"{self._partition} ends at offset {ends[self._partition]}; "
                 f"offset {self._position} was requested"
             )
-        if fetched.error in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+        if fetched.error in STALE_TOPIC:
             await self._check_topic_id(deadline)
             await self._cluster.leader(self._partition, deadline)
             raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER, what)

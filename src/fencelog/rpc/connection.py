@@ -169,20 +169,29 @@ def _why(error: OSError) -> str:
 
 
 async def _versions(connection: Connection, deadline: Deadline) -> dict[int, tuple[int, int]]:
+    answer = await _ask_versions(connection, API_VERSIONS_VERSION, deadline)
+    if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
+        # What it lists is at most the versions of this request (KIP-511), and nothing before
+        # Kafka 2.4.
+        answer = await _ask_versions(connection, 0, deadline)
+    return {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
+
+
+async def _ask_versions(
+    connection: Connection, version: int, deadline: Deadline
+) -> ApiVersionsResponse:
     request = ApiVersionsRequest(
         client_software_name="fencelog", client_software_version=__version__
     )
-    body = await connection.call(
-        ApiKey.API_VERSIONS, API_VERSIONS_VERSION, [request.write(API_VERSIONS_VERSION)], deadline
-    )
-    # A broker that does not know this version says so in the oldest form of the answer (KIP-511).
+    body = await connection.call(ApiKey.API_VERSIONS, version, [request.write(version)], deadline)
+    # A broker that does not know this version says so in the oldest form of the answer.
     (error,) = _ERROR.unpack_from(body) if len(body) >= 2 else (0,)
-    version = 0 if error == ErrorCode.UNSUPPORTED_VERSION else API_VERSIONS_VERSION
     try:
-        answer = ApiVersionsResponse.read(body, version)
+        return ApiVersionsResponse.read(
+            body, 0 if error == ErrorCode.UNSUPPORTED_VERSION else version
+        )
     except WireError as wrong:
         connection.close(f"malformed response: {wrong}")
         raise failure(
             ErrorCode.NETWORK_EXCEPTION, f"{connection.address} is not a Kafka broker", str(wrong)
         ) from wrong
-    return {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}

@@ -26,7 +26,7 @@ ADVICE = {
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: "earlier records may be missing; write them again",
     ErrorCode.UNKNOWN_MEMBER_ID: "the request is from no member of the group",
     ErrorCode.NON_EMPTY_GROUP: "the group has members; stop them first",
-    ErrorCode.UNSUPPORTED_VERSION: "the broker does not support it; check that it is fencelog",
+    ErrorCode.UNSUPPORTED_VERSION: "the broker does not support it: it is too old, or not fencelog",
 }
 
 

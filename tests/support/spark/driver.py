@@ -1,7 +1,8 @@
 """A Spark driver in a process of its own: copies a topic to another, with planned faults.
 
 A job that names queries runs those instead, all at the same time: each with a checkpoint, a sink
-and faults of its own.
+and faults of its own. With the job's ``connector`` Spark's own source and sink copy, and nothing is
+planned.
 """
 
 import json
@@ -36,8 +37,9 @@ def main() -> None:
 
 def start(spark: "SparkSession", job: dict[str, Any], name: str | None = None) -> "StreamingQuery":
     """Start the copy, or one of the queries with state."""
+    connector = job.get("connector")
     rows = (
-        spark.readStream.format("fencelog")
+        spark.readStream.format(connector or "fencelog")
         .option("kafka.bootstrap.servers", job["servers"])
         .option("subscribe", job["source"])
         .option("startingOffsets", "earliest")
@@ -47,7 +49,7 @@ def start(spark: "SparkSession", job: dict[str, Any], name: str | None = None) -
     suffix = "" if name is None else f"-{name}"
     return (
         (rows.select("key", "value") if name is None else QUERIES[name](rows))
-        .writeStream.format(FORMAT)
+        .writeStream.format(connector or FORMAT)
         .option("kafka.bootstrap.servers", job["servers"])
         .option("topic", job["sink"] + suffix)
         .option("checkpointLocation", job["checkpoint"] + suffix)

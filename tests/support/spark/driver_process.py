@@ -6,7 +6,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 ROOT = Path(__file__).parent.parent.parent.parent
 PYTHONPATH = f"{ROOT}:{ROOT / 'src'}"
@@ -44,6 +47,30 @@ class DriverProcess:
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+
+    def kill_tree(self) -> None:
+        """SIGKILL everything that it started, its Python workers too: the machine is gone."""
+        tree = self._tree()
+        self.kill()
+        for each in tree:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+
+    def pause(self) -> None:
+        """SIGSTOP everything."""
+        for each in self._tree():
+            with suppress(psutil.NoSuchProcess):
+                each.suspend()
+
+    def resume(self) -> None:
+        """SIGCONT everything."""
+        for each in self._tree():
+            with suppress(psutil.NoSuchProcess):
+                each.resume()
+
+    def _tree(self) -> list[psutil.Process]:
+        process = psutil.Process(self._process.pid)
+        return [process, *process.children(recursive=True)]
 
     def end(self, deadline_s: float) -> int:
         """Wait until it ends by itself and return its status."""

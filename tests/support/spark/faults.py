@@ -3,21 +3,32 @@
 A plan names points (``writing``: rows are taken, few acknowledged; ``written``: all acknowledged;
 ``committing``: nothing decided yet; ``committed``: decided, Spark does not know) and what happens
 there. Reaching one is announced by a file, so that a test kills at that very place.
+
+Where the driver commits (a broker without versioned transactions) ``writing`` and ``written`` are
+before and after a task's staging, and there are three more points between ``committing`` and
+``committed``: ``sending`` (one record batch is acknowledged, the others are not sent), ``ending``
+(all are, before EndTxn) and ``ended`` (EndTxn is answered). Every other batch is staged in files.
 """
 
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from fencelog.client.batches import EncodedBatch
+from fencelog.client.driver_transaction import DriverTransaction
+from fencelog.spark.driver_commit import encode
+from fencelog.spark.driver_commit.ledger import LEDGER
 from fencelog.spark.source import FencelogDataSource
 from tests.support.waiting import wait_until
 
@@ -77,7 +88,9 @@ class FaultyWriter(DataSourceStreamArrowWriter):
             "partition": context.partitionId(),
             "attempt": context.attemptNumber(),
         }
-        message = self.inner.write(self._passed(iterator, where))
+        inline = 0 if where["batch"] % 2 else encode.INLINE_BYTES_MAX
+        with patch.object(encode, "INLINE_BYTES_MAX", inline):
+            message = self.inner.write(self._passed(iterator, where))
         self._reach("written", **where)
         return message
 
@@ -91,8 +104,41 @@ class FaultyWriter(DataSourceStreamArrowWriter):
         batchId: int,  # noqa: N803
     ) -> None:
         self._reach("committing", batch=batchId)
-        self.inner.commit(messages, batchId)
+        with self._in_transaction(batchId):
+            self.inner.commit(messages, batchId)
         self._reach("committed", batch=batchId)
+
+    @contextmanager
+    def _in_transaction(self, batch: int) -> Iterator[None]:
+        """The points of the driver's transaction with the batch's rows."""
+        send, commit = DriverTransaction.send, DriverTransaction.commit
+        has_rows = False
+
+        async def sending(self_: DriverTransaction, batches: Iterable[EncodedBatch]) -> None:
+            nonlocal has_rows
+            first, *others = batches
+            await send(self_, [first])
+            if first.partition != LEDGER:
+                has_rows = True
+                await acknowledged(self_)
+                self._reach("sending", batch=batch)
+            await send(self_, others)
+
+        async def ending(self_: DriverTransaction) -> None:
+            if not has_rows:  # it only says which run drives the app
+                await commit(self_)
+                return
+            await acknowledged(self_)
+            self._reach("ending", batch=batch)
+            await commit(self_)
+            self._reach("ended", batch=batch)
+
+        async def acknowledged(transaction: DriverTransaction) -> None:
+            assert transaction._sender is not None
+            await transaction._sender.flush()
+
+        with patch.multiple(DriverTransaction, send=sending, commit=ending):
+            yield
 
     def abort(
         self,

@@ -87,7 +87,9 @@ def test_a_fetch_that_brought_nothing_is_repeated(answer: bytes | None) -> None:
         assert [r.value for r in client.fetch(PLACE, 0, 2)] == [b"0", b"1"]
 
 
-@pytest.mark.parametrize("error", [ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.NONE])
+@pytest.mark.parametrize(
+    "error", [ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID, ErrorCode.NONE]
+)
 def test_a_topic_is_fetched_by_its_id_until_a_new_leader_knows_it(error: ErrorCode) -> None:
     with FakeBroker() as broker, Client(broker.address) as client:
         answers = [fetched(error=error, topic_id=FAKE_ID)] if error else []
