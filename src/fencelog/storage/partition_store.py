@@ -169,6 +169,11 @@ class PartitionStore:
         """Why the store accepts no more writes, or None."""
         return self._usable.failure
 
+    @property
+    def must_sync(self) -> bool:
+        """Whether to sync before the next write: the kernel would let it wait, and all others."""
+        return self._writeback.must_sync(self)
+
     async def write(self, unflushed: list[SegmentWrite]) -> None:
         """Write what ``PartitionLog.take_unflushed`` returned to the page cache, in order.
 
@@ -199,7 +204,7 @@ class PartitionStore:
         # Concurrent calls wait for each other: one must not rely on another's unfinished sync.
         async with self._sync_lock:
             self._usable.check()
-            end = self._written_end
+            end, unsynced = self._written_end, self._writeback.unsynced(self)
             with self._usable.fails_on_error():
                 for segment in self._segments:
                     if segment.is_dirty:
@@ -207,6 +212,7 @@ class PartitionStore:
                 await self._segments.sync_names()
                 while self._syncing:
                     await next(iter(self._syncing.values()))
+            self._writeback.synced(self, unsynced)
             self._usable.check()
             self._recovery_point = max(self._recovery_point, end)
 

@@ -1,9 +1,13 @@
-"""Bounds what an unclean start has to read: says which partition's checkpoint is stored next.
+"""Bounds what an unclean start has to read, and what is written but not synced.
 
 The distance of a partition is how much of its log a start would read now: what was written since
 its recovery checkpoint, or all of it. Batches count as some bytes more, because checking a small
 one takes as long. No write waits for a checkpoint, so the limits are aims: a disk that syncs more
 slowly than producers write leaves more.
+
+If the kernel has much to write back, it lets writes wait: up to 200 ms, and with them the loop. So
+a partition with more than a little that is not synced is synced before it is written again, once
+all have too much together.
 """
 
 from heapq import nlargest
@@ -15,7 +19,7 @@ _ASKED_MAX = 16
 
 
 class WritebackLimits(NamedTuple):
-    """When checkpoints are stored; all but the last one are distances in bytes."""
+    """When checkpoints are stored and writes wait; all but ``at_once`` are bytes."""
 
     each: int = 64 << 20
     """At this distance of one partition."""
@@ -25,6 +29,10 @@ class WritebackLimits(NamedTuple):
     """Never below this distance: a checkpoint costs two syncs of files and one of a directory."""
     at_once: int = 4
     """So many at the same time. The threads for syncs are left to what responses wait for."""
+    unsynced: int = 256 << 20
+    """So much of all partitions may be written and not synced. The kernel's default settings let
+    writes wait from 15 % of the free memory on: this is less where there are 2 GiB.
+    """
 
 
 class Checkpointed(Protocol):
@@ -43,6 +51,8 @@ class Writeback:
         self._limits = limits or WritebackLimits()
         self._distances: dict[Checkpointed, int] = {}
         self._total = 0
+        self._unsynced: dict[Checkpointed, int] = {}
+        self._unsynced_total = 0
         self._under_way: dict[Checkpointed, int] = {}
         """The distances that the checkpoints under way take away."""
 
@@ -53,8 +63,25 @@ class Writeback:
 
     def wrote(self, store: Checkpointed, size: int, batches: int) -> None:
         """A store has written batches of this size in all."""
+        self._unsynced[store] = self._unsynced.get(store, 0) + size
+        self._unsynced_total += size
         self._set(store, self._distances.get(store, 0) + size + batches * BATCH_COST_BYTES)
         self._begin_if_due(store)
+
+    def unsynced(self, store: Checkpointed) -> int:
+        """Return how many bytes of a store are written and not synced."""
+        return self._unsynced.get(store, 0)
+
+    def synced(self, store: Checkpointed, size: int) -> None:
+        """So many bytes that were not are on stable storage now."""
+        if store in self._unsynced:
+            self._unsynced[store] -= size
+            self._unsynced_total -= size
+
+    def must_sync(self, store: Checkpointed) -> bool:
+        """Whether a store is to be synced before it writes more."""
+        limits = self._limits
+        return self._unsynced_total >= limits.unsynced and self.unsynced(store) >= limits.least
 
     def ended(self, store: Checkpointed, *, is_stored: bool) -> None:
         """The checkpoint that a store has begun is stored, or was given up for a later one."""
@@ -72,6 +99,7 @@ class Writeback:
     def closed(self, store: Checkpointed) -> None:
         """A store is closed, or has failed."""
         self._total -= self._distances.pop(store, 0)
+        self._unsynced_total -= self._unsynced.pop(store, 0)
 
     def _set(self, store: Checkpointed, distance: int) -> None:
         self._total += distance - self._distances.get(store, 0)

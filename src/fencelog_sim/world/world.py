@@ -39,7 +39,7 @@ SEGMENTS_WITH_TRUST = 2
 WRITEBACK_LIMITS = (
     WritebackLimits(),  # no log of a run is so long
     WritebackLimits(each=8 << 10, total=16 << 10, least=4 << 10, at_once=2),
-    WritebackLimits(each=80 << 10, total=160 << 10, least=20 << 10),
+    WritebackLimits(each=80 << 10, total=160 << 10, least=20 << 10, unsynced=40 << 10),
 )
 """With a recovery checkpoint never, after every other batch, and now and then."""
 """A log of one segment is walked at every start."""

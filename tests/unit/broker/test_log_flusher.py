@@ -40,6 +40,7 @@ class One:
         self._files = files
         self._name = name
         self.begins_segment = name.startswith("rolls")
+        self.must_sync = name.startswith("ahead")
 
     async def write(self) -> Offset:
         self._files.written.append(self._name)
@@ -100,6 +101,24 @@ async def test_writes_that_begin_segments_delay_no_other_and_are_few_at_a_time(s
         await flusher.drained()
     assert files.written.count("rolls-0") == 2
     assert len(files.written) >= 3 * ROLLS_MAX + 2
+
+
+async def test_in_os_mode_what_is_far_ahead_of_the_disk_waits_for_it_and_delays_no_other() -> None:
+    files = Flushed()
+    ahead, other = files.partition("ahead"), files.partition("other")
+    files.go_on.clear()
+    async with running(sync=False) as flusher:
+        for _ in range(2):
+            for each in (ahead, other):
+                flusher.enqueue(each)
+            for _ in range(5):
+                await asyncio.sleep(0)
+        assert files.written == ["ahead", "other", "other"]
+        assert files.synced == ["ahead"]
+        files.go_on.set()
+        await flusher.drained()
+    assert files.written[3:] == ["ahead"]
+    assert files.synced == ["ahead"] * 2
 
 
 async def test_a_partition_that_was_synced_recently_does_not_wait_for_a_burst() -> None:

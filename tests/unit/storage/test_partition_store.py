@@ -9,6 +9,7 @@ from fencelog.log import layout
 from fencelog.log.values import Isolation, ReadPlan
 from fencelog.storage.partition_store import PartitionStore
 from fencelog.storage.topic_id import read_topic_id
+from fencelog.storage.writeback import WritebackLimits
 from fencelog.types import Offset, TimestampMs
 from fencelog.wire.batch import iterate
 from fencelog_sim.world.disk import SimDisk, SimFile
@@ -125,6 +126,36 @@ def test_in_os_mode_a_sync_that_failed_beside_the_writes_ends_them() -> None:  #
         with pytest.raises(StorageError):
             await world.store.close(clean=True)
         assert world.store.recovery_point == 0
+
+    run(scenario())
+
+
+def test_what_a_sync_has_not_covered_still_counts_as_not_synced() -> None:
+    async def scenario() -> None:
+        limits = WritebackLimits(least=1, unsynced=200)
+        world = await World.create(durability="os", limits=limits)
+        world.append_values(b"x" * 300)
+        await world.write()
+        assert world.store.must_sync
+        may_end = asyncio.Event()
+        file_sync = SimFile.sync
+
+        async def slow(file: SimFile) -> None:
+            await may_end.wait()
+            await file_sync(file)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SimFile, "sync", slow)
+            sync = asyncio.ensure_future(world.store.sync())
+            await asyncio.sleep(0)
+            world.append_values(b"y" * 300)
+            await world.write()
+            may_end.set()
+            await sync
+        assert world.store.must_sync, "the second one was written during the sync"
+        await world.store.sync()
+        assert not world.store.must_sync
+        await world.store.close(clean=False)
 
     run(scenario())
 

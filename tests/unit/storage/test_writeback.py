@@ -4,7 +4,7 @@ import pytest
 
 from fencelog.storage.writeback import BATCH_COST_BYTES, Writeback, WritebackLimits
 
-LIMITS = WritebackLimits(each=1000, total=3000, least=100, at_once=2)
+LIMITS = WritebackLimits(each=1000, total=3000, least=100, at_once=2, unsynced=5000)
 
 
 class Store:
@@ -100,3 +100,21 @@ def test_a_closed_partition_counts_no_more(writeback) -> None:
     writeback.closed(store)
     writeback.ended(store, is_stored=True)
     assert (writeback._total, store.begun) == (0, 1)
+
+
+def test_who_wrote_much_is_synced_before_more_once_all_have_too_much(writeback) -> None:
+    first, second, little = Store(), Store(), Store()
+    writeback.wrote(first, LIMITS.unsynced - 1, 0)
+    assert not writeback.must_sync(first)
+    writeback.wrote(second, LIMITS.least, 0)
+    writeback.wrote(little, LIMITS.least - 1, 0)
+    assert [writeback.must_sync(each) for each in (first, second, little)] == [True, True, False]
+    size = writeback.unsynced(first)
+    writeback.wrote(first, LIMITS.least, 0)
+    writeback.synced(first, size)
+    assert not any(writeback.must_sync(each) for each in (first, second, little))
+    writeback.wrote(second, LIMITS.unsynced, 0)
+    assert writeback.must_sync(first)
+    writeback.closed(second)
+    writeback.synced(second, LIMITS.unsynced)
+    assert not writeback.must_sync(first)

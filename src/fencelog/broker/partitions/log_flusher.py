@@ -3,7 +3,7 @@
 Requests append in memory and wait. A round takes the unflushed batches of each partition, of those
 that wait longest. A write that begins a segment, and in ``fsync`` mode every sync, runs beside the
 rounds, and its partition collects its next batches meanwhile: a producer waits for the disk time of
-its own partition only.
+its own partition only. In ``os`` mode a partition is synced if too much is written and not synced.
 
 One client may write to thousands of partitions at once. A round takes as many of them as a request
 may append to in one iteration of the loop, so that no backlog of writes forms. Syncs take longer:
@@ -127,7 +127,8 @@ class LogFlusher:
             return
         if not self._sync:
             partition.flushed(end_offset)
-            return
+            if not partition.must_sync:
+                return
         self._busy.add(partition)
         self._waiting[partition in self._recent].append((partition, end_offset))
         if self._syncs < SYNCS_MAX:

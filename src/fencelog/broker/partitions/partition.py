@@ -416,6 +416,11 @@ class Partition:
     # -- upkeep --------------------------------------------------------------------------------
 
     @property
+    def must_sync(self) -> bool:
+        """Whether to sync before the next write, because the disk does not keep up."""
+        return self._store.must_sync
+
+    @property
     def needs_sync(self) -> bool:
         """Whether committed records are not on stable storage yet (``os`` mode)."""
         return self._store.recovery_point < self.log.high_watermark
