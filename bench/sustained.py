@@ -11,7 +11,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
 
-from bench._kafka import KafkaProcess
 from bench._pipelined import VERSION, Replies, connect
 from bench._processes import cpu_s, percentile, scratch
 from bench._report import Figure, Report, is_quick, sized
@@ -22,6 +21,7 @@ from fencelog.wire.framing import frame
 from fencelog.wire.headers import RequestHeader, request_header
 from fencelog.wire.hot import write_produce_request
 from fencelog.wire.records import RecordToWrite, build_batch
+from tests.support.apache_kafka import DEFAULT_HEAP, ApacheKafka
 from tests.support.broker import BrokerProcess
 
 TOPIC, BYSTANDER = "sustained", "bystander"
@@ -159,9 +159,9 @@ def wait_until_writable(asker: Asker) -> None:
 def measure(name: str, place: Path, partitions: int) -> Run:
     """Start a broker and write to it."""
     os.sync()
-    broker: BrokerProcess | KafkaProcess
+    broker: BrokerProcess | ApacheKafka
     if name == KAFKA:
-        broker = KafkaProcess(place / "kafka")
+        broker = ApacheKafka(place / "kafka", java=DEFAULT_HEAP, settings={})
     else:
         broker = BrokerProcess(place / "data", durability="os")
         broker.stop_deadline_s = DEADLINE_S  # a process that is killed ends after its syncs

@@ -23,6 +23,12 @@ drivers. After each kill the output must be the input up to the end of a batch t
 checkpoint names, each record once: at a chosen point, of exactly that batch. In the end it is
 the whole input.
 """
+STATE_PROSE = """\
+Five queries with state (windows, a join, `dropDuplicates`, `applyInPandasWithState`,
+`transformWithStateInPandas`) run in one driver. When each is at a point of its batch that was
+drawn, the driver gets SIGKILL, and the next one goes on. In the end the output of each is exactly
+what follows from the whole input.
+"""
 FAULTS_PROSE = """\
 A short run of the same proof, over a copy of the source with one fault. Syncs that are left out
 are invisible to SIGKILL: the page cache survives it. They are found by `tests/durability`.
@@ -38,13 +44,15 @@ class Proof:
     seed: int
     brokers: list[BrokerVerdict]
     spark: SparkVerdict | None
+    state: SparkVerdict | None
     faults: list[Found]
 
     @property
     def problems(self) -> list[str]:
         """Every promise that was not kept."""
         kept = [problem for each in self.brokers for problem in each.problems]
-        return kept + (self.spark.problems if self.spark else [])
+        of_spark = [each.problems for each in (self.spark, self.state) if each is not None]
+        return kept + [problem for problems in of_spark for problem in problems]
 
     @property
     def holds(self) -> bool:
@@ -56,9 +64,10 @@ class Proof:
         """One line."""
         of_broker = sum(each.kills for each in self.brokers)
         of_spark = len(self.spark.kills) if self.spark else 0
+        of_state = self.state.drivers - 1 if self.state else 0
         return (
-            f"{of_broker} of the broker, {of_spark} of Spark, {len(self.problems)} problems; "
-            f"{summary(self.faults)}"
+            f"{of_broker} of the broker, {of_spark} of Spark, {of_state} of queries with state, "
+            f"{len(self.problems)} problems; {summary(self.faults)}"
         )
 
 
@@ -78,6 +87,7 @@ def report(proof: Proof) -> str:
         "",
         *_broker_lines(proof.brokers),
         *_spark_lines(proof.spark),
+        *_state_lines(proof.state),
         *section(proof.faults, FAULTS_PROSE.splitlines()),
     ]
     return "\n".join(lines).rstrip() + "\n"
@@ -133,6 +143,26 @@ def _spark_lines(verdict: SparkVerdict | None) -> list[str]:
         "| who, where | times |",
         "|---|---:|",
         *(f"| {kind} | {count} |" for kind, count in sorted(kinds.items())),
+        "",
+        *problem_lines(verdict.problems),
+    ]
+
+
+def _state_lines(verdict: SparkVerdict | None) -> list[str]:
+    if verdict is None:
+        return []
+    points = Counter(each.rpartition(", batch")[0] for each in verdict.kills)
+    return [
+        "## Queries with state",
+        "",
+        *STATE_PROSE.splitlines(),
+        "",
+        f"- {verdict.drivers - 1} kills, {verdict.sent:,} records in, {verdict.read:,} out of all "
+        f"queries, {len(verdict.problems)} problems, {verdict.seconds:.0f} s, seed {verdict.seed}",
+        "",
+        "| who, where | times |",
+        "|---|---:|",
+        *(f"| {point} | {count} |" for point, count in sorted(points.items())),
         "",
         *problem_lines(verdict.problems),
     ]

@@ -15,12 +15,13 @@ from pathlib import Path
 
 from tests.proofs import _broker_kills as broker_part
 from tests.proofs import _spark_kills as spark_part
+from tests.proofs import _state_kills as state_part
 from tests.proofs._kills_report import Proof, report
 from tests.proofs._progress import progress, say
 from tests.proofs._report import chosen_seed, conclude, parser
 from tests.support.found import Found, Search, look_for_all
 
-BROKER_KILLS, SPARK_KILLS = 50, 30
+BROKER_KILLS, SPARK_KILLS, STATE_KILLS = 50, 30, 10
 ROUNDS_MAX = 6
 
 
@@ -29,6 +30,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     add = found.add_argument
     add("--broker-kills", type=int, default=BROKER_KILLS, help="in each durability mode")
     add("--spark-kills", type=int, default=SPARK_KILLS)
+    add("--state-kills", type=int, default=STATE_KILLS, help="of queries with state")
     add("--no-faults", action="store_true", help="leave out the faults")
     return found.parse_args(argv)
 
@@ -63,6 +65,18 @@ def _kill_spark(kills: int, seed: int) -> spark_part.Verdict | None:
     ):
         verdict = spark_part.run(Path(folder), kills=chosen, seed=seed, progress=step)
     say(verdict.problems)
+    return verdict
+
+
+def _kill_queries_with_state(kills: int, seed: int) -> spark_part.Verdict | None:
+    if not kills:
+        return None
+    with (
+        tempfile.TemporaryDirectory(prefix="fencelog-kills-", ignore_cleanup_errors=True) as folder,
+        _progress(f"kills of queries with state, seed {seed}", kills) as step,
+    ):
+        verdict = state_part.run(Path(folder), kills=kills, seed=seed, progress=step)
+    _say(verdict.problems)
     return verdict
 
 
@@ -111,10 +125,11 @@ def main(argv: list[str]) -> int:
         seed=seed,
         brokers=_kill_brokers(wanted.broker_kills, seed),
         spark=_kill_spark(wanted.spark_kills, seed + 2),
+        state=_kill_queries_with_state(wanted.state_kills, seed + 3),
         faults=[] if wanted.no_faults else _find_faults(seed, on_spark=wanted.spark_kills > 0),
     )
     is_full = wanted.broker_kills >= BROKER_KILLS and wanted.spark_kills >= SPARK_KILLS
-    is_full = is_full and not wanted.no_faults
+    is_full = is_full and wanted.state_kills >= STATE_KILLS and not wanted.no_faults
     return conclude("kills", proof, report(proof), wanted.report, is_full=is_full)
 
 

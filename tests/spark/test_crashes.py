@@ -14,7 +14,7 @@ from tests.spark.cluster import StandaloneCluster
 from tests.spark.conftest import Log
 from tests.support.spark.driver_process import PYTHONPATH, DriverProcess
 from tests.support.spark.faults import Announced, Fault, plan
-from tests.support.spark.stateful import expected, numbered_values
+from tests.support.spark.stateful import STATE_SETTINGS, expected, numbered_values
 from tests.support.waiting import wait_until
 
 RECORDS = [f"{number:04}" for number in range(400)]
@@ -27,12 +27,6 @@ EXECUTORS = {
 
 
 STATEFUL_RECORDS = 400
-STATE_SETTINGS = {
-    "spark.sql.shuffle.partitions": "1",
-    "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    ),
-}
 
 Start = Callable[..., DriverProcess]
 

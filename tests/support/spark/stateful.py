@@ -122,6 +122,12 @@ QUERIES: Final[dict[str, Query]] = {
     "transformWithStateInPandas": transformed,
 }
 
+STATE_SETTINGS: Final = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+}
 KEYS, PER_SECOND, WINDOW_S, LATE_S = 10, 10, 10, 10
 BEGIN_S = 1_700_000_000
 """Not 0: the first watermark is 0, and what is not above it is late."""
