@@ -8,12 +8,13 @@ import platform
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import WriterCommitMessage
 
 from fencelog.errors import FencelogError
 from fencelog.spark import writing
 from fencelog.spark.options import SinkOptions
 from fencelog.spark.plain_errors import plain_errors
+from fencelog.spark.pyspark_api import DataSourceStreamArrowWriter
 from fencelog.spark.schema import check_write
 
 if TYPE_CHECKING:

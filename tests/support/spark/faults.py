@@ -15,9 +15,10 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from fencelog.spark.pyspark_api import DataSourceStreamArrowWriter
 from fencelog.spark.source import FencelogDataSource
 from tests.support.waiting import wait_until
 
