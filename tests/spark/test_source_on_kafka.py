@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import PySparkException
 
+from fencelog.cli import doctor
 from fencelog.client.blocking import Client
 from fencelog.client.model import Isolation
 from fencelog.types import TopicPartition
@@ -197,3 +198,9 @@ def test_a_stream_goes_on_when_its_broker_is_killed_and_fails_when_its_topic_is_
     with pytest.raises(PySparkException, match="was deleted and created again"):
         query.processAllAvailable()
     assert sorted(values(Confluent().read(stock.servers, target))) == wanted
+
+
+def test_the_doctor_has_nothing_to_complain_of(kafka: ApacheKafka) -> None:
+    findings = list(doctor._broker(kafka.address, None))
+    assert {each.status for each in findings} == {"ok"}, findings
+    assert findings[-1].found == "the broker has no versioned transactions: the driver commits"
