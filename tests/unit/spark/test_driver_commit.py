@@ -269,9 +269,60 @@ def test_a_batch_that_takes_longer_than_the_timeout_is_given_up(
     sink.write(sink.batch(0), "a")
     messages = [sink.stage(sink.batch(1), "b"), sink.stage(sink.batch(1), "c")]
     monkeypatch.setattr(DriverTransaction, "age_s", 100.0)
-    with pytest.raises(OptionError, match=r"too much to send.*'kafka\.transaction\.timeout\.ms'"):
-        sink.commit(*messages)
+    for identity in (sink.batch(1), BatchIdentity(app="x", query_id="", run_id="x", version=0)):
+        given = [replace(each, identity=identity) for each in messages]
+        with pytest.raises(OptionError, match=r"too much to send.*'kafka\.transaction\.timeout\.m"):
+            sink.commit(*given)
     assert sink.values == ["a"]
+    monkeypatch.setattr(by_driver, "WAITING_BYTES_MAX", 100)
+    interrupted(monkeypatch, "send", lambda: sink.write(sink.batch(1, run="2"), "b"))
+    with pytest.raises(FencedError, match="taken over, run 2"):
+        sink.commit(*messages)
+
+
+@pytest.mark.parametrize("timeouts", [1, 2])
+def test_a_transaction_that_timed_out_is_repeated_once(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch, timeouts: int
+) -> None:  # E12
+    left = [failure(ErrorCode.PRODUCER_FENCED, "timed out")] * timeouts
+    real = DriverTransaction.commit
+
+    async def late(self: DriverTransaction) -> None:
+        if left:
+            raise left.pop()
+        await real(self)
+
+    sink.write(sink.batch(0), "a")
+    monkeypatch.setattr(DriverTransaction, "commit", late)
+    monkeypatch.setattr(DriverTransaction, "age_s", 200.0)
+    if timeouts == 1:
+        sink.write(sink.batch(1), "b")
+        assert sink.values == ["a", "b"]
+    else:
+        with pytest.raises(OptionError, match="too much to send within"):
+            sink.write(sink.batch(1), "b")
+
+
+def test_a_write_without_a_number_that_timed_out_says_so(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:  # E12
+    async def late(_: DriverTransaction) -> None:
+        raise failure(ErrorCode.PRODUCER_FENCED, "timed out")
+
+    monkeypatch.setattr(DriverTransaction, "commit", late)
+    monkeypatch.setattr(DriverTransaction, "age_s", 200.0)
+    with pytest.raises(OptionError, match="too much to send within"):
+        sink.write(BatchIdentity(app=sink.topic, query_id="", run_id="r", version=0), "a")
+
+
+def test_a_driver_that_was_stopped_for_longer_than_the_timeout_is_told_of_the_newer_run(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:  # V2
+    sink.write(sink.batch(0), "a")
+    interrupted(monkeypatch, "send", lambda: sink.write(sink.batch(1, run="2"), "b"))
+    monkeypatch.setattr(DriverTransaction, "age_s", 200.0)
+    with pytest.raises(FencedError, match="taken over, run 2"):
+        sink.write(sink.batch(1), "zombie")
 
 
 @pytest.fixture
