@@ -4,12 +4,16 @@ The broker is our own, which is asked for nothing here that a stock one does not
 """
 
 import os
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
+from pyspark.sql.types import StringType, StructField, StructType
 
 from fencelog.client.blocking import Client
 from fencelog.client.driver_transaction import DriverTransaction
@@ -24,6 +28,7 @@ from fencelog.spark.driver_commit.ledger import LEDGER
 from fencelog.spark.driver_commit.staging import StagingError
 from fencelog.spark.identity import BatchIdentity
 from fencelog.spark.options import OptionError
+from fencelog.spark.source import FencelogDataSource
 from fencelog.testing.broker import LocalBroker
 from tests.support.spark.committing import ROLES, Sink, interrupted
 
@@ -329,7 +334,32 @@ def test_a_driver_that_was_stopped_for_longer_than_the_timeout_is_told_of_the_ne
 def stock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the broker for one without versioned transactions."""
     monkeypatch.setattr(prepare, "through_driver", lambda *_, **__: True)
+    monkeypatch.setattr(writing, "through_driver", lambda *_, **__: True)
     monkeypatch.setattr(prepare, "_prepared", set())
+
+
+@pytest.mark.usefixtures("stock", "in_files")
+def test_a_batch_function_s_write_and_a_stream_s_take_the_same_way(
+    sink: Sink, source: Callable[..., FencelogDataSource], monkeypatch: pytest.MonkeyPatch
+) -> None:  # S5
+    options = {"topic": sink.topic, "checkpointLocation": str(sink.folder)}
+    schema = StructType([StructField("value", StringType())])
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        return iter([pa.RecordBatch.from_pydict({"value": ["a"]})])
+
+    for run in ("1", "2"):
+        properties = dict(zip(writing.STREAM_PROPERTIES, ("0", "query", run), strict=True))
+        context = SimpleNamespace(getLocalProperty=properties.get)
+        monkeypatch.setattr(TaskContext, "get", lambda context=context: context)
+        stream = source(**options).streamWriter(schema, overwrite=False)
+        stream.commit([stream.write(rows())], 0)
+        written = source(**options, app=f"{sink.topic}/f", batch="0").writer(schema, False)
+        messages = [written.write(rows())]
+        written.commit(messages)
+        written.abort(messages)
+    assert sink.values == ["a", "a"]
+    assert sink.files == []
 
 
 @pytest.mark.usefixtures("stock")
