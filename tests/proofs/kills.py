@@ -73,10 +73,10 @@ def _kill_queries_with_state(kills: int, seed: int) -> spark_part.Verdict | None
         return None
     with (
         tempfile.TemporaryDirectory(prefix="fencelog-kills-", ignore_cleanup_errors=True) as folder,
-        _progress(f"kills of queries with state, seed {seed}", kills) as step,
+        progress(f"kills of queries with state, seed {seed}", kills) as step,
     ):
         verdict = state_part.run(Path(folder), kills=kills, seed=seed, progress=step)
-    _say(verdict.problems)
+    say(verdict.problems)
     return verdict
 
 

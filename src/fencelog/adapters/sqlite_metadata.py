@@ -93,8 +93,8 @@ class SqliteMetadata:
         def work(connection: sqlite3.Connection) -> list[tuple[str, bytes, int]]:
             rows = connection.execute(
                 "SELECT key, value, version FROM cells"
-                " WHERE key >= ?1 AND substr(key, 1, length(?1)) = ?1 ORDER BY key",
-                (prefix,),
+                " WHERE key >= :prefix AND substr(key, 1, length(:prefix)) = :prefix ORDER BY key",
+                {"prefix": prefix},
             )
             return [(str(key), bytes(value), int(version)) for key, value, version in rows]
 

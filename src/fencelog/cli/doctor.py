@@ -110,7 +110,7 @@ def _spark(environment: Mapping[str, str]) -> Iterator["Finding"]:
     yield checkup.check_python(driver)
     yield checkup.Finding(check="fencelog", status="ok", found=__version__)
     yield from checkup.check_packages(driver, _requirements())
-    yield checkup.check_java(_java(environment))
+    yield checkup.check_java(_java(environment), driver)
     if "pyspark" not in driver.versions:
         yield _skipped("PYSPARK_PYTHON", "PySpark is not installed", "")
         return

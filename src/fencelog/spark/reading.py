@@ -9,6 +9,7 @@ from fencelog.client.model import DataLossError
 from fencelog.spark.offsets import OffsetRange
 from fencelog.spark.options import SourceOptions
 from fencelog.spark.planning import connect, data_loss
+from fencelog.spark.pyspark_api import arrow_schema
 from fencelog.spark.schema import conform
 
 if TYPE_CHECKING:
@@ -34,9 +35,7 @@ def read_range(
     """
     if not isinstance(partition, RangePartition):
         return
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    arrow_schema = to_arrow_schema(schema, timezone="UTC")
+    wanted_schema = arrow_schema(schema)
     columns = frozenset(schema.fieldNames())
     wanted = partition.offsets
     client = connect(options.connection)
@@ -52,7 +51,7 @@ def read_range(
                 topic_id=wanted.topic_id,
             )
             for batch in batches:
-                yield conform(batch, arrow_schema)
+                yield conform(batch, wanted_schema)
         except DataLossError as error:
             if options.fail_on_data_loss:
                 raise data_loss([f"{wanted.partition}: {error}"]) from error

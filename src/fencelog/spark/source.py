@@ -12,6 +12,7 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 
+from fencelog.errors import FencelogError
 from fencelog.spark.options import (
     BOOTSTRAP_VARIABLE,
     check_read,
@@ -62,11 +63,17 @@ class FencelogDataSource(DataSource):
 
     def streamReader(self, schema: "StructType") -> DataSourceStreamReader:  # noqa: N802
         """A streaming read."""
+        from fencelog.spark.pyspark_api import ADMISSION_CONTROL
+        from fencelog.spark.refused_reader import RefusedStreamReader
         from fencelog.spark.stream_reader import StreamReader
+        from fencelog.spark.unlimited_reader import UnlimitedStreamReader
 
-        return StreamReader(
-            source_options(self._options(), self._environment, streaming=True), schema
-        )
+        reader = StreamReader if ADMISSION_CONTROL else UnlimitedStreamReader
+        try:
+            options = source_options(self._options(), self._environment, streaming=True)
+            return reader(options, schema)
+        except FencelogError as error:
+            return RefusedStreamReader(error)
 
     def writer(self, schema: "StructType", overwrite: bool) -> DataSourceWriter:
         """A batch write."""

@@ -8,19 +8,13 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    ReadMinRows,
-    SupportsTriggerAvailableNow,
-)
 
 from fencelog.adapters.system_clock import system_stopwatch
 from fencelog.errors import FencelogError
 from fencelog.spark.offsets import (
     OffsetRange,
     admit,
+    begin_of,
     cap,
     from_json,
     is_unpinned,
@@ -35,6 +29,13 @@ from fencelog.spark.options import SourceOptions
 from fencelog.spark.plain_errors import plain_errors
 from fencelog.spark.planning import connect, data_loss, ends, lost, resolve, subscribed
 from fencelog.spark.progress import SERVERS
+from fencelog.spark.pyspark_api import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
 from fencelog.spark.reading import RangePartition, read_range
 from fencelog.spark.schema import check_read
 from fencelog.spark.trigger_delay import TriggerDelay
@@ -135,7 +136,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """One task for each partition with new offsets, or more with ``minPartitions``."""
         if is_unpinned(start):
-            return []
+            begin = begin_of(end)
+            if begin is None:
+                return []
+            start = begin
         finished, ids = from_json(end), topic_ids(end)
         begun = without(from_json(start), recreated(topic_ids(start), ids))
         client = connect(self._options.connection)

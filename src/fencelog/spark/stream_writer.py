@@ -8,7 +8,7 @@ import platform
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import WriterCommitMessage
 
 from fencelog.errors import FencelogError
 from fencelog.spark import writing
@@ -16,6 +16,7 @@ from fencelog.spark.driver_commit.staged import Staged
 from fencelog.spark.identity import BatchIdentity
 from fencelog.spark.options import SinkOptions
 from fencelog.spark.plain_errors import plain_errors
+from fencelog.spark.pyspark_api import DataSourceStreamArrowWriter
 from fencelog.spark.schema import check_write
 
 if TYPE_CHECKING:

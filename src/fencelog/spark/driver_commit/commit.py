@@ -50,6 +50,8 @@ PREFIX: Final = "fencelog-spark-"
 ATTEMPTS_MAX: Final = 10
 """Each time another driver took the id. One of an older run stops when it reads the ledger."""
 GROUP_BYTES: Final = 4 << 20
+TIMEOUTS_MAX: Final = 1
+"""A process that was stopped meanwhile needs one more try; a batch that is too large, none."""
 
 
 def commit(options: SinkOptions, messages: Sequence[Staged], *, fingerprint: bytes) -> None:
@@ -81,6 +83,7 @@ class _Commit:
         self._identity = messages[0].identity
         self._fingerprint = fingerprint
         self._timeout_s = options.transaction_timeout_ms / 1000
+        self._timeouts = 0
 
     def run(self) -> None:
         lost: FencelogError | None = None
@@ -100,9 +103,9 @@ class _Commit:
                 lost = error
         raise FencedError(
             f"batch {self._identity.version} of app '{self._identity.app}': other drivers took its"
-            f" transactional id {self._transactional_id} {ATTEMPTS_MAX} times ({lost}). Nothing of"
-            " the batch is visible. See that one driver runs this query, and nothing else uses"
-            " this id"
+            f" transactional id {self._transactional_id} {ATTEMPTS_MAX} times ({lost}). See that"
+            " one driver runs this query and nothing else uses this id, and start it again: it"
+            " finds out whether the batch is there"
         )
 
     @property
@@ -146,6 +149,8 @@ class _Commit:
                 self._remove_left_behind()
                 return False
             case Write():
+                if self._timeouts > TIMEOUTS_MAX:
+                    raise self._too_slow()
                 record = batch_record(self._identity, self._fingerprint, now_ms)
                 self._write(transaction, self._messages, record)
                 return True
@@ -171,7 +176,7 @@ class _Commit:
             client.run(lambda _: transaction.commit())
         except RequestError as error:
             if error.code in LOST and transaction.age_s >= self._timeout_s:
-                raise self._too_slow(messages) from error
+                self._timeouts += 1
             if error.code not in LOST | RETRIABLE:
                 self._abort()
             raise
@@ -189,7 +194,10 @@ class _Commit:
             sent += sum(len(batch.buffer) for batch in group)
             acknowledged = sent - WAITING_BYTES_MAX
             if staged.is_too_slow(acknowledged, total, transaction.age_s, self._timeout_s):
-                raise self._too_slow(messages)
+                # It is an error if the batch is still this run's to write, as `_attempt` finds out.
+                self._timeouts += TIMEOUTS_MAX + 1
+                self._abort()
+                raise failure(ErrorCode.TRANSACTION_ABORTABLE, f"{sent} of {total} bytes sent")
 
     def _batches(self, messages: Sequence[Staged]) -> Iterator[EncodedBatch]:
         for message in messages:
@@ -238,8 +246,8 @@ class _Commit:
         what = f"batch {identity.version} in {LEDGER.topic}"
         return explained(lambda: _described(identity.app, state), failure(code, what), identity)
 
-    def _too_slow(self, messages: Sequence[Staged]) -> OptionError:
-        size = sum(each.size for each in messages)
+    def _too_slow(self) -> OptionError:
+        size = sum(each.size for each in self._messages)
         return OptionError(
             f"batch {self._identity.version} of app '{self._identity.app}' has {size >> 20} MiB,"
             f" too much to send within the transaction timeout of {self._timeout_s:g} s. Nothing of"
@@ -249,6 +257,8 @@ class _Commit:
         )
 
     def _explained(self, error: RequestError) -> FencelogError:
+        if self._timeouts:  # of a write without a number
+            return self._too_slow()
         if error.code is ErrorCode.INVALID_TRANSACTION_TIMEOUT:
             check_timeout(self._options, timeout_ms_max(self._client))
         return access_explained(error, self._transactional_id)

@@ -79,8 +79,9 @@ def cut(pieces: Sequence[Piece], data: bytes) -> Iterator[EncodedBatch]:
 def is_too_slow(sent: int, total: int, age_s: float, timeout_s: float) -> bool:
     """Whether the rest will not be sent before the transaction times out, at the rate so far.
 
-    Judged from a quarter of the timeout on: before that a rate says little.
+    Judged from a quarter of the timeout on, and not before anything is known to be sent: before
+    that a rate says little.
     """
-    if age_s < timeout_s / 4 or sent >= total:
+    if age_s < timeout_s / 4 or not 0 < sent < total:
         return False
-    return age_s * total > timeout_s * max(sent, 1)
+    return age_s * total > timeout_s * sent
