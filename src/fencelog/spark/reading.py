@@ -10,6 +10,7 @@ from fencelog.spark.offsets import OffsetRange
 from fencelog.spark.options import SourceOptions
 from fencelog.spark.planning import connect, data_loss
 from fencelog.spark.schema import conform
+from fencelog.spark.worker_heap import freeze_imports
 
 if TYPE_CHECKING:
     import pyarrow
@@ -63,4 +64,5 @@ def read_range(
                 return
             start = moved
         else:
+            freeze_imports()
             return

@@ -20,6 +20,7 @@ from fencelog.errors import ErrorCode, FencedError, FencelogError, RequestError
 from fencelog.spark.options import OptionError, SinkOptions
 from fencelog.spark.planning import connect
 from fencelog.spark.schema import to_write
+from fencelog.spark.worker_heap import freeze_imports
 
 if TYPE_CHECKING:
     import pyarrow
@@ -87,6 +88,7 @@ def write(
             if batch.num_rows:
                 writer.write(to_write(batch, roles))
         count = writer.flush()
+    freeze_imports()
     return Written(identity, NO_PRODUCER if joined is None else joined.producer_id, count)
 
 
@@ -120,6 +122,7 @@ def commit(
         )
     except RequestError as error:
         raise _explained(client, error, identity) from error
+    freeze_imports()
 
 
 def abort(options: SinkOptions, identity: BatchIdentity) -> None:
