@@ -28,8 +28,9 @@ def test_a_cluster_s_own_python_is_left_to_it() -> None:
     assert environment["PYSPARK_PYTHON"] == "/opt/cluster/python"
 
 
-def test_workers_are_used_again() -> None:
+def test_workers_are_used_again_and_reached_without_tcp() -> None:
     assert DEFAULTS["spark.python.worker.reuse"] == "true"
+    assert DEFAULTS["spark.python.unix.domain.socket.enabled"] == "true"
 
 
 def test_local_masters_are_distinguished_from_clusters() -> None:
