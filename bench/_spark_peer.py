@@ -217,7 +217,9 @@ def session(log_file: Path | None = None) -> "SparkSession":
 
 def measure() -> None:
     """Measure both at once."""
-    report = Report("spark_peer", f"Spark's reads and writes, beside {CONNECTOR}", METHOD)
+    report = Report(
+        "spark_peer", f"Spark's reads and writes, beside {CONNECTOR}", METHOD, "spark --peer"
+    )
     os.environ["PYTHONPATH"] = str(ROOT)
     prepare_environment(os.environ)
     with (
