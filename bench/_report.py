@@ -54,6 +54,8 @@ class Report:
     question: str
     method: str
     """How it was measured, in a few sentences: they go into the result."""
+    call: str = ""
+    """What ``./dev bench`` was called with, if that is not the name."""
     figures: list[Figure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     load_at_start: float = field(default_factory=lambda: os.getloadavg()[0])
@@ -85,10 +87,11 @@ class Report:
         (RESULTS / f"{self.name}.md").write_text(self._markdown(), encoding="utf-8")
 
     def _markdown(self) -> str:
+        call = self.call or self.name
         lines = [
             f"# {self.name}: {self.question}",
             "",
-            f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, commit {commit()}, `./dev bench {self.name}`",
+            f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, commit {commit()}, `./dev bench {call}`",
             "",
             f"{machine()}; load average {self.load_at_start:.1f} when it began.",
             "",

@@ -1,6 +1,10 @@
-"""How many rows a second does Spark read and write, and what does a micro-batch cost by itself?"""
+"""How many rows a second does Spark read and write, and what does a micro-batch cost by itself?
+
+``./dev bench spark --peer`` measures beside Spark's own Kafka connector.
+"""
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,24 +14,24 @@ from typing import TYPE_CHECKING
 from bench._processes import scratch
 from bench._report import ROOT, Figure, Report, sized
 from bench._rigs import TOPIC
+from bench._spark_batches import FEW_ROWS, PHASES, batches
 from bench._stock import create_topic
 from fencelog.spark.session import build_session
 from tests.support.broker import BrokerProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+    from pyspark.sql.streaming import DataStreamWriter
 
 OUT = "bench-out"
-FEW_ROWS = 20
-WARM_BATCHES = 5
 METHOD = (
     "`local[2]`, keys of 16 and values of 100 bytes, two partitions, a broker in `os` mode on the "
     "same two cores; batch reads to Spark's noop sink and batch writes of one transaction, "
     "alternating with a Python data source that yields the same Arrow batch again and again and a "
     "Python sink that discards: the most that Spark lets a Python data source do. Medians, each "
-    "with the job's own overhead in it. Micro-batches: 20 rows each, median of triggerExecution "
-    "behind the first five, Spark's defaults; the ceiling is the JVM's own rate source to noop."
+    "with the job's own overhead in it. Micro-batches: 20 rows each, medians of Spark's durationMs "
+    "behind the first eight, with `build_session`'s settings; the ceiling is the JVM's own rate "
+    "source to noop."
 )
 
 
@@ -60,20 +64,6 @@ class Bench:
         writer = frame.write.format("fencelog").option("topic", topic).mode("append")
         writer.option("kafka.bootstrap.servers", self._servers).save()
 
-    def batches(self, name: str, writer: "DataStreamWriter", place: Path, count: int) -> float:
-        """Run a stream for so many batches; return the median milliseconds of one."""
-        writer = writer.queryName(name).option("checkpointLocation", str(place / name))
-        query = writer.trigger(processingTime="0 seconds").start()
-        try:
-            deadline = time.monotonic() + 60
-            while len(_durations(query)) < count + WARM_BATCHES:
-                assert query.isActive, query.exception()
-                assert time.monotonic() < deadline, f"{name}: {len(_durations(query))} batches"
-                time.sleep(0.2)
-            return median(_durations(query)[WARM_BATCHES : WARM_BATCHES + count])
-        finally:
-            query.stop()
-
     def rate_stream(self) -> "DataFrame":
         """The JVM's own source, a few rows a batch."""
         reader = self._spark.readStream.format("rate-micro-batch")
@@ -94,11 +84,6 @@ class Bench:
         """Our sink."""
         writer = frame.writeStream.format("fencelog").option("topic", OUT)
         return writer.option("kafka.bootstrap.servers", self._servers)
-
-
-def _durations(query: "StreamingQuery") -> list[float]:
-    reports = query.recentProgress
-    return [each.durationMs["triggerExecution"] for each in reports if each.numInputRows]
 
 
 def to_noop(frame: "DataFrame") -> None:
@@ -152,20 +137,28 @@ def _rows_figure(name: str, speeds: dict[str, float], ceiling: str) -> Figure:
 
 def measure_batches(bench: Bench, report: Report, place: Path) -> None:
     """Measure micro-batches of a few rows."""
-    count = sized(25, 3)
-    rate = bench.batches("rate", bench.rate_stream().writeStream.format("noop"), place, count)
-    source = bench.batches("source", bench.own_stream().writeStream.format("noop"), place, count)
-    both = bench.batches("both", bench.own_sink(bench.own_stream()), place, count)
-    for name, value in (("our source to noop", source), ("our source to our sink", both)):
-        report.add(
-            Figure(
-                name=f"a micro-batch of {FEW_ROWS} rows, {name}",
-                value=value,
-                unit="ms",
-                ceiling=rate,
-                ceiling_name="JVM rate source to noop",
+    count = sized(40, 3)
+    writers = {
+        "JVM rate source to noop": bench.rate_stream().writeStream.format("noop"),
+        "our source to noop": bench.own_stream().writeStream.format("noop"),
+        "our source to our sink": bench.own_sink(bench.own_stream()),
+    }
+    taken = {
+        name: batches(writer, str(place / f"checkpoint-{number}"), count)
+        for number, (name, writer) in enumerate(writers.items())
+    }
+    ceiling, *ours = taken
+    for name in ours:
+        for phase in PHASES:
+            report.add(
+                Figure(
+                    name=f"a micro-batch of {FEW_ROWS} rows, {name}, {phase}",
+                    value=taken[name][phase],
+                    unit="ms",
+                    ceiling=taken[ceiling][phase],
+                    ceiling_name=ceiling,
+                )
             )
-        )
 
 
 def main() -> None:
@@ -186,4 +179,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if "--peer" in sys.argv:
+        from bench._spark_peer import measure
+
+        measure()
+    else:
+        main()

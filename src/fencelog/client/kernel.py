@@ -8,17 +8,15 @@ buffer. Machine code is cached on disk; if that is impossible, each process comp
 # ruff: noqa: ANN401, C901, PLR0911, PLR0912, PLR0913, PLR0915, PLR0917 - numba types the arguments
 # by signature, and a call per record would cost more than the loop body.
 
-import os
-import stat
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numba
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
 from numba.extending import intrinsic
+
+from fencelog.client.kernel_cache import private_folder
 
 BYTES_IN = types.Array(types.uint8, 1, "C", readonly=True)
 BYTES = types.uint8[::1]
@@ -61,18 +59,6 @@ TIMESTAMP_MS_MAX = 9_223_372_036_854_775
 """The last millisecond that fits into 64 bits in microseconds."""
 
 
-def _private_cache() -> str | None:
-    """Return a cache folder that only this user can write (its contents are run), or None."""
-    path = Path(tempfile.gettempdir()) / f"fencelog-numba-{os.getuid()}"
-    try:
-        path.mkdir(mode=0o700, exist_ok=True)
-        found = path.lstat()
-    except OSError:
-        return None
-    private = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-    return str(path) if private and not found.st_mode & 0o077 else None
-
-
 def compiled(signature: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Compile now, for one signature.
 
@@ -82,10 +68,10 @@ def compiled(signature: Any) -> Callable[[Callable[..., Any]], Callable[..., Any
     def compile_it(function: Callable[..., Any]) -> Callable[..., Any]:
         for attempt in ("package", "private"):
             if attempt == "private":
-                folder = _private_cache()
+                folder = private_folder()
                 if folder is None:
                     break
-                numba.config.CACHE_DIR = folder
+                numba.config.CACHE_DIR = str(folder)
             try:
                 made: Callable[..., Any] = numba.njit(
                     signature, cache=True, nogil=True, error_model="numpy"

@@ -11,6 +11,7 @@ from fencelog.spark.options import SourceOptions
 from fencelog.spark.planning import connect, data_loss
 from fencelog.spark.pyspark_api import arrow_schema
 from fencelog.spark.schema import conform
+from fencelog.spark.worker_heap import freeze_imports
 
 if TYPE_CHECKING:
     import pyarrow
@@ -62,4 +63,5 @@ def read_range(
                 return
             start = moved
         else:
+            freeze_imports()
             return

@@ -10,6 +10,7 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from fencelog.client.kernel_cache import compile_ahead
 from fencelog.spark.java import find_java_home
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     # Without reuse every task starts Python, which takes seconds per batch.
     "spark.python.worker.reuse": "true",
+    # Over TCP a micro-batch waits 40 ms for delayed acknowledgements between Spark and Python.
+    "spark.python.unix.domain.socket.enabled": "true",
 }
 LOCAL_DEFAULTS: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",
@@ -68,6 +71,9 @@ def build_session(
     Ctrl-C reaches this process alone, so that a running batch can be finished.
     """
     prepare_environment(os.environ, local=is_local(master))
+    if is_local(master):
+        # While Java starts, which takes as long: the first tasks would each compile them.
+        compile_ahead()
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 

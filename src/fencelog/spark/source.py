@@ -22,6 +22,7 @@ from fencelog.spark.options import (
 )
 from fencelog.spark.plain_errors import plain_errors
 from fencelog.spark.schema import read_schema
+from fencelog.spark.worker_heap import freeze_imports
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -87,9 +88,12 @@ class FencelogDataSource(DataSource):
         from fencelog.spark.stream_writer import StreamWriter
 
         del overwrite
-        return StreamWriter(
+        writer = StreamWriter(
             sink_options(self._options(), self._environment, streaming=True), schema
         )
+        # Spark asks a worker for a writer once or twice in each micro-batch.
+        freeze_imports()
+        return writer
 
     def _options(self) -> dict[str, str]:
         own = {name.lower() for name in self.own_options}

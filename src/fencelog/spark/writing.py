@@ -28,6 +28,7 @@ from fencelog.spark.limits import check_timeout, timeout_ms_max
 from fencelog.spark.options import SinkOptions
 from fencelog.spark.planning import connect
 from fencelog.spark.schema import to_write
+from fencelog.spark.worker_heap import freeze_imports
 
 if TYPE_CHECKING:
     import pyarrow
@@ -85,6 +86,7 @@ def write(
             if batch.num_rows:
                 writer.write(to_write(batch, roles))
         count = writer.flush()
+    freeze_imports()
     return Written(identity, NO_PRODUCER if joined is None else joined.producer_id, count)
 
 
@@ -123,6 +125,7 @@ def commit(
         )
     except RequestError as error:
         raise explained(lambda: client.describe_app(identity.app), error, identity) from error
+    freeze_imports()
 
 
 def abort(options: SinkOptions, identity: BatchIdentity) -> None:

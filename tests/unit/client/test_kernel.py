@@ -2,6 +2,8 @@
 
 import os
 import struct
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import numba
 import numpy as np
 import pytest
 
-from fencelog.client import kernel, kernel_encode
+from fencelog.client import kernel, kernel_cache, kernel_encode
 from fencelog.client.arrow import _Room, schema_of
 from fencelog.errors import WireError
 from fencelog.wire.primitives import write_varint
@@ -153,7 +155,7 @@ def test_a_row_that_has_no_partition_is_named_by_its_number(row: int, wrong: dic
     assert done == -1 - row
 
 
-# --- where the machine code is kept
+# --- where the machine code is kept, and who compiles it beforehand
 
 
 @pytest.fixture
@@ -219,3 +221,53 @@ def test_a_link_to_a_folder_is_not_trusted(
     (temporary / "elsewhere").mkdir(mode=0o700)
     private(temporary).symlink_to(temporary / "elsewhere")
     assert kept_in(monkeypatch, "") == [("", True), ("", False)]
+
+
+@pytest.fixture
+def compilers(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The commands of the processes that would compile; each fails if it is told to."""
+    started: list[list[str]] = []
+
+    def run(command: list[str], **_how: object) -> subprocess.CompletedProcess[bytes]:
+        started.append(command)
+        return subprocess.CompletedProcess(command, int((temporary / "fail").exists()))
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return started
+
+
+def compile_and_wait() -> None:
+    if (waiting := kernel_cache.compile_ahead()) is not None:
+        waiting.join()
+
+
+def test_another_process_compiles_ahead_once_and_again_for_another_source(
+    compilers: list[list[str]], temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_and_wait()
+    compile_and_wait()
+    assert compilers == [[sys.executable, "-c", kernel_cache.COMPILE]]
+    changed = temporary / "kernel.py"
+    changed.touch()
+    monkeypatch.setattr(kernel_cache, "SOURCES", (changed,))
+    compile_and_wait()
+    assert len(compilers) == 2
+
+
+def test_a_compilation_that_failed_is_tried_again(
+    compilers: list[list[str]], temporary: Path
+) -> None:
+    (temporary / "fail").touch()
+    compile_and_wait()
+    (temporary / "fail").unlink()
+    compile_and_wait()
+    assert len(compilers) == 2
+
+
+def test_nothing_is_compiled_ahead_where_others_can_write(
+    compilers: list[list[str]], temporary: Path
+) -> None:
+    private(temporary).mkdir()
+    private(temporary).chmod(0o777)
+    compile_and_wait()
+    assert compilers == []

@@ -28,8 +28,9 @@ def test_a_cluster_s_own_python_is_left_to_it() -> None:
     assert environment["PYSPARK_PYTHON"] == "/opt/cluster/python"
 
 
-def test_workers_are_used_again() -> None:
+def test_workers_are_used_again_and_reached_without_tcp() -> None:
     assert DEFAULTS["spark.python.worker.reuse"] == "true"
+    assert DEFAULTS["spark.python.unix.domain.socket.enabled"] == "true"
 
 
 def test_local_masters_are_distinguished_from_clusters() -> None:
@@ -62,6 +63,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", get)
     monkeypatch.setattr("pyspark.java_gateway.launch_gateway", launch)
     monkeypatch.setattr(session, "prepare_environment", lambda _, local: calls.append(local))
+    monkeypatch.setattr(session, "compile_ahead", lambda: calls.append("kernels"))
     return calls
 
 
@@ -77,7 +79,7 @@ def test_a_session_has_its_name_its_master_and_the_settings_that_somebody_gave(
         "spark.ui.enabled": "true",
         "spark.x": "1",
     }
-    assert launched == [True, ("session", wanted)]
+    assert launched == [True, "kernels", ("session", wanted)]
 
 
 def test_a_cluster_s_session_leaves_its_addresses_to_it(launched: list[Any]) -> None:
@@ -91,7 +93,7 @@ def test_spark_s_log_is_added_to_a_file(launched: list[Any], tmp_path: Path) -> 
     file.write_text("an earlier run\n")
     assert session.build_session(name="q", log_file=file) == "a session"
     assert file.read_text() == "an earlier run\nSpark says\n"
-    _, (first, conf), *later = launched
+    _, _, (first, conf), *later = launched
     assert first == "gateway"
     assert conf["spark.app.name"] == "q"
     assert later == [("context on a gateway", conf), ("session", conf)]
@@ -102,7 +104,7 @@ def test_a_spark_that_runs_keeps_its_log(
 ) -> None:
     monkeypatch.setattr(SparkContext, "_gateway", "one that runs")
     session.build_session(name="q", log_file=tmp_path / "log")
-    assert [what for what, _ in launched[1:]] == ["session"]
+    assert [what for what, _ in launched[2:]] == ["session"]
     assert not (tmp_path / "log").exists()
 
 
