@@ -73,7 +73,9 @@ def write(
     if through_driver(options):
         from fencelog.spark.driver_commit.encode import stage
 
-        return stage(options, identity, roles, rows)
+        staged = stage(options, identity, roles, rows)
+        freeze_imports()
+        return staged
     client = connect(options.connection)
     joined = _join(client, options, identity) if options.exactly_once else None
     if isinstance(joined, AlreadyCommitted):
@@ -102,6 +104,7 @@ def commit(
     if staged:
         assert len(staged) == len(messages), "all tasks met the same broker"
         by_driver.commit(options, staged, fingerprint=fingerprint)
+        freeze_imports()
         return
     assert len(written) == len(messages), "Spark commits with a message of every task"
     assert len({each.identity for each in written}) == 1, "one batch is one transaction"
