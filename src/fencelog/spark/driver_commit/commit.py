@@ -49,6 +49,8 @@ PREFIX: Final = "fencelog-spark-"
 """Of all transactional ids, for an ACL of pattern type prefixed."""
 ATTEMPTS_MAX: Final = 10
 """Each time another driver took the id. One of an older run stops when it reads the ledger."""
+LATE_MAX: Final = 2
+"""Attempts that take too long. The first may have met an outage, or this process was stopped."""
 GROUP_BYTES: Final = 4 << 20
 
 
@@ -69,6 +71,10 @@ def abort(options: SinkOptions, identity: BatchIdentity) -> None:
             staging.remove_run(identity)
 
 
+class _LateError(FencelogError):
+    """An attempt has not ended within the transaction timeout, or will not."""
+
+
 class _Commit:
     """One batch's way into the topics."""
 
@@ -81,6 +87,7 @@ class _Commit:
         self._identity = messages[0].identity
         self._fingerprint = fingerprint
         self._timeout_s = options.transaction_timeout_ms / 1000
+        self._late_attempts = 0
 
     def run(self) -> None:
         lost: FencelogError | None = None
@@ -92,6 +99,11 @@ class _Commit:
             except RequestError as error:
                 if error.code not in LOST or not self._identity.query_id:
                     raise self._explained(error) from error
+                lost = error
+            except _LateError as error:
+                if not self._identity.query_id:
+                    raise self._too_slow() from error
+                self._late_attempts += 1
                 lost = error
             except StagingError as error:
                 # A newer run may have removed the file: then the ledger says so.
@@ -146,6 +158,8 @@ class _Commit:
                 self._remove_left_behind()
                 return False
             case Write():
+                if self._late_attempts == LATE_MAX:
+                    raise self._too_slow()
                 record = batch_record(self._identity, self._fingerprint, now_ms)
                 self._write(transaction, self._messages, record)
                 return True
@@ -171,7 +185,7 @@ class _Commit:
             client.run(lambda _: transaction.commit())
         except RequestError as error:
             if error.code in LOST and transaction.age_s >= self._timeout_s:
-                raise self._too_slow(messages) from error
+                raise _LateError(f"it timed out: {error}") from error
             if error.code not in LOST | RETRIABLE:
                 self._abort()
             raise
@@ -189,7 +203,7 @@ class _Commit:
             sent += sum(len(batch.buffer) for batch in group)
             acknowledged = sent - WAITING_BYTES_MAX
             if staged.is_too_slow(acknowledged, total, transaction.age_s, self._timeout_s):
-                raise self._too_slow(messages)
+                raise _LateError(f"it would not end within {self._timeout_s:g} s")
 
     def _batches(self, messages: Sequence[Staged]) -> Iterator[EncodedBatch]:
         for message in messages:
@@ -238,8 +252,8 @@ class _Commit:
         what = f"batch {identity.version} in {LEDGER.topic}"
         return explained(lambda: _described(identity.app, state), failure(code, what), identity)
 
-    def _too_slow(self, messages: Sequence[Staged]) -> OptionError:
-        size = sum(each.size for each in messages)
+    def _too_slow(self) -> OptionError:
+        size = sum(each.size for each in self._messages)
         return OptionError(
             f"batch {self._identity.version} of app '{self._identity.app}' has {size >> 20} MiB,"
             f" too much to send within the transaction timeout of {self._timeout_s:g} s. Nothing of"
