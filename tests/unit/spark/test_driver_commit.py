@@ -3,6 +3,8 @@
 The broker is our own, which is asked for nothing here that a stock one does not have.
 """
 
+import errno
+import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -22,7 +24,7 @@ from fencelog.rpc.failures import failure
 from fencelog.spark import writing
 from fencelog.spark.conflicts import BatchConflictError
 from fencelog.spark.driver_commit import commit as by_driver
-from fencelog.spark.driver_commit import encode, ledger_topic, prepare
+from fencelog.spark.driver_commit import encode, ledger_topic, prepare, staged, staging
 from fencelog.spark.driver_commit.encode import stage
 from fencelog.spark.driver_commit.ledger import LEDGER
 from fencelog.spark.driver_commit.staging import StagingError
@@ -30,6 +32,7 @@ from fencelog.spark.identity import BatchIdentity
 from fencelog.spark.options import OptionError
 from fencelog.spark.source import FencelogDataSource
 from fencelog.testing.broker import LocalBroker
+from fencelog.wire.records import RecordToWrite
 from tests.support.spark.committing import ROLES, Sink, interrupted
 
 
@@ -253,6 +256,38 @@ def test_a_task_says_where_files_cannot_go(sink: Sink, tmp_path: Path) -> None:
         sink.stage(sink.batch(0), "a")
 
 
+@pytest.mark.usefixtures("in_files")
+@pytest.mark.parametrize("step", ["write", "fsync"])
+def test_a_full_disk_is_an_error_that_names_the_location_and_leaves_no_file(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(staging._Synced if step == "write" else os, step, full)
+    with pytest.raises(StagingError, match=r"staging in .* No space left.*'stagingLocation'"):
+        sink.stage(sink.batch(0), "a")
+    assert sink.files == []
+
+
+# --- the ledger's topic
+
+
+@pytest.mark.parametrize("value", [b"\xff", b"{}", b'{"query": "q", "runs": [1]}', b"[]"])
+def test_a_record_that_nobody_of_us_wrote_is_named(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch, value: bytes
+) -> None:
+    monkeypatch.setattr(
+        by_driver, "driver_record", lambda app, *_: RecordToWrite(_key("run", app), value, 0)
+    )
+    with pytest.raises(FencelogError, match=r"has a record of app .* that cannot be read"):
+        sink.write(sink.batch(0), "a")
+
+
+def _key(kind: str, app: str) -> bytes:
+    return json.dumps([kind, app]).encode()
+
+
 # --- limits
 
 
@@ -320,14 +355,26 @@ def test_a_write_without_a_number_that_timed_out_says_so(
         sink.write(BatchIdentity(app=sink.topic, query_id="", run_id="r", version=0), "a")
 
 
+@pytest.mark.parametrize("step", ["send", "commit"])
 def test_a_driver_that_was_stopped_for_longer_than_the_timeout_is_told_of_the_newer_run(
-    sink: Sink, monkeypatch: pytest.MonkeyPatch
+    sink: Sink, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:  # V2
     sink.write(sink.batch(0), "a")
-    interrupted(monkeypatch, "send", lambda: sink.write(sink.batch(1, run="2"), "b"))
+    interrupted(monkeypatch, step, lambda: sink.write(sink.batch(1, run="2"), "b"))
     monkeypatch.setattr(DriverTransaction, "age_s", 200.0)
     with pytest.raises(FencedError, match="taken over, run 2"):
         sink.write(sink.batch(1), "zombie")
+    assert sink.values == ["a", "b"]
+
+
+def test_an_attempt_that_an_outage_made_late_is_made_again(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [True]
+    monkeypatch.setattr(staged, "is_too_slow", lambda *_: bool(answers) and answers.pop())
+    sink.write(sink.batch(0), "a")
+    assert not answers
+    assert sink.values == ["a"]
 
 
 @pytest.fixture

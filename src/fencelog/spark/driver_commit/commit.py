@@ -49,9 +49,9 @@ PREFIX: Final = "fencelog-spark-"
 """Of all transactional ids, for an ACL of pattern type prefixed."""
 ATTEMPTS_MAX: Final = 10
 """Each time another driver took the id. One of an older run stops when it reads the ledger."""
+LATE_MAX: Final = 2
+"""Attempts that take too long. The first may have met an outage, or this process was stopped."""
 GROUP_BYTES: Final = 4 << 20
-TIMEOUTS_MAX: Final = 1
-"""A process that was stopped meanwhile needs one more try; a batch that is too large, none."""
 
 
 def commit(options: SinkOptions, messages: Sequence[Staged], *, fingerprint: bytes) -> None:
@@ -71,6 +71,10 @@ def abort(options: SinkOptions, identity: BatchIdentity) -> None:
             staging.remove_run(identity)
 
 
+class _LateError(FencelogError):
+    """An attempt has not ended within the transaction timeout, or will not."""
+
+
 class _Commit:
     """One batch's way into the topics."""
 
@@ -83,7 +87,7 @@ class _Commit:
         self._identity = messages[0].identity
         self._fingerprint = fingerprint
         self._timeout_s = options.transaction_timeout_ms / 1000
-        self._timeouts = 0
+        self._late_attempts = 0
 
     def run(self) -> None:
         lost: FencelogError | None = None
@@ -95,6 +99,11 @@ class _Commit:
             except RequestError as error:
                 if error.code not in LOST or not self._identity.query_id:
                     raise self._explained(error) from error
+                lost = error
+            except _LateError as error:
+                if not self._identity.query_id:
+                    raise self._too_slow() from error
+                self._late_attempts += 1
                 lost = error
             except StagingError as error:
                 # A newer run may have removed the file: then the ledger says so.
@@ -149,7 +158,7 @@ class _Commit:
                 self._remove_left_behind()
                 return False
             case Write():
-                if self._timeouts > TIMEOUTS_MAX:
+                if self._late_attempts == LATE_MAX:
                     raise self._too_slow()
                 record = batch_record(self._identity, self._fingerprint, now_ms)
                 self._write(transaction, self._messages, record)
@@ -176,7 +185,7 @@ class _Commit:
             client.run(lambda _: transaction.commit())
         except RequestError as error:
             if error.code in LOST and transaction.age_s >= self._timeout_s:
-                self._timeouts += 1
+                raise _LateError(f"it timed out: {error}") from error
             if error.code not in LOST | RETRIABLE:
                 self._abort()
             raise
@@ -194,10 +203,7 @@ class _Commit:
             sent += sum(len(batch.buffer) for batch in group)
             acknowledged = sent - WAITING_BYTES_MAX
             if staged.is_too_slow(acknowledged, total, transaction.age_s, self._timeout_s):
-                # It is an error if the batch is still this run's to write, as `_attempt` finds out.
-                self._timeouts += TIMEOUTS_MAX + 1
-                self._abort()
-                raise failure(ErrorCode.TRANSACTION_ABORTABLE, f"{sent} of {total} bytes sent")
+                raise _LateError(f"it would not end within {self._timeout_s:g} s")
 
     def _batches(self, messages: Sequence[Staged]) -> Iterator[EncodedBatch]:
         for message in messages:
@@ -257,8 +263,6 @@ class _Commit:
         )
 
     def _explained(self, error: RequestError) -> FencelogError:
-        if self._timeouts:  # of a write without a number
-            return self._too_slow()
         if error.code is ErrorCode.INVALID_TRANSACTION_TIMEOUT:
             check_timeout(self._options, timeout_ms_max(self._client))
         return access_explained(error, self._transactional_id)

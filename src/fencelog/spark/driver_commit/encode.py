@@ -74,8 +74,8 @@ class _Attempt:
 
     def finish(self) -> Staged:
         self._encode()
-        if self._file is not None:
-            self._file.close()
+        if self._file is not None and self._staging is not None:
+            self._staging.finish(self._file)
         return Staged(
             self._identity, self._rows, tuple(self._pieces), bytes(self._inline), self._path
         )
@@ -127,25 +127,29 @@ class _Attempt:
             )
         self._pieces.append(Piece(topic, partition, len(content)))
         if self._file is None and len(self._inline) + len(content) > INLINE_BYTES_MAX:
-            self._file = self._create()
-            self._file.write(bytes(self._inline))
+            self._create()
+            self._append(bytes(self._inline))
             self._inline.clear()
         if self._file is None:
             self._inline += content
         else:
-            self._file.write(bytes(content))
+            self._append(bytes(content))
 
-    def _create(self) -> Output:
+    def _append(self, content: bytes) -> None:
+        assert self._staging is not None, "the file is created first"
+        assert self._file is not None, "the file is created first"
+        self._staging.append(self._file, content)
+
+    def _create(self) -> None:
         self._staging = staging_of(self._options)
         if self._staging is None:
             raise OptionError(
                 "a task of this write has more than 1 MiB to hand to the driver: set option"
                 " 'stagingLocation' to a folder that the driver and all executors share"
             )
-        self._path, file = self._staging.create(
+        self._path, self._file = self._staging.create(
             self._identity, str(uuid.UUID(bytes=os.urandom(16), version=4))
         )
-        return file
 
 
 def _max_message_bytes(client: Client, topic: str) -> int:

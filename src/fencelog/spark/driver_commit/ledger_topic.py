@@ -1,6 +1,5 @@
 """The ledger's topic: made where it is missing, and read up to its end."""
 
-import json
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -83,7 +82,7 @@ async def _read_on(cluster: Cluster, app: str, known: _Position | None) -> _Posi
     while (chunk := await reader.next_chunk()) is not None:
         try:
             known.scan.feed(chunk.records)
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise FencelogError(
                 f"{LEDGER} has a record of app '{app}' before offset {chunk.next_offset} that"
                 f" cannot be read ({error}): something else wrote it, or a later release"

@@ -6,7 +6,8 @@ the tasks write new ones. So whatever the newest run finds of others nobody need
 
 import hashlib
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -68,7 +69,7 @@ class Staging:
         """Create an attempt's file. Raises StagingError."""
         folder = f"{self._of_run(identity)}/{identity.version}"
         path = f"{folder}/{name}"
-        try:
+        with self._explained():
             if not self.is_local:
                 return path, cast(Output, self.files.open_output_stream(path))
             if not Path(self.root).is_dir():
@@ -79,11 +80,16 @@ class Staging:
                 )
             Path(folder).mkdir(parents=True, exist_ok=True)
             return path, _Synced(Path(path), Path(self.root))
-        except OSError as error:
-            raise StagingError(
-                f"staging in {self.location} failed: {error}. It has to be a folder that the driver"
-                " and all executors can write (option 'stagingLocation')"
-            ) from error
+
+    def append(self, file: Output, content: bytes) -> None:
+        """Write on. Raises StagingError, as where the disk is full."""
+        with self._explained():
+            file.write(content)
+
+    def finish(self, file: Output) -> None:
+        """Return once the file is stored. Raises StagingError."""
+        with self._explained():
+            file.close()
 
     def open(self, path: str) -> BinaryIO:
         """Open a file of this location. Raises StagingError."""
@@ -140,6 +146,16 @@ class Staging:
             if each.type == FileType.File and each.mtime is not None and now - each.mtime > KEPT:
                 run, _, _ = each.path.rpartition("/")[0].rpartition("/")
                 self._remove(run)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StagingError(
+                f"staging in {self.location} failed: {error}. It has to be a folder that the driver"
+                " and all executors can write (option 'stagingLocation')"
+            ) from error
 
     def _remove(self, folder: str) -> None:
         with suppress(OSError):  # there is none, or it is left to the next run
