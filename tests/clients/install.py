@@ -105,10 +105,21 @@ def python_environment(lock: Path) -> Path:
             uv = [sys.executable, str(RUN_UV)]
             venv = ["venv", "--quiet", "--clear", "--python", sys.executable, str(environment)]
             run([*uv, *venv], folder)
+            # PySpark is a source distribution of compressed data: see dev.
+            (folder / "build.cfg").write_text("[bdist_wheel]\ncompression = stored\n")
+            stored = {"DIST_EXTRA_CONFIG": str(folder / "build.cfg")}
             pinned = ["--require-hashes", "-r", str(lock)]
-            run([*uv, "pip", "install", "--quiet", "--python", str(python), *pinned], folder)
+            into = ["--quiet", "--python", str(python)]
+            run([*uv, "pip", "install", *into, *pinned], folder, stored)
             done.touch()
     return python
+
+
+def packages_of(lock: Path) -> Path:
+    """The folder of such an environment's packages, to be put before those of another one."""
+    python = python_environment(lock)
+    (found,) = python.parent.parent.glob("lib/python*/site-packages")
+    return found
 
 
 def _installed(source: Path, folder: Path) -> Path:

@@ -2,21 +2,24 @@
 
 A job that names queries runs those instead, all at the same time: each with a checkpoint, a sink
 and faults of its own. With the job's ``connector`` Spark's own source and sink copy, and nothing is
-planned.
+planned. Then, if it is asked to, it copies the copy: as a table, in a
+numbered batch write, twice.
 """
 
 import json
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
 
 from fencelog.spark.session import build_session
 from tests.support.spark.faults import FORMAT, FaultySource
 from tests.support.spark.stateful import QUERIES
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
 
@@ -24,6 +27,7 @@ def main() -> None:
     """Run what the JSON on the command line describes; exit status 1 where a query failed."""
     job = json.loads(sys.argv[1])
     spark = build_session(name="copy", master=job["master"], settings=job.get("settings"))
+    Path(job["folder"], "version").write_text(spark.version)
     spark.dataSource.register(FaultySource)
     names = job.get("queries")
     queries = [start(spark, job)] if names is None else [start(spark, job, name) for name in names]
@@ -33,6 +37,8 @@ def main() -> None:
     except StreamingQueryException as error:
         sys.stderr.write(f"query failed: {error}\n")
         sys.exit(1)
+    if "table" in job:
+        copy_as_table(spark, job)
 
 
 def start(spark: "SparkSession", job: dict[str, Any], name: str | None = None) -> "StreamingQuery":
@@ -59,6 +65,27 @@ def start(spark: "SparkSession", job: dict[str, Any], name: str | None = None) -
         .trigger(availableNow=True)
         .start()
     )
+
+
+def copy_as_table(spark: SparkSession, job: Mapping[str, str]) -> None:
+    """Write the sink's records, all columns of them, to the topic ``table``."""
+    rows = (
+        spark.read.format("fencelog")
+        .option("kafka.bootstrap.servers", job["servers"])
+        .option("subscribe", job["sink"])
+        .option("includeHeaders", "true")
+        .load()
+    )
+    for _ in range(2):
+        (
+            rows.write.format("fencelog")
+            .option("kafka.bootstrap.servers", job["servers"])
+            .option("topic", job["table"])
+            .option("app", job["table"])
+            .option("batch", 1)
+            .mode("append")
+            .save()
+        )
 
 
 if __name__ == "__main__":

@@ -18,14 +18,20 @@ PYTHONPATH = f"{ROOT}:{ROOT / 'src'}"
 class DriverProcess:
     """A Spark driver in a process group of its own."""
 
-    def __init__(self, job: Mapping[str, object], stderr: Path) -> None:
-        """Start it."""
+    def __init__(
+        self, job: Mapping[str, object], stderr: Path, *, packages: Path | None = None
+    ) -> None:
+        """Start it. ``packages``, another PySpark for example, are found before our own."""
         self._stderr = stderr
+        environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
+        if packages is not None:
+            environment["PYTHONPATH"] = f"{packages}:{PYTHONPATH}"
+            environment.pop("SPARK_HOME", None)
         with stderr.open("wb") as file:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.support.spark.driver", json.dumps(job)],
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": PYTHONPATH},
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=file,

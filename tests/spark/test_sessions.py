@@ -1,0 +1,90 @@
+"""Ways to a session: a plain REPL, Spark's own shell, Spark Connect; each in its own process."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.clients.install import packages_of
+from tests.spark.conftest import ROOT, Log
+
+GUIDE = ROOT / "docs" / "guide" / "spark.md"
+CONNECT = Path(__file__).parent / "python" / "connect.lock"
+CLIENT = ROOT / "tests" / "support" / "spark" / "connect_client.py"
+END_S = 300.0
+TABLE = "|  ada|\n|grace|\n"
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def words(log: Log, fresh_name: Callable[[str], str]) -> str:
+    name = log.topic(fresh_name("words"), 1)
+    log.produce(name, ["ada", "grace"])
+    return name
+
+
+def first_lines(log: Log, topic: str) -> str:
+    """The guide's, about this topic on the tests' broker."""
+    (lines,) = re.findall(
+        r"```python\n(from fencelog\.spark\.session .*?)```", GUIDE.read_text(), re.S
+    )
+    return lines.replace('"127.0.0.1:9092"', f'"{log.servers}"').replace('"words"', f'"{topic}"')
+
+
+def environment(*removed: str, path: str) -> dict[str, str]:
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("PYSPARK")}
+    return {name: text for name, text in kept.items() if name not in removed} | {"PATH": path}
+
+
+def typed(command: Sequence[str], text: str, set_: Mapping[str, str]) -> str:
+    """What a session shows, after these lines at its prompt."""
+    done = subprocess.run(
+        command,
+        input=f"{text}\nspark.stop()\n",
+        env=set_,
+        capture_output=True,
+        text=True,
+        timeout=END_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "Traceback" not in done.stderr, done.stderr[-4000:]
+    return done.stdout
+
+
+def test_the_guide_s_first_lines_work_in_a_plain_python(log: Log, words: str) -> None:
+    # An interpreter that is called by its path: nothing was activated.
+    shown = typed([sys.executable, "-i"], first_lines(log, words), environment(path=os.defpath))
+    assert TABLE in shown
+
+
+def test_the_guide_s_first_lines_work_in_spark_s_shell(log: Log, words: str) -> None:
+    folder = Path(sys.executable).parent
+    activated = environment(path=f"{folder}{os.pathsep}{os.environ['PATH']}")
+    assert TABLE in typed([str(folder / "pyspark")], first_lines(log, words), activated)
+
+
+def test_spark_connect_reads_and_writes_exactly_once(
+    log: Log, words: str, fresh_name: Callable[[str], str], tmp_path: Path
+) -> None:  # S2
+    topics = {kind: log.topic(fresh_name(kind)) for kind in ("table", "stream", "each")}
+    folder = Path(sys.executable).parent
+    set_ = environment("SPARK_HOME", path=f"{folder}{os.pathsep}{os.environ['PATH']}")
+    set_["PYTHONPATH"] = f"{packages_of(CONNECT)}:{ROOT / 'src'}"
+    for _ in range(2):  # the second finds every batch written
+        done = subprocess.run(
+            [sys.executable, CLIENT, log.servers, words, *topics.values(), tmp_path],
+            env=set_,
+            capture_output=True,
+            text=True,
+            timeout=END_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        for topic in topics.values():
+            assert log.values(topic) == ["ada", "grace"], topic
