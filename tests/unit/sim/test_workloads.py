@@ -187,7 +187,8 @@ def test_a_driver_fails_on_a_commit_that_had_to_be_refused(  # V1, V2, V3
     monkeypatch.setattr(Transactions, "commit", refusing_nothing(code)(Transactions.commit))
     with pytest.raises(ExceptionGroup) as caught:
         play(WORKLOADS["versioned"](), broker.address, operations=400, scale=SCALE)
-    assert caught.group_contains(WrongAnswerError, match=code.name)
+    # A driver that takes an aborted version for committed may first be told at its next join.
+    assert caught.group_contains(WrongAnswerError, match=f"{code.name}|VERSION_GAP")
 
 
 def test_settling_gives_up_on_a_transaction_that_stays_open(broker: BrokerProcess) -> None:
