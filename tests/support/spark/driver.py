@@ -2,8 +2,8 @@
 
 A job that names queries runs those instead, all at the same time: each with a checkpoint, a sink
 and faults of its own. With the job's ``connector`` Spark's own source and sink copy, and nothing is
-planned. Then, if it is asked to, it copies the copy: as a table, in a
-numbered batch write, twice.
+planned. Then, if it is asked to, it copies the copy: as a table, in a numbered batch write,
+twice.
 """
 
 import json
