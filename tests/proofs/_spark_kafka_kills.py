@@ -20,12 +20,10 @@ from tests.proofs._spark_kills import (
     LOCAL,
     PARTITIONS,
     SINK,
-    SOURCE,
     STEP_S,
     Kill,
     Output,
     Run,
-    Stage,
     Verdict,
     create_topics,
     play,
@@ -35,7 +33,6 @@ from tests.support.apache_kafka import ApacheKafka
 from tests.support.hangs import hanging
 from tests.support.jvm.jars import class_path
 from tests.support.spark.driver_process import DriverProcess
-from tests.support.waiting import wait_until
 
 IN_TASKS = ("writing", "written")
 IN_DRIVER = ("committing", "sending", "ending", "ended", "committed")
@@ -70,60 +67,17 @@ def choose(kills: int, chance: random.Random) -> list[Kill]:
     return drawn
 
 
-@dataclass
-class KafkaVerdict(Verdict):
-    """``zombies``: how many stopped drivers went on beside a newer one."""
-
-    zombies: int = 0
-
-
 class KafkaRun(Run):
     """One query over one checkpoint, on Apache Kafka."""
 
     decided_at = frozenset({"ended", "committed"})
 
     def __init__(
-        self, folder: Path, broker: ApacheKafka, chance: random.Random, verdict: KafkaVerdict
+        self, folder: Path, broker: ApacheKafka, chance: random.Random, verdict: Verdict
     ) -> None:
         """Nothing runs yet."""
         super().__init__(folder, broker, chance, verdict)
         self._kafka = broker
-        self._verdict: KafkaVerdict = verdict
-        self._zombies: list[tuple[DriverProcess, str]] = []
-        """Drivers that are stopped, each with the fault that holds it."""
-
-    def run_stage(self, stage: Stage, progress: Callable[[], None]) -> None:
-        """As for any query. Zombies that no kill continued are continued at the stage's end."""
-        super().run_stage(stage, progress)
-        self._continue([each for each in self._zombies if each[0] is not self._driver])
-
-    def _continue(self, zombies: Sequence[tuple[DriverProcess, str]]) -> None:
-        """Let stopped drivers go on, and wait until they have ended by themselves."""
-        for zombie, fault in zombies:
-            self._announced.release(fault)
-            zombie.resume()
-        for zombie, fault in zombies:
-            self._zombies.remove((zombie, fault))
-            try:
-                wait_until(
-                    lambda: zombie.status is not None,  # noqa: B023
-                    deadline_s=STEP_S,
-                    what=f"the end of zombie {fault}",
-                )
-            finally:
-                zombie.kill()
-            self._verdict.zombies += 1
-            self._expect_any(f"zombie {fault} went on")
-
-    def _is_over(self, driver: DriverProcess) -> bool:
-        return self._is_zombie(driver) or super()._is_over(driver)
-
-    def _leave(self, driver: DriverProcess) -> None:
-        if not self._is_zombie(driver):
-            super()._leave(driver)
-
-    def _is_zombie(self, driver: DriverProcess) -> bool:
-        return any(driver is zombie for zombie, _ in self._zombies)
 
     def _kill_now(self, kill: Kill, driver: DriverProcess, facts: Mapping[str, int]) -> None:
         match kill.target:
@@ -139,7 +93,7 @@ class KafkaRun(Run):
             # The driver of this stage has repeated their batch: it is the newer run.
             self._wait(driver, lambda: self._last("commits") >= batch - 1, "a takeover")
             self._continue(list(self._zombies))
-        name = f"{batch}-{kill.target}-{kill.point}"
+        name = self._name(batch, kill)
         match kill.target:
             case "zombie":
                 self._reached(driver, batch, kill)
@@ -165,10 +119,10 @@ def run(
     kills: Sequence[Kill],
     seed: int,
     progress: Callable[[], None] = lambda: None,
-) -> KafkaVerdict:
+) -> Verdict:
     """Do the kills in as few drivers as they need, check after each one and at the end."""
     began = time.monotonic()
-    verdict = KafkaVerdict(seed=seed)
+    verdict = Verdict(seed=seed)
     with ApacheKafka(folder / "kafka") as broker:
         create_topics(broker.address)
         query = KafkaRun(folder, broker, random.Random(seed), verdict)
@@ -197,7 +151,7 @@ def run_connector(folder: Path, *, kills: int, progress: Callable[[], None]) -> 
     control = Control()
     with ApacheKafka(folder / "kafka") as broker:
         create_topics(broker.address)
-        query = ConnectorRun(folder, broker, random.Random(0), KafkaVerdict(seed=0))
+        query = ConnectorRun(folder, broker, random.Random(0), Verdict(seed=0))
         for _ in range(kills):
             query.kill_while_writing()
             control.kills += 1
@@ -237,20 +191,17 @@ class ConnectorRun(Run):
         return self._sent, self._read()
 
     def _start_connector(self) -> DriverProcess:
-        self._verdict.drivers += 1
-        job = {
-            "connector": "kafka",
-            "master": LOCAL,
-            "settings": {"spark.jars": ",".join(class_path("spark").split(os.pathsep))},
-            "servers": self._broker.address,
-            "source": SOURCE,
-            "sink": SINK,
-            "checkpoint": str(self._checkpoint),
-            "folder": str(self._announced.folder),
-            "faults": "[]",
-            "reader": {"maxOffsetsPerTrigger": str(BIG_BATCH_RECORDS)},
-        }
-        return DriverProcess(job, self._folder / f"driver-{self._verdict.drivers}.stderr")
+        jars = ",".join(class_path("spark").split(os.pathsep))
+        return self._start_job(
+            {
+                "connector": "kafka",
+                "master": LOCAL,
+                "settings": {"spark.jars": jars},
+                "checkpoint": str(self._checkpoint),
+                "faults": "[]",
+                "reader": {"maxOffsetsPerTrigger": str(BIG_BATCH_RECORDS)},
+            }
+        )
 
     def _written(self) -> int:
         with Client(self._broker.address) as client:

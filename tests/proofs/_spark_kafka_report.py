@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tests.proofs._report import commit, head, packages, problem_lines
-from tests.proofs._spark_kafka_kills import Control, KafkaVerdict
+from tests.proofs._spark_kafka_kills import Control
+from tests.proofs._spark_kills import Verdict
 
 PROSE = """\
 One query copies a topic of Apache Kafka 4.3.1 (its jars, one node, KRaft) to another, over one
@@ -36,7 +37,7 @@ class Proof:
 
     began: datetime
     seed: int
-    rows: list[KafkaVerdict]
+    rows: list[Verdict]
     control: Control | None
 
     @property

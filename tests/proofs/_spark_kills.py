@@ -1,8 +1,7 @@
-"""A Spark query whose tasks, executors, driver and broker are killed; its output stays exact.
+"""What kills of Spark queries share: a query over one checkpoint, through a row of drivers.
 
-One query copies a topic to another by versioned transactions, over one checkpoint, through a row of
-drivers. At most kills it waits at a chosen point, so what must be visible is known exactly:
-the input up to the end that the checkpoint has for the last decided batch, each record once.
+At most kills the query waits at a chosen point, so what must be visible is known exactly: the input
+up to the end that the checkpoint has for the last decided batch, each record once.
 """
 
 import json
@@ -22,7 +21,6 @@ import psutil
 from tests.proofs._compare import read_all
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker import BrokerProcess
-from tests.support.hangs import hanging
 from tests.support.spark.driver_process import PYTHONPATH, DriverProcess
 from tests.support.spark.faults import Announced, Fault, plan
 from tests.support.waiting import wait_until
@@ -62,18 +60,6 @@ class Stage:
     kills: tuple[Kill, ...]
 
 
-CHOSEN = (
-    *(Kill(target, point) for target in ("worker", "broker") for point in POINTS[:2]),
-    *(Kill("broker", point) for point in POINTS[2:]),
-    *(Kill("driver", point) for point in POINTS),
-    Kill("driver", "start"),
-    *(Kill("executor", point) for point in POINTS[:2]),
-)
-"""Each kind of kill at each of its points."""
-SLICE = (Kill("worker", "written"), Kill("broker", "committing"), Kill("driver", "committed"))
-"""What the test suite runs."""
-
-
 def stages(kills: Sequence[Kill], last: frozenset[str] = frozenset({"driver"})) -> list[Stage]:
     """Put kills into as few drivers as they need; the last driver goes to the end.
 
@@ -90,16 +76,6 @@ def stages(kills: Sequence[Kill], last: frozenset[str] = frozenset({"driver"})) 
     return [*result, Stage(CLUSTER if on_cluster else LOCAL, tuple(on_cluster))]
 
 
-def choose(kills: int, chance: random.Random) -> list[Kill]:
-    """Every chosen kill first, then random ones."""
-    drawn = list(CHOSEN[:kills])
-    while len(drawn) < kills:
-        target = chance.choice(("worker", "broker", "broker", "driver", "driver", "executor"))
-        points = POINTS[:2] if target in ("worker", "executor") else ("random",)
-        drawn.append(Kill(target, chance.choice(points)))
-    return drawn
-
-
 Output: TypeAlias = "Counter[tuple[int, int]]"
 """How often each record is in the output, by source partition and number there."""
 
@@ -111,6 +87,8 @@ class Verdict:
     seed: int
     kills: list[str] = field(default_factory=list)
     drivers: int = 0
+    zombies: int = 0
+    """Stopped drivers that went on beside a newer one."""
     seconds: float = 0.0
     sent: int = 0
     read: int = 0
@@ -143,17 +121,21 @@ class Run:
         self._announced.folder.mkdir(parents=True)
         self._sent = 0
         self._driver: DriverProcess | None = None
+        self._zombies: list[tuple[DriverProcess, str]] = []
+        """Drivers that are stopped, each with the fault that holds it."""
 
     # -- the query -----------------------------------------------------------------------------
 
     def run_stage(self, stage: Stage, progress: Callable[[], None]) -> None:
-        """Start a driver, do its kills, and let it end unless it was killed."""
+        """Start a driver, do its kills, and let it end unless it was killed.
+
+        Zombies that no kill continued are continued at the stage's end.
+        """
         first = self._last("commits") + 1
         # The batch that an earlier driver left is repeated as it was: the faults come after it.
         planned = [(first + 1 + index, kill) for index, kill in enumerate(stage.kills)]
         self._send((len(planned) + 3) * BATCH_RECORDS)
-        faults = [fault for batch, kill in planned if (fault := _fault(batch, kill)) is not None]
-        driver = self._driver = self._start(stage.master, faults)
+        driver = self._driver = self._start(stage.master, self._faults(planned))
         try:
             for batch, kill in planned:
                 self._kill(kill, batch, driver)
@@ -162,30 +144,58 @@ class Run:
             if not self._is_over(driver) and driver.end(STEP_S) != 0:
                 self._wrong(f"the driver ended with status {driver.status}: {driver.stderr}")
         finally:
-            self._leave(driver)
+            if not self._is_zombie(driver):
+                driver.kill()
+        self._continue([each for each in self._zombies if each[0] is not driver])
 
     def _is_over(self, driver: DriverProcess) -> bool:
         """Whether a stage does not wait for the end of its driver."""
-        return driver.status is not None
+        return self._is_zombie(driver) or driver.status is not None
 
-    def _leave(self, driver: DriverProcess) -> None:
-        """End what a stage leaves running."""
-        driver.kill()
+    def _is_zombie(self, driver: DriverProcess) -> bool:
+        return any(driver is zombie for zombie, _ in self._zombies)
+
+    def _continue(self, zombies: Sequence[tuple[DriverProcess, str]]) -> None:
+        """Let stopped drivers go on, and wait until they have ended by themselves."""
+        for zombie, fault in zombies:
+            self._announced.release(fault)
+            zombie.resume()
+        for zombie, fault in zombies:
+            self._zombies.remove((zombie, fault))
+            try:
+                wait_until(
+                    lambda: zombie.status is not None,  # noqa: B023
+                    deadline_s=STEP_S,
+                    what=f"the end of zombie {fault}",
+                )
+            finally:
+                zombie.kill()
+            self._verdict.zombies += 1
+            self._expect_any(f"zombie {fault} went on")
 
     def _start(self, master: str, faults: Sequence[Fault]) -> DriverProcess:
+        settings = CLUSTER_SETTINGS if master == CLUSTER else {}
+        return self._start_job(
+            {
+                "master": master,
+                "settings": settings,
+                "checkpoint": str(self._checkpoint),
+                "faults": plan(*faults),
+            }
+        )
+
+    def _start_job(self, job: Mapping[str, object]) -> DriverProcess:
+        """Start a driver with this and with what each of them is told."""
         self._verdict.drivers += 1
-        job = {
-            "master": master,
-            "settings": CLUSTER_SETTINGS if master == CLUSTER else {},
+        common = {
             "servers": self._broker.address,
             "source": SOURCE,
             "sink": SINK,
-            "checkpoint": str(self._checkpoint),
             "folder": str(self._announced.folder),
-            "faults": plan(*faults),
             "reader": {"maxOffsetsPerTrigger": str(BATCH_RECORDS)},
         }
-        return DriverProcess(job, self._folder / f"driver-{self._verdict.drivers}.stderr")
+        log = self._folder / f"driver-{self._verdict.drivers}.stderr"
+        return DriverProcess({**common, **job}, log)
 
     def _send(self, count: int) -> None:
         """Numbered records, in turn to each partition: offsets of the source count them."""
@@ -199,12 +209,33 @@ class Run:
             }
         )
         for number in range(self._sent, self._sent + count):
-            partition = number % PARTITIONS
-            value = b"%d/%d" % (partition, number // PARTITIONS)
-            producer.produce(SOURCE, value, key=value, partition=partition)
+            value = self._value(number)
+            producer.produce(SOURCE, value, key=value, partition=number % PARTITIONS)
         assert producer.flush(STEP_S) == 0, "the input could not be written"
         self._sent += count
         self._verdict.sent = self._sent
+
+    def _value(self, number: int) -> bytes:
+        """One record of the input."""
+        return b"%d/%d" % (number % PARTITIONS, number // PARTITIONS)
+
+    def _name(self, batch: int, kill: Kill) -> str:
+        return f"{batch}-{kill.target}-{kill.point}"
+
+    def _faults(self, planned: Sequence[tuple[int, Kill]]) -> list[Fault]:
+        """Where the query waits for these kills."""
+        return [
+            Fault(
+                name=self._name(batch, kill),
+                point=kill.point,
+                batch=batch,
+                action="kill-worker" if kill.target == "worker" else "hold",
+                partition=0 if kill.point in POINTS[:2] else None,
+                attempt=0 if kill.point in POINTS[:2] else None,
+            )
+            for batch, kill in planned
+            if kill.point not in ("random", "start")
+        ]
 
     # -- killing -------------------------------------------------------------------------------
 
@@ -221,7 +252,7 @@ class Run:
         elif kill.target in ("worker", "executor"):
             facts = self._reached(driver, batch, kill)
             self._kill_now(kill, driver, facts)
-            self._announced.release(_name(batch, kill))
+            self._announced.release(self._name(batch, kill))
             self._wait(driver, lambda: self._last("commits") >= batch, f"batch {batch} committed")
             self._expect_any(f"{kill}, batch {batch}")
         else:
@@ -229,10 +260,10 @@ class Run:
             self._kill_now(kill, driver, facts)
             decided = batch if kill.point in self.decided_at else batch - 1
             self._expect([decided], f"{kill}, batch {batch}")
-            self._announced.release(_name(batch, kill))
+            self._announced.release(self._name(batch, kill))
 
     def _reached(self, driver: DriverProcess, batch: int, kill: Kill) -> Mapping[str, int]:
-        file = self._announced.folder / f"{_name(batch, kill)}.reached"
+        file = self._announced.folder / f"{self._name(batch, kill)}.reached"
         self._wait(driver, file.exists, f"{kill} reached in batch {batch}")
         return json.loads(file.read_text())
 
@@ -260,17 +291,11 @@ class Run:
 
     def _last(self, log: str) -> int:
         """The last batch in a log of the checkpoint, -1 without one."""
-        folder = self._checkpoint / log
-        names = os.listdir(folder) if folder.is_dir() else []
-        return max((int(name) for name in names if name.isdigit()), default=-1)
+        return last_batch(self._checkpoint / log)
 
     def _ends(self, batch: int) -> tuple[int, ...]:
         """How much of each source partition the batches up to this one hold."""
-        if batch < 0:
-            return (0,) * PARTITIONS
-        lines = (self._checkpoint / "offsets" / str(batch)).read_text().splitlines()
-        ends = json.loads(lines[-1])[SOURCE]
-        return tuple(ends[str(index)] for index in range(PARTITIONS))
+        return batch_ends(self._checkpoint, batch)
 
     def _expect_any(self, when: str) -> None:
         """The output is exact for some batch: the last that Spark noted, or the one it was at."""
@@ -335,6 +360,21 @@ class Run:
         self._verdict.problems.append(problem)
 
 
+def last_batch(log: Path) -> int:
+    """The last batch in a log of a checkpoint, -1 without one."""
+    names = os.listdir(log) if log.is_dir() else []
+    return max((int(name) for name in names if name.isdigit()), default=-1)
+
+
+def batch_ends(checkpoint: Path, batch: int) -> tuple[int, ...]:
+    """How much of each source partition the batches up to this one hold."""
+    if batch < 0:
+        return (0,) * PARTITIONS
+    lines = (checkpoint / "offsets" / str(batch)).read_text().splitlines()
+    ends = json.loads(lines[-1])[SOURCE]
+    return tuple(ends[str(index)] for index in range(PARTITIONS))
+
+
 def problem(found: Output, allowed: Sequence[tuple[int, ...]]) -> str | None:
     """Why the output is not the input up to one of these ends, each record once; None if it is."""
     doubled = sorted(each for each, count in found.items() if count > 1)
@@ -351,49 +391,12 @@ def _is_beyond_repair(found: Output) -> bool:
     return any(count > 1 for count in found.values())
 
 
-def _name(batch: int, kill: Kill) -> str:
-    return f"{batch}-{kill.target}-{kill.point}"
-
-
-def _fault(batch: int, kill: Kill) -> Fault | None:
-    if kill.point in ("random", "start"):
-        return None
-    return Fault(
-        name=_name(batch, kill),
-        point=kill.point,
-        batch=batch,
-        action="kill-worker" if kill.target == "worker" else "hold",
-        partition=0 if kill.point in POINTS[:2] else None,
-        attempt=0 if kill.point in POINTS[:2] else None,
-    )
-
-
-def run(
-    folder: Path,
-    *,
-    kills: Sequence[Kill],
-    seed: int,
-    environment: Mapping[str, str] | None = None,
-    progress: Callable[[], None] = lambda: None,
-    durability: str = "os",
-) -> Verdict:
-    """Do the kills in as few drivers as they need, check after each one and at the end."""
-    began = time.monotonic()
-    verdict = Verdict(seed=seed)
-    with BrokerProcess(folder / "data", durability=durability, environment=environment) as broker:
-        create_topics(broker.address)
-        play(Run(folder, broker, random.Random(seed), verdict), stages(kills), verdict, progress)
-        verdict.problems += hanging(broker.address)
-    verdict.seconds = time.monotonic() - began
-    return verdict
-
-
-def create_topics(address: str) -> None:
-    """Create source and sink."""
+def create_topics(address: str, names: Sequence[str] = (SOURCE, SINK)) -> None:
+    """Create source and sinks."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
-    topics = [NewTopic(name, PARTITIONS, 1) for name in (SOURCE, SINK)]
+    topics = [NewTopic(name, PARTITIONS, 1) for name in names]
     for created in admin.create_topics(topics).values():
         created.result(STEP_S)
 

@@ -23,7 +23,8 @@ from tests.proofs._report import between, machine
 from tests.proofs.bytes import find_at_every_byte
 from tests.proofs.delays import find_by_delays
 from tests.proofs.hostile import find_by_hostile_clients
-from tests.proofs.kills import find_by_broker_kills, find_by_spark_kills
+from tests.proofs.kills import find_by_broker_kills
+from tests.proofs.spark import find_by_spark_kills
 from tests.support.faults import ROOT, Fault, FaultError, everything, faulty_files, refresh
 from tests.support.found import Find, Found, Search, look_for, summary, table
 

@@ -16,13 +16,14 @@ from tests.proofs import _spark_kafka_kills as part
 from tests.proofs._progress import progress, say
 from tests.proofs._report import chosen_seed, conclude, parser
 from tests.proofs._spark_kafka_report import Proof, report
+from tests.proofs._spark_kills import Verdict
 
 KILLS, CONNECTOR_KILLS = 200, 5
 KILLS_EACH = 40
 """Of one broker and one checkpoint; more rows of kills follow each other."""
 
 
-def _kill(kills: int, seed: int) -> part.KafkaVerdict:
+def _kill(kills: int, seed: int) -> Verdict:
     chosen = part.choose(kills, random.Random(seed))
     with (
         tempfile.TemporaryDirectory(prefix="fencelog-kafka-", ignore_cleanup_errors=True) as folder,

@@ -1,14 +1,12 @@
 """A slice of ``./dev prove kills``, and that its checks find what they must."""
 
 import random
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.proofs import _broker_kills as broker_part
-from tests.proofs import _spark_kills as spark_part
 from tests.proofs._compare import Written, compare_plain, compare_transactions
 from tests.proofs.kills import find_by_broker_kills
 from tests.support.faults import load
@@ -27,19 +25,6 @@ def test_a_repeatedly_killed_broker_loses_duplicates_and_moves_nothing(
     assert verdict.kills == kills
     assert verdict.acknowledged > 0
     assert verdict.committed > 0
-
-
-@pytest.mark.slow
-@pytest.mark.spark
-@pytest.mark.timeout(600)
-def test_the_output_of_spark_stays_exact_when_task_broker_and_driver_are_killed(
-    tmp_path: Path,
-) -> None:  # S2, S3, S4, S5
-    seed = random.randrange(10**6)
-    verdict = spark_part.run(tmp_path, kills=spark_part.SLICE, seed=seed)
-    assert verdict.problems == [], verdict
-    assert len(verdict.kills) == len(spark_part.SLICE)
-    assert verdict.read == verdict.sent > 0
 
 
 @pytest.mark.slow
@@ -92,19 +77,3 @@ def test_a_fault_among_transactions_is_named(found: Records, problem: str) -> No
     sound = {0: of_transaction(1, 0, 1), 1: of_transaction(3, 0, 1)}
     assert compare_transactions(written, sound, 2) == ([], 1)
     assert any(problem in each for each in compare_transactions(written, found, 2)[0])
-
-
-@pytest.mark.parametrize(
-    ("found", "wrong"),
-    [
-        ({(0, 0): 2, (1, 0): 1}, "1 records are doubled"),
-        ({(0, 1): 1, (1, 0): 1}, "1 records are there without"),
-        ({(0, 0): 1, (0, 1): 1, (1, 0): 1}, "(2, 1) records"),
-        ({}, "(0, 0) records"),
-    ],
-)
-def test_an_output_that_is_not_exactly_a_prefix_of_the_input_is_named(
-    found: dict[tuple[int, int], int], wrong: str
-) -> None:
-    assert spark_part.problem(Counter({(0, 0): 1, (1, 0): 1}), [(1, 1)]) is None
-    assert (spark_part.problem(Counter(found), [(1, 1)]) or "").startswith(wrong)

@@ -9,6 +9,7 @@ import pytest
 from fencelog.spark.java import JavaNotFoundError
 from tests.proofs import _spark_kafka_kills as part
 from tests.proofs._spark_kafka_report import Proof, report
+from tests.proofs._spark_kills import Verdict
 from tests.support.jvm.jars import JarsMissingError
 
 
@@ -36,7 +37,7 @@ def test_every_point_is_struck_before_any_is_drawn() -> None:
 
 def test_a_proof_that_can_not_see_duplicates_does_not_hold() -> None:
     began = datetime(2026, 11, 23, tzinfo=UTC)
-    sound = part.KafkaVerdict(seed=1, kills=["driver at ended, batch 1"], sent=9, read=9)
+    sound = Verdict(seed=1, kills=["driver at ended, batch 1"], sent=9, read=9)
     control = part.Control(kills=1, sent=9, read=12, doubled=3)
     proof = Proof(began=began, seed=1, rows=[sound], control=control)
     assert proof.holds

@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from fencelog.types import TopicPartition
-from tests.spark.cluster import StandaloneCluster
 from tests.spark.conftest import Log
+from tests.support.spark.cluster import StandaloneCluster
 from tests.support.spark.driver_process import PYTHONPATH, DriverProcess
 from tests.support.spark.faults import Announced, Fault, plan
 from tests.support.spark.stateful import STATE_SETTINGS, expected, numbered_values

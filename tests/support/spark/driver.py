@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from fencelog.spark import each_batch
 from fencelog.spark.session import build_session
 from tests.support.spark.faults import FORMAT, FaultySource
-from tests.support.spark.stateful import QUERIES
+from tests.support.spark.queries import COMPLETE, EACH_BATCH, PARTS, QUERIES
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql import DataFrame, DataFrameWriter
+    from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 
 def main() -> None:
@@ -32,6 +34,10 @@ def main() -> None:
     names = job.get("queries")
     queries = [start(spark, job)] if names is None else [start(spark, job, name) for name in names]
     try:
+        # The first one that fails ends all of them: somebody starts the driver again.
+        while spark.streams.active:
+            spark.streams.awaitAnyTermination()
+            spark.streams.resetTerminated()
         for query in queries:
             query.awaitTermination()
     except StreamingQueryException as error:
@@ -42,7 +48,7 @@ def main() -> None:
 
 
 def start(spark: "SparkSession", job: dict[str, Any], name: str | None = None) -> "StreamingQuery":
-    """Start the copy, or one of the queries with state."""
+    """Start the copy, or one of the queries."""
     connector = job.get("connector")
     rows = (
         spark.readStream.format(connector or "fencelog")
@@ -53,18 +59,39 @@ def start(spark: "SparkSession", job: dict[str, Any], name: str | None = None) -
         .load()
     )
     suffix = "" if name is None else f"-{name}"
+    sink = {
+        "kafka.bootstrap.servers": job["servers"],
+        "topic": job["sink"] + suffix,
+        "faultFolder": job["folder"],
+        "faults": job["faults"] if name is None else job["faults"].get(name, "[]"),
+        **job.get("writer", {}),
+    }
+    result = rows.select("key", "value") if name is None else QUERIES[name](rows)
     return (
-        (rows.select("key", "value") if name is None else QUERIES[name](rows))
-        .writeStream.format(connector or FORMAT)
-        .option("kafka.bootstrap.servers", job["servers"])
-        .option("topic", job["sink"] + suffix)
+        _written(result, name, connector or FORMAT, sink)
         .option("checkpointLocation", job["checkpoint"] + suffix)
-        .option("faultFolder", job["folder"])
-        .option("faults", job["faults"] if name is None else job["faults"].get(name, "[]"))
-        .options(**job.get("writer", {}))
         .trigger(availableNow=True)
         .start()
     )
+
+
+def _written(
+    rows: "DataFrame", name: str | None, sink_format: str, sink: dict[str, str]
+) -> "DataStreamWriter":
+    """How a query's result goes out."""
+    if name != EACH_BATCH:
+        mode = "complete" if name == COMPLETE else "append"
+        return rows.writeStream.format(sink_format).options(**sink).outputMode(mode)
+
+    def parts(batch: "DataFrame", _: int) -> "dict[str, DataFrameWriter]":
+        return {
+            part: batch.where(f"value % {len(PARTS)} = {index}")
+            .write.format(sink_format)
+            .options(**sink)
+            for index, part in enumerate(PARTS)
+        }
+
+    return rows.writeStream.foreachBatch(each_batch(EACH_BATCH, parts))
 
 
 def copy_as_table(spark: SparkSession, job: Mapping[str, str]) -> None:

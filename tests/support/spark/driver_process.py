@@ -56,7 +56,7 @@ class DriverProcess:
 
     def kill_tree(self) -> None:
         """SIGKILL everything that it started, its Python workers too: the machine is gone."""
-        tree = self._tree()
+        tree = self.tree()
         self.kill()
         for each in tree:
             with suppress(psutil.NoSuchProcess):
@@ -64,19 +64,30 @@ class DriverProcess:
 
     def pause(self) -> None:
         """SIGSTOP everything."""
-        for each in self._tree():
+        for each in self.tree():
             with suppress(psutil.NoSuchProcess):
                 each.suspend()
 
     def resume(self) -> None:
         """SIGCONT everything."""
-        for each in self._tree():
+        for each in self.tree():
             with suppress(psutil.NoSuchProcess):
                 each.resume()
 
-    def _tree(self) -> list[psutil.Process]:
+    def jvm(self) -> psutil.Process:
+        """Spark's driver itself; the Python of the driver is its parent."""
+        children = psutil.Process(self._process.pid).children()
+        return next(each for each in children if each.name() == "java")
+
+    def tree(self) -> list[psutil.Process]:
+        """It and all that it started, while it runs."""
         process = psutil.Process(self._process.pid)
         return [process, *process.children(recursive=True)]
+
+    @property
+    def pid(self) -> int:
+        """Of its Python."""
+        return self._process.pid
 
     def end(self, deadline_s: float) -> int:
         """Wait until it ends by itself and return its status."""

@@ -22,7 +22,7 @@ from unittest.mock import patch
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from fencelog.client.batches import EncodedBatch
@@ -76,7 +76,7 @@ class Announced:
 class FaultyWriter(DataSourceStreamArrowWriter):
     """Wraps the product's writer; everything is pickled to workers and back."""
 
-    def __init__(self, inner: DataSourceStreamArrowWriter, faults: list[Fault], folder: str):
+    def __init__(self, inner: Any, faults: list[Fault], folder: str):
         self.inner = inner
         self.faults = faults
         self.folder = folder
@@ -92,22 +92,22 @@ class FaultyWriter(DataSourceStreamArrowWriter):
         inline = 0 if where["batch"] % 2 else encode.INLINE_BYTES_MAX
         with patch.object(encode, "INLINE_BYTES_MAX", inline):
             message = self.inner.write(self._passed(iterator, where))
-        self._reach("written", **where)
+        self.reach("written", **where)
         return message
 
     def _passed(self, iterator: Iterator[pa.RecordBatch], where: dict) -> Iterator[pa.RecordBatch]:
         yield from iterator
-        self._reach("writing", **where)
+        self.reach("writing", **where)
 
     def commit(  # Spark names the parameters
         self,
         messages: list[WriterCommitMessage | None],
         batchId: int,  # noqa: N803
     ) -> None:
-        self._reach("committing", batch=batchId)
+        self.reach("committing", batch=batchId)
         with self._in_transaction(batchId):
             self.inner.commit(messages, batchId)
-        self._reach("committed", batch=batchId)
+        self.reach("committed", batch=batchId)
 
     @contextmanager
     def _in_transaction(self, batch: int) -> Iterator[None]:
@@ -122,7 +122,7 @@ class FaultyWriter(DataSourceStreamArrowWriter):
             if first.partition != LEDGER:
                 has_rows = True
                 await acknowledged(self_)
-                self._reach("sending", batch=batch)
+                self.reach("sending", batch=batch)
             await send(self_, others)
 
         async def ending(self_: DriverTransaction) -> None:
@@ -130,9 +130,9 @@ class FaultyWriter(DataSourceStreamArrowWriter):
                 await commit(self_)
                 return
             await acknowledged(self_)
-            self._reach("ending", batch=batch)
+            self.reach("ending", batch=batch)
             await commit(self_)
-            self._reach("ended", batch=batch)
+            self.reach("ended", batch=batch)
 
         async def acknowledged(transaction: DriverTransaction) -> None:
             assert transaction._sender is not None
@@ -148,7 +148,8 @@ class FaultyWriter(DataSourceStreamArrowWriter):
     ) -> None:
         self.inner.abort(messages, batchId)
 
-    def _reach(self, point: str, batch: int, **where: int) -> None:
+    def reach(self, point: str, batch: int, **where: int) -> None:
+        """Do what is planned for this place."""
         for fault in self.faults:
             here = {"partition": fault.partition, "attempt": fault.attempt}
             elsewhere = any(
@@ -175,6 +176,25 @@ class FaultyWriter(DataSourceStreamArrowWriter):
                 wait_until(released.exists, deadline_s=HELD_S, what=f"{fault.name} released")
 
 
+class FaultyBatchWriter(DataSourceArrowWriter):
+    """The same points in a batch write of ``foreachBatch``."""
+
+    def __init__(self, points: FaultyWriter, batch: int):
+        self.points = points
+        self.batch = batch
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self.points.write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self.points.reach("committing", batch=self.batch)
+        self.points.inner.commit(messages)
+        self.points.reach("committed", batch=self.batch)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self.points.inner.abort(messages)
+
+
 class FaultySource(FencelogDataSource):
     """``format("fencelog-with-faults")``."""
 
@@ -187,6 +207,12 @@ class FaultySource(FencelogDataSource):
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
+        return self._faulty(super().streamWriter(schema, overwrite))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        points = self._faulty(super().writer(schema, overwrite))
+        return FaultyBatchWriter(points, int(self.options["batch"]))
+
+    def _faulty(self, inner: Any) -> FaultyWriter:
         faults = [Fault(**each) for each in json.loads(self.options.get("faults", "[]"))]
-        inner = super().streamWriter(schema, overwrite)
         return FaultyWriter(inner, faults, self.options["faultFolder"])

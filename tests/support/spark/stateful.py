@@ -133,12 +133,14 @@ BEGIN_S = 1_700_000_000
 """Not 0: the first watermark is 0, and what is not above it is late."""
 
 
+def numbered_value(n: int) -> str:
+    """One record of the input."""
+    return json.dumps({"n": n, "key": f"k{n % KEYS}", "s": BEGIN_S + n // PER_SECOND})
+
+
 def numbered_values(count: int) -> list[str]:
     """The input: records of some keys, some in each second of their event time."""
-    return [
-        json.dumps({"n": n, "key": f"k{n % KEYS}", "s": BEGIN_S + n // PER_SECOND})
-        for n in range(count)
-    ]
+    return [numbered_value(n) for n in range(count)]
 
 
 def expected(count: int) -> dict[str, list[str]]:

@@ -22,11 +22,12 @@ START_S = 180.0
 
 
 class StandaloneCluster:
-    """Entering starts it, leaving kills all of it."""
+    """Entering starts it, leaving kills all of it. ``cores``: of each worker."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, cores: int = 1) -> None:
         self.master = ""
         self._folder = folder
+        self._cores = cores
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
@@ -39,9 +40,8 @@ class StandaloneCluster:
                 what="the master's address",
             )
             for host in HOSTS:
-                self._start(
-                    "worker.Worker", "--host", host, "--cores", "1", "--memory", "1g", self.master
-                )
+                size = ("--cores", str(self._cores), "--memory", "1g")
+                self._start("worker.Worker", "--host", host, *size, self.master)
         except BaseException:
             self._kill()
             raise
@@ -54,6 +54,11 @@ class StandaloneCluster:
         trace: TracebackType | None,
     ) -> None:
         self._kill()
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the master and the workers; executors are children of workers."""
+        return [process.pid for process in self._processes]
 
     def _start(self, what: str, *arguments: str) -> Path:
         log = self._folder / f"{len(self._processes)}.log"
