@@ -64,10 +64,12 @@ async def test_an_empty_partition_begins_and_ends_at_zero(world: World) -> None:
 
 async def test_a_partition_of_an_internal_topic_is_empty_until_its_first_use(world: World) -> None:
     async with world.node() as node, Peer.of(node) as peer:
-        await node.broker.controller.open_internal(GROUP_TOPIC, 0)
+        await node.broker.controller.open_internal(GROUP_TOPIC, 1)
         last = node.broker.config.internal_partitions - 1
         for end in (EARLIEST, LATEST):
-            assert await asked(peer, end, place=(GROUP_TOPIC, last)) == (ErrorCode.NONE, 0, -1)
+            for index in (0, last):
+                found = await asked(peer, end, place=(GROUP_TOPIC, index))
+                assert found == (ErrorCode.NONE, 0, -1)
         for time in (MAX_TIMESTAMP, 0):
             assert await asked(peer, time, place=(GROUP_TOPIC, last)) == (ErrorCode.NONE, -1, -1)
         ahead, _, _ = await asked(peer, LATEST, epoch=1, place=(GROUP_TOPIC, last))

@@ -6,6 +6,7 @@ from contextlib import closing
 import pytest
 
 from fencelog.client.blocking import Client
+from fencelog.client.cluster import Cluster, ClusterView
 from fencelog.client.model import (
     BrokerDescription,
     GroupDescription,
@@ -15,7 +16,7 @@ from fencelog.client.model import (
 )
 from fencelog.errors import ErrorCode, RequestError
 from fencelog.testing import LocalBroker
-from fencelog.types import TopicPartition
+from fencelog.types import Instant, TopicPartition
 
 TRANSACTIONAL_ID = "x"
 
@@ -65,6 +66,30 @@ def test_a_topic_that_is_created_or_deleted_is_looked_up_again(client: Client, t
         client.describe_topic(topic)
     with refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"deletion of topic {topic}"):
         client.delete_topic(topic)
+
+
+def test_partitions_are_asked_for_again_only_where_one_is_missing(
+    client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.create_topic(topic, 2)
+    asked: list[list[str]] = []
+    metadata = Cluster.metadata
+
+    async def counted(cluster: Cluster, topics: list[str], deadline: Instant) -> ClusterView:
+        asked.append(topics)
+        return await metadata(cluster, topics, deadline)
+
+    monkeypatch.setattr(Cluster, "metadata", counted)
+
+    def count(highest: int) -> int:
+        return client.run(lambda cluster: cluster.partition_counts([topic], highest))[topic]
+
+    assert count(-1) == 2
+    del asked[:]
+    assert [count(0), count(1)] == [2, 2]
+    assert asked == []
+    assert count(2) == 2
+    assert asked == [[topic]]
 
 
 def test_configs_are_changed_alone_and_reset_by_none(client: Client, topic: str) -> None:
