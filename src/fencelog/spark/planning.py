@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fencelog.client.model import DataLossError, Isolation, OffsetSpec
+from fencelog.spark.driver_commit.ledger import LEDGER
 from fencelog.spark.offsets import Offsets, TopicIds, without
 from fencelog.spark.options import ConnectionOptions, OptionError, Subscription
 from fencelog.spark.positions import Position, Positions
@@ -42,7 +43,9 @@ def subscribed(client: "Client", subscription: Subscription) -> Subscribed:
         topics = [
             topic
             for topic in client.topics()
-            if not topic.internal and matching.fullmatch(topic.name)
+            if not topic.internal
+            and topic.name != LEDGER.topic  # internal too, but only to us
+            and matching.fullmatch(topic.name)
         ]
     else:
         assigned = (each.topic for each in subscription.partitions)

@@ -24,6 +24,7 @@ from pyspark.sql.types import (
 from fencelog.client.blocking import Client
 from fencelog.client.model import DataLossError
 from fencelog.spark.batch import BatchReader
+from fencelog.spark.driver_commit.ledger import LEDGER
 from fencelog.spark.offsets import from_json
 from fencelog.spark.options import OptionError
 from fencelog.spark.reading import RangePartition
@@ -232,6 +233,9 @@ def test_a_subscription_is_by_name_pattern_or_partition(
     assert planned(subscribePattern=rf"{topic}\.[ab]") == everything
     assert planned(subscribePattern="no such topic") == []
     assert planned(subscribePattern=".*versioned") == []
+    produce(client, LEDGER.topic, 1)
+    assert planned(subscribePattern=".*_batches") == []
+    assert planned(subscribe=LEDGER.topic) == [str(LEDGER)]
     assert planned(assign=f'{{"{topic}.b": [1, 0]}}') == everything[1:]
     with pytest.raises(OptionError, match=rf"names {topic}.b-2, but topic .* has 2 partitions"):
         planned(assign=f'{{"{topic}.b": [0, 2]}}')
