@@ -425,7 +425,7 @@ def run(
         try:
             session.strike(kills, until, progress)
         except (AssertionError, TimeoutError, subprocess.TimeoutExpired) as error:
-            verdict.problems.append(f"{case}: the queries got stuck: {error}")
+            verdict.problems.append(f"the queries got stuck: {error}")
         verdict.problems += hanging(broker.address)
     verdict.seconds = time.monotonic() - began
     return verdict
