@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from argparse import ArgumentParser
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -96,6 +97,16 @@ def run_with_report(
 def packages(names: Iterable[str]) -> str:
     """The line of a report with the versions of these packages."""
     return f"- {', '.join(f'{name} {version(name)}' for name in names)}"
+
+
+def strike_lines(strikes: Iterable[object]) -> list[str]:
+    """A table of how often what was struck, and where."""
+    kinds = Counter(map(str, strikes))
+    return [
+        "| who, where | times |",
+        "|---|---:|",
+        *(f"| {kind} | {count} |" for kind, count in sorted(kinds.items())),
+    ]
 
 
 def problem_lines(problems: Sequence[str]) -> list[str]:

@@ -1,10 +1,9 @@
 """The dated report of the kills of Spark on Apache Kafka."""
 
-from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 
-from tests.proofs._report import commit, head, packages, problem_lines
+from tests.proofs._report import commit, head, packages, problem_lines, strike_lines
 from tests.proofs._spark_kafka_kills import Control
 from tests.proofs._spark_kills import Verdict
 
@@ -66,7 +65,6 @@ class Proof:
 
 def report(proof: Proof) -> str:
     """The report as Markdown."""
-    kinds = Counter(proof.kills)
     lines = [
         *head(
             "Spark on Apache Kafka",
@@ -84,9 +82,7 @@ def report(proof: Proof) -> str:
         "",
         *_table(proof),
         "",
-        "| who, where | times |",
-        "|---|---:|",
-        *(f"| {kind} | {count} |" for kind, count in sorted(kinds.items())),
+        *strike_lines(proof.kills),
         "",
         *problem_lines(proof.problems),
     ]

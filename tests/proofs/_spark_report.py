@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
 
-from tests.proofs._report import commit, head, packages, problem_lines
+from tests.proofs._report import commit, head, packages, problem_lines, strike_lines
 from tests.proofs._spark_run import CaseVerdict, Strike
 from tests.support.found import Found, section, summary
 
@@ -95,7 +95,7 @@ def report(proof: Proof) -> str:
         "",
         *_targets(proof),
         "",
-        *_points(proof.strikes),
+        *strike_lines(strike.kill for strike in proof.strikes),
         "",
         *_cases(proof.cases),
         "",
@@ -145,15 +145,6 @@ def _targets(proof: Proof) -> list[str]:
 def _seconds(chosen: object, stalls: Iterable[float]) -> str:
     values = list(stalls)
     return f"{chosen(values):.1f}" if values and callable(chosen) else "-"
-
-
-def _points(strikes: Sequence[Strike]) -> list[str]:
-    kinds = Counter(str(strike.kill) for strike in strikes)
-    return [
-        "| who, where | times |",
-        "|---|---:|",
-        *(f"| {kind} | {count} |" for kind, count in sorted(kinds.items())),
-    ]
 
 
 def _cases(cases: Sequence[CaseVerdict]) -> list[str]:

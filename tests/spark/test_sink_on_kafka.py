@@ -7,13 +7,13 @@ import pytest
 
 from fencelog.client.blocking import Client
 from fencelog.client.driver_transaction import DriverTransaction
-from fencelog.errors import ErrorCode, FencedError, RequestError
+from fencelog.errors import ErrorCode, RequestError
 from fencelog.spark import writing
 from fencelog.spark.driver_commit import encode
 from fencelog.spark.driver_commit.ledger import LEDGER
 from fencelog.spark.driver_commit.staged import Staged
 from tests.support.apache_kafka import ApacheKafka
-from tests.support.spark.committing import Sink, interrupted
+from tests.support.spark.committing import Sink, interrupted, zombie_interrupts, zombie_was_stopped
 
 
 @pytest.fixture
@@ -50,28 +50,14 @@ def test_the_broker_is_found_to_have_no_versioned_transactions(sink: Sink) -> No
 def test_a_zombie_stops_and_the_driver_that_it_interrupted_goes_on(
     sink: Sink, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:  # V2
-    sink.write(sink.batch(0), "a")
-    zombie = sink.stage(sink.batch(1), "zombie")
-
-    def interrupt() -> None:
-        with pytest.raises(FencedError, match="taken over, run 2 since"):
-            sink.commit(zombie)
-
-    interrupted(monkeypatch, step, interrupt)
-    sink.write(sink.batch(1, run="2"), "b")
-    assert sink.values == ["a", "b"]
+    zombie_interrupts(sink, monkeypatch, step)
 
 
 @pytest.mark.parametrize("step", ["begin", "add", "send", "commit"])
 def test_a_driver_that_was_stopped_in_its_transaction_writes_nothing_afterwards(
     sink: Sink, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:  # V2
-    sink.write(sink.batch(0), "a")
-    interrupted(monkeypatch, step, lambda: sink.write(sink.batch(1, run="2"), "b"))
-    with pytest.raises(FencedError, match="taken over, run 2 since"):
-        sink.write(sink.batch(1), "zombie")
-    sink.write(sink.batch(2, run="2"), "c")
-    assert sink.values == ["a", "b", "c"]
+    zombie_was_stopped(sink, monkeypatch, step)
 
 
 @pytest.mark.parametrize("is_sent", [True, False])

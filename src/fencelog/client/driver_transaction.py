@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from fencelog.client.batches import EncodedBatch
 from fencelog.client.cluster import TRANSACTION, Cluster
 from fencelog.client.partition_sender import ProducerIdentity
-from fencelog.client.producer_ids import init_producer_id
+from fencelog.client.producer_ids import ask_for_end, init_producer_id
 from fencelog.client.retry import retrying
 from fencelog.client.sender import ProducerOptions, Sender, open_sender
 from fencelog.errors import ErrorCode
@@ -24,7 +24,6 @@ from fencelog.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
 )
-from fencelog.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from fencelog.wire.primitives import error_code
 
 ADD_VERSION_MAX = 3  # above it the request is one between brokers
@@ -132,22 +131,11 @@ class DriverTransaction:
         assert self._sender is not None, "partitions are added first"
         await self._sender.flush()
         identity = self._identity
-        request = EndTxnRequest(
-            transactional_id=identity.transactional_id or "",
-            producer_id=identity.producer_id,
-            producer_epoch=identity.producer_epoch,
-            committed=True,
-        )
         deadline = self._cluster.deadline()
 
         async def attempt() -> None:
-            answer = await self._cluster.ask_coordinator(
-                TRANSACTION,
-                identity.transactional_id or "",
-                request,
-                EndTxnResponse,
-                deadline,
-                END_BUMPS_FROM - 1,
+            answer = await ask_for_end(
+                self._cluster, identity, deadline, END_BUMPS_FROM - 1, commit=True
             )
             if answer.error_code:
                 code = error_code(answer.error_code)

@@ -1,4 +1,4 @@
-"""InitProducerId: a producer id and its epoch, from any broker or from a coordinator."""
+"""What a producer asks its coordinator: for its id and epoch, and for a transaction's end."""
 
 from collections.abc import Callable
 
@@ -6,8 +6,10 @@ from fencelog.client.cluster import TRANSACTION, Cluster
 from fencelog.client.partition_sender import ProducerIdentity
 from fencelog.client.retry import retrying
 from fencelog.rpc.connection import Connection
+from fencelog.rpc.deadline import Deadline
 from fencelog.rpc.failures import failure
 from fencelog.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from fencelog.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from fencelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from fencelog.wire.primitives import error_code
 
@@ -61,3 +63,27 @@ async def init_producer_id(
 
     answer = await retrying(attempt, deadline, stale)
     return ProducerIdentity(answer.producer_id, answer.producer_epoch, transactional_id)
+
+
+async def ask_for_end(
+    cluster: Cluster,
+    identity: ProducerIdentity,
+    deadline: Deadline,
+    version_max: int,
+    *,
+    commit: bool,
+) -> EndTxnResponse:
+    """Send EndTxn once and return the answer, which may be an error.
+
+    Raises RequestError without an answer: then the end is unknown.
+    """
+    transactional_id = identity.transactional_id or ""
+    request = EndTxnRequest(
+        transactional_id=transactional_id,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.producer_epoch,
+        committed=commit,
+    )
+    return await cluster.ask_coordinator(
+        TRANSACTION, transactional_id, request, EndTxnResponse, deadline, version_max
+    )

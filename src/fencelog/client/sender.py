@@ -18,7 +18,7 @@ from fencelog.client.batches import EncodedBatch
 from fencelog.client.cluster import TRANSACTION, Cluster
 from fencelog.client.model import Compression, Delivery, Joined
 from fencelog.client.partition_sender import PartitionSender, ProducerIdentity
-from fencelog.client.producer_ids import init_producer_id
+from fencelog.client.producer_ids import ask_for_end, init_producer_id
 from fencelog.client.retry import RETRIABLE, again, retrying
 from fencelog.client.versioned_transactions import Transactions
 from fencelog.errors import ErrorCode, FencelogError, RequestError
@@ -26,7 +26,7 @@ from fencelog.rpc.connection import Connection
 from fencelog.rpc.failures import failure
 from fencelog.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
 from fencelog.wire.api_versions import END_BUMPS_FROM, ApiKey
-from fencelog.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
+from fencelog.wire.messages.end_txn import EndTxnResponse
 from fencelog.wire.primitives import error_code
 
 WAITING_BYTES_MAX = 32 << 20
@@ -235,23 +235,12 @@ class Sender:
     async def _end_transaction(self, *, commit: bool) -> ProducerIdentity:
         """Return the producer id and epoch of the next transaction."""
         identity = self._identity
-        request = EndTxnRequest(
-            transactional_id=identity.transactional_id or "",
-            producer_id=identity.producer_id,
-            producer_epoch=identity.producer_epoch,
-            committed=commit,
-        )
         deadline = self._cluster.deadline()
 
         async def attempt() -> EndTxnResponse:
             self._end_is_unknown = True
-            answer = await self._cluster.ask_coordinator(
-                TRANSACTION,
-                identity.transactional_id or "",
-                request,
-                EndTxnResponse,
-                deadline,
-                END_VERSION_MAX,
+            answer = await ask_for_end(
+                self._cluster, identity, deadline, END_VERSION_MAX, commit=commit
             )
             if answer.error_code:
                 code = error_code(answer.error_code)

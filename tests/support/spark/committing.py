@@ -10,6 +10,7 @@ import pytest
 
 from fencelog.client.blocking import Client
 from fencelog.client.driver_transaction import DriverTransaction
+from fencelog.errors import FencedError
 from fencelog.spark.driver_commit import commit as by_driver
 from fencelog.spark.driver_commit import ledger_topic
 from fencelog.spark.driver_commit.encode import stage
@@ -20,6 +21,7 @@ from fencelog.types import TopicPartition
 from tests.support.waiting import wait_until
 
 ROLES = (("value", "value"),)
+TAKEN_OVER = "a newer run of this query has taken over, run 2 since"
 
 
 class Sink:
@@ -114,3 +116,28 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, step: str, happens: Callable[[]
         write(self, transaction, *arguments)
 
     monkeypatch.setattr(by_driver._Commit, "_write", hooked)
+
+
+def zombie_interrupts(sink: Sink, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """A zombie commits within the newer run's transaction: it stops, the newer one goes on (V2)."""
+    sink.write(sink.batch(0), "a")
+    zombie = sink.stage(sink.batch(1), "zombie")
+
+    def interrupt() -> None:
+        with pytest.raises(FencedError, match=TAKEN_OVER):
+            sink.commit(zombie)
+
+    interrupted(monkeypatch, step, interrupt)
+    sink.write(sink.batch(1, run="2"), "b")
+    assert sink.values == ["a", "b"]
+
+
+def zombie_was_stopped(sink: Sink, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """A newer run commits within a zombie's transaction, which then writes nothing (V2)."""
+    sink.write(sink.batch(0), "a")
+    interrupted(monkeypatch, step, lambda: sink.write(sink.batch(1, run="2"), "b"))
+    with pytest.raises(FencedError, match=TAKEN_OVER):
+        sink.write(sink.batch(1), "zombie")
+    assert sink.values == ["a", "b"]
+    sink.write(sink.batch(2, run="2"), "c")
+    assert sink.values == ["a", "b", "c"]

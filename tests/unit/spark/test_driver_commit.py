@@ -33,7 +33,13 @@ from fencelog.spark.options import OptionError
 from fencelog.spark.source import FencelogDataSource
 from fencelog.testing.broker import LocalBroker
 from fencelog.wire.records import RecordToWrite
-from tests.support.spark.committing import ROLES, Sink, interrupted
+from tests.support.spark.committing import (
+    ROLES,
+    Sink,
+    interrupted,
+    zombie_interrupts,
+    zombie_was_stopped,
+)
 
 
 @pytest.fixture
@@ -93,27 +99,14 @@ def test_another_query_and_another_checkpoint_are_refused(sink: Sink) -> None:  
 def test_a_driver_that_a_zombie_interrupts_writes_its_batch_all_the_same(
     sink: Sink, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:  # V2
-    sink.write(sink.batch(0), "a")
-    zombie = sink.stage(sink.batch(1), "zombie")
-
-    def interrupt() -> None:
-        with pytest.raises(FencedError, match="a newer run of this query has taken over"):
-            sink.commit(zombie)
-
-    interrupted(monkeypatch, step, interrupt)
-    sink.write(sink.batch(1, run="2"), "b")
-    assert sink.values == ["a", "b"]
+    zombie_interrupts(sink, monkeypatch, step)
 
 
 @pytest.mark.parametrize("step", ["begin", "add", "send", "commit"])
 def test_a_driver_that_was_stopped_while_a_newer_one_wrote_writes_nothing(
     sink: Sink, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:  # V2
-    sink.write(sink.batch(0), "a")
-    interrupted(monkeypatch, step, lambda: sink.write(sink.batch(1, run="2"), "b"))
-    with pytest.raises(FencedError, match="a newer run of this query has taken over, run 2"):
-        sink.write(sink.batch(1), "zombie")
-    assert sink.values == ["a", "b"]
+    zombie_was_stopped(sink, monkeypatch, step)
 
 
 def test_a_commit_whose_answer_was_lost_to_the_next_driver_is_found(
