@@ -148,6 +148,11 @@ class ErrorCode(IntEnum):
     APP_IN_USE = 10004  # V4: another query owns this app
     TRANSACTION_ABORTED = 10005  # V1: a named producer is not in the open incarnation
     ALREADY_COMMITTED = 10006  # V3: this version is committed; nothing is left to write
+    RESOURCE_OWNED = 10010  # O1: a live owner has a higher generation
+    STALE_GENERATION = 10011  # O4: the generation is below the remembered one
+    OWNER_FENCED = 10012  # O5, O7, O8: this claim has ended, another one has been granted since
+    CLAIM_IN_PROGRESS = 10013  # O9: a grant of the resource is not complete yet; retry
+    CLAIM_WAITING = 10014  # O10: the claim waits in its place; repeat it
 
 
 class FencelogError(Exception):

@@ -17,3 +17,39 @@ def app_of(transactional_id: str | None) -> str | None:
     if transactional_id is None or not transactional_id.startswith(VERSIONED_PREFIX):
         return None
     return transactional_id.removeprefix(VERSIONED_PREFIX)
+
+
+OWNED_PREFIX = "__fencelog.own/"
+
+
+def producers_key(group: str | None, name: str) -> str:
+    """Return what all transactional ids of a name in a group begin with.
+
+    It selects their coordinator, so that all epochs of the name meet there (O8), and it is the
+    resource under which the name's epochs are counted.
+    """
+    return f"{OWNED_PREFIX}{group or ''}/{name}"
+
+
+def owned_id(key: str, epoch: int) -> str:
+    """Return the transactional id of one claim of a name: its ``producers_key`` and the epoch."""
+    return f"{key}~{epoch}"
+
+
+def owned_key_of(transactional_id: str) -> tuple[str, int] | None:
+    """Return the ``producers_key`` and the epoch of an owned id; None for any other id.
+
+    An id with the reserved prefix that no claim can have been given has epoch -1.
+    """
+    if not transactional_id.startswith(OWNED_PREFIX):
+        return None
+    key, _, digits = transactional_id.rpartition("~")
+    if not key or not digits.isascii() or not digits.isdecimal() or digits != str(int(digits)):
+        return transactional_id, -1
+    return key, int(digits)
+
+
+def coordinated_by(transactional_id: str) -> str:
+    """Return the key whose hash selects the coordinator of a transactional id."""
+    owned = owned_key_of(transactional_id)
+    return transactional_id if owned is None else owned[0]
