@@ -139,8 +139,7 @@ class Connection(asyncio.BufferedProtocol):
         self._task: asyncio.Task[None] | None = None
         self._answering: Coroutine[None, None, Reply | Pending] | None = None
         """The coroutine that the task will begin."""
-        self._paused = False
-        self._closing = False
+        self._paused = self._closing = False
         self.is_backpressured = False
         """Whether its frame waits for memory, so that nothing is read from the peer."""
         self.number = 0
@@ -150,6 +149,7 @@ class Connection(asyncio.BufferedProtocol):
         self.last_active = Instant(loop.time())
         self.frame_begun: Instant | None = None
         self.client_id: str | None = None
+        self.session: str | None = None  # of the claim that it is attached to (O7)
         self.kept: Closable | None = None  # by its last fetch
 
     @property
