@@ -171,13 +171,7 @@ class Connection(asyncio.BufferedProtocol):
         """Drop queued requests; what is already appended stays."""
         del exc
         self._closing = True
-        if self._task is not None:
-            self._task.cancel()
-            if self._answering is not None:
-                self._answering.close()  # the task is cancelled before it begins the coroutine
-        for frame in self._waiting:
-            self._service.release(len(frame))
-        self._waiting.clear()
+        self._drop_requests()
         for slot in self._slots:
             self._service.release(slot.frame_bytes)
             slot.frame_bytes = 0
@@ -189,6 +183,16 @@ class Connection(asyncio.BufferedProtocol):
         # Nothing may point back here, or all of it would be kept until a garbage collection.
         self._transport = self._task = self._answering = None
         self._share.close()
+
+    def _drop_requests(self) -> None:
+        """Cancel the request that a coroutine answers, and begin none of those behind it."""
+        if self._task is not None:
+            self._task.cancel()
+            if self._answering is not None:
+                self._answering.close()  # the task is cancelled before it begins the coroutine
+        for frame in self._waiting:
+            self._service.release(len(frame))
+        self._waiting.clear()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where the next bytes go: the open frame, else the server's scratch buffer."""
@@ -430,6 +434,15 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = True
         if self._transport is not None:
             self._transport.close()
+
+    def sever(self, reason: str) -> None:
+        """Close at once: of what has arrived nothing more is carried out or answered (O7).
+
+        What was appended stays. Not from within this connection's own request.
+        """
+        log.warning("closing connection of %s (%.100s): %s", self.peer, self.client_id, reason)
+        self.abort()
+        self._drop_requests()
 
     def abort(self) -> None:
         """Close at once."""
