@@ -20,12 +20,12 @@ Place = tuple[str | None, str]
 
 @dataclass
 class Grants:
-    """How many claims all shards have granted; a crash takes none of them back."""
+    """The sessions that all shards have granted; a crash takes none of them back."""
 
-    claims: int = 0
-    takeovers: int = 0
+    claims: set[str] = field(default_factory=set)
+    takeovers: set[str] = field(default_factory=set)
     """Those that were granted what another claim had before."""
-    preemptions: int = 0
+    preemptions: set[str] = field(default_factory=set)
     """Those of them that ended a live owner."""
 
 
@@ -59,7 +59,7 @@ class OwnershipView:
                 if record.value is not None:
                     _, epoch = read_resource(record.value)
                     known_epoch = self.epochs.setdefault((group, name), epoch)
-                    if epoch != known_epoch:
+                    if epoch > known_epoch:
                         yield f"{name} of group {group} is kept at {epoch}, not {known_epoch} (O3)"
 
     def _claim(self, grant: Grant, offset: int) -> Iterator[str]:
@@ -73,9 +73,11 @@ class OwnershipView:
                 )
             return
         before = [self.epochs.get((grant.group, each.resource), 0) for each in grant.resources]
-        self.counts.claims += 1
-        self.counts.takeovers += any(before)
-        self.counts.preemptions += any(before) and self._severed_at == offset - 1
+        self.counts.claims.add(grant.session)
+        if any(before):
+            self.counts.takeovers.add(grant.session)
+        if self._severed_at == offset - 1:
+            self.counts.preemptions.add(grant.session)
         for each, epoch in zip(grant.resources, before, strict=True):
             place = grant.group, each.resource
             if each.epoch != epoch + 1:
@@ -85,7 +87,7 @@ class OwnershipView:
                     f"{each.resource} is granted to {grant.session}, though "
                     f"{self.owners[place]} lives (O1)"
                 )
-            self.epochs[place] = each.epoch
+            self.epochs[place] = max(epoch, each.epoch)
             self.owners[place] = grant.session
 
     def _end(self, session: str, offset: int) -> Iterator[str]:
