@@ -17,6 +17,7 @@ from fencelog.broker.metadata.catalog import (
 )
 from fencelog.coordination.group import metadata as group_metadata
 from fencelog.coordination.group import records as group_records
+from fencelog.coordination.owners import read_producers_key
 from fencelog.coordination.shard import LogRecord
 from fencelog.coordination.transaction import records as transaction_records
 from fencelog.coordination.transaction import state as transaction_state
@@ -106,6 +107,8 @@ class TransactionView:
 
     def take(self, record: LogRecord, offset: int) -> Iterator[str]:
         """Apply a record; yields its violations."""
+        if read_producers_key(record.key) is not None:
+            return
         name = transaction_records.read_key(record.key)
         old = self.transactions.pop(name, None)
         if record.value is None:
