@@ -241,7 +241,11 @@ class Node:
         """The runtimes of all coordinators."""
         return (self.transactions, self.versioned, self.groups, self.ownership)
 
-    def senders(self) -> tuple[MarkerSender[TransactionShard] | MarkerSender[VersionedShard] | OwnershipSender, ...]:
+    def senders(
+        self,
+    ) -> tuple[
+        MarkerSender[TransactionShard] | MarkerSender[VersionedShard] | OwnershipSender, ...
+    ]:
         """The senders of all coordinators' outstanding work, those of markers first."""
         return (*self.marker_senders, self.ownership_sender)
 

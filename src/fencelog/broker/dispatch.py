@@ -1,13 +1,13 @@
 """Passes a frame to its handler: reads the header, checks the version, decodes and encodes."""
 
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from fencelog.broker.context import Broker
 from fencelog.broker.network.connection import Answer, Connection, Request
 from fencelog.broker.network.replies import Reply
 from fencelog.broker.network.response_budget import SMALL_BYTES
-from fencelog.errors import LimitError, WireError
+from fencelog.errors import WireError
 from fencelog.types import Buffer
 from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.headers import read_request_header, response_header, response_is_flexible
@@ -20,18 +20,8 @@ PLAIN_FRAME_BYTES_MAX = 1024 * 1024
 LONG_BODY_BYTES = 16 * 1024
 """Above this, decoding, handling and encoding each get a time slice of their own."""
 FRAME_BYTES_MAX = {ApiKey.OWN: 8 * 1024 * 1024}
-"""A claim of far too many resources is told so, and they are not decoded."""
+"""A claim of far too many resources is told so (``handlers/ownership``), and is not decoded."""
 RawHandler = Callable[[Broker, Request], Answer]
-
-
-class ItemsMax(NamedTuple):
-    """How many items a request may have, and the response to one with more.
-
-    Without such a response the connection is closed.
-    """
-
-    count: int = REQUEST_ITEMS_MAX
-    refuse: Callable[[], Message] | None = None
 
 
 def respond(request: Request, *body: Buffer) -> list[Buffer]:
@@ -45,13 +35,11 @@ def message_handler(
     kind: type[Q],
     handle: Callable[[Broker, Q, Request], Awaitable[Message]],
     response_bytes: Callable[[Broker, Q], int] | None = None,
-    items_max: ItemsMax = ItemsMax(),
 ) -> RawHandler:
     """Wrap a handler of decoded messages; while it waits, so does the connection's next request.
 
     It waits at first until the budget for responses has ``response_bytes``, where that is given; so
-    large a response is encoded in a time slice of its own. A large request with more items than
-    ``items_max`` is not decoded.
+    large a response is encoded in a time slice of its own.
     """
 
     async def granted(broker: Broker, request: Request, decoded: Q) -> Message:
@@ -70,19 +58,14 @@ def message_handler(
 
     async def run_long(broker: Broker, request: Request) -> Reply:
         await broker.time_slices.next()
-        try:
-            decoded = read(request)
-        except LimitError:
-            if items_max.refuse is None:
-                raise
-            return respond(request, items_max.refuse().write(request.header.api_version))
+        decoded = read(request)
         await broker.time_slices.next()
         response = await granted(broker, request, decoded)
         await broker.time_slices.next()
         return respond(request, response.write(request.header.api_version))
 
     def read(request: Request) -> Q:
-        return kind.read(request.body, request.header.api_version, items_max.count)
+        return kind.read(request.body, request.header.api_version, REQUEST_ITEMS_MAX)
 
     def raw(broker: Broker, request: Request) -> Answer:
         if len(request.body) > LONG_BODY_BYTES:

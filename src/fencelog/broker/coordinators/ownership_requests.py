@@ -46,6 +46,7 @@ class OwnershipRequests:
         self._watching = 0
         self._closed = False
         runtime.on_unloaded = self._unloaded
+        runtime.on_expired = self._expired
 
     def new_session(self) -> str:
         """Return the name of a new claim; nobody guesses another's."""
@@ -60,9 +61,7 @@ class OwnershipRequests:
             wakeup = self._new_wakeup()
             self._claims[session] = loaded, wakeup
             try:
-                answer = await self._runtime.read_on(
-                    loaded, lambda shard: shard.answer_of(session)
-                )
+                answer = await self._runtime.read_on(loaded, lambda shard: shard.answer_of(session))
                 if answer is not None or not await _woken(wakeup, deadline):
                     return answer
             finally:
@@ -127,6 +126,12 @@ class OwnershipRequests:
         del wakeups[wakeup]
         if not wakeups:
             del self._watches[watched], self._revisions[watched]
+
+    def _expired(self, response: object) -> None:
+        """A claim that waited may be refused, of which no record tells."""
+        del response
+        for loaded in self._runtime.loaded():
+            self.committed(loaded)
 
     def _unloaded(self, loaded: Loaded[OwnershipShard]) -> None:
         self._fail(lambda each: each is loaded, f"{loaded.partition.name} was unloaded")

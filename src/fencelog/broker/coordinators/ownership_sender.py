@@ -95,7 +95,10 @@ class OwnershipSender:
         groups = {owner.group for owner in piece.commits.values() if owner.group is not None}
         async with asyncio.TaskGroup() as parts:
             others = [
-                *(parts.create_task(self._leaders.own_commits(group, piece.commits)) for group in groups),
+                *(
+                    parts.create_task(self._leaders.own_commits(group, piece.commits))
+                    for group in groups
+                ),
                 *(
                     parts.create_task(self._leaders.own_producers(key, owner))
                     for key, owner in piece.producers.items()
@@ -106,7 +109,9 @@ class OwnershipSender:
             return False
         await self._runtime.decide_on(
             loaded,
-            lambda shard, now: shard.done(piece.session, fences, now, self._clock.now_ms()),
+            lambda shard, now: shard.done(
+                piece.session, fences, now, self._clock.now_ms(), is_live=piece.is_live
+            ),
         )
         return True
 

@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 
 from fencelog.broker.context import Broker
 from fencelog.broker.coordinators.outcomes import all_shards
+from fencelog.broker.dispatch import RawHandler, respond
 from fencelog.broker.handlers.ownership_checks import (
+    LIMITS,
     check_claim,
     check_group,
     check_names,
@@ -17,7 +19,7 @@ from fencelog.broker.handlers.ownership_checks import (
     too_many,
     unknown_partitions,
 )
-from fencelog.broker.network.connection import Connection, Request
+from fencelog.broker.network.connection import Answer, Connection, Request
 from fencelog.coordination.ownership.model import (
     Claim,
     OwnAnswer,
@@ -47,9 +49,12 @@ from fencelog.wire.messages.watch_ownership import (
     WatchOwnershipRequest,
     WatchOwnershipResponse,
 )
+from fencelog.wire.primitives import Reader
 
 WAIT_MS_MAX = 60_000
 """A request waits no longer: then the broker notices a peer behind whose back others wait."""
+RESOURCE_BYTES_MIN = 18
+"""Of a resource in a claim: an empty name, two numbers, no tagged fields."""
 PAGE_MAX = 1_000
 """Resources in one answer of Describe."""
 ENTRY_BYTES = 1024
@@ -79,10 +84,20 @@ def _refusing(kind: Callable[..., A]) -> Callable[[Handler[Q, A]], Handler[Q, A]
     return wrap
 
 
-def too_many_resources() -> OwnResponse:
-    """Answer a claim that names so many resources that it is not even decoded."""
-    refused = too_many()
-    return OwnResponse(error_code=refused.code, error_message=refused.text)
+def few_resources(handle: RawHandler) -> RawHandler:
+    """Refuse a claim of too many resources before any of them is decoded."""
+
+    def checked(broker: Broker, request: Request) -> Answer:
+        reader = Reader(request.body)
+        reader.nullable_string(flexible=True)
+        count = reader.array_length(flexible=True, item_bytes_min=RESOURCE_BYTES_MIN)
+        if count <= LIMITS.claim_resources_max:
+            return handle(broker, request)
+        refused = too_many(count)
+        response = OwnResponse(error_code=refused.code, error_message=refused.text)
+        return respond(request, response.write(request.header.api_version))
+
+    return checked
 
 
 @_refusing(OwnResponse)
@@ -162,11 +177,11 @@ async def _claimed(
 
 
 def _own_response(answer: OwnAnswer) -> OwnResponse:
-    is_owner = answer.error is ErrorCode.NONE
+    is_known = answer.error in (ErrorCode.NONE, ErrorCode.CLAIM_WAITING)
     return OwnResponse(
         error_code=answer.error,
         error_message=explain(answer.error),
-        session=answer.session if is_owner else None,
+        session=answer.session if is_known else None,
         lease_ms=answer.lease_ms,
         transactional_id=answer.transactional_id,
         place=answer.place,
@@ -236,15 +251,22 @@ async def release(
     def rule(shard: OwnershipShard, now: Instant) -> Decision[tuple[ResourceAnswer, ...]]:
         if session is None:
             return shard.release_resources(group, message.resources, now, wall_ms)
-        if broker.claims.session_of(connection) == session:
-            broker.claims.leaves(connection)  # the others are severed; this one is answered
-        return shard.release(group, session, now, wall_ms)
+        is_own = broker.claims.session_of(connection) == session
+        decision = shard.release(group, session, now, wall_ms)
+        if is_own and not any(each.error for each in decision.response):
+            broker.claims.leaves(connection)  # others are severed; this one gets its answer
+        return decision
 
-    released = await broker.ownership.decide(group or "", rule)
+    answers = await broker.ownership.decide(group or "", rule)
+    error = next((each.error for each in answers if each.error), ErrorCode.NONE)
     return ReleaseOwnershipResponse(
+        error_code=error,
+        error_message=explain(error),
         released=[
-            ReleasedResource(resource=each.resource, epoch=each.epoch) for each in released
-        ]
+            ReleasedResource(resource=each.resource, epoch=each.epoch)
+            for each in answers
+            if not each.error
+        ],
     )
 
 
@@ -304,7 +326,9 @@ async def watch(
     await request.connection.responses.grant(wanted, least=wanted)
     return WatchOwnershipResponse(
         revision=revision,
-        resources=[WatchedOwnership(**_fields(state)) async for state in broker.time_slices.each(found)],
+        resources=[
+            WatchedOwnership(**_fields(state)) async for state in broker.time_slices.each(found)
+        ],
     )
 
 

@@ -10,10 +10,10 @@ from fencelog.coordination.ownership.model import (
     ResourceAnswer,
 )
 from fencelog.coordination.ownership.resources import partition_of
+from fencelog.coordination.ownership.rules import RESERVED_PREFIX
 from fencelog.errors import ErrorCode, RequestError
 from fencelog.types import TopicPartition
 from fencelog.wire.messages.own import OwnedResource, OwnRequest, OwnResource
-from fencelog.wire.own import OWNED_PREFIX
 
 LIMITS = OwnershipLimits()
 SHOWN_CHARACTERS = 100
@@ -27,6 +27,7 @@ _IN_GENERAL = {
     ErrorCode.CLAIM_WAITING: "the claim waits in its place: repeat it with its id to keep that",
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "the coordinator of the group is not available: try again",
     ErrorCode.POLICY_VIOLATION: "the coordinator of the group has as many claims as it may have",
+    ErrorCode.INVALID_REQUEST: f"a name that begins with {RESERVED_PREFIX} is reserved",
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "a resource is a partition that does not exist",
     ErrorCode.INVALID_TOPIC_EXCEPTION: "a resource is a partition that nobody may own",
 }
@@ -59,7 +60,8 @@ def explained(answer: ResourceAnswer) -> OwnedResource:
     return OwnedResource(
         resource=answer.resource,
         error_code=answer.error,
-        error_message=text and text.format(
+        error_message=text
+        and text.format(
             resource=shown(answer.resource),
             holder=shown(answer.holder or "") or "a claimant without a name",
             generation=answer.generation,
@@ -131,12 +133,11 @@ def check_names(what: str, names: Sequence[str]) -> None:
         seen.add(name)
 
 
-def too_many(count: int | None = None) -> RequestError:
+def too_many(count: int) -> RequestError:
     """Return the refusal of a request with more resources than it may name."""
-    counted = "" if count is None else f"{count} resources: "
     return RequestError(
         ErrorCode.POLICY_VIOLATION,
-        f"{counted}a request names {LIMITS.claim_resources_max} resources at most",
+        f"{count} resources in one request; the limit is {LIMITS.claim_resources_max}",
     )
 
 
@@ -166,8 +167,8 @@ def _check_name(what: str, name: str) -> None:
     if not name:
         raise _invalid(f"a {what} is empty")
     _check_length(what, name)
-    if name.startswith(OWNED_PREFIX):
-        raise _invalid(f"the {what} {shown(name)!r} begins with {OWNED_PREFIX}, which is reserved")
+    if name.startswith(RESERVED_PREFIX) and partition_of(name) is None:
+        raise _invalid(f"the {what} {shown(name)!r} begins with {RESERVED_PREFIX}: choose another")
 
 
 def _check_length(what: str, name: str) -> None:

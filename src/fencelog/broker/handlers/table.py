@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from fencelog.broker.context import Broker
-from fencelog.broker.dispatch import ItemsMax, RawHandler, message_handler
+from fencelog.broker.dispatch import RawHandler, message_handler
 from fencelog.broker.handlers import (
     cluster,
     configs,
@@ -169,9 +169,8 @@ def _of_transactions() -> list[tuple[ApiKey, RawHandler]]:
 
 
 def _of_ownership() -> list[tuple[ApiKey, RawHandler]]:
-    claimed_max = ItemsMax(2 * ownership.LIMITS.claim_resources_max, ownership.too_many_resources)
     return [
-        (ApiKey.OWN, message_handler(OwnRequest, ownership.own, items_max=claimed_max)),
+        (ApiKey.OWN, ownership.few_resources(message_handler(OwnRequest, ownership.own))),
         _on(AttachOwnerRequest, ownership.attach),
         _on(RenewOwnershipRequest, ownership.renew),
         _on(ReleaseOwnershipRequest, ownership.release),

@@ -215,13 +215,7 @@ class Connection(asyncio.BufferedProtocol):
         if nbytes >= RECEIVED_BYTES_MIN:
             self._turns.received(nbytes)
         if self._frames.is_open:
-            if self._frames.fill(nbytes):
-                self._service.frame_completed(self)
-                self._advance()
-            elif self._share.yields() or self._frames.is_full:
-                if self._frames.is_full:
-                    self._request_space()
-                self._update_reading()
+            self._fill(nbytes)
             return
         try:
             self._frames.split(nbytes, self.last_active)
@@ -234,6 +228,15 @@ class Connection(asyncio.BufferedProtocol):
             if self._frames.is_full:
                 self._request_space()
             self._advance()
+
+    def _fill(self, nbytes: int) -> None:
+        if self._frames.fill(nbytes):
+            self._service.frame_completed(self)
+            self._advance()
+        elif self._share.yields() or self._frames.is_full:
+            if self._frames.is_full:
+                self._request_space()
+            self._update_reading()
 
     def pause_writing(self) -> None:
         """The socket has not taken everything."""
