@@ -55,6 +55,15 @@ COMMIT_VERSION_MAX = 9
 FETCH_WAIT_MS = 400
 FETCH_BYTES = 16 << 10
 TRANSACTION_TIMEOUT_MS = 5_000
+REFUSALS = frozenset(
+    {
+        ErrorCode.OWNER_FENCED,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.PRODUCER_FENCED,
+    }
+)
+"""Whoever is not the owner gets one of these, and nothing is written (O8)."""
 RENEWALS = 3
 """How many renewals fit into a lease."""
 
@@ -238,7 +247,8 @@ async def send_once(
     answer = await connection.call(ApiKey.PRODUCE, PRODUCE_VERSION, body, Deadline(PATIENCE_S))
     ((_, (result,)),), _ = read_produce_response(answer, PRODUCE_VERSION)
     if result.error:
-        stage.history.note(what="write refused", error=result.error.name, **named)
+        if result.error in REFUSALS:
+            stage.history.note(what="write refused", error=result.error.name, **named)
         raise failure(result.error, f"write to {partition}", result.error_message)
     stage.history.note(what="wrote", offset=result.base_offset, **named)
 
