@@ -50,8 +50,8 @@ from fencelog.coordination.group.records import (
 )
 from fencelog.coordination.group.retention import expired_offsets
 from fencelog.coordination.group.soft_state import SoftState
-from fencelog.coordination.group.timers import Timers
 from fencelog.coordination.shard import Decision, LogRecord
+from fencelog.coordination.timers import Timers
 from fencelog.errors import ErrorCode
 from fencelog.types import (
     NO_PRODUCER_ID,
