@@ -171,13 +171,7 @@ class Connection(asyncio.BufferedProtocol):
         """Drop queued requests; what is already appended stays."""
         del exc
         self._closing = True
-        if self._task is not None:
-            self._task.cancel()
-            if self._answering is not None:
-                self._answering.close()  # the task is cancelled before it begins the coroutine
-        for frame in self._waiting:
-            self._service.release(len(frame))
-        self._waiting.clear()
+        self._drop_requests()
         for slot in self._slots:
             self._service.release(slot.frame_bytes)
             slot.frame_bytes = 0
@@ -189,6 +183,16 @@ class Connection(asyncio.BufferedProtocol):
         # Nothing may point back here, or all of it would be kept until a garbage collection.
         self._transport = self._task = self._answering = None
         self._share.close()
+
+    def _drop_requests(self) -> None:
+        """Cancel the request that a coroutine answers, and begin none of those behind it."""
+        if self._task is not None:
+            self._task.cancel()
+            if self._answering is not None:
+                self._answering.close()  # the task is cancelled before it begins the coroutine
+        for frame in self._waiting:
+            self._service.release(len(frame))
+        self._waiting.clear()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where the next bytes go: the open frame, else the server's scratch buffer."""
@@ -211,13 +215,7 @@ class Connection(asyncio.BufferedProtocol):
         if nbytes >= RECEIVED_BYTES_MIN:
             self._turns.received(nbytes)
         if self._frames.is_open:
-            if self._frames.fill(nbytes):
-                self._service.frame_completed(self)
-                self._advance()
-            elif self._share.yields() or self._frames.is_full:
-                if self._frames.is_full:
-                    self._request_space()
-                self._update_reading()
+            self._fill(nbytes)
             return
         try:
             self._frames.split(nbytes, self.last_active)
@@ -230,6 +228,15 @@ class Connection(asyncio.BufferedProtocol):
             if self._frames.is_full:
                 self._request_space()
             self._advance()
+
+    def _fill(self, nbytes: int) -> None:
+        if self._frames.fill(nbytes):
+            self._service.frame_completed(self)
+            self._advance()
+        elif self._share.yields() or self._frames.is_full:
+            if self._frames.is_full:
+                self._request_space()
+            self._update_reading()
 
     def pause_writing(self) -> None:
         """The socket has not taken everything."""
@@ -430,6 +437,15 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = True
         if self._transport is not None:
             self._transport.close()
+
+    def sever(self, reason: str) -> None:
+        """Close at once: of what has arrived nothing more is carried out or answered (O7).
+
+        What was appended stays. Not from within this connection's own request.
+        """
+        log.warning("closing connection of %s (%.100s): %s", self.peer, self.client_id, reason)
+        self.abort()
+        self._drop_requests()
 
     def abort(self) -> None:
         """Close at once."""
