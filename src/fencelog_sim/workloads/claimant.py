@@ -21,9 +21,14 @@ STRINGS = ("leader", "shard:7")
 NAMES = ("etl", "sink")
 CLAIMS_MAX = 3
 """Claims that a process goes on with, its lost ones among them."""
-CLAIM_SHARE = 0.3
+CLAIM_SHARE = 0.4
+ACTS_MAX = 4
+HAUNT_SHARE, LEAVE_SHARE, AGAIN_SHARE = 0.2, 0.4, 0.2
+"""What who learns that a claim is lost does next; else it goes on as before."""
 KEEP_SHARE = 0.6
 """Of the claims, those that are renewed; the others are silent from the beginning."""
+HURRY_SHARE = 0.5
+HURRIED_MAX = 30
 WAIT_SHARE = 0.35
 GIVE_UP_SHARE = 0.1
 PREV_SHARE = 0.3
@@ -48,20 +53,29 @@ class Claimant:
         self._numbers = 0
 
     async def turn(self) -> None:
-        """Claim, or do something with a claim. Raises one of ERRORS."""
+        """Claim, or do a few things with claims. Raises one of ERRORS."""
         if not self._claims or self._random.random() < CLAIM_SHARE:
             await self.claim()
             return
-        claim = self._random.choice(self._claims)
+        for _ in range(self._random.randint(1, ACTS_MAX)):
+            await self._act_with(self._random.choice(self._claims))
+            if not self._claims:
+                return
+
+    async def _act_with(self, claim: Claim) -> None:
+        """Do something with a claim; go on with it as a zombie, or not, where it was lost."""
         try:
             await self._act(claim)
         except RequestError as error:
-            if error.code is ErrorCode.OWNER_FENCED and self._random.random() < 0.5:
+            is_lost = error.code is ErrorCode.OWNER_FENCED or claim.control.closed
+            chance = self._random.random()
+            if is_lost and claim.partitions and chance < HAUNT_SHARE:
+                await claim.haunt(self._random.choice(claim.partitions))
+            elif is_lost and chance < HAUNT_SHARE + LEAVE_SHARE:
                 await self._leave(claim)
-            elif claim.control.closed and self._random.random() < 0.5:
-                # It lost its connection, and claims what it had: if nobody else has had it since.
+            elif is_lost and chance < HAUNT_SHARE + LEAVE_SHARE + AGAIN_SHARE:
+                # It claims what it had, if nobody else has had it since.
                 await self.claim(claim)
-            raise
 
     async def close(self) -> None:
         """Leave all claims as they are."""
@@ -105,6 +119,8 @@ class Claimant:
         self._claims.append(claim)
         if self._random.random() < KEEP_SHARE:
             claim.keep()
+        if group is None and claim.partitions and self._random.random() < HURRY_SHARE:
+            claim.hurry(self._random.randint(1, HURRIED_MAX))
         if len(self._claims) > CLAIMS_MAX:
             await self._leave(self._claims[0])
 
@@ -139,7 +155,7 @@ class Claimant:
             await self._leave(claim)
         elif chance < 0.14 or not partitions:
             await claim.renew()
-        elif chance < 0.3:
+        elif chance < 0.35:
             await self._read(claim, self._random.choice(partitions))
         elif claim.group is not None:
             await self._commit(claim, self._random.choice(partitions))

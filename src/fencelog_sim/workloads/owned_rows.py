@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from fencelog_sim.workloads.owned_log import DATA, MARKER, OWNER
+from fencelog_sim.workloads.owning import NOBODY
 
-NOBODY = "-"
-"""The session in what is written without a claim."""
 Row: TypeAlias = Sequence[Any]
 Note: TypeAlias = Mapping[str, Any]
 
@@ -78,6 +77,7 @@ class _Log:
         self, offset: int, producer_id: int, is_transactional: bool, value: str
     ) -> Iterator[str]:
         session, owner = session_of(value), self.owners.get(None)
+        is_nobodys = session.startswith(NOBODY)
         what = f"{self.name} at {offset}: {value}"
         self.places[offset] = value
         if value in self.outcomes:
@@ -86,13 +86,13 @@ class _Log:
         if owner is not None and owner.is_live:
             if session != owner.session:
                 yield f"not the owner's: {what}, {owner.session} owns it (O8)"
-        elif session != NOBODY:
+        elif not is_nobodys:
             yield f"a zombie's: {what}, nobody owns it (O8)"
         elif self.is_required:
             yield f"nobody's: {what}, though an owner is required (O8)"
         for values in self.open.values():
             other = session_of(values[0])
-            if other not in {session, NOBODY} and session != NOBODY:
+            if other != session and not is_nobodys:
                 yield f"still open: {what}, and {values[0]} of a former owner is (O8)"
         if is_transactional:
             self.open.setdefault(producer_id, []).append(value)

@@ -25,9 +25,8 @@ from fencelog_sim.workload import Stage
 from fencelog_sim.workloads.claimant import READERS, STRINGS, TOPIC, look, play
 from fencelog_sim.workloads.own import ERRORS, OwnWriter, open_cluster
 from fencelog_sim.workloads.owned_log import rows_of
-from fencelog_sim.workloads.owned_rows import NOBODY
 from fencelog_sim.workloads.owners_history import problems_of
-from fencelog_sim.workloads.owning import PATIENCE_S, Claim, fetch, own, send_once
+from fencelog_sim.workloads.owning import NOBODY, PATIENCE_S, Claim, fetch, own, send_once
 from fencelog_sim.workloads.plans import Send, completed, invoked, named, unknown
 from fencelog_sim.workloads.settling import (
     RETRY_S,

@@ -10,7 +10,8 @@ from typing import Any, TypeAlias
 
 from fencelog.check.history import Event
 from fencelog.coordination.ownership.model import NEXT_GENERATION
-from fencelog_sim.workloads.owned_rows import NOBODY, Logs, session_of
+from fencelog_sim.workloads.owned_rows import Logs, session_of
+from fencelog_sim.workloads.owning import NOBODY
 
 PROBLEMS_MAX = 20
 Note: TypeAlias = Mapping[str, Any]

@@ -47,6 +47,8 @@ from fencelog.wire.records import RecordToWrite, build_batch
 from fencelog_sim.workload import Stage
 from fencelog_sim.workloads.own import ERRORS, encode
 
+NOBODY = "-"
+"""What the session begins with in what is written without a claim."""
 PATIENCE_S = 4.0
 CONNECT_S = 2.0
 PRODUCE_VERSION = 9
@@ -92,6 +94,8 @@ class Claim:
     sent: list[str] = field(default_factory=list)
     """Values of the open transaction."""
     renewal: "asyncio.Task[None] | None" = None
+    hurrying: "asyncio.Task[None] | None" = None
+    _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _count: int = 0
 
     @property
@@ -136,8 +140,9 @@ class Claim:
 
     async def close(self) -> None:
         """Let go of everything at once, as a process that ends."""
-        if self.renewal is not None:
-            self.renewal.cancel()
+        for task in (self.renewal, self.hurrying):
+            if task is not None:
+                task.cancel()
         if self.sender is not None:
             await self.sender.close()
         for each in (self.control, self.data, self.reads):
@@ -169,8 +174,35 @@ class Claim:
 
     async def write(self, partition: TopicPartition) -> None:
         """Write a record on an attached connection, once. Raises one of ERRORS."""
-        self.data = await self._attached(self.data)
+        async with self._writing:
+            self.data = await self._attached(self.data)
         await send_once(self.stage, self.data, partition, self.value(), self.session)
+
+    async def haunt(self, partition: TopicPartition) -> None:
+        """Write as one who does not know of claims: on a new connection. Raises one of ERRORS.
+
+        Nobody's, unless somebody owns it.
+        """
+        connection = await dial(self.stage)
+        try:
+            value = f"{NOBODY}{self.value()}"
+            await send_once(self.stage, connection, partition, value, self.session)
+        finally:
+            connection.close()
+
+    def hurry(self, writes: int) -> None:
+        """Write so many records, one right after the other, whatever else its owner does."""
+        if self.hurrying is None or self.hurrying.done():
+            self.hurrying = asyncio.create_task(self._hurry(writes))
+
+    async def _hurry(self, writes: int) -> None:
+        with contextlib.suppress(*ERRORS):
+            for number in range(writes):
+                partition = self.partitions[number % len(self.partitions)]
+                if self.transactional_id is None:
+                    await self.write(partition)
+                else:
+                    await self.transact([partition], "desert")
 
     async def reading(self) -> Connection:
         """The attached connection for fetches. Raises one of ERRORS."""
@@ -191,7 +223,8 @@ class Claim:
     async def commit(self, partition: TopicPartition) -> None:
         """Commit an offset of the group on an attached connection. Raises one of ERRORS."""
         assert self.group is not None
-        self.data = await self._attached(self.data)
+        async with self._writing:
+            self.data = await self._attached(self.data)
         metadata = self.value()
         self._note("commit", partition=key_of(*partition), metadata=metadata)
         await commit_offset(self.cluster, self.data, self.group, partition, self._count, metadata)
@@ -202,6 +235,10 @@ class Claim:
 
         One that was deserted goes on. Raises one of ERRORS.
         """
+        async with self._writing:
+            await self._transact(partitions, how)
+
+    async def _transact(self, partitions: Sequence[TopicPartition], how: str) -> None:
         assert self.transactional_id is not None
         if self.sender is None:
             options = ProducerOptions(
