@@ -13,10 +13,9 @@ from fencelog.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchR
 from fencelog.wire.messages.own import OwnRequest, OwnResource
 from fencelog_sim.workload import Stage
 from fencelog_sim.workloads.own import ERRORS
-from fencelog_sim.workloads.owning import PATIENCE_S, Claim, own
+from fencelog_sim.workloads.owning import PATIENCE_S, READERS, Claim, own
 
 TOPIC = "owned"
-READERS = "readers"
 STRINGS = ("leader", "shard:7")
 NAMES = ("etl", "sink")
 CLAIMS_MAX = 3
@@ -119,7 +118,7 @@ class Claimant:
         self._claims.append(claim)
         if self._random.random() < KEEP_SHARE:
             claim.keep()
-        if group is None and claim.partitions and self._random.random() < HURRY_SHARE:
+        if claim.partitions and self._random.random() < HURRY_SHARE:
             claim.hurry(self._random.randint(1, HURRIED_MAX))
         if len(self._claims) > CLAIMS_MAX:
             await self._leave(self._claims[0])

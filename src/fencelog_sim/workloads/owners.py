@@ -22,11 +22,20 @@ from fencelog.wire.messages.describe_ownership import (
 from fencelog.wire.messages.own import OwnRequest, OwnResource
 from fencelog.wire.primitives import error_code
 from fencelog_sim.workload import Stage
-from fencelog_sim.workloads.claimant import READERS, STRINGS, TOPIC, look, play
+from fencelog_sim.workloads.claimant import STRINGS, TOPIC, look, play
 from fencelog_sim.workloads.own import ERRORS, OwnWriter, open_cluster
 from fencelog_sim.workloads.owned_log import rows_of
 from fencelog_sim.workloads.owners_history import problems_of
-from fencelog_sim.workloads.owning import NOBODY, PATIENCE_S, Claim, fetch, own, send_once
+from fencelog_sim.workloads.owning import (
+    NOBODY,
+    PATIENCE_S,
+    READERS,
+    Claim,
+    commit_as_nobody,
+    fetch,
+    own,
+    send_once,
+)
 from fencelog_sim.workloads.plans import Send, completed, invoked, named, unknown
 from fencelog_sim.workloads.settling import (
     RETRY_S,
@@ -42,6 +51,7 @@ BESIDE = "beside"
 """A topic that nobody owns: what happens to owners must not show there."""
 OTHERS_SHARE = 0.5
 """How often the writer without a claim tries what may be somebody's."""
+COMMIT_SHARE = 0.4
 LAST_LEASE_MS = 10_000
 
 
@@ -130,11 +140,14 @@ async def _write_beside(stage: Stage, cluster: Cluster) -> None:
 
 
 async def _try_owned(stage: Stage, cluster: Cluster, count: int) -> None:
-    """Write without a claim, once: nobody may be the owner. Raises one of ERRORS."""
+    """Write or commit without a claim, once: it may be somebody's. Raises one of ERRORS."""
     partition = TopicPartition(TOPIC, stage.random.randrange(stage.scale.partitions))
     value = f"{NOBODY}:{stage.history.process}.{count}"
     connection = await cluster.leader(partition, Deadline(PATIENCE_S))
-    await send_once(stage, connection, partition, value, NOBODY)
+    if stage.random.random() < COMMIT_SHARE:
+        await commit_as_nobody(stage, cluster, connection, partition, value)
+    else:
+        await send_once(stage, connection, partition, value, NOBODY)
 
 
 async def _write_plainly(stage: Stage, cluster: Cluster, count: int) -> None:

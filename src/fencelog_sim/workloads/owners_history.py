@@ -147,20 +147,32 @@ class Commits:
         self._acknowledged: dict[str, int] = {}
         """The highest epoch whose owner has committed, by partition."""
         self._floors: dict[tuple[str, str], int] = {}
-        self._strange: dict[tuple[str, str], str] = {}
-        """What an owner found between two commits that is nobody's, by session and partition."""
+        self._count = 0
+        self._begun: dict[str, int] = {}
+        """When a process asked for its last commit."""
+        self._owned_from: dict[tuple[str, str], int] = {}
+        """When an owner's first commit was acknowledged, by session and partition."""
+        self._nobodys: dict[str, list[tuple[int, int, str]]] = {}
+        """When commits without a claim began and were acknowledged, by partition."""
 
     def take(self, note: Note, grants: Grants) -> Iterator[str]:
         """Apply a note; yield what it shows to be wrong."""
         process = str(note["process"])
+        self._count += 1
         match note["what"]:
             case "commit" | "read":
+                self._begun[process] = self._count
                 self._asked[process, note["what"]] = dict(grants.newest)
             case "seen":
                 yield from self._late(process, "read", note, grants)
             case "committed":
                 yield from self._late(process, "commit", note, grants)
-                yield from self._committed(note, grants)
+                yield from self._committed(process, note, grants)
+            case "nobody commits":
+                self._begun[process] = self._count
+            case "nobody committed":
+                times = self._begun[process], self._count, str(note["metadata"])
+                self._nobodys.setdefault(note["partition"], []).append(times)
             case "look":
                 self._floors[process, note["partition"]] = self._acknowledged.get(
                     note["partition"], 0
@@ -181,20 +193,20 @@ class Commits:
                 f"{note['partition']} in group {note['group']} after {newest} was granted (O8)"
             )
 
-    def _committed(self, note: Note, grants: Grants) -> Iterator[str]:
+    def _committed(self, process: str, note: Note, grants: Grants) -> Iterator[str]:
+        """Whoever is the owner before and after another's commit was it all the time."""
         partition, session = note["partition"], note["session"]
         epoch = grants.epoch(session, partition) or 0
         self._acknowledged[partition] = max(epoch, self._acknowledged.get(partition, 0))
-        strange = self._strange.pop((session, partition), None)
-        if strange is not None:
-            yield f"not the owner's: {partition} had {strange} while {session} owned it (O8)"
+        owned_from = self._owned_from.setdefault((session, partition), self._count)
+        for begun, ended, metadata in self._nobodys.get(partition, ()):
+            if owned_from < begun and ended < self._begun[process]:
+                yield f"not the owner's: {partition} took {metadata}, {session} owned it (O8)"
 
     def _found(self, process: str, note: Note, grants: Grants) -> Iterator[str]:
         partition, metadata = note["partition"], note["metadata"]
         session = session_of(metadata)
-        if session == NOBODY:
-            if note["session"] is not None:
-                self._strange[note["session"], partition] = metadata
+        if session.startswith(NOBODY):
             return
         epoch, floor = grants.epoch(session, partition), self._floors[process, partition]
         if epoch is not None and epoch < floor:

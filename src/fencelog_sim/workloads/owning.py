@@ -47,6 +47,8 @@ from fencelog.wire.records import RecordToWrite, build_batch
 from fencelog_sim.workload import Stage
 from fencelog_sim.workloads.own import ERRORS, encode
 
+READERS = "readers"
+"""The only group."""
 NOBODY = "-"
 """What the session begins with in what is written without a claim."""
 PATIENCE_S = 4.0
@@ -179,19 +181,22 @@ class Claim:
         await send_once(self.stage, self.data, partition, self.value(), self.session)
 
     async def haunt(self, partition: TopicPartition) -> None:
-        """Write as one who does not know of claims: on a new connection. Raises one of ERRORS.
+        """Write or commit as if there were no claims, on a new connection. Raises one of ERRORS.
 
         Nobody's, unless somebody owns it.
         """
         connection = await dial(self.stage)
         try:
             value = f"{NOBODY}{self.value()}"
-            await send_once(self.stage, connection, partition, value, self.session)
+            if self.group is None:
+                await send_once(self.stage, connection, partition, value, self.session)
+            else:
+                await commit_as_nobody(self.stage, self.cluster, connection, partition, value)
         finally:
             connection.close()
 
     def hurry(self, writes: int) -> None:
-        """Write so many records, one right after the other, whatever else its owner does."""
+        """Write or commit so often, one right after the other, whatever else its owner does."""
         if self.hurrying is None or self.hurrying.done():
             self.hurrying = asyncio.create_task(self._hurry(writes))
 
@@ -199,7 +204,9 @@ class Claim:
         with contextlib.suppress(*ERRORS):
             for number in range(writes):
                 partition = self.partitions[number % len(self.partitions)]
-                if self.transactional_id is None:
+                if self.group is not None:
+                    await self.commit(partition)
+                elif self.transactional_id is None:
                     await self.write(partition)
                 else:
                     await self.transact([partition], "desert")
@@ -343,6 +350,16 @@ async def commit_offset(
     )
     ((result,),) = (topic.partitions for topic in answer.topics)
     _raise(result.error_code, f"commit of {partition} for group {group}")
+
+
+async def commit_as_nobody(
+    stage: Stage, cluster: Cluster, connection: Connection, partition: TopicPartition, value: str
+) -> None:
+    """Commit an offset of the readers without a claim, once. Raises RequestError."""
+    named = {"partition": key_of(*partition), "metadata": value}
+    stage.history.note(what="nobody commits", **named)
+    await commit_offset(cluster, connection, READERS, partition, 0, value)
+    stage.history.note(what="nobody committed", **named)
 
 
 async def own(

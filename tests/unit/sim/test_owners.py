@@ -146,8 +146,8 @@ def commit(what: str, session: str, process: str, **fields: Any) -> Event:
         (
             [
                 *(*TWO, commit("commit", "b", "p"), commit("committed", "b", "p")),
-                commit("look", "b", "p"),
-                commit("found", "b", "p", metadata="-:9"),
+                note("nobody commits", "q", partition=P, metadata="-:9"),
+                note("nobody committed", "q", partition=P, metadata="-:9"),
                 *(commit("commit", "b", "p"), commit("committed", "b", "p")),
             ],
             "not the owner's",
