@@ -250,7 +250,7 @@ def visible(fetched: hot.FetchedPartition) -> list[tuple[Offset, str]]:
             while aborted and aborted[0][1] <= header.last_offset:
                 void.add(aborted.pop(0)[0])
             if header.is_control:
-                if not read_marker(one).commit:
+                if header.producer_id >= 0 and not read_marker(one).commit:
                     void.discard(header.producer_id)
             elif not (header.is_transactional and header.producer_id in void):
                 shown += [(r.offset, (r.value or b"").decode()) for r in read_records(one)]
