@@ -18,6 +18,7 @@ from fencelog.wire.messages.release_ownership import (
     ReleaseOwnershipRequest,
     ReleaseOwnershipResponse,
 )
+from fencelog_sim.world.disk_image import Loss
 from tests.support.node import Peer, World, batch, delete, until, visible
 from tests.support.ownership import Claimant, closed, described, until_state
 from tests.support.transactions import Producer
@@ -196,7 +197,7 @@ async def test_a_grant_that_a_crash_interrupts_is_completed_by_the_next_start(wo
         world.disk.hold("t-0")
         claimant.send_own("t/0", lease_ms=60_000)
         await until(lambda: world.disk.waiting, "the record waits for its sync")
-    world.disk.lose_unsynced()
+    world.disk = world.disk.power_loss(Loss.ALL)
     world.disk.release()
     async with world.node() as node, Peer.of(node) as other:
         (state,) = await described(other, "t/0")
