@@ -95,35 +95,32 @@ async def test_a_write_in_verification_is_not_appended_once_its_connection_is_se
         await may_answer.wait()
         return answer
 
-    async with stage(world) as (node, first, attached, next_one):
-        async with Peer.of(node) as other:
-            await other.create_topic("unowned")
-            producer = Producer(attached)
-            await producer.init()
-            await producer.add("unowned", 0)
-            monkeypatch.setattr(LocalLeaders, "verify", late)
-            attached.send_produce(
-                "unowned",
-                batch(
-                    "a", producer_id=producer.producer_id, epoch=0, sequence=0, transactional=True
-                ),
-                transactional_id=producer.transactional_id,
-            )
-            attached.send_produce("t", batch("queued behind"))
-            await asked.wait()
-            assert (await next_one.own("t/0")).error_code == 0
-            await closed(attached)
-            may_answer.set()
-            assert await values(other, "unowned") == []
-            assert await values(other) == []
-            log = node.logs.get("unowned", 0)
-            assert log is not None
-            assert log.log.log_end_offset == 0
+    async with stage(world) as (node, _first, attached, next_one), Peer.of(node) as other:
+        await other.create_topic("unowned")
+        producer = Producer(attached)
+        await producer.init()
+        await producer.add("unowned", 0)
+        monkeypatch.setattr(LocalLeaders, "verify", late)
+        attached.send_produce(
+            "unowned",
+            batch("a", producer_id=producer.producer_id, epoch=0, sequence=0, transactional=True),
+            transactional_id=producer.transactional_id,
+        )
+        attached.send_produce("t", batch("queued behind"))
+        await asked.wait()
+        assert (await next_one.own("t/0")).error_code == 0
+        await closed(attached)
+        may_answer.set()
+        assert await values(other, "unowned") == []
+        assert await values(other) == []
+        log = node.logs.get("unowned", 0)
+        assert log is not None
+        assert log.log.log_end_offset == 0
 
 
 async def test_what_has_arrived_from_a_zombie_is_neither_stored_nor_answered(world: World) -> None:
     """Its bytes were in the socket before it was severed (O7)."""
-    async with stage(world) as (node, first, attached, next_one), Peer.of(node) as other:
+    async with stage(world) as (node, _first, attached, next_one), Peer.of(node) as other:
         zombie = connection_of(node, attached)
         zombie._transport.pause_reading()
         for number in range(20):
@@ -135,7 +132,7 @@ async def test_what_has_arrived_from_a_zombie_is_neither_stored_nor_answered(wor
 
 
 async def test_a_parked_fetch_of_a_severed_connection_is_not_answered(world: World) -> None:
-    async with stage(world) as (node, first, attached, next_one):  # O7
+    async with stage(world) as (node, _first, attached, next_one):  # O7
         task = asyncio.create_task(attached.fetch("t", 1, max_wait_ms=60_000))
         await until(lambda: node.logs.get("t", 0)._purgatory._readers, "it listens")
         assert (await next_one.own("t/0")).error_code == 0
@@ -146,7 +143,7 @@ async def test_a_parked_fetch_of_a_severed_connection_is_not_answered(world: Wor
 
 
 async def test_a_severed_connection_is_not_kept_by_anything(world: World) -> None:
-    async with stage(world) as (node, first, attached, next_one):
+    async with stage(world) as (node, _first, attached, next_one):
         severed = [weakref.ref(each) for each in node.server._connections if each.session]
         assert len(severed) == 2
         gc.collect()
@@ -238,7 +235,7 @@ async def test_a_partition_that_is_deleted_holds_no_grant_up(world: World) -> No
 
 
 async def test_the_connection_that_releases_is_answered_and_may_claim_again(world: World) -> None:
-    async with stage(world) as (node, first, attached, next_one):
+    async with stage(world) as (_node, first, attached, _next_one):
         released = await first.release()
         assert [(each.resource, each.epoch) for each in released.released] == [("t/0", 1)]
         await closed(attached)
@@ -247,7 +244,7 @@ async def test_the_connection_that_releases_is_answered_and_may_claim_again(worl
 
 
 async def test_an_operator_ends_a_claim(world: World) -> None:
-    async with stage(world) as (node, first, attached, next_one), Peer.of(node) as operator:
+    async with stage(world) as (node, first, attached, _next_one), Peer.of(node) as operator:
         request = ReleaseOwnershipRequest(resources=["t/0", "never claimed"])
         answer = await operator.ask(request, 0, ReleaseOwnershipResponse)
         assert [(each.resource, each.epoch) for each in answer.released] == [("t/0", 1)]
