@@ -131,7 +131,13 @@ class Peer:
     @classmethod
     @asynccontextmanager
     async def of(cls, node: Node) -> AsyncIterator["Peer"]:
-        reader, writer = await asyncio.open_connection(*node.address)
+        async with cls.at(*node.address) as peer:
+            yield peer
+
+    @classmethod
+    @asynccontextmanager
+    async def at(cls, host: str, port: int) -> AsyncIterator["Peer"]:
+        reader, writer = await asyncio.open_connection(host, port)
         try:
             yield cls(reader, writer)
         finally:

@@ -19,9 +19,10 @@ from fencelog.wire.messages.release_ownership import (
     ReleaseOwnershipResponse,
 )
 from fencelog_sim.world.disk_image import Loss
+from tests.support.groups import Member, committed
 from tests.support.node import Peer, World, batch, delete, until, visible
 from tests.support.ownership import Claimant, closed, described, until_state
-from tests.support.transactions import Producer
+from tests.support.transactions import Producer, settled
 
 
 @asynccontextmanager
@@ -206,7 +207,7 @@ async def test_a_grant_that_a_crash_interrupts_is_completed_by_the_next_start(wo
 async def test_a_holder_outlives_the_broker_for_its_lease(world: World) -> None:
     async with world.node(crash=True) as node, Peer.of(node) as one:  # O10
         await one.create_topic("t")
-        claimant, silent = Claimant(one), Claimant(one)
+        claimant = Claimant(one)
         await claimant.own("t/0", ("x", 7), lease_ms=60_000)
     async with world.node(crash=True) as node, Peer.of(node) as one:
         await Claimant(one).own(("silent", 3), lease_ms=500)
@@ -251,3 +252,50 @@ async def test_an_operator_ends_a_claim(world: World) -> None:
         await closed(first.peer)
         await closed(attached)
         assert (await described(operator, "t/0"))[0].state == "free"
+
+
+async def test_the_zombies_transaction_is_aborted_before_its_successor_is_answered(
+    world: World,
+) -> None:
+    async with (
+        world.node() as node,
+        Peer.of(node) as one,
+        Peer.of(node) as two,
+        Peer.of(node) as stock,
+    ):  # O8, O9
+        await two.create_topic("t")
+        first = await Claimant(one).own("t/0", name="etl")
+        assert first.transactional_id == "__fencelog.own//etl~1"
+        zombie = Producer(stock, first.transactional_id)
+        assert await zombie.init() == ErrorCode.NONE
+        await zombie.add("t", 0)
+        assert await zombie.produce("t", "a") == ErrorCode.NONE
+        second = await Claimant(two).own("t/0", name="etl")
+        assert (second.error_code, second.resources[0].epoch) == (0, 2)
+        log = node.logs.get("t", 0)
+        assert log is not None
+        assert log.log.last_stable_offset == log.log.log_end_offset  # nothing is open
+        assert await zombie.produce("t", "b") == ErrorCode.INVALID_PRODUCER_EPOCH
+        assert await zombie.end(commit=True) == ErrorCode.PRODUCER_FENCED
+        assert await zombie.init() == ErrorCode.PRODUCER_FENCED
+        owner = Producer(stock, second.transactional_id or "")
+        assert await owner.init() == ErrorCode.NONE
+        await owner.add("t", 0)
+        assert await owner.produce("t", "c") == ErrorCode.NONE
+        assert await owner.end(commit=True) == ErrorCode.NONE
+        await settled(node, "t")
+        assert await values(two) == ["c"]
+
+
+async def test_only_the_owner_commits_the_groups_offsets(world: World) -> None:
+    async with world.node() as node, Peer.of(node) as one, Peer.of(node) as two:  # O8
+        await two.create_topic("t")
+        reader = Claimant(one, group="g")
+        assert (await reader.own("t/0")).error_code == 0
+        assert await Member(one).commit(5) == ErrorCode.NONE
+        assert await Member(two).commit(7) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert (await reader.release()).error_code == 0
+        async with Peer.of(node) as three:
+            assert (await Claimant(three, group="g").own("t/0")).error_code == 0
+            assert await Member(one).commit(8) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            assert await committed(three) == 5
