@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from fencelog.log.config import LogConfig
+from fencelog.log.ownership import Owner
 from fencelog.log.partition_log import PartitionLog
 from fencelog.log.rebuild import LogBuilder
 from fencelog.log.snapshot import encode_snapshot
@@ -97,6 +98,15 @@ def marker(
     )
 
 
+def owner(
+    epoch: int = 1, group: str | None = None, *, live: bool = True, **more: str | None
+) -> Owner:
+    """A grant, or its end."""
+    session = f"{group or ''}-session-{epoch}"
+    known = {"session": session, "transactional_id": None, "holder": f"holder {epoch}", **more}
+    return Owner(group=group, epoch=epoch, is_live=live, **known)  # type: ignore[arg-type]
+
+
 class Driver:
     """One partition, its files, and a clock that stands still unless moved."""
 
@@ -134,6 +144,10 @@ class Driver:
 
     def mark(self, *markers: MarkerToWrite) -> Appended | Rejected:
         return self.log.append_markers(markers, now_ms=self.now_ms)
+
+    def own(self, *args: object, **more: object) -> Appended | Rejected:
+        """A grant or its end, as ``owner`` makes it."""
+        return self.log.set_owner(owner(*args, **more), now_ms=self.now_ms)
 
     def write(self) -> int | None:
         """Take the tail to the files; returns its end, None where there was nothing."""

@@ -131,7 +131,13 @@ class Peer:
     @classmethod
     @asynccontextmanager
     async def of(cls, node: Node) -> AsyncIterator["Peer"]:
-        reader, writer = await asyncio.open_connection(*node.address)
+        async with cls.at(*node.address) as peer:
+            yield peer
+
+    @classmethod
+    @asynccontextmanager
+    async def at(cls, host: str, port: int) -> AsyncIterator["Peer"]:
+        reader, writer = await asyncio.open_connection(host, port)
         try:
             yield cls(reader, writer)
         finally:
@@ -250,7 +256,7 @@ def visible(fetched: hot.FetchedPartition) -> list[tuple[Offset, str]]:
             while aborted and aborted[0][1] <= header.last_offset:
                 void.add(aborted.pop(0)[0])
             if header.is_control:
-                if not read_marker(one).commit:
+                if header.producer_id >= 0 and not read_marker(one).commit:
                     void.discard(header.producer_id)
             elif not (header.is_transactional and header.producer_id in void):
                 shown += [(r.offset, (r.value or b"").decode()) for r in read_records(one)]

@@ -1,6 +1,7 @@
 """Requests about ownership over a peer's connection, and what is answered."""
 
 import asyncio
+import contextlib
 from dataclasses import dataclass, field
 
 from fencelog.errors import ErrorCode
@@ -126,7 +127,5 @@ async def until_state(
 async def closed(peer: Peer) -> None:
     """Return when the broker has closed a connection, without another answer on it."""
     async with asyncio.timeout(10):
-        try:
+        with contextlib.suppress(ConnectionResetError):
             assert await peer._reader.read(1) == b""
-        except ConnectionResetError:
-            pass

@@ -170,7 +170,8 @@ class GroupCleaner:
             after.last_offset,
             after.max_timestamp,
             interval,
-            has_records=after.has_times,
+            has_records=after.record_count > 0,
+            is_undated=after.is_undated,
         )
         self._pending.append(written)
 

@@ -141,6 +141,8 @@ class LogBuilder:
         segment.max_timestamp = newest.max_timestamp
         segment.max_timestamp_offset = newest.max_timestamp_offset
         segment.bytes_since_index = newest.bytes_since_index
+        if newest.max_timestamp < 0:
+            segment.undated_size = newest.size
         segment.index = OffsetIndex.decode(checkpoint.side_files.offset_index)
         segment.time_index = TimeIndex.decode(checkpoint.side_files.time_index)
         state.transactions.aborted += decode_aborted(checkpoint.side_files.txn_index)

@@ -136,7 +136,8 @@ class LogState:
             last_offset,
             max_timestamp,
             self.config.index_interval_bytes,
-            has_records=header.has_times,
+            has_records=header.record_count > 0,
+            is_undated=header.is_undated,
         )
         self.log_end = Offset(last_offset + 1)
         producer_id, epoch = header.producer_id, header.producer_epoch

@@ -29,7 +29,7 @@ from fencelog.coordination.ownership.model import (
 )
 from fencelog.coordination.ownership.shard import OwnershipShard
 from fencelog.coordination.shard import Decision
-from fencelog.errors import ErrorCode, NotLeaderError, RequestError
+from fencelog.errors import ErrorCode, LimitError, NotLeaderError, RequestError
 from fencelog.types import Instant
 from fencelog.wire.messages.attach_owner import AttachOwnerRequest, AttachOwnerResponse
 from fencelog.wire.messages.describe_ownership import (
@@ -49,7 +49,7 @@ from fencelog.wire.messages.watch_ownership import (
     WatchOwnershipRequest,
     WatchOwnershipResponse,
 )
-from fencelog.wire.primitives import Reader
+from fencelog.wire.primitives import STRING_BYTES_MAX, Reader
 
 WAIT_MS_MAX = 60_000
 """A request waits no longer: then the broker notices a peer behind whose back others wait."""
@@ -84,20 +84,36 @@ def _refusing(kind: Callable[..., A]) -> Callable[[Handler[Q, A]], Handler[Q, A]
     return wrap
 
 
-def few_resources(handle: RawHandler) -> RawHandler:
-    """Refuse a claim of too many resources before any of them is decoded."""
+def bounded(handle: RawHandler) -> RawHandler:
+    """Refuse a claim of too many resources before they are decoded, and one with too long a name.
+
+    Without it the connection would be closed, as for any other request beyond the limits.
+    """
 
     def checked(broker: Broker, request: Request) -> Answer:
-        reader = Reader(request.body)
-        reader.nullable_string(flexible=True)
-        count = reader.array_length(flexible=True, item_bytes_min=RESOURCE_BYTES_MIN)
-        if count <= LIMITS.claim_resources_max:
-            return handle(broker, request)
-        refused = too_many(count)
-        response = OwnResponse(error_code=refused.code, error_message=refused.text)
-        return respond(request, response.write(request.header.api_version))
+        version = request.header.api_version
+        try:
+            _read_bounded(request)
+        except LimitError as error:
+            refused = OwnResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=str(error))
+            return respond(request, refused.write(version))
+        except RequestError as error:
+            refused = OwnResponse(error_code=error.code, error_message=error.text)
+            return respond(request, refused.write(version))
+        return handle(broker, request)
 
     return checked
+
+
+def _read_bounded(request: Request) -> None:
+    """Raise RequestError for too many resources, LimitError for a name longer than strings are."""
+    reader = Reader(request.body)
+    reader.nullable_string(flexible=True)
+    count = reader.array_length(flexible=True, item_bytes_min=RESOURCE_BYTES_MIN)
+    if count > LIMITS.claim_resources_max:
+        raise too_many(count)
+    if len(request.body) > STRING_BYTES_MAX:
+        OwnRequest.read(request.body, request.header.api_version)
 
 
 @_refusing(OwnResponse)

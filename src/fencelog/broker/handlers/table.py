@@ -170,7 +170,7 @@ def _of_transactions() -> list[tuple[ApiKey, RawHandler]]:
 
 def _of_ownership() -> list[tuple[ApiKey, RawHandler]]:
     return [
-        (ApiKey.OWN, ownership.few_resources(message_handler(OwnRequest, ownership.own))),
+        (ApiKey.OWN, ownership.bounded(message_handler(OwnRequest, ownership.own))),
         _on(AttachOwnerRequest, ownership.attach),
         _on(RenewOwnershipRequest, ownership.renew),
         _on(ReleaseOwnershipRequest, ownership.release),

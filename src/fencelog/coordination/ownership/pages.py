@@ -2,10 +2,13 @@
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import islice
 
 from fencelog.coordination.ownership.model import OwnershipState
-from fencelog.coordination.ownership.state import Granted, Group, Phase
+from fencelog.coordination.ownership.state import Grant, Group, Phase, Resource
 from fencelog.coordination.ownership.table import OwnershipTable
+from fencelog.types import Offset
 
 CountWaiting = Callable[[str | None, str], int]
 Position = tuple[str | None, str]
@@ -68,47 +71,51 @@ class Pages:
         return known.revision, self._states(group, known, names)
 
     def _groups(self) -> list[str | None]:
-        """All groups in order, null first; no group ever goes."""
-        if len(self._order) != len(self._table.groups):
-            self._order = sorted(self._table.groups, key=_place)
+        """All groups in order, null first; none ever goes, so new ones are last in the table."""
+        groups = self._table.groups
+        if len(self._order) != len(groups):
+            self._order += islice(groups, len(self._order), None)
+            self._order.sort(key=_place)
         return self._order
 
     def _states(
         self, group: str | None, known: Group, names: Iterable[str]
     ) -> list[OwnershipState]:
-        return [self._state(group, known, name) for name in names]
+        fences: dict[str, dict[str, Offset]] = {}
+        found: list[OwnershipState] = []
+        for name in names:
+            grant = self._table.owner(group, name)
+            state = self._free(group, name, known.resources[name])
+            if grant is not None:
+                if grant.session not in fences:
+                    fences[grant.session] = {
+                        each.resource: each.fence_offset for each in grant.resources
+                    }
+                state = _owned(state, grant, fences[grant.session][name])
+            found.append(state)
+        return found
 
-    def _state(self, group: str | None, known: Group, name: str) -> OwnershipState:
-        resource = known.resources[name]
-        waiting = self._waiting(group, name)
-        grant = self._table.owner(group, name)
-        if grant is None:
-            return OwnershipState(
-                group=group,
-                resource=name,
-                state="free",
-                generation=resource.generation,
-                epoch=resource.epoch,
-                waiting=waiting,
-            )
-        granted = _granted(grant.resources, name)
+    def _free(self, group: str | None, name: str, resource: Resource) -> OwnershipState:
         return OwnershipState(
             group=group,
             resource=name,
-            state="held" if grant.phase is Phase.HELD else "claiming",
+            state="free",
             generation=resource.generation,
             epoch=resource.epoch,
-            holder=grant.holder,
-            host=grant.host,
-            since_ms=grant.granted_ms,
-            lease_ms=grant.lease_ms,
-            fence_offset=granted.fence_offset,
-            waiting=waiting,
+            waiting=self._waiting(group, name),
         )
 
 
-def _granted(resources: Iterable[Granted], name: str) -> Granted:
-    return next(each for each in resources if each.resource == name)
+def _owned(free: OwnershipState, grant: Grant, fence_offset: Offset) -> OwnershipState:
+    return replace(
+        free,
+        state="held" if grant.phase is Phase.HELD else "claiming",
+        holder=grant.holder,
+        host=grant.host,
+        since_ms=grant.granted_ms,
+        lease_ms=grant.lease_ms,
+        fence_offset=fence_offset,
+    )
 
 
 def _place(group: str | None) -> tuple[bool, str]:

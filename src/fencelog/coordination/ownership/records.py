@@ -6,6 +6,7 @@ Where both are removed, the record of each resource keeps its generation and epo
 """
 
 from dataclasses import dataclass
+from sys import intern
 
 from fencelog.coordination.ownership.state import Grant, Granted, Phase
 from fencelog.coordination.schemas.ownership import (
@@ -95,11 +96,12 @@ def read_grant(key: ClaimKey, value: bytes) -> Grant:
     """Return what the value says of the claim. Raises CorruptionError on any other value."""
     read = OwnershipClaimValue.read(value)
     return Grant(
-        group=key.group,
+        # Many claims have the same of these.
+        group=None if key.group is None else intern(key.group),
         session=key.session,
         phase=Phase.HELD if read.is_complete else Phase.GRANTING,
-        holder=read.holder,
-        host=read.host,
+        holder=intern(read.holder),
+        host=intern(read.host),
         lease_ms=read.lease_ms,
         granted_ms=TimestampMs(read.granted_ms),
         producers_key=read.producers_key,

@@ -81,11 +81,14 @@ class Group:
     """The resources of one group, the last changed one last."""
 
     resources: dict[str, Resource] = field(default_factory=dict)
-    _names: list[str] = field(default_factory=list, compare=False)
+    _names: list[str] | None = field(default=None, compare=False)
+    _is_sorted: bool = field(default=True, compare=False)
 
     def changed(self, name: str, resource: Resource) -> None:
         """Add a resource, or make it the last changed one."""
-        self.resources.pop(name, None)
+        if self.resources.pop(name, None) is None and self._names is not None:
+            self._names.append(name)
+            self._is_sorted = False
         self.resources[name] = resource
 
     @property
@@ -102,7 +105,10 @@ class Group:
             yield name
 
     def names(self) -> list[str]:
-        """All names, in order. They are sorted again only once there are more: none ever goes."""
-        if len(self._names) != len(self.resources):
+        """All names, in order; kept, since none ever goes, and a few new ones are soon sorted."""
+        if self._names is None:
             self._names = sorted(self.resources)
+        elif not self._is_sorted:
+            self._names.sort()
+        self._is_sorted = True
         return self._names
