@@ -153,7 +153,7 @@ def test_offsets_in_a_transaction_are_refused_for_good_unless_they_are_the_owner
     foreign = client.transactional(fencelog_broker.bootstrap, "mine")
     try:
         foreign.begin()
-        with pytest.raises(Exception, check=is_refusal):
+        with pytest.raises(Exception, check=is_refusal):  # noqa: B017 - each has its own
             bounded(commit_offset, foreign, 7)
     finally:
         foreign.close()

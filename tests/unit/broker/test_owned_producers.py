@@ -17,7 +17,7 @@ from tests.support.transactions import Producer, Worker, listed, offsets_settled
 KEY = producers_key("g", "orders")
 T0 = TopicPartition("t", 0)
 NONE, REFUSED = ErrorCode.NONE, ErrorCode.TOPIC_AUTHORIZATION_FAILED
-OLD = ErrorCode.INVALID_PRODUCER_EPOCH
+FENCED, OLD = ErrorCode.OWNER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH
 
 
 def owner(epoch: int, *, live: bool = True) -> Owner:
@@ -52,13 +52,13 @@ async def test_an_older_producer_is_fenced_and_its_transaction_aborted(  # O8
 ) -> None:
     async with world.node() as node, Peer.of(node) as peer:
         await peer.create_topic("t")
-        old, new = Producer(peer, owned_id(KEY, 9)), Producer(peer, owned_id(KEY, 10))
+        old, new = Producer(peer, owned_id(KEY, 8)), Producer(peer, owned_id(KEY, 9))
         assert await old.init() is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        assert await own_producers(node, owner(9)) is NONE
+        assert await own_producers(node, owner(8)) is NONE
         assert await old.init() is NONE
         await old.add("t", 0)
         assert await old.produce("t", "zombie's") is NONE
-        assert await own_producers(node, owner(10)) is NONE
+        assert await own_producers(node, owner(9)) is NONE
         await settled(node, "t")
         assert await old.produce("t", "late") is OLD
         assert await old.add("t", 0) is ErrorCode.PRODUCER_FENCED
@@ -75,8 +75,8 @@ async def test_an_older_producer_is_fenced_and_its_transaction_aborted(  # O8
         await settled(node, "t")
         assert [value for _, value in visible(await peer.fetch("t"))] == ["owner's"]
         assert [each[0] for each in await listed(peer)] == [
-            new.transactional_id,
             old.transactional_id,
+            new.transactional_id,
         ]
 
 
@@ -116,11 +116,11 @@ async def test_only_the_owner_commits_offsets_also_after_a_power_cut(world: Worl
         member = Member(peer)
         assert await member.commit(2) is REFUSED
         attach(node, peer, "s8")
-        assert await member.commit(2) is ErrorCode.OWNER_FENCED
+        assert await member.commit(2) is FENCED
         attach(node, peer, "s9")
         assert await member.commit(2) is NONE
         assert await committed(peer) == 2
-        assert await own_commits(node, owner(8)) is ErrorCode.OWNER_FENCED
+        assert await own_commits(node, owner(8)) is FENCED
         assert await own_commits(node, owner(9, live=False)) is NONE
         assert await member.commit(3) is NONE
 
@@ -133,6 +133,9 @@ async def test_offsets_in_a_transaction_are_taken_from_the_claims_producer(  # O
         await peer.create_topic("t")
         old, new = Worker(peer, owned_id(KEY, 9)), Worker(peer, owned_id(KEY, 10))
         foreign = Worker(peer, "mine")
+        await foreign.init()
+        await foreign.add_offsets()
+        assert await foreign.commit_offset(1) is NONE
         await own_commits(node, owner(9))
         await own_producers(node, owner(9))
         await old.init()
@@ -142,8 +145,6 @@ async def test_offsets_in_a_transaction_are_taken_from_the_claims_producer(  # O
         assert await old.commit_offset(6) is OLD
         await own_commits(node, owner(10))
         await own_producers(node, owner(10))
-        await foreign.init()
-        await foreign.add_offsets()
         assert await foreign.commit_offset(7) is REFUSED
         # Its own transaction is open there, and the name that it gives is another's.
         foreign.transactional_id = owned_id(KEY, 10)
@@ -172,3 +173,21 @@ async def test_the_owner_passes_a_fence_for_members(world: World) -> None:  # E8
         await own_commits(node, owner(9, live=False))
         assert await alone.commit(2) is ErrorCode.UNKNOWN_MEMBER_ID
         assert await member.commit(2) is NONE
+
+
+@pytest.mark.parametrize(
+    ("setting", "free", "owned"),
+    [("off", NONE, NONE), ("if-owned", NONE, REFUSED), ("required", REFUSED, REFUSED)],
+)
+async def test_the_topic_says_whether_its_commits_need_an_owner(  # O8
+    world: World, setting: str, free: ErrorCode, owned: ErrorCode
+) -> None:
+    async with world.node(**FAST) as node, Peer.of(node) as peer:
+        await peer.create_topic("t", ownership=setting)
+        assert await Member(peer).commit(1) is free
+        await own_commits(node, owner(9))
+        assert await Member(peer).commit(2) is owned
+        attach(node, peer, "s9")
+        assert await Member(peer).commit(3) is NONE
+        attach(node, peer, "s8")
+        assert await Member(peer).commit(4) is (NONE if setting == "off" else FENCED)
