@@ -11,6 +11,7 @@ NOUNS = {
     "topic": "fencelog.cli.topic",
     "group": "fencelog.cli.group",
     "txn": "fencelog.cli.txn",
+    "own": "fencelog.cli.own",
     "cluster": "fencelog.cli.cluster",
     "partition": "fencelog.cli.partition",
 }

@@ -88,6 +88,11 @@ class Claim(GrantFacts):
         self._over: asyncio.TimerHandle | None = None
 
     @property
+    def options(self) -> ClaimOptions:
+        """What was asked for."""
+        return self._options
+
+    @property
     def group(self) -> str:
         """The group of the claim. Raises FencelogError for a claim of writes."""
         if self._options.group is None:

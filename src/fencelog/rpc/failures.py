@@ -26,10 +26,7 @@ ADVICE = {
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: "earlier records may be missing; write them again",
     ErrorCode.UNKNOWN_MEMBER_ID: "the request is from no member of the group",
     ErrorCode.NON_EMPTY_GROUP: "the group has members; stop them first",
-    ErrorCode.RESOURCE_OWNED: "wait for it, or claim with a generation that is not below",
-    ErrorCode.STALE_GENERATION: "a later attempt has claimed it; this one must stop",
-    ErrorCode.CLAIM_IN_PROGRESS: "a claim of the resource is being granted; try again",
-    ErrorCode.OWNER_FENCED: "this claim has ended; stop, and claim again",
+    ErrorCode.OWNER_FENCED: "to go on, claim again",
     ErrorCode.UNSUPPORTED_VERSION: "the broker does not support it: it is too old, or not fencelog",
 }
 
