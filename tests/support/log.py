@@ -17,7 +17,7 @@ from fencelog.wire.batch import (
     read_header,
     seal,
 )
-from fencelog.wire.control import Marker, read_marker
+from fencelog.wire.control import read_control
 
 NOW_MS = 1_700_000_000_000
 
@@ -169,7 +169,7 @@ class Driver:
         for base_offset, files in sorted(self.files.items()):
             builder.open_segment(base_offset)
             for header, batch in iterate(files.log):
-                builder.replay(header, marker_of(header, batch), builder.position)
+                builder.replay(header, read_control(batch), builder.position)
         return builder
 
     def rebuilt(self) -> PartitionLog:
@@ -225,10 +225,6 @@ class Driver:
         return offsets
 
 
-def marker_of(header: BatchHeader, batch: memoryview) -> Marker | None:
-    return read_marker(batch) if header.is_control else None
-
-
 def state_of(log: PartitionLog) -> dict[str, object]:
     """Everything that must be the same in a rebuilt log."""
     state = log._state
@@ -239,6 +235,7 @@ def state_of(log: PartitionLog) -> dict[str, object]:
         "epochs": state.epochs.entries,
         "offsets": (state.log_start, state.log_end, log.last_stable_offset),
         "highest_producer_id": state.highest_producer_id,
+        "owners": {stored.owner.group: stored for stored in state.owners},
         "segments": [
             (
                 segment.base_offset,
@@ -258,4 +255,4 @@ def state_of(log: PartitionLog) -> dict[str, object]:
 
 def snapshot_of(log: PartitionLog) -> bytes:
     """The producer snapshot at a log's end."""
-    return encode_snapshot(log._state.producers, log.highest_producer_id)
+    return encode_snapshot(log._state.snapshot())

@@ -113,7 +113,7 @@ class World:
         await node.server.stop(drain_s=0)
         for runtime in node.runtimes():
             await runtime.stop()
-        for sender in node.marker_senders:
+        for sender in node.senders():
             await sender.stop()
         for task in node._tasks:
             task.cancel()

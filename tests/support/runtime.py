@@ -25,7 +25,8 @@ R = TypeVar("R")
 
 DECIDED = ("_decided_at", "decided_at")
 CLOCKS = ("_deadlines", "deadlines", "forgotten_at", "_timers")
-SOFT = ("_groups", "sessions")  # sessions and who waits, which a load does not bring back
+# Sessions and who waits, which a load does not bring back.
+SOFT = ("_groups", "sessions", "_leases", "_waiting", "_pages", "_progress")
 
 
 def state_of(shard: Any) -> dict[str, Any]:

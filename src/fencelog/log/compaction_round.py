@@ -170,7 +170,7 @@ class GroupCleaner:
             after.last_offset,
             after.max_timestamp,
             interval,
-            has_records=after.record_count > 0,
+            has_records=after.has_times,
         )
         self._pending.append(written)
 

@@ -117,6 +117,13 @@ class BatchHeader(NamedTuple):
         return bool(self.attributes & CONTROL)
 
     @property
+    def has_times(self) -> bool:
+        """Whether a search for a timestamp may find it: not if compaction has emptied it, nor if
+        it belongs to no producer and is for brokers, such as an ownership record.
+        """
+        return self.record_count > 0 and (self.producer_id >= 0 or not self.is_control)
+
+    @property
     def compression(self) -> Compression:
         """Codec of the records."""
         return Compression(self.attributes & COMPRESSION_MASK)

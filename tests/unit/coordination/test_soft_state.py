@@ -17,7 +17,7 @@ from fencelog.coordination.group.model import (
     SyncAnswer,
 )
 from fencelog.coordination.group.soft_state import Member, SoftState
-from fencelog.coordination.group.timers import Timers
+from fencelog.coordination.timers import Timers
 from fencelog.types import Instant, TimestampMs
 
 NOW = Instant(100.0)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencelog.coordination.group.timers import Timers
+from fencelog.coordination.timers import Timers
 from fencelog.types import Instant
 
 keys = st.sampled_from("abc")

@@ -100,11 +100,15 @@ class CoordinatorRuntime(Generic[S]):
         self._loading: dict[int, asyncio.Task[Loaded[S]]] = {}
         self._reloading: set[asyncio.Task[None]] = set()
         self._stopped = False
+        self.key_of: Callable[[str], str] = str
+        """What of a transactional id, app or group selects its shard; set before the first use."""
         self.on_committed: Callable[[Loaded[S]], None] = lambda loaded: None
         self.on_expired: Callable[[object], None] = lambda response: None
         """Gets the response of ``expire``, once that is committed."""
         self.on_unloaded: Callable[[Loaded[S]], None] = lambda loaded: None
         """A shard was unloaded: its waiting requests get no response."""
+        self.before_expiry: Callable[[], None] = lambda: None
+        """Called before a shard decides what has timed out."""
 
     def loaded(self) -> list[Loaded[S]]:
         """Return every loaded shard."""
@@ -116,7 +120,7 @@ class CoordinatorRuntime(Generic[S]):
 
     async def shard_of(self, key: str) -> Loaded[S]:
         """Return the shard of a transactional id, app or group; load it if necessary."""
-        return await self.load(partition_for(key, self.partition_count))
+        return await self.load(partition_for(self.key_of(key), self.partition_count))
 
     async def load(self, index: int) -> Loaded[S]:
         """Return the shard on one partition. Raises NotLeaderError if it cannot be loaded."""
@@ -203,7 +207,10 @@ class CoordinatorRuntime(Generic[S]):
 
     async def read(self, key: str, query: Callable[[S], R]) -> R:
         """Query the shard of a key; return the result once what it reveals is committed (E16)."""
-        loaded = await self.shard_of(key)
+        return await self.read_on(await self.shard_of(key), query)
+
+    async def read_on(self, loaded: Loaded[S], query: Callable[[S], R]) -> R:
+        """Query a loaded shard, as ``read`` does."""
         answer = query(loaded.shard)
         end_offset = loaded.partition.log.log_end_offset
         await self._await_commit(loaded)
@@ -376,6 +383,7 @@ class CoordinatorRuntime(Generic[S]):
     def _expire(self, loaded: Loaded[S]) -> None:
         if self._stopped:
             return
+        self.before_expiry()
         try:
             self.decide_then(
                 loaded,

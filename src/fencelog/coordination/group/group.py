@@ -33,7 +33,7 @@ from fencelog.coordination.group.model import (
     join_error,
 )
 from fencelog.coordination.group.soft_state import SYNC_TIMEOUT_S_MIN, Member, SoftState
-from fencelog.coordination.group.timers import Timers
+from fencelog.coordination.timers import Timers
 from fencelog.errors import ErrorCode
 from fencelog.types import Instant
 

@@ -21,7 +21,7 @@ from fencelog.coordination.group.model import (
     Ticket,
     size_of,
 )
-from fencelog.coordination.group.timers import Timers
+from fencelog.coordination.timers import Timers
 from fencelog.types import Instant
 
 SYNC_TIMEOUT_S_MIN = 0.001

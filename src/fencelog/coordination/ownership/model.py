@@ -22,12 +22,14 @@ class OwnershipLimits:
         claim_resources_max: in one claim.
         resources_max: ever claimed in one shard; their epochs are kept for ever (O3).
         waiting_max: claims that wait in one shard.
+        waiting_resources_max: resources that these want, all together.
     """
 
     name_bytes_max: int = 1_000
     claim_resources_max: int = 1_000
     resources_max: int = 1_000_000
     waiting_max: int = 10_000
+    waiting_resources_max: int = 100_000
     lease_ms_min: int = 500
     lease_ms_max: int = 15 * 60 * 1000
 
@@ -126,6 +128,7 @@ class OwnershipTask:
 
     Attributes:
         session: the claim that was granted or has ended.
+        is_live: whether it was granted; to be told with the report that the work is done.
         severed: sessions that this grant or this end has ended.
         partitions: the owner for each partition's own log.
         commits: the owner for the commits of its group on these partitions.
@@ -134,6 +137,7 @@ class OwnershipTask:
     """
 
     session: str
+    is_live: bool
     severed: tuple[str, ...]
     partitions: dict[TopicPartition, Owner]
     commits: dict[TopicPartition, Owner]

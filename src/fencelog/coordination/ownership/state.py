@@ -1,0 +1,108 @@
+"""A granted claim, a resource and a group of resources, as the shard holds them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from fencelog.coordination.ownership.model import NO_FENCE
+from fencelog.types import Offset, TimestampMs
+
+
+class Phase(Enum):
+    """The phase of a granted claim; one whose work after its end is done is forgotten."""
+
+    GRANTING = "granting"
+    """Epochs are being raised where they are enforced; it cannot be severed meanwhile (O9)."""
+    HELD = "held"
+    ENDED = "ended"
+    """Released, severed or dead: its resources are free, but others must still be told so."""
+
+
+class Granted(NamedTuple):
+    """One resource of a claim, as it was granted; -1: it has no fence, or not yet."""
+
+    resource: str
+    generation: int
+    epoch: int
+    fence_offset: Offset = NO_FENCE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """A claim that was granted.
+
+    Attributes:
+        lease_ms: without renewal for so long the claim ends (O10).
+        granted_ms: when it was granted.
+        producers_key: what its transactional id begins with, one of its resources, or None.
+        resources: what it was granted, in the order of the claim; that key, if any, is last.
+    """
+
+    group: str | None
+    session: str
+    phase: Phase
+    holder: str
+    host: str
+    lease_ms: int
+    granted_ms: TimestampMs
+    producers_key: str | None
+    resources: tuple[Granted, ...]
+
+    @property
+    def wanted(self) -> tuple[Granted, ...]:
+        """The resources that the claimant named."""
+        return self.resources if self.producers_key is None else self.resources[:-1]
+
+    @property
+    def epoch(self) -> int:
+        """The highest epoch of what the claimant named; with the session it proves the claim."""
+        return max(each.epoch for each in self.wanted)
+
+
+@dataclass(slots=True)
+class Resource:
+    """A resource that was ever claimed. Only ``replay`` changes it."""
+
+    generation: int
+    """The remembered one (O4)."""
+    epoch: int
+    """Of the last grant (O3)."""
+    revision: Offset
+    """The offset of the last record about it."""
+    session: str | None = None
+    """The claim that has this epoch; None once it has ended and its work is done."""
+    ending: tuple[str, ...] = ()
+    """Claims that had it and have ended, with work that is not done yet."""
+
+
+@dataclass(slots=True)
+class Group:
+    """The resources of one group, the last changed one last."""
+
+    resources: dict[str, Resource] = field(default_factory=dict)
+    _names: list[str] = field(default_factory=list, compare=False)
+
+    def changed(self, name: str, resource: Resource) -> None:
+        """Add a resource, or make it the last changed one."""
+        self.resources.pop(name, None)
+        self.resources[name] = resource
+
+    @property
+    def revision(self) -> Offset:
+        """The offset of the last record about any of them; -1 without one."""
+        last = next(reversed(self.resources.values()), None)
+        return Offset(-1) if last is None else last.revision
+
+    def changes(self, seen_revision: int) -> Iterator[str]:
+        """Yield the names of what has changed after a revision, the newest first."""
+        for name, resource in reversed(self.resources.items()):
+            if resource.revision <= seen_revision:
+                return
+            yield name
+
+    def names(self) -> list[str]:
+        """All names, in order. They are sorted again only once there are more: none ever goes."""
+        if len(self._names) != len(self.resources):
+            self._names = sorted(self.resources)
+        return self._names
