@@ -34,7 +34,7 @@ def connect(
         api_timeout_s=api_timeout_s,
     )
     try:
-        client.run(lambda cluster: cluster.any_broker(cluster.deadline()))
+        client.run(lambda cluster: cluster.reach())
     except BaseException:
         client.close()
         raise

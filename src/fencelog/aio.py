@@ -27,7 +27,7 @@ async def connect(
         )
     )
     try:
-        await client.cluster.any_broker(client.cluster.deadline())
+        await client.cluster.reach()
     except BaseException:
         await client.close()
         raise

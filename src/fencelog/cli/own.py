@@ -60,15 +60,15 @@ GroupOption = Annotated[
 
 
 class WithCommand(TyperCommand):
-    """A verb with a command line after ``--``. Whose ``Context`` it is depends on typer's version."""
+    """A verb with a command line after ``--``."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - typer's or click's
         """Take the command from the arguments."""
         at = args.index("--") if "--" in args else len(args)
         ctx.meta[_COMMAND] = None if at == len(args) else tuple(args[at + 1 :])
         return super().parse_args(ctx, args[:at])
 
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ANN401 - typer's or click's
         """Show the command in the usage line."""
         return [*super().collect_usage_pieces(ctx), "[-- COMMAND…]"]
 

@@ -63,7 +63,7 @@ async def hold(
     claim = Claim(cluster, asked, _say_place, float("inf") if waits else 0.0)
     try:
         # A wrong address is told at once, also to one that waits without limit.
-        await cluster.any_broker(cluster.deadline())
+        await cluster.reach()
         async with claim:
             if command is None:
                 return await _until_signal(claim)

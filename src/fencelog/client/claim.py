@@ -199,16 +199,20 @@ class Claim(GrantFacts):
 
     async def _first_grant(self, wait_s: float) -> tuple[Grant, float]:
         cluster = self._cluster
-        deadline = Deadline(wait_s) if wait_s else cluster.deadline()
+        wait = Deadline(wait_s)
         claim_id = os.urandom(16).hex()
         # A lease is counted from the request, also from one that waited: so it waits for a part.
         poll_s = min(self._options.lease_s / 3, cluster.options.request_timeout_s / 2)
         place = -1
         while True:
             # 0 would claim at once, and sever.
-            wait_ms = max(int(min(poll_s, deadline.left_s) * 1000), 1) if wait_s else 0
+            wait_ms = max(int(min(poll_s, wait.left_s) * 1000), 1) if wait_s else 0
+            # An answer is under way when the wait ends.
+            deadline = Deadline(max(wait.left_s, cluster.deadline().left_s))
 
-            async def attempt(wait_ms: int = wait_ms) -> tuple[Grant | Waiting, float]:
+            async def attempt(
+                deadline: Deadline = deadline, wait_ms: int = wait_ms
+            ) -> tuple[Grant | Waiting, float]:
                 return await self._own(deadline, claim_id, wait_ms)
 
             answer, sent_s = await retrying(attempt, deadline, self._stale_coordinator)
@@ -217,8 +221,8 @@ class Claim(GrantFacts):
             if answer.place != place and self._on_waiting is not None:
                 self._on_waiting(answer.place)
             place = answer.place
-            if deadline.passed:
-                what = f"{self._options}: still waiting after {deadline}"
+            if wait.passed:
+                what = f"{self._options}: still waiting after {wait}"
                 raise ClaimRefusedError(
                     ErrorCode.CLAIM_WAITING, f"{what}, {place} claims before this one"
                 )

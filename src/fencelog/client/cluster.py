@@ -196,8 +196,14 @@ class Cluster:
             try:
                 return await self.connection(address, deadline)
             except RequestError as error:
+                if error.code is not ErrorCode.NETWORK_EXCEPTION:
+                    raise
                 failures.append(error.text)
         raise RequestError(ErrorCode.NETWORK_EXCEPTION, "; ".join(failures))
+
+    async def reach(self) -> None:
+        """Connect to any broker. Raises RequestError (NETWORK_EXCEPTION) if none answers."""
+        await self.any_broker(self.deadline())
 
     # --- metadata
 
