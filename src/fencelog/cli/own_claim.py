@@ -6,7 +6,7 @@ import json
 import os
 import signal
 from asyncio.subprocess import Process
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from fencelog.cli.output import ExitStatus, fail, say, show_line
@@ -113,27 +113,20 @@ def shown(claim: Claim) -> dict[str, object]:
 
 async def _run(claim: Claim, options: ClusterOptions, command: Sequence[str]) -> int:
     """Run the command while the claim is held; its whole process group ends with it."""
-    libc, parent = ctypes.CDLL(None), os.getpid()
+    early: list[signal.Signals] = []
+    process: Process | None = None
 
-    def begin() -> None:
-        # A command whose keeper was killed must not go on: nobody would stop it in time.
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(SIGNALLED + signal.SIGKILL)
+    def pass_on(number: signal.Signals) -> None:
+        if process is None:
+            early.append(number)
+        else:
+            _send(process, number)
 
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            env={**os.environ, **environment(claim, options)},
-            process_group=0,
-            preexec_fn=begin,
-        )
-    except FileNotFoundError:
-        fail(ExitStatus.NO_COMMAND, f"no command {command[0]}")
-    except OSError as error:
-        fail(ExitStatus.CANNOT_RUN, f"cannot run {command[0]}: {error.strerror}")
     for number in PASSED_ON:
-        asyncio.get_running_loop().add_signal_handler(number, _send, process, number)
+        asyncio.get_running_loop().add_signal_handler(number, pass_on, number)
+    process = await _start(command, {**os.environ, **environment(claim, options)})
+    for number in early:
+        _send(process, number)
     try:
         is_stopped = await _watch(claim, process)
     finally:
@@ -144,6 +137,26 @@ async def _run(claim: Claim, options: ClusterOptions, command: Sequence[str]) ->
         await claim.check()
         fail(ExitStatus.OWNERSHIP_LOST, "the command was stopped: no renewal was answered in time")
     return SIGNALLED - status if status < 0 else status
+
+
+async def _start(command: Sequence[str], variables: Mapping[str, str]) -> Process:
+    """Start the command in a process group of its own; it ends with this process."""
+    libc, parent = ctypes.CDLL(None), os.getpid()
+
+    def begin() -> None:
+        # A command whose keeper was killed must not go on: nobody would stop it in time.
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(SIGNALLED + signal.SIGKILL)
+
+    try:
+        return await asyncio.create_subprocess_exec(
+            *command, env=variables, process_group=0, preexec_fn=begin
+        )
+    except FileNotFoundError:
+        fail(ExitStatus.NO_COMMAND, f"no command {command[0]}")
+    except OSError as error:
+        fail(ExitStatus.CANNOT_RUN, f"cannot run {command[0]}: {error.strerror}")
 
 
 async def _watch(claim: Claim, process: Process) -> bool:

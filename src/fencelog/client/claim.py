@@ -203,10 +203,13 @@ class Claim(GrantFacts):
         claim_id = os.urandom(16).hex()
         # A lease is counted from the request, also from one that waited: so it waits for a part.
         poll_s = min(self._options.lease_s / 3, cluster.options.request_timeout_s / 2)
-        place = -1
+        place: int | None = None
         while True:
-            # 0 would claim at once, and sever.
-            wait_ms = max(int(min(poll_s, wait.left_s) * 1000), 1) if wait_s else 0
+            wait_ms = 0
+            if wait_s:
+                # 0 would claim at once, and sever. The first one asks for the place.
+                this_s = 0.0 if place is None else min(poll_s, wait.left_s)
+                wait_ms = max(int(this_s * 1000), 1)
             # An answer is under way when the wait ends.
             deadline = Deadline(max(wait.left_s, cluster.deadline().left_s))
 
