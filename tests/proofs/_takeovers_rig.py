@@ -215,7 +215,7 @@ class Rig:
         events = [event for worker in self._workers for event in worker.events()]
         events.sort(key=lambda each: float(str(each["time"])))
         told = [str(each.get("what")) for each in events]
-        topic: Event = {"type": "meta", "what": "topic", "ownership": "required", "process": ""}
+        topic: Event = {"type": "meta", "what": "topic", "ownership": "required"}
         logs = [self._log(TopicPartition(TOPIC, number)) for number in range(PARTITIONS)]
         verdict = self.verdict
         verdict.problems += problems_of([topic, *events, *logs])

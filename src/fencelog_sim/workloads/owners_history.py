@@ -157,7 +157,7 @@ class Commits:
 
     def take(self, note: Note, grants: Grants) -> Iterator[str]:
         """Apply a note; yield what it shows to be wrong."""
-        process = str(note["process"])
+        process = str(note.get("process"))
         self._count += 1
         match note["what"]:
             case "commit" | "read":
