@@ -41,9 +41,9 @@ METHOD = (
     "the request that severs the owner until the claimant's first write is acknowledged; beside "
     f"{SYNCS} bare writes with fdatasync, one after the other, as many as it needs. Claims: "
     f"{CONNECTIONS} connections that each claim a resource, release it, and go on with another, "
-    "against the same connections committing one offset after the other, which is one small record "
-    "and one shared sync, too; in turns. Many resources: claims of a thousand each, held; the start "
-    "is after `kill -9`, beside one of an empty broker; idle is CPU time over ten seconds."
+    "against the same connections committing one offset after the other: one small record "
+    "and one shared sync, too; in turns. Many resources: claims of a thousand each, held; the "
+    "start is after `kill -9`, beside one of an empty broker; idle is CPU time over ten seconds."
 )
 
 

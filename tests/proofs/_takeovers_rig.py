@@ -33,7 +33,8 @@ from tests.support.waiting import wait_until
 TOPIC = "taken"
 PARTITIONS = 2
 LEASE_MS = 1_000
-LIMIT_S = 60.0
+LIMIT_S = 180.0
+"""Idle priority on a busy machine is slow."""
 GRANT_S = 0.06
 """The broker is killed within so many seconds of the request: before, in or after the grant."""
 
@@ -262,6 +263,7 @@ def run(
     """Play so many takeovers before a broker that syncs, and judge them."""
     random = Random(seed)
     with BrokerProcess(folder / "data", durability="fsync") as broker:
+        broker.start_deadline_s = LIMIT_S
         rig = Rig(folder, broker, random)
         try:
             for number in range(takeovers):

@@ -142,14 +142,14 @@ class Commits:
 
     def __init__(self) -> None:
         """Nothing is committed."""
-        self._asked: dict[tuple[str, str], dict[Place, int]] = {}
-        """The newest epochs when a process asked for something, by process and what it asked."""
+        self._asked: dict[str, dict[Place, int]] = {}
+        """The newest epochs when something was asked, by the value or number that names it."""
         self._acknowledged: dict[str, int] = {}
         """The highest epoch whose owner has committed, by partition."""
         self._floors: dict[tuple[str, str], int] = {}
         self._count = 0
         self._begun: dict[str, int] = {}
-        """When a process asked for its last commit."""
+        """When a commit was asked for, by its metadata."""
         self._owned_from: dict[tuple[str, str], int] = {}
         """When an owner's first commit was acknowledged, by session and partition."""
         self._nobodys: dict[str, list[tuple[int, int, str]]] = {}
@@ -160,18 +160,20 @@ class Commits:
         process = str(note.get("process"))
         self._count += 1
         match note["what"]:
-            case "commit" | "read":
-                self._begun[process] = self._count
-                self._asked[process, note["what"]] = dict(grants.newest)
+            case "commit":
+                self._begun[note["metadata"]] = self._count
+                self._asked[note["metadata"]] = dict(grants.newest)
+            case "read":
+                self._asked[f"{note['session']}:{note['number']}"] = dict(grants.newest)
             case "seen":
-                yield from self._late(process, "read", note, grants)
+                yield from self._late(f"{note['session']}:{note['number']}", "read", note, grants)
             case "committed":
-                yield from self._late(process, "commit", note, grants)
-                yield from self._committed(process, note, grants)
+                yield from self._late(note["metadata"], "commit", note, grants)
+                yield from self._committed(note, grants)
             case "nobody commits":
-                self._begun[process] = self._count
+                self._begun[note["metadata"]] = self._count
             case "nobody committed":
-                times = self._begun[process], self._count, str(note["metadata"])
+                times = self._begun[note["metadata"]], self._count, str(note["metadata"])
                 self._nobodys.setdefault(note["partition"], []).append(times)
             case "look":
                 self._floors[process, note["partition"]] = self._acknowledged.get(
@@ -182,25 +184,25 @@ class Commits:
             case _:
                 return
 
-    def _late(self, process: str, what: str, note: Note, grants: Grants) -> Iterator[str]:
+    def _late(self, asked: str, what: str, note: Note, grants: Grants) -> Iterator[str]:
         """What was asked after a newer grant was answered must be refused (O7, O8)."""
         place = note["group"], note["partition"]
         epoch = grants.epoch(note["session"], note["partition"])
-        newest = self._asked[process, what].get(place, 0)
+        newest = self._asked[asked].get(place, 0)
         if epoch is not None and epoch < newest:
             yield (
                 f"zombie's {what}: {note['session']} of epoch {epoch} was served at "
                 f"{note['partition']} in group {note['group']} after {newest} was granted (O8)"
             )
 
-    def _committed(self, process: str, note: Note, grants: Grants) -> Iterator[str]:
+    def _committed(self, note: Note, grants: Grants) -> Iterator[str]:
         """Whoever is the owner before and after another's commit was it all the time."""
         partition, session = note["partition"], note["session"]
         epoch = grants.epoch(session, partition) or 0
         self._acknowledged[partition] = max(epoch, self._acknowledged.get(partition, 0))
         owned_from = self._owned_from.setdefault((session, partition), self._count)
         for begun, ended, metadata in self._nobodys.get(partition, ()):
-            if owned_from < begun and ended < self._begun[process]:
+            if owned_from < begun and ended < self._begun[note["metadata"]]:
                 yield f"not the owner's: {partition} took {metadata}, {session} owned it (O8)"
 
     def _found(self, process: str, note: Note, grants: Grants) -> Iterator[str]:

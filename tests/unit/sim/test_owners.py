@@ -125,7 +125,8 @@ def test_what_is_wrong_with_grants_is_named(events: list[Event], problem: str) -
 
 
 def commit(what: str, session: str, process: str, **fields: Any) -> Event:
-    return note(what, process, partition=P, session=session, group=None, **fields)
+    told = {"partition": P, "session": session, "group": None, "metadata": f"{session}:1"}
+    return note(what, process, **{**told, **fields})
 
 
 @pytest.mark.parametrize(
@@ -148,7 +149,8 @@ def commit(what: str, session: str, process: str, **fields: Any) -> Event:
                 *(*TWO, commit("commit", "b", "p"), commit("committed", "b", "p")),
                 note("nobody commits", "q", partition=P, metadata="-:9"),
                 note("nobody committed", "q", partition=P, metadata="-:9"),
-                *(commit("commit", "b", "p"), commit("committed", "b", "p")),
+                commit("commit", "b", "p", metadata="b:2"),
+                commit("committed", "b", "p", metadata="b:2"),
             ],
             "not the owner's",
         ),
