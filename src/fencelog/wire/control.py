@@ -143,9 +143,7 @@ def _read_ownership(value: Reader) -> OwnershipRecord:
     session = value.string(flexible=True)
     transactional_id = value.nullable_string(flexible=True)
     holder = value.string(flexible=True)
-    return OwnershipRecord(
-        group, epoch, session, transactional_id, holder, is_live, offset
-    )
+    return OwnershipRecord(group, epoch, session, transactional_id, holder, is_live, offset)
 
 
 def _read_record(batch: Buffer) -> tuple[int, Reader]:

@@ -6,8 +6,8 @@ from fencelog.errors import CorruptionError
 from fencelog.log.config import LogConfig
 from fencelog.log.rebuild import LogBuilder
 from fencelog.log.values import Appended, Isolation, SideFiles
-from fencelog.wire.control import read_control
 from fencelog.wire.batch import BatchHeader, assign, iterate, read_header
+from fencelog.wire.control import read_control
 from tests.support.log import (
     NOW_MS,
     Driver,

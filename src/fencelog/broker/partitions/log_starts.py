@@ -42,9 +42,7 @@ async def advance_starts(
     return failed
 
 
-async def _keep(
-    partition: Partition, start: Offset, end: Offset | Rejected
-) -> StorageError | None:
+async def _keep(partition: Partition, start: Offset, end: Offset | Rejected) -> StorageError | None:
     """Make durable what a log keeps of its owners, and all below its new start."""
     if isinstance(end, Rejected):
         return StorageError(end.message)
