@@ -113,7 +113,7 @@ class World:
         await node.server.stop(drain_s=0)
         for runtime in node.runtimes():
             await runtime.stop()
-        for sender in node.senders():
+        for sender in node.marker_senders:
             await sender.stop()
         for task in node._tasks:
             task.cancel()
@@ -131,23 +131,11 @@ class Peer:
     @classmethod
     @asynccontextmanager
     async def of(cls, node: Node) -> AsyncIterator["Peer"]:
-        async with cls.at(*node.address) as peer:
-            yield peer
-
-    @classmethod
-    @asynccontextmanager
-    async def at(cls, host: str, port: int) -> AsyncIterator["Peer"]:
-        reader, writer = await asyncio.open_connection(host, port)
+        reader, writer = await asyncio.open_connection(*node.address)
         try:
             yield cls(reader, writer)
         finally:
             writer.close()
-
-    @property
-    def name(self) -> str:
-        """Its address, as the broker's ``Connection.peer`` has it."""
-        host, port = self._writer.get_extra_info("sockname")[:2]
-        return f"{host}:{port}"
 
     def send(self, api_key: int, version: int, *body: Buffer) -> None:
         """Send a request and do not wait."""
@@ -252,7 +240,7 @@ def batch(
 def visible(fetched: hot.FetchedPartition) -> list[tuple[Offset, str]]:
     """Offsets and values that a ``read_committed`` consumer shows of this answer."""
     from fencelog.wire.batch import iterate
-    from fencelog.wire.control import read_marker
+    from fencelog.wire.control import Marker, read_control
 
     aborted = sorted(fetched.aborted or (), key=lambda entry: entry[1])
     void: set[int] = set()
@@ -262,7 +250,8 @@ def visible(fetched: hot.FetchedPartition) -> list[tuple[Offset, str]]:
             while aborted and aborted[0][1] <= header.last_offset:
                 void.add(aborted.pop(0)[0])
             if header.is_control:
-                if header.producer_id >= 0 and not read_marker(one).commit:
+                control = read_control(one)
+                if isinstance(control, Marker) and not control.commit:
                     void.discard(header.producer_id)
             elif not (header.is_transactional and header.producer_id in void):
                 shown += [(r.offset, (r.value or b"").decode()) for r in read_records(one)]

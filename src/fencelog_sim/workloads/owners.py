@@ -10,8 +10,10 @@ import asyncio
 from dataclasses import dataclass
 
 from fencelog.check.history import FINAL, Event, key_of
+from fencelog.client.admin import Admin
 from fencelog.client.cluster import Cluster
 from fencelog.client.sender import ProducerOptions, open_sender
+from fencelog.client.topic_changes import TopicChanges
 from fencelog.errors import ErrorCode, RequestError
 from fencelog.rpc.deadline import Deadline
 from fencelog.types import TopicPartition
@@ -80,6 +82,7 @@ class Owners:
                         cluster, name, stage.scale.partitions, wanted
                     ),
                 )
+            await insist(stage, "compaction", lambda: _compact_often(stage, cluster))
         finally:
             await cluster.close()
 
@@ -122,6 +125,22 @@ class Owners:
     def check(self, events: list[Event]) -> list[str]:
         """What the owners' monitors find in the history."""
         return problems_of(events)
+
+
+async def _compact_often(stage: Stage, cluster: Cluster) -> None:
+    """Make the coordinators' topics, and give them segments that are soon full."""
+    request = OwnRequest(resources=[OwnResource(resource=NAME)], session_timeout_ms=LAST_LEASE_MS)
+    if (claim := await own(stage, cluster, request, lambda: True)) is not None:
+        await claim.close()
+    await (await open_sender(cluster, ProducerOptions(transactional_id=NAME))).close()
+    await Admin(cluster).commit_offsets(NAME, {TopicPartition(BESIDE, 0): 0})
+    changes = {
+        "segment.bytes": str(stage.random.choice((1024, 4096))),
+        "min.cleanable.dirty.ratio": "0.01",
+        "delete.retention.ms": str(stage.random.choice((0, 500, 86_400_000))),
+    }
+    for topic in ("__fencelog_ownership", "__transaction_state", "__consumer_offsets"):
+        await TopicChanges(cluster).configure(topic, changes)
 
 
 async def _write_beside(stage: Stage, cluster: Cluster) -> None:
