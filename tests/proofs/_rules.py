@@ -46,6 +46,8 @@ RULES = {
     "S6": "Progress is a consumer group's; lost records stop the query.",
     "S7": "The same job runs locally and on a cluster.",
     "S9": "A topic that was deleted and created again is another topic: its records are lost.",
+    "O3": "The epoch of a claim only grows, and an end is final.",
+    "O8": "Only the live owner's requests take effect where it owns; older ones are fenced.",
 }
 
 # Rules that are seen to hold by a test, without a line that one could take out by itself.
