@@ -30,13 +30,6 @@ RULES = {
     "F6": "A reader sees up to the LSO, the high watermark or the written end, as it asked.",
     "F7": "The leader epochs and where they began are stored with the log.",
     "I1": "No client keeps another waiting for 100 ms, nor takes memory beyond the settings.",
-    "O1": "A lower generation does not sever an owner.",
-    "O3": "An epoch is one higher than the last, durable before it is used, and never given twice.",
-    "O5": "A claim with an epoch that is not the current one is fenced before anybody is severed.",
-    "O7": "The connections of an owner that was replaced are closed, and served no more.",
-    "O8": "Writes, commits and transactions of anyone but the owner are refused, by epoch.",
-    "O9": "The grant is in each partition's log when it is answered; a start knows the owners.",
-    "O10": "Claims that wait are granted in order.",
     "V1": "A commit succeeds only if every named producer is in the open incarnation.",
     "V2": "A new run takes over; earlier ones are fenced.",
     "V3": "A repeated version does nothing; another fingerprint, an old or a far one is refused.",
@@ -51,6 +44,7 @@ RULES = {
     "O4": "The generation is remembered without an owner; a lower one is stale.",
     "O5": "A claim with another epoch than the current one is fenced before it severs anybody.",
     "O6": "A claim is granted whole, by one record, or refused with the reason.",
+    "O7": "The connections of an owner that was replaced are closed, and served no more.",
     "O8": "Only the owner writes; the transactions of older owners end before the grant does.",
     "O9": "A grant is complete when its epochs are raised everywhere; a dead claimant's goes on.",
     "O10": "A claim ends with its lease or its connection; those that wait come in order.",
@@ -62,7 +56,6 @@ RULES = {
     "S6": "Progress is a consumer group's; lost records stop the query.",
     "S7": "The same job runs locally and on a cluster.",
     "S9": "A topic that was deleted and created again is another topic: its records are lost.",
-    "O8": "Only its owner writes to an owned partition, judged in the step of the append.",
 }
 
 # Rules that are seen to hold by a test, without a line that one could take out by itself.
