@@ -19,6 +19,8 @@ SESSION_BYTES = 16
 WATCHES_MAX = 10_000
 """Watches that wait at a time; any other is answered at once."""
 
+_LATER_THAN_ALL = 1 << 62
+
 Wakeup: TypeAlias = "asyncio.Future[None]"
 
 
@@ -148,7 +150,7 @@ class OwnershipRequests:
 
 
 def _revision(watched: _Watched) -> int:
-    return watched.loaded.shard.changes(watched.group, (), 0)[0]
+    return watched.loaded.shard.changes(watched.group, (), _LATER_THAN_ALL)[0]
 
 
 def _wake(wakeup: Wakeup) -> None:
