@@ -11,8 +11,11 @@ import pytest
 
 from fencelog.broker.coordinators.leaders import LocalLeaders
 from fencelog.broker.network.connection import Connection
+from fencelog.coordination.ownership.model import NO_FENCE
 from fencelog.errors import ErrorCode
+from fencelog.log.ownership import Owner
 from fencelog.node import Node
+from fencelog.types import TopicPartition
 from fencelog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from fencelog.wire.messages.release_ownership import (
     ReleaseOwnershipRequest,
@@ -240,6 +243,9 @@ async def test_a_partition_that_is_deleted_holds_no_grant_up(world: World) -> No
         assert (answer.error_code, answer.resources[0].fence_offset) == (0, -1)
         world.disk.release()
         assert await deleted == ErrorCode.NONE
+        owner = Owner(None, 2, "session", None, "holder", is_live=True)
+        name = TopicPartition("t", 0)
+        assert await node.broker.leaders.own_partition(name, owner) == NO_FENCE
 
 
 async def test_the_connection_that_releases_is_answered_and_may_claim_again(world: World) -> None:
