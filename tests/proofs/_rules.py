@@ -38,6 +38,15 @@ RULES = {
     "V6": "All markers of a transaction on a partition are one append, or none.",
     "V7": "The timeout runs from the last join or renewal; closed connections end it too.",
     "V8": "Versioned transactions have a schema and a topic of their own.",
+    "O1": "A live owner is severed by an equal or higher generation; a lower one is refused.",
+    "O2": "Generation 0 always succeeds and resets the generation.",
+    "O3": "Each grant of a resource in a group has the next epoch, for ever.",
+    "O4": "The generation is remembered without an owner; a lower one is stale.",
+    "O5": "A claim with another epoch than the current one is fenced before it severs anybody.",
+    "O6": "A claim is granted whole, by one record, or refused with the reason.",
+    "O8": "Only the owner writes; the transactions of older owners end before the grant does.",
+    "O9": "A grant is complete when its epochs are raised everywhere; a dead claimant's goes on.",
+    "O10": "A claim ends with its lease or its connection; those that wait come in order.",
     "S1": "The columns are those of Spark's Kafka connector, in pure Python.",
     "S2": "A replay sees the same input; a write returns when all is acknowledged.",
     "S3": "A batch is one transaction; a repeated batch writes nothing.",
@@ -46,6 +55,8 @@ RULES = {
     "S6": "Progress is a consumer group's; lost records stop the query.",
     "S7": "The same job runs locally and on a cluster.",
     "S9": "A topic that was deleted and created again is another topic: its records are lost.",
+    "O3": "The epoch of a claim only grows, and an end is final.",
+    "O8": "Only the live owner's requests take effect where it owns; older ones are fenced.",
 }
 
 # Rules that are seen to hold by a test, without a line that one could take out by itself.

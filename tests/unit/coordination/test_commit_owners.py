@@ -17,6 +17,7 @@ from fencelog.coordination.group.shard import GroupShard
 from fencelog.coordination.owners import read_owner, write_commits_owner
 from fencelog.coordination.shard import Decision, LogRecord
 from fencelog.errors import CorruptionError, ErrorCode
+from fencelog.log.config import OwnershipKind
 from fencelog.log.ownership import Owner
 from fencelog.types import NO_PRODUCER_ID, Instant, Offset, ProducerId, TopicPartition
 from fencelog.wire.own import owned_id, producers_key
@@ -50,7 +51,7 @@ def commit(
     *partitions: TopicPartition,
     session: str | None = None,
     producer: str | None = None,
-    setting: str = "if-owned",
+    setting: OwnershipKind = "if-owned",
     fenced: bool = False,
     caller: Caller = NO_MEMBER,
     group: str = "g",
@@ -109,7 +110,10 @@ def test_a_claim_without_a_transactional_id_commits_in_no_transaction(
     [("off", NONE, NONE), ("if-owned", REFUSED, NONE), ("required", REFUSED, REFUSED)],
 )
 def test_the_topic_says_when_an_owner_is_needed(  # O8
-    runtime: Runtime[GroupShard], setting: str, while_owned: ErrorCode, afterwards: ErrorCode
+    runtime: Runtime[GroupShard],
+    setting: OwnershipKind,
+    while_owned: ErrorCode,
+    afterwards: ErrorCode,
 ) -> None:
     assert commit(runtime, setting=setting) is while_owned
     assert commit(runtime, A1, setting=setting) == {A1: afterwards}

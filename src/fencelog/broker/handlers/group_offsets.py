@@ -21,6 +21,7 @@ from fencelog.coordination.group.shard import GroupShard
 from fencelog.coordination.shard import Decision
 from fencelog.coordination.transaction.state import ClientVersion, ProducerIdAndEpoch
 from fencelog.errors import ErrorCode, NotLeaderError
+from fencelog.log.config import OwnershipKind
 from fencelog.log.values import Rejected
 from fencelog.types import (
     Instant,
@@ -141,13 +142,14 @@ def _requested(
     """Return the offsets to store, and the errors of unknown partitions."""
     offsets: Committed = {}
     fenced: set[TopicPartition] = set()
+    ownership: dict[TopicPartition, OwnershipKind] = {}
     answers: Answers = {}
     for topic in topics:
         known = broker.catalog.get(topic.name)
         settings = None if known is None else known.log_config(broker.settings.topic_defaults)
         for part in topic.partitions:
             name = TopicPartition(topic.name, part.partition_index)
-            if known is None or not 0 <= name.partition < known.partitions:
+            if known is None or settings is None or not 0 <= name.partition < known.partitions:
                 answers[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue
             offsets[name] = CommittedOffset(
@@ -155,10 +157,16 @@ def _requested(
                 leader_epoch=LeaderEpoch(part.committed_leader_epoch),
                 metadata=part.committed_metadata or "",
             )
-            if settings is not None and settings.group_fence == "required":
+            ownership[name] = settings.ownership
+            if settings.group_fence == "required":
                 fenced.add(name)
     requested = Commit(
-        group=group, offsets=offsets, caller=caller, fenced=frozenset(fenced), session=session
+        group=group,
+        offsets=offsets,
+        caller=caller,
+        fenced=frozenset(fenced),
+        ownership=ownership,
+        session=session,
     )
     return requested, answers
 

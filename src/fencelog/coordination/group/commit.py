@@ -8,6 +8,7 @@ from fencelog.coordination.group.records import CommittedOffset
 from fencelog.coordination.owners import follows, write_commits_owner
 from fencelog.coordination.shard import Decision, LogRecord
 from fencelog.errors import ErrorCode
+from fencelog.log.config import OwnershipKind
 from fencelog.log.ownership import Owner
 from fencelog.types import NO_PRODUCER_ID, ProducerId, TopicPartition
 from fencelog.wire.own import owned_key_of
@@ -22,7 +23,7 @@ class Commit:
     Attributes:
         fenced: partitions of topics with ``group.fence=required``: only members commit there, and
             the owner (rule E8).
-        ownership: what the partition's topic has as ``ownership``, where that is not ``if-owned``.
+        ownership: the setting of the partition's topic; ``if-owned`` where it is left out.
         session: the claim that the connection is attached to.
         producer_id: the producer of the transaction that it is part of.
         transactional_id: of that producer, verified by its coordinator.
@@ -32,7 +33,7 @@ class Commit:
     offsets: Mapping[TopicPartition, CommittedOffset]
     caller: Caller = NO_MEMBER
     fenced: frozenset[TopicPartition] = frozenset()
-    ownership: Mapping[TopicPartition, str] = field(default_factory=dict)
+    ownership: Mapping[TopicPartition, OwnershipKind] = field(default_factory=dict)
     session: str | None = None
     producer_id: ProducerId = NO_PRODUCER_ID
     transactional_id: str | None = None
