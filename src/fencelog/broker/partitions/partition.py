@@ -151,7 +151,6 @@ class Partition:
         self.add_reader = self._purgatory.add_reader
         self.remove_reader = self._purgatory.remove_reader
         self.owners = OwnerChecks(name, partition_log)
-        """Who may write and read, as far as owners decide it."""
         self.reconfigure(partition_log.config)
 
     def reconfigure(self, config: LogConfig) -> None:
@@ -226,7 +225,7 @@ class Partition:
         return outcome
 
     def set_owner(self, owner: Owner, *, now_ms: int) -> Appended | Rejected:
-        """Record a grant or its end (O9): in force at once, and for ever once it is committed."""
+        """Record a grant or its end (O9): in force at once, for ever once it is committed."""
         before, end_offset = self.log.owner(owner.group), self.log.log_end_offset
         outcome = self.log.set_owner(owner, now_ms=now_ms)
         if self.log.log_end_offset > end_offset:
@@ -237,8 +236,7 @@ class Partition:
 
     def keep_owners(self, log_start: Offset) -> Offset | Rejected:
         """Append what the log would lose of its owners by this log start (D4)."""
-        end_offset = self.log.log_end_offset
-        kept = self.log.keep_owners(log_start)
+        end_offset, kept = self.log.log_end_offset, self.log.keep_owners(log_start)
         if self.log.log_end_offset > end_offset:
             self._appended(end_offset)
         return kept
