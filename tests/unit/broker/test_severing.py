@@ -4,7 +4,7 @@ import asyncio
 import gc
 import weakref
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -202,8 +202,11 @@ async def test_a_grant_that_a_crash_interrupts_is_completed_by_the_next_start(wo
         assert node.logs.get("t", 0).log.owner(None).is_live
 
 
-async def test_a_holder_outlives_the_broker_for_its_lease(world: World) -> None:
-    async with world.node(crash=True) as node, Peer.of(node) as one:  # O10
+@pytest.mark.parametrize("crash", [True, False], ids=["killed", "stopped"])
+async def test_a_holder_outlives_the_broker_for_its_lease(world: World, *, crash: bool) -> None:
+    async with AsyncExitStack() as connections, world.node(crash=crash) as node:  # O10
+        # It is the broker that closes the connection.
+        one = await connections.enter_async_context(Peer.of(node))
         await one.create_topic("t")
         claimant = Claimant(one)
         await claimant.own("t/0", ("x", 7), lease_ms=60_000)
