@@ -221,6 +221,7 @@ class Node:
         broker.address = await self.server.start()
         undo.callback(broker.group_requests.close)
         undo.callback(broker.ownership_requests.close)
+        undo.callback(broker.claims.stop)
 
     async def stop(self) -> None:
         """Finish open requests, flush, and close so that the next start trusts the files."""

@@ -165,7 +165,9 @@ async def test_a_half_open_connection_loses_its_claim_with_the_lease(world: Worl
 async def test_the_brokers_own_pause_is_nobodys_silence(world: World) -> None:
     async with world.node() as node, Peer.of(node) as one, Peer.of(node) as two:  # O10
         await Claimant(one).own("a", lease_ms=500)
-        time.sleep(0.7)  # noqa: ASYNC251 - the loop stands still, as in a stopped process
+        begun = node._pauses._seen
+        await until(lambda: node._pauses._seen > begun, "the next tick is after the lease's end")
+        time.sleep(0.5)  # noqa: ASYNC251 - the loop stands still, as in a stopped process
         assert (await described(two, "a"))[0].state == "held"
         assert (await until_state(two, "a", "free")).epoch == 1
 

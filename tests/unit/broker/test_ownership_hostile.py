@@ -14,7 +14,7 @@ from fencelog.wire.messages.release_ownership import (
     ReleaseOwnershipRequest,
     ReleaseOwnershipResponse,
 )
-from fencelog.wire.messages.watch_ownership import WatchOwnershipRequest
+from fencelog.wire.messages.watch_ownership import WatchOwnershipRequest, WatchOwnershipResponse
 from tests.support.node import Peer, World, until
 from tests.support.ownership import Claimant, described
 
@@ -145,3 +145,20 @@ async def test_watches_that_nobody_reads_keep_no_memory(world: World) -> None:
             assert (await described(one, "0" * 900))[0].state == "held"
             assert node.server.responses.free > -(2 << 20)
         assert watchers
+
+
+async def test_a_watch_of_many_changes_tells_some_and_goes_on_from_there(world: World) -> None:
+    async with world.node() as node, AsyncExitStack() as stack:
+        for first in range(0, 3000, 500):
+            peer = await stack.enter_async_context(Peer.of(node))
+            names = (str(number) for number in range(first, first + 500))
+            assert (await Claimant(peer).own(*names)).error_code == 0
+        seen, told = -1, []
+        while len(told) < 3000:
+            request = WatchOwnershipRequest(seen_revision=seen, max_wait_ms=60_000)
+            answer = await peer.ask(request, 0, WatchOwnershipResponse)
+            assert len(answer.resources) <= 1500
+            assert answer.revision > seen
+            seen = answer.revision
+            told += [each.resource for each in answer.resources]
+        assert sorted(told, key=int) == [str(number) for number in range(3000)]

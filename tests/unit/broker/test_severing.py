@@ -4,15 +4,18 @@ import asyncio
 import gc
 import weakref
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
 
 from fencelog.broker.coordinators.leaders import LocalLeaders
 from fencelog.broker.network.connection import Connection
+from fencelog.coordination.ownership.model import NO_FENCE
 from fencelog.errors import ErrorCode
+from fencelog.log.ownership import Owner
 from fencelog.node import Node
+from fencelog.types import TopicPartition
 from fencelog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from fencelog.wire.messages.release_ownership import (
     ReleaseOwnershipRequest,
@@ -199,8 +202,11 @@ async def test_a_grant_that_a_crash_interrupts_is_completed_by_the_next_start(wo
         assert node.logs.get("t", 0).log.owner(None).is_live
 
 
-async def test_a_holder_outlives_the_broker_for_its_lease(world: World) -> None:
-    async with world.node(crash=True) as node, Peer.of(node) as one:  # O10
+@pytest.mark.parametrize("crash", [True, False], ids=["killed", "stopped"])
+async def test_a_holder_outlives_the_broker_for_its_lease(world: World, *, crash: bool) -> None:
+    async with AsyncExitStack() as connections, world.node(crash=crash) as node:  # O10
+        # It is the broker that closes the connection.
+        one = await connections.enter_async_context(Peer.of(node))
         await one.create_topic("t")
         claimant = Claimant(one)
         await claimant.own("t/0", ("x", 7), lease_ms=60_000)
@@ -240,6 +246,9 @@ async def test_a_partition_that_is_deleted_holds_no_grant_up(world: World) -> No
         assert (answer.error_code, answer.resources[0].fence_offset) == (0, -1)
         world.disk.release()
         assert await deleted == ErrorCode.NONE
+        owner = Owner(None, 2, "session", None, "holder", is_live=True)
+        name = TopicPartition("t", 0)
+        assert await node.broker.leaders.own_partition(name, owner) == NO_FENCE
 
 
 async def test_the_connection_that_releases_is_answered_and_may_claim_again(world: World) -> None:

@@ -23,6 +23,7 @@ class ClaimConnections:
         self._sessions: dict[Connection, str] = {}
         self._claim_ids: dict[Connection, str] = {}
         self._claimants: set[int] = set()
+        self._stopped = False
 
     def session_of(self, connection: Connection) -> str | None:
         """The session that a connection claimed or is attached to, granted or not yet."""
@@ -64,11 +65,15 @@ class ClaimConnections:
             self.leaves(connection)
             connection.sever("its claim has ended")
 
+    def stop(self) -> None:
+        """The broker stops and closes all connections: no claim ends by that (O10)."""
+        self._stopped = True
+
     def closed(self, connection: Connection) -> None:
         """A connection is closed, perhaps a claim's."""
         self.leaves(connection)
         number = connection.number
-        if number in self._claimants:
+        if number in self._claimants and not self._stopped:
             self._claimants.discard(number)
             self._runtime.note(lambda shard, now: shard.disconnected(number, now))
 

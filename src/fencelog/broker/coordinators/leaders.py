@@ -214,7 +214,7 @@ class LocalLeaders:
             result.set_result(NO_FENCE if is_older else None)
             return result
 
-        def committed(error: Exception | None) -> None:
+        def recorded(error: Exception | None) -> None:
             if result.done():  # the caller was cancelled
                 return
             if error is None:
@@ -222,7 +222,7 @@ class LocalLeaders:
             else:
                 result.set_result(None if isinstance(error, StorageError) else NO_FENCE)
 
-        found.when_committed(outcome.end_offset, committed)
+        found.when_committed(outcome.end_offset, recorded)
         return result
 
     async def own_commits(self, group: str, owners: Mapping[TopicPartition, Owner]) -> bool:

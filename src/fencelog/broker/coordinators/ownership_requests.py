@@ -5,11 +5,11 @@ which the shard's records are committed.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from fencelog.broker.coordinators.runtime import CoordinatorRuntime, Loaded
-from fencelog.coordination.ownership.model import OwnAnswer, OwnershipState
+from fencelog.coordination.ownership.model import OwnAnswer
 from fencelog.coordination.ownership.shard import OwnershipShard
 from fencelog.errors import NotLeaderError
 from fencelog.ports import Random
@@ -18,6 +18,8 @@ from fencelog.types import Instant
 SESSION_BYTES = 16
 WATCHES_MAX = 10_000
 """Watches that wait at a time; any other is answered at once."""
+
+_LATER_THAN_ALL = 1 << 62
 
 Wakeup: TypeAlias = "asyncio.Future[None]"
 
@@ -67,24 +69,19 @@ class OwnershipRequests:
             finally:
                 del self._claims[session]
 
-    async def changes(
-        self, group: str | None, resources: Sequence[str] | None, seen: int, deadline: Instant
-    ) -> tuple[int, list[OwnershipState]]:
-        """Return a group's revision and what has changed since ``seen``; wait for a change."""
+    async def changed(self, group: str | None, seen: int, deadline: Instant) -> bool:
+        """Return once a group's revision is another than ``seen``; False at the deadline."""
         loaded = await self._runtime.shard_of(group or "")
-
-        def query(shard: OwnershipShard) -> tuple[int, list[OwnershipState]]:
-            return shard.changes(group, resources, seen)
-
+        watched = _Watched(loaded, group)
         while True:
-            watched = _Watched(loaded, group)
             wakeup = self._new_wakeup()
             self._watch(watched, wakeup)
             try:
-                revision, changed = await self._runtime.read_on(loaded, query)
-                is_crowded = self._watching > WATCHES_MAX
-                if changed or is_crowded or not await _woken(wakeup, deadline):
-                    return revision, changed
+                revision = await self._runtime.read_on(loaded, lambda shard: _revision(watched))
+                if revision != seen:
+                    return True
+                if self._watching > WATCHES_MAX or not await _woken(wakeup, deadline):
+                    return False
             finally:
                 self._unwatch(watched, wakeup)
 
@@ -148,7 +145,7 @@ class OwnershipRequests:
 
 
 def _revision(watched: _Watched) -> int:
-    return watched.loaded.shard.changes(watched.group, (), 0)[0]
+    return watched.loaded.shard.changes(watched.group, (), _LATER_THAN_ALL)[0]
 
 
 def _wake(wakeup: Wakeup) -> None:

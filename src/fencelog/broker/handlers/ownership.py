@@ -335,16 +335,28 @@ async def watch(
     check_group(message.group)
     if message.resources is not None:
         check_names("resource", message.resources)
-    revision, found = await broker.ownership_requests.changes(
-        message.group, message.resources, message.seen_revision, _deadline(message.max_wait_ms)
-    )
-    wanted = len(found) * ENTRY_BYTES
-    await request.connection.responses.grant(wanted, least=wanted)
+    named = PAGE_MAX if message.resources is None else len(message.resources)
+    responses, seen = request.connection.responses, message.seen_revision
+    deadline = _deadline(message.max_wait_ms)
+    found: list[OwnershipState] = []
+    while not found and await broker.ownership_requests.changed(message.group, seen, deadline):
+        # Nothing is read before there is room for it, and many may have waited for one change.
+        await responses.grant(named * ENTRY_BYTES, least=named * ENTRY_BYTES)
+        await broker.time_slices.next()
+        seen, found = await _changes(broker, message, seen)
+        if not found:
+            responses.give_back()
     return WatchOwnershipResponse(
-        revision=revision,
-        resources=[
-            WatchedOwnership(**_fields(state)) async for state in broker.time_slices.each(found)
-        ],
+        revision=seen, resources=[WatchedOwnership(**_fields(state)) for state in found]
+    )
+
+
+async def _changes(
+    broker: Broker, message: WatchOwnershipRequest, seen: int
+) -> tuple[int, list[OwnershipState]]:
+    group = message.group
+    return await broker.ownership.read(
+        group or "", lambda shard: shard.changes(group, message.resources, seen)
     )
 
 

@@ -405,7 +405,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- ending --------------------------------------------------------------------------------
 
     def fail(self, reason: str) -> None:
-        """Close because the peer broke the protocol; log the reason."""
+        """Close at once and log the reason, such as what the peer sent."""
         log.warning(
             "closing connection of %s (%.100s): %s",
             self.peer,
@@ -443,8 +443,7 @@ class Connection(asyncio.BufferedProtocol):
 
         What was appended stays. Not from within this connection's own request.
         """
-        log.warning("closing connection of %s (%.100s): %s", self.peer, self.client_id, reason)
-        self.abort()
+        self.fail(reason)
         self._drop_requests()
 
     def abort(self) -> None:
