@@ -164,7 +164,7 @@ class Logs:
 
     def _read_problems(self, note: Note, logs: Mapping[str, _Log]) -> Iterator[str]:
         """A fetch of an older owner shows nothing from the fence of a newer one on (O7, O8)."""
-        epochs = next(
+        epochs: dict[str, int] = next(
             (each["epochs"] for each in self._granted if each["session"] == note["session"]), {}
         )
         epoch, log = epochs.get(note["partition"]), logs.get(note["partition"])

@@ -121,7 +121,7 @@ class Grants:
 
 def _is_conditional(wanted: Sequence[Any]) -> bool:
     _, generation, prev = wanted
-    return generation > 0 or prev >= 0
+    return bool(generation > 0 or prev >= 0)
 
 
 def _generation_problems(
