@@ -43,7 +43,8 @@ METHOD = (
     f"{CONNECTIONS} connections that each claim a resource, release it, and go on with another, "
     "against the same connections committing one offset after the other: one small record "
     "and one shared sync, too; in turns. Many resources: claims of a thousand each, held; the "
-    "start is after `kill -9`, beside one of an empty broker; idle is CPU time over ten seconds."
+    "start is after `kill -9` of their broker, beside one of an empty broker; idle is CPU time over "
+    "ten seconds."
 )
 
 
@@ -199,13 +200,17 @@ async def hold(address: str, resources: int) -> list[Connection]:
     return held
 
 
-async def idle(address: str, pid: int, resources: int) -> tuple[float, float]:
-    """Hold so many resources; memory, and the share of a core that is used meanwhile."""
-    held = await hold(address, resources)
-    memory = resident_mib(pid)
-    before = cpu_s(pid)
+async def idle(broker: BrokerProcess, resources: int) -> tuple[float, float]:
+    """Hold so many resources; memory, and the share of a core that is used meanwhile.
+
+    The broker is killed while they are held.
+    """
+    held = await hold(broker.address, resources)
+    memory = resident_mib(broker.pid)
+    before = cpu_s(broker.pid)
     await asyncio.sleep(sized(int(IDLE_S), 1))
-    share = (cpu_s(pid) - before) / sized(int(IDLE_S), 1)
+    share = (cpu_s(broker.pid) - before) / sized(int(IDLE_S), 1)
+    broker.kill()
     for each in held:
         each.close()
     return memory, share
@@ -223,11 +228,10 @@ def many(report: Report, place: Path) -> None:
     """Measure what many resources take."""
     resources = sized(100_000, 2_000)
     with BrokerProcess(place / "empty", durability="fsync") as broker:
-        asyncio.run(idle(broker.address, broker.pid, 0))
-        nothing = resident_mib(broker.pid)
+        nothing, _ = asyncio.run(idle(broker, 0))
         least = min(started(broker) for _ in range(3))
     with BrokerProcess(place / "many", durability="fsync") as broker:
-        memory, share = asyncio.run(idle(broker.address, broker.pid, resources))
+        memory, share = asyncio.run(idle(broker, resources))
         start = min(started(broker) for _ in range(3))
     more = (memory - nothing) * 1.048576
     report.add(
