@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from fencelog.log.config import LogConfig
+from fencelog.log.ownership import Owner
 from fencelog.log.partition_log import PartitionLog
 from fencelog.log.rebuild import LogBuilder
 from fencelog.log.snapshot import encode_snapshot
@@ -17,7 +18,7 @@ from fencelog.wire.batch import (
     read_header,
     seal,
 )
-from fencelog.wire.control import Marker, read_marker
+from fencelog.wire.control import read_control
 
 NOW_MS = 1_700_000_000_000
 
@@ -97,6 +98,15 @@ def marker(
     )
 
 
+def owner(
+    epoch: int = 1, group: str | None = None, *, live: bool = True, **more: str | None
+) -> Owner:
+    """A grant, or its end."""
+    session = f"{group or ''}-session-{epoch}"
+    known = {"session": session, "transactional_id": None, "holder": f"holder {epoch}", **more}
+    return Owner(group=group, epoch=epoch, is_live=live, **known)  # type: ignore[arg-type]
+
+
 class Driver:
     """One partition, its files, and a clock that stands still unless moved."""
 
@@ -135,6 +145,10 @@ class Driver:
     def mark(self, *markers: MarkerToWrite) -> Appended | Rejected:
         return self.log.append_markers(markers, now_ms=self.now_ms)
 
+    def own(self, *args: object, **more: object) -> Appended | Rejected:
+        """A grant or its end, as ``owner`` makes it."""
+        return self.log.set_owner(owner(*args, **more), now_ms=self.now_ms)
+
     def write(self) -> int | None:
         """Take the tail to the files; returns its end, None where there was nothing."""
         end_offset = None
@@ -169,7 +183,7 @@ class Driver:
         for base_offset, files in sorted(self.files.items()):
             builder.open_segment(base_offset)
             for header, batch in iterate(files.log):
-                builder.replay(header, marker_of(header, batch), builder.position)
+                builder.replay(header, read_control(batch), builder.position)
         return builder
 
     def rebuilt(self) -> PartitionLog:
@@ -225,10 +239,6 @@ class Driver:
         return offsets
 
 
-def marker_of(header: BatchHeader, batch: memoryview) -> Marker | None:
-    return read_marker(batch) if header.is_control else None
-
-
 def state_of(log: PartitionLog) -> dict[str, object]:
     """Everything that must be the same in a rebuilt log."""
     state = log._state
@@ -239,6 +249,7 @@ def state_of(log: PartitionLog) -> dict[str, object]:
         "epochs": state.epochs.entries,
         "offsets": (state.log_start, state.log_end, log.last_stable_offset),
         "highest_producer_id": state.highest_producer_id,
+        "owners": {stored.owner.group: stored for stored in state.owners},
         "segments": [
             (
                 segment.base_offset,
@@ -258,4 +269,4 @@ def state_of(log: PartitionLog) -> dict[str, object]:
 
 def snapshot_of(log: PartitionLog) -> bytes:
     """The producer snapshot at a log's end."""
-    return encode_snapshot(log._state.producers, log.highest_producer_id)
+    return encode_snapshot(log._state.snapshot())

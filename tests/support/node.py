@@ -240,7 +240,7 @@ def batch(
 def visible(fetched: hot.FetchedPartition) -> list[tuple[Offset, str]]:
     """Offsets and values that a ``read_committed`` consumer shows of this answer."""
     from fencelog.wire.batch import iterate
-    from fencelog.wire.control import read_marker
+    from fencelog.wire.control import Marker, read_control
 
     aborted = sorted(fetched.aborted or (), key=lambda entry: entry[1])
     void: set[int] = set()
@@ -250,7 +250,8 @@ def visible(fetched: hot.FetchedPartition) -> list[tuple[Offset, str]]:
             while aborted and aborted[0][1] <= header.last_offset:
                 void.add(aborted.pop(0)[0])
             if header.is_control:
-                if not read_marker(one).commit:
+                control = read_control(one)
+                if isinstance(control, Marker) and not control.commit:
                     void.discard(header.producer_id)
             elif not (header.is_transactional and header.producer_id in void):
                 shown += [(r.offset, (r.value or b"").decode()) for r in read_records(one)]

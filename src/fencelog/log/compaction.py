@@ -13,6 +13,8 @@ The newest record of each key is kept. The other rules keep the log's meaning (D
   carries the epoch.
 - A batch of an expired producer loses its sequence: later batches of it may be removed, and a load
   that took this one for the last would refuse the producer's next batch as out of order (E5).
+- Of the ownership records of a group the newest one in the round stays, as if the group were a key:
+  a newer one above the round may not be on stable storage yet.
 - The last batch of each file stays, emptied if necessary: the next file begins where it ends, so
   recovery can tell compacted offsets from lost ones.
 
@@ -29,7 +31,7 @@ from fencelog.log.state import LogState
 from fencelog.log.transactions import Transactions
 from fencelog.types import Buffer, Offset, ProducerEpoch, ProducerId, TimestampMs
 from fencelog.wire.batch import BatchHeader
-from fencelog.wire.control import Marker, read_marker
+from fencelog.wire.control import OwnershipRecord, read_control
 from fencelog.wire.filtering import (
     ScannedRecord,
     delete_horizon,
@@ -82,6 +84,8 @@ class KeyMapper:
         self._transactions = transactions
         self._keys_max = keys_max
         self.newest: dict[bytes, Offset] = {}
+        self.owners: dict[str | None, Offset] = {}
+        """The newest ownership record of each group."""
         self.end = start
         """Everything below is mapped."""
 
@@ -94,7 +98,11 @@ class KeyMapper:
         """Map the keys of one batch."""
         if header.next_offset <= self.end or self.is_full:
             return
-        if not header.is_control and not _is_aborted(self._transactions, header):
+        if header.is_control:
+            control = read_control(batch)
+            if isinstance(control, OwnershipRecord):
+                self.owners[control.group] = header.base_offset
+        elif not _is_aborted(self._transactions, header):
             try:
                 _, records = scan(header, batch)
             except WireError:
@@ -120,6 +128,7 @@ class Compactor:
         """Every batch from the log start on must be visited, in order."""
         self._transactions = state.transactions
         self._newest = mapped.newest
+        self._owners = mapped.owners
         self._end = mapped.end
         self._live = live
         self._now_ms = now_ms
@@ -172,9 +181,12 @@ class Compactor:
         return last is not None and last.last_offset == header.last_offset
 
     def _control(self, header: BatchHeader, batch: memoryview, *, is_last: bool) -> Buffer | None:
-        marker = _marker(batch)
+        marker = read_control(batch)
         if marker is None:
-            return batch  # not a transaction marker: left as it is
+            return batch  # of an unknown kind: left as it is
+        if isinstance(marker, OwnershipRecord):
+            is_newest = header.base_offset >= self._owners.get(marker.group, -1)
+            return batch if is_newest or is_last else None
         producer_id = header.producer_id
         if producer_id in self._open:
             self._open.discard(producer_id)
@@ -191,10 +203,3 @@ class Compactor:
             plain, records = scan(header, batch)
             return with_records(header, plain, records, self._horizon)
         return None if self._has_passed(header) else batch
-
-
-def _marker(batch: memoryview) -> Marker | None:
-    try:
-        return read_marker(batch)
-    except WireError:
-        return None

@@ -171,6 +171,7 @@ class GroupCleaner:
             after.max_timestamp,
             interval,
             has_records=after.record_count > 0,
+            is_undated=after.is_undated,
         )
         self._pending.append(written)
 

@@ -11,6 +11,8 @@ from fencelog.settings.table import TOPIC_KEYS
 from fencelog.wire.batch import Compression
 
 TimestampKind = Literal["CreateTime", "LogAppendTime"]
+OwnershipKind = Literal["off", "if-owned", "required"]
+ReadOwnership = Literal["off", "required"]
 GroupFence = Literal["off", "required"]
 CompressionType = Literal["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"]
 _CODECS: Mapping[CompressionType, Compression] = {
@@ -52,6 +54,9 @@ class LogConfig:
     min_cleanable_dirty_ratio: float = of_topic("min.cleanable.dirty.ratio")
     group_fence: GroupFence = of_topic("group.fence")
     """Whether offsets on this topic are taken from members only, where a group has any (E8)."""
+    ownership: OwnershipKind = of_topic("ownership")
+    """Whose writes are accepted (O8)."""
+    ownership_read: ReadOwnership = of_topic("ownership.read")
     min_insync_replicas: int = of_topic("min.insync.replicas")
     compression_type: CompressionType = of_topic("compression.type")
 

@@ -1,6 +1,16 @@
-"""Who owns a partition, as its own log says it (O8, O9)."""
+"""Who owns a partition, as its own log says it, and what follows for a new grant (O8, O9)."""
 
+import sys
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
+
+from fencelog.errors import ErrorCode
+from fencelog.log.values import Appended, Rejected
+from fencelog.types import Offset
+from fencelog.wire.control import OwnershipRecord
+
+GROUPS_MAX = 1_000
+"""Groups that may ever have an owner of one partition: each segment begins with all of them."""
 
 
 class Owner(NamedTuple):
@@ -21,3 +31,94 @@ class Owner(NamedTuple):
     transactional_id: str | None
     holder: str
     is_live: bool
+
+
+class StoredOwner(NamedTuple):
+    """The newest ownership record of one group."""
+
+    owner: Owner
+    offset: Offset
+    """Where it was written first: the fence offset of a grant (O9)."""
+    newest: Offset
+    """Where its newest copy is."""
+    size: int
+    """Bytes of that batch."""
+
+    def record(self) -> OwnershipRecord:
+        """Return what is written of it."""
+        return OwnershipRecord(*self.owner, self.offset)
+
+
+class Owners:
+    """The newest ownership record of each group, in one log."""
+
+    __slots__ = ("_by_group", "size")
+
+    def __init__(self, stored: Iterable[StoredOwner] = ()) -> None:
+        """Start with what a snapshot has."""
+        self._by_group = {each.owner.group: each for each in stored}
+        self.size = sum(each.size for each in self)
+        """Bytes of the newest records: what a new segment begins with."""
+
+    def __iter__(self) -> Iterator[StoredOwner]:
+        """Iterate over the records, one for each group."""
+        return iter(self._by_group.values())
+
+    def __len__(self) -> int:
+        """Return the number of groups."""
+        return len(self._by_group)
+
+    def get(self, group: str | None) -> Owner | None:
+        """Return the last grant in a group, or its end."""
+        stored = self._by_group.get(group)
+        return None if stored is None else stored.owner
+
+    def replay(self, record: OwnershipRecord, offset: Offset, size: int) -> None:
+        """A record or a copy of one is in the log at ``offset``: the newest one counts."""
+        owner = Owner(*record[:-1])
+        before = self._by_group.get(owner.group)
+        self.size += size - (0 if before is None else before.size)
+        self._by_group[owner.group] = StoredOwner(owner, record.offset, offset, size)
+
+    def judge(self, owner: Owner) -> Appended | Rejected | None:
+        """Return None if the record is to be appended; the stored one's offsets if it repeats it.
+
+        Rejected with OWNER_FENCED if a later grant or the end of this one is known, and with
+        POLICY_VIOLATION for one group too many.
+        """
+        stored = self._by_group.get(owner.group)
+        if stored is None:
+            if len(self._by_group) < GROUPS_MAX:
+                return None
+            return Rejected(
+                ErrorCode.POLICY_VIOLATION,
+                f"{GROUPS_MAX} groups have had an owner of this partition: no other one may",
+            )
+        known = stored.owner
+        if owner.epoch > known.epoch:
+            return None
+        if owner.epoch == known.epoch and owner.session == known.session:
+            if owner.is_live == known.is_live:
+                return Appended(stored.offset, Offset(stored.offset + 1))
+            if known.is_live:
+                return None
+        return Rejected(
+            ErrorCode.OWNER_FENCED,
+            f"epoch {owner.epoch} of {owner.holder} is over: {known.holder} was granted epoch "
+            f"{known.epoch}{'' if known.is_live else ', which has ended'}",
+        )
+
+    @property
+    def lowest(self) -> Offset:
+        """Where the newest records begin; above every offset if there is none."""
+        return min((each.newest for each in self), default=Offset(sys.maxsize))
+
+    @property
+    def end(self) -> Offset:
+        """The offset after the newest record; 0 without one."""
+        return max((Offset(each.newest + 1) for each in self), default=Offset(0))
+
+    def fills(self, base_offset: Offset, end_offset: Offset) -> bool:
+        """Tell whether there is nothing but newest records between two offsets."""
+        inside = sum(base_offset <= each.newest < end_offset for each in self)
+        return inside == end_offset - base_offset

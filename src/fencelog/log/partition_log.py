@@ -8,12 +8,15 @@ How the broker and the storage use it:
 2. ``begin_verification(pid, epoch, sequence)`` before the first transactional append of a producer:
    its guard goes into ``append``. None: the transaction is open here already.
 3. ``append_markers([...], now_ms=...)`` ends transactions: one append, one move of the LSO (V6).
-4. The flusher: ``take_unflushed()`` -> writes, in order; ``written(end)`` when the files have them,
+4. ``set_owner(owner, now_ms=...)`` records who owns the partition, or that nobody does any more.
+   Each segment begins with a copy of every group's newest record, and ``keep_owners`` comes before
+   ``advance_start``, so that the log always has them (D4).
+5. The flusher: ``take_unflushed()`` -> writes, in order; ``written(end)`` when the files have them,
    ``flushed(end)`` when they are durable in the mode in force, ``failed()`` if they never will be.
    ``advance_high_watermark(end)`` when all in-sync replicas have them.
-5. Readers: ``read(offset, max_bytes, isolation)`` -> ``ReadPlan | ErrorCode``, then
+6. Readers: ``read(offset, max_bytes, isolation)`` -> ``ReadPlan | ErrorCode``, then
    ``aborted_transactions(offset, end)`` for what was read; ``offset_for_timestamp``.
-6. Upkeep: ``expire_producers``, ``roll_if_due``, ``retained_from``, ``advance_start``; at a clean
+7. Upkeep: ``expire_producers``, ``roll_if_due``, ``retained_from``, ``advance_start``; at a clean
    stop ``seal`` (then take the unflushed writes once more); ``checkpoint`` for recovery.
 
 A ``PartitionLog`` comes from ``PartitionLog.create`` (empty) or ``rebuild.LogBuilder.finish``.
@@ -22,19 +25,21 @@ A ``PartitionLog`` comes from ``PartitionLog.create`` (empty) or ``rebuild.LogBu
 from collections.abc import Collection, Mapping, Sequence
 
 from fencelog.errors import ErrorCode
+from fencelog.log.appender import Appender
 from fencelog.log.compaction import KEYS_MAX
 from fencelog.log.compaction_round import Cleaned, CompactionNeed, Round, need_of
 from fencelog.log.config import LogConfig
 from fencelog.log.leader_epochs import FIRST_EPOCH
+from fencelog.log.ownership import Owner
 from fencelog.log.planning import plan_read
 from fencelog.log.producers import PRODUCER_EXPIRATION_MS, UNKNOWN_SEQUENCE
 from fencelog.log.recovery_checkpoint import RecoveryCheckpoint, checkpoint_of
 from fencelog.log.retention import is_due, retained_from
 from fencelog.log.segment import Segment
-from fencelog.log.snapshot import encode_snapshot
 from fencelog.log.state import LogState
 from fencelog.log.unflushed import Unflushed
 from fencelog.log.validation import (
+    batch_of,
     changes_something,
     validate_batch,
     validate_marker,
@@ -57,7 +62,7 @@ from fencelog.log.values import (
 from fencelog.log.verification import Guards, VerificationGuard
 from fencelog.types import LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs
 from fencelog.wire.batch import LENGTH_END, BatchHeader, assign, read_header
-from fencelog.wire.control import Marker, marker_batch
+from fencelog.wire.control import Marker
 
 _FIRST_OFFSET = Offset(0)
 
@@ -66,6 +71,7 @@ class PartitionLog:
     """Rules and offsets of one partition whose leader is this broker."""
 
     __slots__ = (
+        "_appender",
         "_failed",
         "_guards",
         "_log_append_time",
@@ -82,6 +88,7 @@ class PartitionLog:
         """Start from a state whose every batch is durable; use ``create`` or ``LogBuilder``."""
         self._state = state
         self._unflushed = Unflushed(state)
+        self._appender = Appender(state, self._unflushed)
         self._guards = Guards()
         self._failed = False
         self._refusal: Rejected | None = None
@@ -166,16 +173,15 @@ class PartitionLog:
             verdict = validate_producer(producer, header, self._guards, guard)
             if verdict is not None:
                 return verdict
-        base_offset = state.log_end
         timestamp, append_time = header.max_timestamp, None
         if self._log_append_time and not internal:
             timestamp = append_time = TimestampMs(now_ms)
-        size, last_offset = LENGTH_END + header.length, base_offset + header.last_offset_delta
-        active = state.active
-        if active.is_full_for(self.config, size, last_offset, timestamp, now_ms):
-            active = self._roll(now_ms)
+        size = LENGTH_END + header.length
+        last_offset = state.log_end + header.last_offset_delta
+        if state.is_full_for(size, last_offset, timestamp, now_ms):
+            self._appender.roll(self.leader_epoch, now_ms, timestamp)
+        base_offset, position = state.log_end, state.active.size
         assign(batch, base_offset, self.leader_epoch, append_time)
-        position = active.size
         state.replay(header, base_offset, self.leader_epoch, timestamp, None)
         self._unflushed.append(batch, position, base_offset, state.log_end, size)
         if producer_id >= 0:
@@ -195,15 +201,6 @@ class PartitionLog:
         is_unknown = producer is None or producer.next_sequence == UNKNOWN_SEQUENCE
         if producer_id >= 0 and sequence >= 0 and is_unknown:
             self._guards.refused(producer_id, header.producer_epoch, sequence)
-
-    def _roll(self, now_ms: int) -> Segment:
-        state = self._state
-        state.active.seal()
-        segment = Segment(state.log_end)
-        segment.created_ms = TimestampMs(now_ms)
-        state.add_segment(segment)
-        self._unflushed.roll(segment, encode_snapshot(state.producers, state.highest_producer_id))
-        return segment
 
     # Transactions
 
@@ -248,42 +245,24 @@ class PartitionLog:
         for marker in markers:
             self._guards.invalidate(marker)
             if changes_something(producers.get(marker.producer_id), marker):
-                batches.append((marker, self._marker_batch(marker, now_ms)))
-        base_offset = state.log_end
+                batches.append((marker, batch_of(marker, now_ms)))
         if batches:
             size = sum(len(batch) for _, batch in batches)
-            last_offset = base_offset + len(batches) - 1
+            last_offset = state.log_end + len(batches) - 1
             # Once for all of them: the markers of one append stay in one segment.
-            if state.active.is_full_for(self.config, size, last_offset, now_ms, now_ms):
-                self._roll(now_ms)
+            if state.is_full_for(size, last_offset, now_ms, now_ms):
+                self._appender.roll(self.leader_epoch, now_ms, now_ms)
+        base_offset = state.log_end
         for marker, batch in batches:
             self._append_marker(marker, batch)
         return Appended(base_offset, state.log_end)
 
-    @staticmethod
-    def _marker_batch(marker: MarkerToWrite, now_ms: int) -> memoryview:
-        return memoryview(
-            marker_batch(
-                marker.producer_id,
-                marker.producer_epoch,
-                commit=marker.commit,
-                coordinator_epoch=marker.coordinator_epoch,
-                timestamp_ms=now_ms,
-                drops_state=marker.drop_state,
-            )
-        )
-
-    def _append_marker(self, marker: MarkerToWrite, batch: memoryview) -> None:
-        state = self._state
-        header = read_header(batch)
-        offset, position = state.log_end, state.active.size
-        assign(batch, offset, self.leader_epoch)
+    def _append_marker(self, marker: MarkerToWrite, batch: bytearray) -> None:
         stored = Marker(marker.commit, marker.coordinator_epoch, marker.drop_state)
-        state.replay(header, offset, self.leader_epoch, header.max_timestamp, stored)
-        self._unflushed.append(batch, position, offset, state.log_end, header.size)
-        producer = state.producers.get(marker.producer_id)
+        self._appender.append_control(self.leader_epoch, batch, stored)
+        producer = self._state.producers.get(marker.producer_id)
         if producer is not None:
-            producer.seen_ms = header.max_timestamp
+            producer.seen_ms = read_header(batch).max_timestamp
 
     def open_transactions(self) -> list[OpenTransaction]:
         """Return each transaction that has records here and no marker, oldest first."""
@@ -298,6 +277,35 @@ class PartitionLog:
     ) -> list[AbortedTransaction]:
         """Return the aborted transactions with records in ``[fetch_offset, end_offset)``."""
         return self._state.transactions.aborted_between(fetch_offset, end_offset)
+
+    # Owners
+
+    def owner(self, group: str | None) -> Owner | None:
+        """Return the last grant in a group, or its end; None: there was none (O8)."""
+        return self._state.owners.get(group)
+
+    def owners(self) -> list[Owner]:
+        """Return the last grant, or its end, in each group."""
+        return [stored.owner for stored in self._state.owners]
+
+    def set_owner(self, owner: Owner, *, now_ms: int) -> Appended | Rejected:
+        """Record a grant or its end (O9); ``base_offset`` of a grant is its fence offset.
+
+        A repeated one appends nothing and has the offsets of the first. Rejected with OWNER_FENCED
+        where a later grant of the group is known, or the end of this one.
+        """
+        return self._refusal or self._appender.set_owner(self.leader_epoch, owner, now_ms)
+
+    def keep_owners(self, log_start: Offset) -> Offset | Rejected:
+        """Append copies of ownership records that the log would lose by this log start (D4).
+
+        Returns what must be committed and on stable storage before the log may begin there.
+        """
+        owners = self._state.owners
+        if owners.lowest >= log_start:
+            return owners.end
+        newest = self.max_timestamp
+        return self._refusal or self._appender.copy_owners(self.leader_epoch, log_start, newest)
 
     # Producers
 
@@ -445,7 +453,9 @@ class PartitionLog:
             active.created_ms = TimestampMs(now_ms)
         if self._refusal is not None or not is_due(active, self.config, now_ms):
             return False
-        self._roll(now_ms)
+        if self._state.owners.fills(active.base_offset, active.next_offset):
+            return False  # the next segment would begin with all that this one has
+        self._appender.roll(self.leader_epoch, now_ms, now_ms)
         return True
 
     def compaction_need(self, first_dirty: Offset, synced: Offset, now_ms: int) -> CompactionNeed:

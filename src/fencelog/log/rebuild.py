@@ -2,7 +2,7 @@
 
 After an unclean stop every batch goes through ``replay``, as it did when it was appended; side
 files are not read but rebuilt (``side_files``). After a clean stop ``load_segment`` takes the
-indexes of full segments as they are and ``restore_producers`` the snapshot at the newest one. With
+indexes of full segments as they are and ``restore_snapshot`` the snapshot at the newest one. With
 a recovery checkpoint ``resume`` does that, and only the batches above it go through ``replay``.
 """
 
@@ -20,7 +20,7 @@ from fencelog.log.state import LogState
 from fencelog.log.values import EpochStart, SideFiles
 from fencelog.types import Offset, TimestampMs
 from fencelog.wire.batch import BatchHeader
-from fencelog.wire.control import Marker
+from fencelog.wire.control import Marker, OwnershipRecord
 
 _FIRST_OFFSET = Offset(0)
 
@@ -71,16 +71,21 @@ class LogBuilder:
         """Return why this batch cannot be the next one (D3), or None. Does not check its CRC."""
         return self._state.problem(header)
 
-    def replay(self, header: BatchHeader, marker: Marker | None = None, position: int = -1) -> None:
+    def replay(
+        self,
+        header: BatchHeader,
+        control: Marker | OwnershipRecord | None = None,
+        position: int = -1,
+    ) -> None:
         """Add the next batch; raises CorruptionError if ``problem`` finds one.
 
-        ``marker`` is what ``read_marker`` returns for a control batch; None for other batches and
-        for control batches that are not transaction markers. ``position``, if given, is checked.
+        ``control`` is what ``read_control`` returns for a control batch; None for other batches.
+        ``position``, if given, is checked.
         """
         state = self._state
         assert position in (-1, state.active.size), (position, state.active.size)
         state.check(header)
-        state.replay(header, header.base_offset, header.leader_epoch, header.max_timestamp, marker)
+        state.replay(header, header.base_offset, header.leader_epoch, header.max_timestamp, control)
 
     def load_segment(
         self,
@@ -111,9 +116,9 @@ class LogBuilder:
         state.transactions.aborted += decode_aborted(side_files.txn_index)
         state.log_end = end_offset
 
-    def restore_producers(self, snapshot: bytes) -> None:
-        """Load the snapshot at ``log_end``: producers and their open transactions."""
-        self._state.restore_producers(*decode_snapshot(snapshot))
+    def restore_snapshot(self, snapshot: bytes) -> None:
+        """Load the snapshot at ``log_end``: producers, their open transactions, and owners."""
+        self._state.restore(decode_snapshot(snapshot))
 
     def restore_leader_epochs(self, entries: Iterable[EpochStart]) -> None:
         """Load the leader epoch checkpoint of a cleanly stopped log."""
@@ -126,7 +131,7 @@ class LogBuilder:
         """
         state = self._state
         newest = checkpoint.newest
-        self.restore_producers(checkpoint.snapshot)
+        self.restore_snapshot(checkpoint.snapshot)
         self.restore_leader_epochs(checkpoint.leader_epochs)
         self.open_segment(newest.base_offset)
         segment = state.active
@@ -136,6 +141,8 @@ class LogBuilder:
         segment.max_timestamp = newest.max_timestamp
         segment.max_timestamp_offset = newest.max_timestamp_offset
         segment.bytes_since_index = newest.bytes_since_index
+        if newest.max_timestamp < 0:
+            segment.undated_size = newest.size
         segment.index = OffsetIndex.decode(checkpoint.side_files.offset_index)
         segment.time_index = TimeIndex.decode(checkpoint.side_files.time_index)
         state.transactions.aborted += decode_aborted(checkpoint.side_files.txn_index)
@@ -159,8 +166,8 @@ class LogBuilder:
         return self._state.epochs.entries
 
     def snapshot(self) -> bytes:
-        """Return the producer snapshot as of ``log_end``."""
-        return encode_snapshot(self._state.producers, self._state.highest_producer_id)
+        """Return the snapshot as of ``log_end``."""
+        return encode_snapshot(self._state.snapshot())
 
     def finish(self) -> PartitionLog:
         """Return the log; every batch that was added must be durable by now (D2).

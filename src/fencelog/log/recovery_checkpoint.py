@@ -2,8 +2,9 @@
 
 Recovery continues from it instead of reading those batches (ADR 16). Of each full segment it has
 the size of the file and a checksum over the side files, because Kafka's formats of indexes have
-none; of the newest segment, which has no side files yet, their content; and the producer snapshot
-and the leader epochs at its end. Everything below its end was on stable storage when it was stored.
+none; of the newest segment, which has no side files yet, their content; and at its end the
+snapshot, of producers and owners, and the leader epochs. Everything below its end was on stable
+storage when it was stored.
 """
 
 from collections.abc import Mapping
@@ -108,7 +109,7 @@ def checkpoint_of(
             active.bytes_since_index,
         ),
         side_files,
-        encode_snapshot(state.producers, state.highest_producer_id),
+        encode_snapshot(state.snapshot()),
         state.epochs.entries,
     )
 

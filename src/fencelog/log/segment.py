@@ -22,6 +22,7 @@ class Segment:
         "next_offset",
         "size",
         "time_index",
+        "undated_size",
     )
 
     def __init__(self, base_offset: Offset) -> None:
@@ -37,6 +38,8 @@ class Segment:
         self.max_timestamp_offset = base_offset
         """Last offset of the batch that has the largest timestamp."""
         self.first_timestamp = _NO_TIMESTAMP
+        self.undated_size = 0
+        """Bytes of undated batches at its beginning: the first one after them sets its age."""
         self.created_ms: TimestampMs | None = None
 
     @property
@@ -52,13 +55,18 @@ class Segment:
         interval_bytes: int,
         *,
         has_records: bool,
+        is_undated: bool = False,
     ) -> None:
-        """Add a batch at the end, and an index entry if the last one is far enough back."""
+        """Add a batch at the end, and an index entry if the last one is far enough back.
+
+        ``is_undated``: its timestamp says nothing of the segment's records.
+        """
+        begins = self.size == self.undated_size
         # A search for a timestamp finds no record in an emptied batch.
-        if has_records and max_timestamp > self.max_timestamp:
+        if has_records and not is_undated and max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset
-        if self.size == 0:
+        if begins:
             self.first_timestamp = max_timestamp
         elif self.bytes_since_index > interval_bytes:
             base_offset = self.base_offset
@@ -67,6 +75,8 @@ class Segment:
             self.bytes_since_index = 0
         self.bytes_since_index += size
         self.size += size
+        if begins and is_undated:
+            self.undated_size = self.size
         self.next_offset = Offset(last_offset + 1)
 
     def end_position(self, offset: Offset) -> int:

@@ -3,17 +3,18 @@
 Kafka's part (version 1) has the last batch of each producer only. With it alone, a retry of an
 earlier batch in flight would be refused as out of order after a restart, which is fatal to some
 clients. So Kafka's entries are followed by the rest of each window, the sequence that must come
-next, and the highest producer id ever seen. Kafka's tools check the CRC over the whole file and
-stop reading after the number of entries that it gives.
+next, and the highest producer id ever seen; and, where there are any, by the owners. Kafka's tools
+check the CRC over the whole file and stop reading after the number of entries that it gives.
 """
 
-from collections.abc import Mapping
 from struct import Struct
 from struct import error as struct_error
+from typing import NamedTuple
 
 from crc32c import crc32c
 
 from fencelog.errors import CorruptionError
+from fencelog.log.ownership import Owner, StoredOwner
 from fencelog.log.producers import WINDOW_BATCHES, Producers, ProducerState, StoredBatch
 from fencelog.types import (
     NO_PRODUCER_ID,
@@ -24,6 +25,7 @@ from fencelog.types import (
     TimestampMs,
 )
 from fencelog.wire.batch import SEQUENCE_MODULUS
+from fencelog.wire.control import OwnershipRecord, ownership_batch, read_control
 
 _VERSION = 1
 _HEAD = Struct(">hI")
@@ -33,18 +35,33 @@ _TRAILER_MAGIC = b"FLw1"
 _TRAILER = Struct(">4sq")
 _WINDOW = Struct(">qib")
 _BATCH = Struct(">iiqqq")
+_OWNERS_MAGIC = b"FLo1"
+_OWNERS = Struct(">4si")
+_OWNER = Struct(">qi")  # where its newest record is, bytes of that batch, which follows
 
 
-def encode_snapshot(
-    producers: Mapping[ProducerId, ProducerState], highest_producer_id: ProducerId
-) -> bytes:
+class Snapshot(NamedTuple):
+    """What follows from the batches below an offset, apart from indexes and leader epochs."""
+
+    producers: Producers
+    highest_producer_id: ProducerId
+    owners: tuple[StoredOwner, ...] = ()
+
+
+def encode_snapshot(snapshot: Snapshot) -> bytes:
     """Return the content of a ``.snapshot`` file."""
+    producers, highest_producer_id, owners = snapshot
     parts = [_COUNT.pack(len(producers))]
     parts += [_entry(producer_id, state) for producer_id, state in producers.items()]
     parts.append(_TRAILER.pack(_TRAILER_MAGIC, highest_producer_id))
     for producer_id, state in producers.items():
         parts.append(_WINDOW.pack(producer_id, state.next_sequence, len(state.batches)))
         parts += [_BATCH.pack(*batch) for batch in state.batches]
+    if owners:
+        parts.append(_OWNERS.pack(_OWNERS_MAGIC, len(owners)))
+        for owner in owners:
+            parts.append(_OWNER.pack(owner.newest, owner.size))
+            parts.append(bytes(ownership_batch(owner.record(), 0)))
     body = b"".join(parts)
     return _HEAD.pack(_VERSION, crc32c(body)) + body
 
@@ -66,8 +83,8 @@ def _entry(producer_id: ProducerId, state: ProducerState) -> bytes:
     )
 
 
-def decode_snapshot(data: bytes) -> tuple[Producers, ProducerId]:
-    """Return the producers and the highest producer id of a ``.snapshot`` file.
+def decode_snapshot(data: bytes) -> Snapshot:
+    """Return the content of a ``.snapshot`` file.
 
     Reads fencelog's and Kafka's own. Raises CorruptionError.
     """
@@ -79,12 +96,14 @@ def decode_snapshot(data: bytes) -> tuple[Producers, ProducerId]:
             raise CorruptionError("the checksum of the producer snapshot is wrong")
         producers, position = _decode_entries(data, _HEAD.size)
         highest = max(producers, default=NO_PRODUCER_ID)
+        owners: tuple[StoredOwner, ...] = ()
         if data[position : position + len(_TRAILER_MAGIC)] == _TRAILER_MAGIC:
             _, highest = _TRAILER.unpack_from(data, position)
-            _decode_windows(data, position + _TRAILER.size, producers)
+            position = _decode_windows(data, position + _TRAILER.size, producers)
+            owners = _decode_owners(data, position)
     except struct_error:
         raise CorruptionError(f"producer snapshot of {len(data)} bytes is truncated") from None
-    return producers, ProducerId(highest)
+    return Snapshot(producers, ProducerId(highest), owners)
 
 
 def _decode_entries(data: bytes, position: int) -> tuple[Producers, int]:
@@ -115,7 +134,7 @@ def _decode_entries(data: bytes, position: int) -> tuple[Producers, int]:
     return producers, position
 
 
-def _decode_windows(data: bytes, position: int, producers: Producers) -> None:
+def _decode_windows(data: bytes, position: int, producers: Producers) -> int:
     for _ in range(len(producers)):
         producer_id, next_sequence, count = _WINDOW.unpack_from(data, position)
         position += _WINDOW.size
@@ -134,3 +153,21 @@ def _decode_windows(data: bytes, position: int, producers: Producers) -> None:
                 )
             )
         state.next_sequence = next_sequence
+    return position
+
+
+def _decode_owners(data: bytes, position: int) -> tuple[StoredOwner, ...]:
+    if data[position : position + len(_OWNERS_MAGIC)] != _OWNERS_MAGIC:
+        return ()
+    _, count = _OWNERS.unpack_from(data, position)
+    position += _OWNERS.size
+    owners = []
+    for _ in range(count):
+        newest, size = _OWNER.unpack_from(data, position)
+        position += _OWNER.size
+        record = read_control(data[position : position + size])
+        if not isinstance(record, OwnershipRecord):
+            raise CorruptionError("the snapshot has a damaged ownership record")
+        owners.append(StoredOwner(Owner(*record[:-1]), record.offset, Offset(newest), size))
+        position += size
+    return tuple(owners)

@@ -11,6 +11,7 @@ from operator import attrgetter
 from fencelog.errors import CorruptionError
 from fencelog.log.config import LogConfig
 from fencelog.log.leader_epochs import LeaderEpochs
+from fencelog.log.ownership import Owners
 from fencelog.log.producers import (
     NO_OFFSET,
     Producers,
@@ -19,7 +20,9 @@ from fencelog.log.producers import (
     last_sequence,
 )
 from fencelog.log.segment import Segment
+from fencelog.log.snapshot import Snapshot
 from fencelog.log.transactions import Transactions
+from fencelog.settings.kinds import INT32_MAX
 from fencelog.types import (
     NO_PRODUCER_ID,
     LeaderEpoch,
@@ -29,13 +32,13 @@ from fencelog.types import (
     TimestampMs,
 )
 from fencelog.wire.batch import CONTROL, LENGTH_END, TRANSACTIONAL, BatchHeader
-from fencelog.wire.control import Marker
+from fencelog.wire.control import Marker, OwnershipRecord
 
 _base_offset = attrgetter("base_offset")
 
 
 class LogState:
-    """Segments, leader epochs, producers and transactions up to the log's end."""
+    """Segments, leader epochs, producers, transactions and owners up to the log's end."""
 
     __slots__ = (
         "active",
@@ -44,6 +47,7 @@ class LogState:
         "highest_producer_id",
         "log_end",
         "log_start",
+        "owners",
         "producers",
         "segments",
         "transactions",
@@ -65,6 +69,7 @@ class LogState:
         self.producers = Producers()
         self.highest_producer_id = NO_PRODUCER_ID
         self.transactions = Transactions()
+        self.owners = Owners()
 
     def add_segment(self, segment: Segment) -> None:
         """Make this the active segment; it begins where the log ends."""
@@ -99,19 +104,29 @@ class LogState:
             return active
         return self.segments[bisect_right(self.segments, offset, key=_base_offset) - 1]
 
+    def is_full_for(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
+        """Tell whether a batch of this size must go to a new segment.
+
+        The ownership records that a segment begins with do not count towards its size: many of them
+        would leave no room for anything else.
+        """
+        if self.owners.size:
+            size -= min(self.owners.size, INT32_MAX - self.config.segment_bytes)
+        return self.active.is_full_for(self.config, size, last_offset, max_timestamp, now_ms)
+
     def replay(
         self,
         header: BatchHeader,
         base_offset: Offset,
         leader_epoch: LeaderEpoch,
         max_timestamp: TimestampMs,
-        marker: Marker | None,
+        control: Marker | OwnershipRecord | None,
     ) -> None:
         """Apply a batch that is in the log at ``base_offset``: the only change of state.
 
         Offset, leader epoch and timestamp are separate from the header because a live append
-        assigns them after the header was read. ``marker`` is given for transaction markers; other
-        control batches only take offsets.
+        assigns them after the header was read. ``control`` is what ``read_control`` returns for a
+        control batch; those for which it is None only take offsets.
         """
         last_offset = Offset(base_offset + header.last_offset_delta)
         if leader_epoch > self.epochs.latest:
@@ -122,15 +137,18 @@ class LogState:
             max_timestamp,
             self.config.index_interval_bytes,
             has_records=header.record_count > 0,
+            is_undated=header.is_undated,
         )
         self.log_end = Offset(last_offset + 1)
         producer_id, epoch = header.producer_id, header.producer_epoch
         if producer_id < 0:
+            if isinstance(control, OwnershipRecord):
+                self.owners.replay(control, base_offset, LENGTH_END + header.length)
             return
         self.highest_producer_id = max(self.highest_producer_id, producer_id)
         if header.attributes & CONTROL:
-            if marker is not None:
-                self._end_transaction(producer_id, epoch, base_offset, marker)
+            if isinstance(control, Marker):
+                self._end_transaction(producer_id, epoch, base_offset, control)
             return
         state = self.producers.get(producer_id)
         if state is None:
@@ -173,10 +191,15 @@ class LogState:
             state.adopt(epoch)  # the coordinator fenced the older epoch
         state.coordinator_epoch = marker.coordinator_epoch
 
-    def restore_producers(self, producers: Producers, highest_producer_id: ProducerId) -> None:
-        """Load a snapshot's producers and their open transactions."""
-        self.producers = producers
-        self.highest_producer_id = max(self.highest_producer_id, highest_producer_id)
+    def snapshot(self) -> Snapshot:
+        """Return what a snapshot of the log's end has."""
+        return Snapshot(self.producers, self.highest_producer_id, tuple(self.owners))
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Load a snapshot: producers with their open transactions, and owners."""
+        self.producers = producers = snapshot.producers
+        self.highest_producer_id = max(self.highest_producer_id, snapshot.highest_producer_id)
+        self.owners = Owners(snapshot.owners)
         open_transactions = sorted(
             (state.open_offset, producer_id)
             for producer_id, state in producers.items()

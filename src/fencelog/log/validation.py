@@ -19,6 +19,7 @@ from fencelog.wire.batch import (
     TRANSACTIONAL,
     BatchHeader,
 )
+from fencelog.wire.control import marker_batch
 
 _PROBLEMS = {
     ErrorCode.INVALID_PRODUCER_EPOCH: "is fenced by a newer epoch",
@@ -140,4 +141,16 @@ def changes_something(state: ProducerState | None, marker: MarkerToWrite) -> boo
         return True
     return (
         marker.producer_epoch == state.epoch and marker.coordinator_epoch > state.coordinator_epoch
+    )
+
+
+def batch_of(marker: MarkerToWrite, now_ms: int) -> bytearray:
+    """Return the control batch of a marker."""
+    return marker_batch(
+        marker.producer_id,
+        marker.producer_epoch,
+        commit=marker.commit,
+        coordinator_epoch=marker.coordinator_epoch,
+        timestamp_ms=now_ms,
+        drops_state=marker.drop_state,
     )

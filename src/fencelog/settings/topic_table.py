@@ -131,6 +131,20 @@ TOPIC_SETTINGS = (
         "required: only members commit offsets for a group that ever had members",
     ),
     topic(
+        "ownership",
+        "ownership",
+        OneOf(("off", "if-owned", "required")),
+        "if-owned",
+        "who writes to a partition: anybody; only its owner, if it has one; only ever an owner",
+    ),
+    topic(
+        "ownership.read",
+        "ownership.read",
+        OneOf(("off", "required")),
+        "off",
+        "required: only owners, of writes or in a group, read a partition",
+    ),
+    topic(
         "min.insync.replicas",
         "min.insync.replicas",
         Whole(1, INT32_MAX),

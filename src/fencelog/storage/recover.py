@@ -393,11 +393,11 @@ class Recovery:
                 _, checksum = await self._load_segment(builder, base_offset, end)
                 states[base_offset] = SideState(checksum, is_synced=True)
             if base_offsets[-1] > 0:
-                # Producers whose batches were deleted are known from the snapshot only.
+                # Producers and owners whose batches are below are known from the snapshot only.
                 if not epochs.entries:
                     return None
                 snapshot = await self._read_snapshot(base_offsets[-1])
-                builder.restore_producers(snapshot)
+                builder.restore_snapshot(snapshot)
                 older = (each for each in epochs.entries if each.offset < base_offsets[-1])
                 builder.restore_leader_epochs(older)
             builder.open_segment(base_offsets[-1])

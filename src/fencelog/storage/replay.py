@@ -7,7 +7,7 @@ checked, before the file is synced (D2, ADR 16). Nothing below the recovery poin
 
 from dataclasses import dataclass
 
-from fencelog.errors import CorruptionError, WireError
+from fencelog.errors import CorruptionError
 from fencelog.log import layout
 from fencelog.log.leader_epochs import LeaderEpochs
 from fencelog.log.rebuild import LogBuilder
@@ -16,7 +16,7 @@ from fencelog.storage.checkpoint import replace_file
 from fencelog.storage.segment import WalkEnd, walk
 from fencelog.types import LeaderEpoch, Offset
 from fencelog.wire.batch import BatchHeader
-from fencelog.wire.control import Marker, read_marker
+from fencelog.wire.control import read_control
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Replay:
                 problem = f"offsets {builder.log_end} to {header.base_offset - 1} are missing"
             if problem is not None:
                 raise CorruptionError(damage(path, position, builder.log_end, problem))
-            builder.replay(header, _marker(batch) if header.is_control else None, position)
+            builder.replay(header, read_control(batch) if header.is_control else None, position)
             if unsynced is None and synced is not None and header.next_offset > synced:
                 unsynced = position
 
@@ -120,10 +120,3 @@ def wrong_epoch(header: BatchHeader, epochs: LeaderEpochs, newest: LeaderEpoch) 
         known = layout.LEADER_EPOCH_CHECKPOINT
         return f"leader epoch {header.leader_epoch} does not match {known}"
     return None
-
-
-def _marker(batch: memoryview) -> Marker | None:
-    try:
-        return read_marker(batch)
-    except WireError:
-        return None  # a control batch of another kind only takes offsets

@@ -301,7 +301,7 @@ async def find_timestamp(
             raise CorruptionError(f"{path}: no batch at position {position}: {error}") from error
         if header.next_offset > plan.upper_offset:
             return None
-        if header.max_timestamp >= timestamp:
+        if header.max_timestamp >= timestamp and not header.is_undated:
             batch = await file.read(position, header.size)
             found = await _find_in_batch(header, batch, plan, timestamp, pause)
             if found is not None:

@@ -117,6 +117,11 @@ class BatchHeader(NamedTuple):
         return bool(self.attributes & CONTROL)
 
     @property
+    def is_undated(self) -> bool:
+        """Whether a search for a timestamp passes it: a control batch of no producer."""
+        return self.producer_id < 0 and bool(self.attributes & CONTROL)
+
+    @property
     def compression(self) -> Compression:
         """Codec of the records."""
         return Compression(self.attributes & COMPRESSION_MASK)

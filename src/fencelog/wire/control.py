@@ -1,14 +1,23 @@
-"""Transaction markers: control batches of one record that end a producer's transaction.
+"""Control batches, of one record each: transaction markers, and ownership records.
 
-Key: int16 version, int16 type (0 abort, 1 commit). Value: int16 version, int32 coordinator epoch.
-A marker takes one offset, carries no sequence, and stock consumers skip it.
+Key: int16 version, int16 type (0 abort, 1 commit, 10000 ownership). A marker ends a producer's
+transaction; its value: int16 version, int32 coordinator epoch. An ownership record belongs to no
+producer and to no transaction (O9); its value: int16 version, then the fields of
+``OwnershipRecord``. Each takes one offset, carries no sequence, and stock consumers skip it.
 """
 
 from struct import Struct
 from typing import NamedTuple
 
 from fencelog.errors import WireError
-from fencelog.types import Buffer, CoordinatorEpoch, ProducerEpoch, ProducerId, TimestampMs
+from fencelog.types import (
+    Buffer,
+    CoordinatorEpoch,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    TimestampMs,
+)
 from fencelog.wire.batch import (
     HEADER_BYTES,
     PLAIN_HEADER,
@@ -17,10 +26,18 @@ from fencelog.wire.batch import (
     read_header,
     seal,
 )
-from fencelog.wire.primitives import Reader
+from fencelog.wire.primitives import (
+    Reader,
+    pack_int8,
+    pack_int16,
+    pack_int64,
+    write_string,
+)
+from fencelog.wire.records import RecordToWrite, build_batch
 
 ABORT = 0
 COMMIT = 1
+OWNERSHIP = 10_000
 
 # length, attributes, timestamp delta, offset delta, key length 4; key; value length 6; value;
 # no headers. The varints are constant because the key and the value have a fixed size.
@@ -28,6 +45,8 @@ _RECORD = Struct(">5B hh B hi B")
 _DROPPING_RECORD = Struct(">5B hh B hi B B")
 _KEY = Struct(">hh")
 _VALUE = Struct(">hi")
+_OWNERSHIP_VERSION = 0
+_OWNERSHIP_KEY = _KEY.pack(0, OWNERSHIP)
 
 
 class Marker(NamedTuple):
@@ -74,6 +93,61 @@ def read_marker(batch: Buffer) -> Marker:
     Raises WireError if the batch is not a transaction marker: not a control batch, or a control
     record of another type.
     """
+    kind, value = _read_record(batch)
+    if kind not in (ABORT, COMMIT):
+        raise WireError(f"a control record of type {kind} is not a transaction marker")
+    _, coordinator_epoch = value.unpack(_VALUE)
+    drops_state = value.remaining > 0 and value.int8() == 1
+    return Marker(kind == COMMIT, CoordinatorEpoch(coordinator_epoch), drops_state)
+
+
+class OwnershipRecord(NamedTuple):
+    """An owner of a partition, or the end of its claim, as a log has it (O8, O9)."""
+
+    group: str | None
+    epoch: int
+    session: str
+    transactional_id: str | None
+    holder: str
+    is_live: bool
+    offset: Offset
+    """Where the record was written first; copies of it at later offsets say the same."""
+
+
+def ownership_batch(record: OwnershipRecord, timestamp_ms: int) -> bytearray:
+    """Return the control batch of an ownership record or of a copy of one."""
+    value = bytearray(pack_int16(_OWNERSHIP_VERSION) + pack_int8(record.is_live))
+    value += pack_int64(record.offset) + pack_int64(record.epoch)
+    for text in (record.group, record.session, record.transactional_id, record.holder):
+        write_string(value, text, flexible=True)
+    to_write = RecordToWrite(_OWNERSHIP_KEY, value, timestamp_ms)
+    return build_batch([to_write], control=True)
+
+
+def read_control(batch: Buffer) -> Marker | OwnershipRecord | None:
+    """Return what a control batch says; None for one that only takes offsets."""
+    try:
+        kind, value = _read_record(batch)
+        if kind == OWNERSHIP:
+            return _read_ownership(value)
+        return read_marker(batch)
+    except WireError:
+        return None
+
+
+def _read_ownership(value: Reader) -> OwnershipRecord:
+    value.int16()  # version: later ones may append fields
+    is_live = value.boolean()
+    offset, epoch = Offset(value.int64()), value.int64()
+    group = value.nullable_string(flexible=True)
+    session = value.string(flexible=True)
+    transactional_id = value.nullable_string(flexible=True)
+    holder = value.string(flexible=True)
+    return OwnershipRecord(group, epoch, session, transactional_id, holder, is_live, offset)
+
+
+def _read_record(batch: Buffer) -> tuple[int, Reader]:
+    """Return type and value of a control batch's record; raises WireError."""
     header = read_header(batch)
     if not header.is_control or header.compression is not Compression.NONE:
         raise WireError("the batch is not an uncompressed control batch")
@@ -86,8 +160,4 @@ def read_marker(batch: Buffer) -> Marker:
     value = Reader(reader.view(reader.varint()))
     # Later versions may append fields, which are ignored.
     _, kind = key.unpack(_KEY)
-    if kind not in (ABORT, COMMIT):
-        raise WireError(f"a control record of type {kind} is not a transaction marker")
-    _, coordinator_epoch = value.unpack(_VALUE)
-    drops_state = value.remaining > 0 and value.int8() == 1
-    return Marker(kind == COMMIT, CoordinatorEpoch(coordinator_epoch), drops_state)
+    return kind, value

@@ -15,7 +15,7 @@ from fencelog.storage.partition_store import PartitionStore
 from fencelog.types import Offset
 from fencelog.wire.batch import read_header
 from fencelog_sim.world.gate import NO_SPACE, Fault
-from tests.support.log import NOW_MS, abort, commit, make_batch
+from tests.support.log import NOW_MS, abort, commit, make_batch, owner
 from tests.support.partition import NAME, Reading, Rig, scenario
 from tests.support.storage import TOPIC_ID
 
@@ -58,6 +58,10 @@ def _first(rig: Rig) -> None:
     rig.append(7, 0, 0)
 
 
+def _owned(rig: Rig, *, live: bool = True) -> None:
+    rig.partition.set_owner(owner(1, live=live), now_ms=NOW_MS)
+
+
 def _failed(rig: Rig) -> None:
     rig.append(7, 0, 0)
     rig.partition.fail(StorageError("full"))
@@ -91,6 +95,9 @@ APPENDED: dict[str, tuple[Step | None, Step]] = {
     "a marker": (_open, lambda rig: rig.mark(commit(5))),
     "a marker of a producer that was not here": (None, lambda rig: rig.mark(commit(5))),
     "markers of which one repeats another": (_ended, lambda rig: rig.mark(commit(5), abort(6))),
+    "a grant": (None, _owned),
+    "the end of a grant": (_owned, lambda rig: _owned(rig, live=False)),
+    "copies of owners": (_owned, lambda rig: rig.partition.keep_owners(Offset(1))),
     "a roll": (_first, lambda rig: _roll_after(rig, WEEK_MS + 1)),
 }
 NOT_APPENDED: dict[str, tuple[Step | None, Step]] = {
@@ -110,6 +117,7 @@ NOT_APPENDED: dict[str, tuple[Step | None, Step]] = {
         _ended,
         lambda rig: rig.mark(commit(5, coordinator_epoch=0)),
     ),
+    "a repeated grant": (_owned, _owned),
     "a repeated marker": (_ended, lambda rig: rig.mark(commit(5))),
     "a roll that is not due": (_first, lambda rig: _roll_after(rig, WEEK_MS - 1)),
     "a batch after a failure": (_failed, lambda rig: rig.append(7, 0, 1)),

@@ -9,7 +9,7 @@ from fencelog.log.partition_log import PartitionLog
 from fencelog.log.rebuild import LogBuilder
 from fencelog.log.values import Appended, MarkerToWrite
 from fencelog.wire.batch import BatchHeader, Compression, iterate, read_header
-from fencelog.wire.control import read_marker
+from fencelog.wire.control import read_control
 from fencelog.wire.records import RecordToWrite, build_batch, read_records
 from tests.support.log import flush_and_commit
 
@@ -81,7 +81,7 @@ class Files:
         self._flush()
 
     def roll(self) -> None:
-        self.log._roll(NOW_MS)
+        self.log._appender.roll(0, NOW_MS, NOW_MS)
         self._flush()
 
     def _flush(self) -> None:
@@ -142,6 +142,5 @@ class Files:
         for base in self.log.segment_base_offsets:
             builder.open_segment(base)
             for header, batch in iterate(self.segments.get(base, b"")):
-                marker = read_marker(batch) if header.is_control else None
-                builder.replay(header, marker)
+                builder.replay(header, read_control(batch))
         return builder.finish()

@@ -13,6 +13,7 @@ from hypothesis.stateful import (
 )
 
 from fencelog.errors import ErrorCode
+from fencelog.log.partition_log import PartitionLog
 from fencelog.log.values import Appended, Duplicate, Isolation, Rejected
 from tests.support.log import Driver, flush_and_commit, make_batch, marker, state_of
 
@@ -52,6 +53,8 @@ class Model:
     log_start: int = 0
     end: int = 0
     high_watermark: int = 0
+    owners: dict[str | None, tuple[int, bool, int]] = field(default_factory=dict)
+    """Epoch of the last grant in each group, whether it is live, and where that is stored."""
 
     def known(self, producer_id: int) -> list[Entry]:
         since = self.dropped_at.get(producer_id, -1)
@@ -202,9 +205,38 @@ class LogMachine(RuleBasedStateMachine):
             self.stored(outcome, entry)
 
     def stored(self, outcome: object, entry: Entry) -> None:
+        assert isinstance(outcome, Appended), outcome
+        self.begun(outcome.base_offset)
+        if entry.transaction is not None and entry.transaction.first == entry.offset:
+            entry.transaction.first = outcome.base_offset
+        entry.offset = outcome.base_offset
         assert outcome == Appended(entry.offset, entry.offset + entry.count)
         self.model.entries.append(entry)
         self.model.end += entry.count
+
+    def begun(self, base_offset: int) -> None:
+        """A new segment begins with all owners, before what did not fit (D4)."""
+        model = self.model
+        assert base_offset - model.end in (0, len(model.owners)), (base_offset, model.end)
+        model.end = base_offset
+
+    @rule(
+        group=st.sampled_from([None, "a", "b"]),
+        step=st.sampled_from([0, 0, 1, 1, -1]),
+        live=st.booleans(),
+    )
+    def set_owner(self, group: str | None, step: int, live: bool) -> None:
+        known = self.model.owners.get(group)
+        epoch = max(1, (0 if known is None else known[0]) + step)
+        outcome = self.partition.own(epoch, group, live=live)
+        if known is None or epoch > known[0] or (epoch == known[0] and known[1] > live):
+            self.stored(outcome, Entry(self.model.end, 1, is_marker=True))
+            self.model.owners[group] = epoch, live, self.model.end - 1
+        elif known[:2] == (epoch, live):
+            assert outcome == Appended(known[2], known[2] + 1)
+        else:
+            assert isinstance(outcome, Rejected), outcome
+            assert outcome.error is ErrorCode.OWNER_FENCED
 
     @rule(producer_id=PRODUCERS, epoch_step=st.sampled_from([0, 0, 1]))
     def remember_a_guard(self, producer_id: int, epoch_step: int) -> None:
@@ -223,13 +255,18 @@ class LogMachine(RuleBasedStateMachine):
         self, producer_ids: list[int], commit: bool, drop_state: bool, epoch_step: int
     ) -> None:
         model = self.model
-        base = model.end
         markers = []
+        for producer_id in producer_ids:
+            epoch = (model.epoch_of(producer_id) or 0) + epoch_step
+            markers.append(marker(producer_id, epoch, commit=commit, drop_state=drop_state))
+        guards = {pid: self.guards.pop(pid) for pid in producer_ids if pid in self.guards}
+        outcome = self.partition.mark(*markers)
+        assert isinstance(outcome, Appended), outcome
+        self.begun(outcome.base_offset)
         for producer_id in producer_ids:
             known = model.epoch_of(producer_id)
             transaction = model.open_transaction(producer_id)
             epoch = (known or 0) + epoch_step
-            markers.append(marker(producer_id, epoch, commit=commit, drop_state=drop_state))
             marked = any(e.is_marker for e in model.known(producer_id))
             says_nothing_new = known is not None and not (
                 transaction is not None or drop_state or epoch > known or not marked
@@ -243,8 +280,7 @@ class LogMachine(RuleBasedStateMachine):
                 transaction.marker, transaction.committed = entry.offset, commit
             if drop_state:
                 model.dropped_at[producer_id] = entry.offset
-        guards = {pid: self.guards.pop(pid) for pid in producer_ids if pid in self.guards}
-        assert self.partition.mark(*markers) == Appended(base, model.end)
+        assert outcome.end_offset == model.end
         for producer_id, (guard, epoch) in guards.items():
             self.a_stale_guard_opens_nothing(producer_id, guard, epoch)
 
@@ -274,9 +310,22 @@ class LogMachine(RuleBasedStateMachine):
     def delete_records(self, part: float) -> None:
         model = self.model
         offset = model.log_start + int(part * (model.high_watermark - model.log_start) / 4)
+        self.partition.log.keep_owners(offset)
+        if self.partition.log.log_end_offset > model.end:
+            model.end = self.partition.log.log_end_offset
+            self.write()
+            self.sync(everything=True)
         for base in self.partition.log.advance_start(offset):
             del self.partition.files[base]
         model.log_start = offset
+
+    @rule()
+    def rebuild_the_owners(self) -> None:
+        """Wherever the log begins by now, its files have them (D4)."""
+        self.write()
+        if self.unflushed:
+            self.sync(everything=True)
+        self.owners_are_those_of_the_model(self.partition.rebuilt())
 
     @precondition(lambda self: self.model.log_start == 0)
     @rule()
@@ -301,6 +350,14 @@ class LogMachine(RuleBasedStateMachine):
         assert log.log_end_offset == model.end
         assert log.high_watermark == model.high_watermark
         assert log.last_stable_offset == model.last_stable_offset()
+
+    @invariant()
+    def owners_are_those_of_the_model(self, log: PartitionLog | None = None) -> None:
+        found = (log or self.partition.log)._state.owners
+        assert {
+            stored.owner.group: (stored.owner.epoch, stored.owner.is_live, stored.offset)
+            for stored in found
+        } == self.model.owners
 
     @invariant()
     def open_transactions_are_those_without_a_marker(self) -> None:

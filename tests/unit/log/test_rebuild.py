@@ -7,6 +7,7 @@ from fencelog.log.config import LogConfig
 from fencelog.log.rebuild import LogBuilder
 from fencelog.log.values import Appended, Isolation, SideFiles
 from fencelog.wire.batch import BatchHeader, assign, iterate, read_header
+from fencelog.wire.control import read_control
 from tests.support.log import (
     NOW_MS,
     Driver,
@@ -15,7 +16,6 @@ from tests.support.log import (
     flush_and_commit,
     make_batch,
     marker,
-    marker_of,
     snapshot_of,
     state_of,
 )
@@ -92,7 +92,7 @@ def test_snapshots_at_a_roll_hold_what_came_before() -> None:  # E15
         for earlier in sorted(b for b in partition.files if b < base):
             builder.open_segment(earlier)
             for header, batch in iterate(partition.files[earlier].log):
-                builder.replay(header, marker_of(header, batch))
+                builder.replay(header, read_control(batch))
         assert files.snapshot == builder.snapshot()
 
 
@@ -113,7 +113,7 @@ def test_after_a_clean_stop_side_files_and_snapshot_are_enough() -> None:
             ),
             first_timestamp=read_header(files.log).max_timestamp,
         )
-    builder.restore_producers(snapshot_of(partition.log))
+    builder.restore_snapshot(snapshot_of(partition.log))
     loaded, live = state_of(builder.finish()), state_of(partition.log)
     for key in ("producers", "open", "aborted", "epochs", "offsets", "highest_producer_id"):
         assert loaded[key] == live[key], key

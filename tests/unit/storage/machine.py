@@ -4,16 +4,18 @@ from dataclasses import dataclass
 from random import Random
 
 from fencelog.errors import StorageError
+from fencelog.log.ownership import Owner
+from fencelog.log.values import Appended
 from fencelog.storage.clean_stop import CleanStop
 from fencelog.storage.directory import DataDirectory
 from fencelog.storage.writeback import WritebackLimits
 from fencelog.types import TopicPartition
 from fencelog.wire.batch import iterate
-from fencelog.wire.control import read_marker
+from fencelog.wire.control import OwnershipRecord, read_control
 from fencelog_sim.world.clocks import SimRandom
 from fencelog_sim.world.disk import PowerCut, SimDisk
-from tests.support.log import flush_and_commit
-from tests.support.storage import World, cut_at, run
+from tests.support.log import flush_and_commit, owner
+from tests.support.storage import NOW_MS, World, cut_at, run
 
 PARTITION = TopicPartition("t", 0)
 
@@ -97,6 +99,14 @@ class Machine:
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
         self.world.end_transaction(producer_id, commit=commit)
 
+    def set_owner(self, group: str | None) -> None:
+        """Grant it to the next one, or end what was granted."""
+        known = self.world.log.owner(group)
+        epoch = 1 if known is None else known.epoch + (not known.is_live)
+        live = known is None or not known.is_live
+        verdict = self.world.log.set_owner(owner(epoch, group, live=live), now_ms=NOW_MS)
+        assert isinstance(verdict, Appended), verdict
+
     def _sequence_of(self, producer_id: int) -> int:
         for view in self.world.log.producers():
             if view.producer_id == producer_id:
@@ -105,20 +115,31 @@ class Machine:
 
 
 def check_state(world: World, stored: bytes) -> None:
-    """Producers and transactions are those that a plain reading of the batches gives."""
+    """Producers, transactions and owners are those that a plain reading of the batches gives."""
+    owners: dict[str | None, OwnershipRecord] = {}
     last_sequences: dict[int, int] = {}
     first_offsets: dict[int, int] = {}
     aborted = []
     for header, batch in iterate(stored):
         producer_id = header.producer_id
-        if header.is_control:
+        control = read_control(batch)
+        if isinstance(control, OwnershipRecord):
+            owners[control.group] = control
+        elif header.is_control:
             first = first_offsets.pop(producer_id, None)
-            if first is not None and not read_marker(batch).commit:
+            if first is not None and not control.commit:
                 aborted.append((producer_id, first, header.base_offset))
         elif producer_id >= 0:
             last_sequences[producer_id] = header.base_sequence + header.last_offset_delta
             first_offsets.setdefault(producer_id, header.base_offset)
     log = world.log
+    assert {group: log.owner(group) for group in owners} == {
+        group: Owner(*record[:-1]) for group, record in owners.items()
+    }
+    assert len(log.owners()) == len(owners)
+    for group, record in owners.items():
+        again = log.set_owner(Owner(*record[:-1]), now_ms=NOW_MS)
+        assert again == Appended(record.offset, record.offset + 1), group  # O9
     assert {p.producer_id: p.last_sequence for p in log.producers()} == last_sequences
     assert {t.producer_id: t.first_offset for t in log.open_transactions()} == first_offsets
     found = log.aborted_transactions(log.log_start_offset, log.log_end_offset)

@@ -13,15 +13,18 @@ from tests.support.storage import AT_EACH_WRITE, LOSSES
 from tests.unit.storage.machine import History, Machine, live
 
 PRODUCERS = (11, 12)
+GROUPS = (None, "a", "b")
 
 
 async def busy_life(machine: Machine) -> None:
-    """Everything a run of the storage has: rolls, transactions, checkpoints, and a clean stop."""
+    """Everything a run has: rolls, transactions, owners, checkpoints, and a clean stop."""
     await machine.start()
     for number in range(8):
         machine.append(300)
         machine.append_transactional(PRODUCERS[number % 2])
         await machine.flush()
+        if number % 2:
+            machine.set_owner(GROUPS[number % 3])
         if number % 3 == 2:
             machine.end_transaction(PRODUCERS[0], commit=number == 2)
             await machine.write()
@@ -100,6 +103,7 @@ ACTIONS = st.one_of(
     st.tuples(st.just("transactional"), st.sampled_from(PRODUCERS)),
     st.tuples(st.just("commit"), st.sampled_from(PRODUCERS)),
     st.tuples(st.just("abort"), st.sampled_from(PRODUCERS)),
+    st.tuples(st.just("owner"), st.sampled_from(GROUPS)),
     st.tuples(st.sampled_from(["write", "flush", "checkpoint"]), st.just(0)),
 )
 
@@ -138,6 +142,8 @@ async def perform(machine: Machine, actions: list[tuple[str, int]], *, stops: bo
                 machine.append(argument)
             case "transactional":
                 machine.append_transactional(argument)
+            case "owner":
+                machine.set_owner(argument)
             case "commit" | "abort":
                 open_ones = {t.producer_id for t in machine.world.log.open_transactions()}
                 if argument in open_ones:

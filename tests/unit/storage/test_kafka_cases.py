@@ -28,7 +28,7 @@ async def segments(count: int) -> World:
 def test_a_newest_segment_that_is_empty_is_written_to(is_clean: bool) -> None:
     async def scenario() -> None:
         world = await segments(3)
-        world.log._roll(NOW_MS)
+        world.log._appender.roll(0, NOW_MS, NOW_MS)
         world.log.seal()
         await world.flush()
         checksum = await world.stop() if is_clean else None

@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 
 from fencelog.errors import WireError
 from fencelog.wire.batch import check_crc, read_header
-from fencelog.wire.control import Marker, marker_batch, read_marker
+from fencelog.wire.control import (
+    Marker,
+    OwnershipRecord,
+    marker_batch,
+    ownership_batch,
+    read_control,
+    read_marker,
+)
 from fencelog.wire.records import RecordToWrite, build_batch, read_records
 
 
@@ -92,3 +99,61 @@ def test_what_is_no_marker_is_a_wire_error(batch: bytes) -> None:
 def test_fields_that_a_later_version_appends_are_not_looked_at() -> None:
     longer = control(b"\0\1\0\1more", b"\0\1\0\0\0\5more")
     assert read_marker(longer) == Marker(True, 5)
+
+
+# Ownership
+
+
+OWNED = OwnershipRecord("etl", 17, "session", "own/orders~17", "host-1", True, 99)
+
+
+def test_an_ownership_record_is_a_control_batch_of_nobody() -> None:  # O9
+    batch = ownership_batch(OWNED, 1000)
+    header = read_header(batch)
+    assert header.attributes == 0x20
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (-1, -1, -1)
+    assert (header.record_count, header.next_offset, header.max_timestamp) == (1, 1, 1000)
+    assert check_crc(batch)
+    (record,) = read_records(batch)
+    assert record.key is not None
+    assert record.key.hex() == "00002710"  # exactly version and type: clients look no further
+
+
+def test_aiokafka_reads_an_ownership_record_as_a_control_batch() -> None:  # O9
+    read = DefaultRecordBatch(bytes(ownership_batch(OWNED, 1000)))
+    assert read.is_control_batch
+    assert not read.is_transactional
+    assert [record.key for record in read] == [b"\0\0\x27\x10"]
+
+
+TEXT = st.text(max_size=200)
+
+
+@settings(deadline=None)
+@given(
+    st.builds(
+        OwnershipRecord,
+        st.none() | TEXT,
+        st.integers(0, (1 << 63) - 1),
+        TEXT,
+        st.none() | TEXT,
+        TEXT,
+        st.booleans(),
+        st.integers(0, (1 << 63) - 1),
+    )
+)
+def test_an_ownership_record_is_read_back(record: OwnershipRecord) -> None:
+    assert read_control(ownership_batch(record, 1)) == record
+    with pytest.raises(WireError):
+        read_marker(ownership_batch(record, 1))
+
+
+def test_control_batches_of_other_kinds_only_take_offsets() -> None:
+    assert read_control(marker()) == Marker(True, 5)
+    assert read_control(control(b"\0\0\x27\x11", b"\0\0\0\0\0\5")) is None
+    (record,) = read_records(ownership_batch(OWNED, 1))
+    assert record.value is not None
+    for size in range(len(record.value)):
+        assert read_control(control(b"\0\0\x27\x10", record.value[:size])) is None
+    longer = control(b"\0\1\x27\x10", b"\0\1" + record.value[2:] + b"more")
+    assert read_control(longer) == OWNED

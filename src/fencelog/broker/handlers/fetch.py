@@ -2,7 +2,8 @@
 
 Behaviour: whether there are ``min_bytes`` is decided from offsets and sizes; only then is anything
 read, and once. A fetch that finds less waits, at most ``max_wait_ms``. The first batch is always
-returned whole, even above every limit, so that every reader makes progress.
+returned whole, even above every limit, so that every reader makes progress. Where owners decide who
+reads (O8), that is judged before the read, and again in the step of the answer.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from fencelog.broker.fetching.sessions import (
     FetchSession,
     RepeatedFetch,
 )
-from fencelog.broker.network.connection import Answer, Request
+from fencelog.broker.network.connection import Answer, Connection, Request
 from fencelog.broker.network.replies import Reply
 from fencelog.broker.partitions.partition import Partition
 from fencelog.errors import CorruptionError, ErrorCode, StorageError
@@ -96,7 +97,7 @@ async def _answer(
     version = request.header.api_version
     session.begin_wait(message.min_bytes, Isolation(message.isolation_level))
     deadline = wait_deadline(asyncio.get_running_loop().time(), message.max_wait_ms)
-    answer = _Answer(broker, session, message, version)
+    answer = _Answer(broker, request.connection, session, message, version)
     responses = request.connection.responses
     try:
         while True:
@@ -111,6 +112,7 @@ async def _answer(
             responses.give_back()
         if len(request.body) > LONG_BODY_BYTES or len(answer.fetched) > LONG_ANSWER:
             await broker.time_slices.next()
+        answer.refuse_former_owners()
         body = answer.write()
         repeated = _keep(broker, request, message, session, repeated)
         if repeated is not None:
@@ -168,12 +170,16 @@ class _Answer:
     def __init__(
         self,
         broker: Broker,
+        connection: Connection,
         session: FetchSession,
         message: FetchRequest,
         version: int,
     ) -> None:
         """Nothing is read yet."""
         self._broker = broker
+        self._connection = connection
+        self._has_owners = False
+        """Whether owners decide about a partition that was read."""
         self._session = session
         self._version = version
         self.is_full = session.epoch == INITIAL_EPOCH
@@ -216,6 +222,8 @@ class _Answer:
                 interest.resolve(self._find(interest))
                 interest.listen(session)
                 session.measure(interest)
+                if self._owner_error(interest) is not ErrorCode.NONE:
+                    return
             self._is_measured = True
             if session.has_enough or await session.more(deadline):
                 return
@@ -224,6 +232,31 @@ class _Answer:
         """Return the open partition that an interest means now."""
         name = self._name_of(interest)
         return None if name is None else self._broker.logs.get(name, interest.key.number)
+
+    def _owner_error(self, interest: Interest) -> ErrorCode:
+        """Return why this connection may not read a partition for its owners' sake (O8)."""
+        partition = interest.partition
+        if partition is None:
+            return ErrorCode.NONE
+        claim = self._connection.session
+        if claim is None and not partition.owners.guards_reads:
+            return ErrorCode.NONE
+        self._has_owners = True
+        return partition.owners.read_error(claim)
+
+    def refuse_former_owners(self) -> None:
+        """Give nothing to a reader that was fenced since it was read; with no await before the
+        answer is on its way.
+        """
+        if not self._has_owners:
+            return
+        for place, (interest, one) in enumerate(self.fetched):
+            error = self._owner_error(interest)
+            if error is not ErrorCode.NONE and one.error is ErrorCode.NONE:
+                refused = FetchedPartition(interest.key.number, error)
+                interest.tell(refused)
+                self._session.changed[interest] = None
+                self.fetched[place] = interest, refused
 
     def _name_of(self, interest: Interest) -> str | None:
         """Return the topic's name; None if no topic has the requested id."""
@@ -276,7 +309,7 @@ class _Answer:
         partition = interest.partition
         if partition is None:
             return FetchedPartition(index, self._missing(interest)), True
-        error = interest.epoch_error()
+        error = interest.epoch_error() or self._owner_error(interest)
         if error is not ErrorCode.NONE:
             return FetchedPartition(index, error), True
         limit = min(interest.max_bytes, limit)

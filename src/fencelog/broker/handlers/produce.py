@@ -3,7 +3,8 @@
 Behaviour: each partition has its own result, and the valid batches stay (F4). The first
 transactional append of a producer on a partition is verified with the coordinator (E14, V5); every
 other batch is appended before this returns, so a connection's pipelined requests keep their order
-(E13).
+(E13). Where a partition has an owner, a batch that is not the owner's is refused: before anything
+is asked of a coordinator, and again in the step of the append (O8).
 
 Version notes: from 7 on zstd; from 11 on TRANSACTION_ABORTABLE; from 12 on transaction version 2.
 """
@@ -45,10 +46,21 @@ class _Waiting:
     Invariant: ``_pending`` counts the partitions whose commit is neither reached nor failed.
     """
 
-    __slots__ = ("_deadlines", "_pending", "_promise", "_results", "deferred", "request")
+    __slots__ = (
+        "_deadlines",
+        "_pending",
+        "_promise",
+        "_results",
+        "deferred",
+        "request",
+        "transactional_id",
+    )
 
-    def __init__(self, request: Request, deadlines: Deadlines) -> None:
+    def __init__(
+        self, request: Request, transactional_id: str | None, deadlines: Deadlines
+    ) -> None:
         self.request = request
+        self.transactional_id = transactional_id
         self._deadlines = deadlines
         self._results: dict[str, list[PartitionResult]] = {}
         self._pending = 1  # the request itself, until all of it is appended
@@ -135,7 +147,7 @@ def produce(broker: Broker, request: Request) -> Answer:
     refused = _validate_request(request, message)
     if refused is not None:
         return refused
-    waiting = _Waiting(request, broker.deadlines)
+    waiting = _Waiting(request, message.transactional_id, broker.deadlines)
     for topic, partitions in message.topics:
         for index, records in partitions:
             _take(broker, request, waiting, message.acks, topic, index, records)
@@ -151,7 +163,7 @@ async def _in_time_slices(broker: Broker, request: Request) -> Reply | Pending:
     refused = _validate_request(request, message)
     if refused is not None:
         return refused
-    waiting = _Waiting(request, broker.deadlines)
+    waiting = _Waiting(request, message.transactional_id, broker.deadlines)
     every = ((topic, index, records) for topic, parts in message.topics for index, records in parts)
     async for requested in broker.time_slices.each(every):
         _take(broker, request, waiting, message.acks, *requested)
@@ -173,6 +185,8 @@ def _take(
         waiting.settle(topic, valid)
         return
     partition, header, batch = valid
+    if partition.owners.guards_writes and _is_not_the_owners(waiting, partition, header):
+        return
     is_transactional = header.is_transactional
     if is_transactional:
         refuse_stale_connection(broker, request, header.producer_id, header.producer_epoch)
@@ -274,6 +288,21 @@ def _refuse_damaged(partition: Partition, records: memoryview, error: ErrorCode)
     partition.refuse(header, error)
 
 
+def _is_not_the_owners(waiting: _Waiting, partition: Partition, header: BatchHeader) -> bool:
+    """Refuse a batch that is not the owner's; return whether it was refused."""
+    refused = partition.owners.refused_write(
+        waiting.request.connection.session,
+        waiting.transactional_id,
+        is_transactional=header.is_transactional,
+    )
+    if refused is None:
+        return False
+    number = partition.name.partition
+    result = PartitionResult(number, refused.error, error_message=refused.message)
+    waiting.refuse(partition, header, result)
+    return True
+
+
 def _append_transactional(
     broker: Broker,
     waiting: _Waiting,
@@ -296,6 +325,8 @@ def _append(
     guard: VerificationGuard | None,
 ) -> bool:
     """Append a batch, or settle why not; returns whether it is in the log."""
+    if partition.owners.guards_writes and _is_not_the_owners(waiting, partition, header):
+        return False
     topic, index = partition.name
     now_ms = broker.clock.now_ms()
     outcome = partition.append(batch, header, now_ms=now_ms, guard=guard)

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 
 from fencelog.broker.partitions.partition import Partition
-from fencelog.errors import StorageError
+from fencelog.errors import NotLeaderError, StorageError
+from fencelog.log.values import Rejected
 from fencelog.storage.directory import DataDirectory
 from fencelog.types import Offset
 
@@ -16,13 +17,17 @@ async def advance_starts(
     """Raise log starts: stored first, visible to readers after, so that they never go back.
 
     Each log is synced up to its new start before, or a power cut could leave its end below its
-    start. Returns the partitions that failed. Raises StorageError if none could be stored.
+    start. Ownership records below the start are copied, and the copies synced, before. Returns the
+    partitions that failed. Raises StorageError if none could be stored.
     """
     failed: dict[Partition, StorageError] = {}
     later = {each: start for each, start in starts.items() if start > each.log.log_start_offset}
-    for partition, start in later.items():
-        if partition.recovery_point < start:
-            await partition.sync()
+    kept = {each: each.keep_owners(start) for each, start in later.items()}
+    for partition, end in kept.items():
+        problem = await _keep(partition, later[partition], end)
+        if problem is not None:
+            del later[partition]
+            failed[partition] = problem
     ready: dict[Partition, Offset] = {}
     for partition, start in later.items():
         if partition.failure is None:
@@ -35,6 +40,22 @@ async def advance_starts(
         if is_open(partition) and (problem := await _advance(partition, start)):
             failed[partition] = problem
     return failed
+
+
+async def _keep(partition: Partition, start: Offset, end: Offset | Rejected) -> StorageError | None:
+    """Make durable what a log keeps of its owners, and all below its new start."""
+    if isinstance(end, Rejected):
+        return StorageError(end.message)
+    if end > start:
+        try:
+            await partition.committed(end)
+        except NotLeaderError:
+            return None  # it was deleted
+        except StorageError as error:
+            return error
+    if partition.recovery_point < max(start, end):
+        await partition.sync()
+    return None
 
 
 async def _advance(partition: Partition, start: Offset) -> StorageError | None:

@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from fencelog.broker.observer import Observer
+from fencelog.broker.partitions.owners import OwnerChecks
 from fencelog.broker.partitions.purgatory import Done, Purgatory
 from fencelog.broker.partitions.role import Role
 from fencelog.broker.partitions.tail_cache import Tail, TailCache
 from fencelog.errors import ErrorCode, ExhaustedError, NotLeaderError, StorageError
 from fencelog.log.compaction_round import CompactionNeed, Round
 from fencelog.log.config import LogConfig
+from fencelog.log.ownership import Owner
 from fencelog.log.partition_log import PartitionLog
 from fencelog.log.values import (
     AbortedTransaction,
@@ -99,6 +101,7 @@ class Partition:
         "log",
         "markers_appended",
         "name",
+        "owners",
         "remove_reader",
         "resumed",
         "stamps_on_append",
@@ -147,6 +150,7 @@ class Partition:
         self.committed = self._purgatory.committed
         self.add_reader = self._purgatory.add_reader
         self.remove_reader = self._purgatory.remove_reader
+        self.owners = OwnerChecks(name, partition_log)
         self.reconfigure(partition_log.config)
 
     def reconfigure(self, config: LogConfig) -> None:
@@ -155,6 +159,8 @@ class Partition:
         self.stamps_on_append = config.message_timestamp_type == "LogAppendTime"
         self.is_compacted = "compact" in config.cleanup_policy
         self.codec = config.codec
+        self.owners.reconfigure(config)
+        self._purgatory.interrupt_readers()
         self.checks_batches = (
             self.is_compacted
             or self.codec is not None
@@ -172,11 +178,12 @@ class Partition:
         guard: VerificationGuard | None = None,
     ) -> Appended | Duplicate | Rejected:
         """Append a producer's batch, whose form and CRC are checked (E2 to E6, E14)."""
+        end_offset = self.log.log_end_offset
         outcome = self.log.append(batch, header, now_ms=now_ms, guard=guard)
         if isinstance(outcome, Appended):
             self._enqueue(self)
             if self._observer is not None:
-                self._observer.appended(self.name, outcome.base_offset, outcome.end_offset)
+                self._observer.appended(self.name, end_offset, outcome.end_offset)
         elif self._observer is not None and isinstance(outcome, Rejected):
             self._observer.rejected(self.name, header.producer_id, outcome.error)
         return outcome
@@ -185,11 +192,12 @@ class Partition:
         self, batch: memoryview, *, now_ms: int, guard: VerificationGuard | None = None
     ) -> Appended | Duplicate | Rejected:
         """Append records of a coordinator, without the limits for clients."""
+        end_offset = self.log.log_end_offset
         outcome = self.log.append(
             batch, read_header(batch), now_ms=now_ms, guard=guard, internal=True
         )
         if isinstance(outcome, Appended):
-            self._appended(outcome)
+            self._appended(end_offset)
         return outcome
 
     def append_markers(
@@ -200,6 +208,7 @@ class Partition:
         Markers that all repeat stored ones append nothing; ``end_offset`` covers those (see
         ``PartitionLog.append_markers``).
         """
+        end_offset = self.log.log_end_offset
         outcome = self.log.append_markers(markers, now_ms=now_ms)
         if isinstance(outcome, Rejected):
             if self._observer is not None:
@@ -210,10 +219,27 @@ class Partition:
             return outcome  # every marker repeats one that is stored
         if self.markers_appended is not None:
             self.markers_appended(markers)
-        self._appended(outcome)
+        self._appended(end_offset)
         if self._observer is not None:
             self._observer.markers_appended(self.name, markers)
         return outcome
+
+    def set_owner(self, owner: Owner, *, now_ms: int) -> Appended | Rejected:
+        """Record a grant or its end (O9): in force at once, for ever once it is committed."""
+        before, end_offset = self.log.owner(owner.group), self.log.log_end_offset
+        outcome = self.log.set_owner(owner, now_ms=now_ms)
+        if self.log.log_end_offset > end_offset:
+            self.owners.changed(before, owner)
+            self._appended(end_offset)
+            self._purgatory.interrupt_readers()
+        return outcome
+
+    def keep_owners(self, log_start: Offset) -> Offset | Rejected:
+        """Append what the log would lose of its owners by this log start (D4)."""
+        end_offset, kept = self.log.log_end_offset, self.log.keep_owners(log_start)
+        if self.log.log_end_offset > end_offset:
+            self._appended(end_offset)
+        return kept
 
     def refuse(self, header: BatchHeader, error: ErrorCode) -> None:
         """Record that a producer's batch was refused before ``append``.
@@ -228,12 +254,12 @@ class Partition:
         """Roll the active segment if its age is above the limit."""
         end_offset = self.log.log_end_offset
         if self.log.roll_if_due(now_ms):
-            self._appended(Appended(end_offset, end_offset))
+            self._appended(end_offset)
 
-    def _appended(self, outcome: Appended) -> None:
+    def _appended(self, since: Offset) -> None:
         self._enqueue(self)
         if self._observer is not None:
-            self._observer.appended(self.name, outcome.base_offset, outcome.end_offset)
+            self._observer.appended(self.name, since, self.log.log_end_offset)
 
     # -- writing and syncing: the flusher, checkpoints and a clean stop ------------------------
 

@@ -1,0 +1,117 @@
+"""What a partition's owners allow: who may write, and who may read (O8)."""
+
+from fencelog.errors import ErrorCode
+from fencelog.log.config import LogConfig
+from fencelog.log.ownership import GROUPS_MAX, Owner
+from fencelog.log.partition_log import PartitionLog
+from fencelog.log.values import Rejected
+from fencelog.types import TopicPartition
+from fencelog.wire.own import owned_key_of
+
+
+class OwnerChecks:
+    """Judges requests by the partition's own log, in the step of their effect."""
+
+    __slots__ = ("_config", "_log", "_name", "_sessions", "guards_reads", "guards_writes")
+
+    def __init__(self, name: TopicPartition, partition_log: PartitionLog) -> None:
+        """Start with the owners that the log has."""
+        self._name = name
+        self._log = partition_log
+        self._sessions: dict[str, bool] = {}
+        """Whether a session owns the partition in some group; False: it did, and does no more."""
+        self.guards_writes = False
+        """Whether a write must be checked."""
+        self.guards_reads = False
+        """Whether reads of connections without a session must be checked, too."""
+        self._know_owners()
+        self.reconfigure(partition_log.config)
+
+    def _know_owners(self) -> None:
+        self._sessions = {owner.session: owner.is_live for owner in self._log.owners()}
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """Apply the topic's new settings."""
+        self._config = config
+        self.guards_reads = config.ownership_read == "required"
+        self.guards_writes = config.ownership == "required" or (
+            config.ownership == "if-owned" and self._log.owner(None) is not None
+        )
+
+    def changed(self, before: Owner | None, owner: Owner) -> None:
+        """The log has a new owner of a group, or the end of one."""
+        if len(self._sessions) > 2 * GROUPS_MAX:
+            self._know_owners()
+        if before is not None:
+            self._sessions[before.session] = False
+        self._sessions[owner.session] = owner.is_live
+        self.reconfigure(self._config)
+
+    def refused_write(
+        self, session: str | None, transactional_id: str | None, *, is_transactional: bool
+    ) -> Rejected | None:
+        """Return why a batch is refused, if it is; only while ``guards_writes``.
+
+        It is the owner's if it is not transactional and its connection is attached to the owner's
+        session, or if it is transactional and its transactional id is the owner's. Of the last
+        owner nothing is accepted either once its claim has ended.
+        """
+        owner = self._log.owner(None)
+        if owner is None:
+            return self._refused(session, None)
+        if is_transactional and _has_ended(transactional_id, owner):
+            return Rejected(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"the claim of transactional id {transactional_id} is over: {self._who(owner)}",
+            )
+        is_attached = session == owner.session
+        if owner.is_live:
+            is_named = transactional_id is not None and transactional_id == owner.transactional_id
+            if is_named if is_transactional else is_attached:
+                return None
+        elif self._config.ownership == "if-owned" and not is_attached:
+            return None
+        return self._refused(session, owner)
+
+    def _refused(self, session: str | None, owner: Owner | None) -> Rejected:
+        if session is not None:
+            return Rejected(
+                ErrorCode.OWNER_FENCED,
+                f"this connection's claim does not own {self._name}: {self._who(owner)}; claim it "
+                "again",
+            )
+        return Rejected(
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            f"only its owner writes to {self._name}: {self._who(owner)}; claim it, attach to the "
+            "claim, or write with its transactional.id",
+        )
+
+    def _who(self, owner: Owner | None) -> str:
+        if owner is None:
+            return "nobody ever owned it"
+        group = "no group" if owner.group is None else f"group {owner.group}"
+        claim = f"{owner.holder} ({group}, epoch {owner.epoch})"
+        return f"{claim} owns it" if owner.is_live else f"its last owner was {claim}"
+
+    def read_error(self, session: str | None) -> ErrorCode:
+        """Return why a connection may not read, NONE if it may.
+
+        A connection whose session owned the partition, in any group, and does no more, may not.
+        With ``ownership.read=required`` nobody else may but live owners.
+        """
+        owns = None if session is None else self._sessions.get(session)
+        if owns is False:
+            return ErrorCode.OWNER_FENCED
+        if self.guards_reads and not owns:
+            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return ErrorCode.NONE
+
+
+def _has_ended(transactional_id: str | None, owner: Owner) -> bool:
+    """Whether the id is that of an earlier claim of the owner's name, or of the ended one."""
+    if transactional_id is None or owner.transactional_id is None:
+        return False
+    wanted, current = owned_key_of(transactional_id), owned_key_of(owner.transactional_id)
+    if wanted is None or current is None or wanted[0] != current[0]:
+        return False
+    return 0 <= wanted[1] < current[1] + (not owner.is_live)
