@@ -19,7 +19,6 @@ IN_FORCE = (
     + [f"V{n}" for n in range(1, 9)]
     + [f"O{n}" for n in (1, 2, 3, 4, 5, 6, 8, 9, 10)]
     + [f"S{n}" for n in (1, 2, 3, 4, 5, 6, 7, 9)]
-    + ["O8"]
 )
 
 

@@ -52,6 +52,7 @@ from fencelog.errors import CorruptionError, FencelogError, NotLeaderError, Stor
 from fencelog.ports import Disk, MetadataStore, Random, Stopwatch, WallClock
 from fencelog.storage.directory import DataDirectory
 from fencelog.types import CoordinatorEpoch, ProducerId
+from fencelog.wire.own import coordinated_by
 
 log = logging.getLogger(__name__)
 
@@ -253,10 +254,12 @@ class Node:
         transaction_limits = _transaction_limits(config)
         versioned_limits = VersionedLimits(timeout_ms_max=config.transaction_timeout_ms_max)
         group_limits = _group_limits(config)
+        transactions = self._runtime(
+            TRANSACTION_TOPIC, lambda epoch: TransactionShard(epoch, transaction_limits)
+        )
+        transactions.key_of = coordinated_by
         return (
-            self._runtime(
-                TRANSACTION_TOPIC, lambda epoch: TransactionShard(epoch, transaction_limits)
-            ),
+            transactions,
             self._runtime(VERSIONED_TOPIC, lambda epoch: VersionedShard(epoch, versioned_limits)),
             self._runtime(
                 GROUP_TOPIC,

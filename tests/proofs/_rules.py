@@ -55,7 +55,6 @@ RULES = {
     "S6": "Progress is a consumer group's; lost records stop the query.",
     "S7": "The same job runs locally and on a cluster.",
     "S9": "A topic that was deleted and created again is another topic: its records are lost.",
-    "O8": "Only its owner writes to an owned partition, judged in the step of the append.",
 }
 
 # Rules that are seen to hold by a test, without a line that one could take out by itself.

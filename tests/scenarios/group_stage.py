@@ -4,6 +4,7 @@ Each request gets a number, ``#1`` and so on, and an answer comes with the numbe
 a join may be answered by a later command, or by the passing of time. New members are m1, m2, ...
 """
 
+from fencelog.coordination.group.commit import Commit
 from fencelog.coordination.group.metadata import read_group, read_group_key
 from fencelog.coordination.group.model import (
     Answer,
@@ -21,7 +22,7 @@ from fencelog.coordination.group.model import (
     Ticket,
 )
 from fencelog.coordination.group.records import CommittedOffset, read_key, read_value
-from fencelog.coordination.group.shard import Commit, GroupShard
+from fencelog.coordination.group.shard import GroupShard
 from fencelog.coordination.shard import Decision, LogRecord
 from fencelog.types import NO_PRODUCER_ID, Offset, ProducerId
 from tests.scenarios.words import Stage, options, partition

@@ -137,6 +137,12 @@ class Peer:
         finally:
             writer.close()
 
+    @property
+    def name(self) -> str:
+        """Its address, as the broker's ``Connection.peer`` has it."""
+        host, port = self._writer.get_extra_info("sockname")[:2]
+        return f"{host}:{port}"
+
     def send(self, api_key: int, version: int, *body: Buffer) -> None:
         """Send a request and do not wait."""
         self._number += 1

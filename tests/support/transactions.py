@@ -137,7 +137,7 @@ class Worker(Producer):
 
     async def add_offsets(self, version: int = 3) -> ErrorCode:
         request = AddOffsetsToTxnRequest(
-            transactional_id=ID,
+            transactional_id=self.transactional_id,
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
             group_id="g",
@@ -150,7 +150,7 @@ class Worker(Producer):
     ) -> ErrorCode:
         part = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
         request = TxnOffsetCommitRequest(
-            transactional_id=ID,
+            transactional_id=self.transactional_id,
             group_id="g",
             producer_id=self.producer_id,
             producer_epoch=self.epoch,

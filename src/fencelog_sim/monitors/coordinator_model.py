@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 from fencelog.broker.metadata.catalog import GROUP_TOPIC, TRANSACTION_TOPIC, VERSIONED_TOPIC
 from fencelog.coordination.group import metadata as group_metadata
 from fencelog.coordination.group import records as group_records
+from fencelog.coordination.owners import read_producers_key
 from fencelog.coordination.shard import LogRecord
 from fencelog.coordination.transaction import records as transaction_records
 from fencelog.coordination.transaction import state as transaction_state
@@ -100,6 +101,8 @@ class TransactionView:
 
     def take(self, record: LogRecord, offset: int) -> Iterator[str]:
         """Apply a record; yields its violations."""
+        if read_producers_key(record.key) is not None:
+            return
         name = transaction_records.read_key(record.key)
         old = self.transactions.pop(name, None)
         if record.value is None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from fencelog.coordination.group.commit import Commit
 from fencelog.coordination.group.model import (
     Caller,
     GroupLimits,
@@ -22,7 +23,7 @@ from fencelog.coordination.group.model import (
     Ticket,
 )
 from fencelog.coordination.group.records import CommittedOffset
-from fencelog.coordination.group.shard import Commit, GroupShard
+from fencelog.coordination.group.shard import GroupShard
 from fencelog.coordination.shard import Decision
 from fencelog.errors import ErrorCode
 from fencelog.types import Offset, ProducerId, TopicPartition

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fencelog.coordination.group.commit import Commit
 from fencelog.coordination.group.metadata import read_group
 from fencelog.coordination.group.model import (
     Caller,
@@ -21,7 +22,7 @@ from fencelog.coordination.group.records import (
     read_value,
     write_offset,
 )
-from fencelog.coordination.group.shard import Commit, GroupShard
+from fencelog.coordination.group.shard import GroupShard
 from fencelog.coordination.shard import LogRecord
 from fencelog.errors import CorruptionError, ErrorCode
 from fencelog.types import (

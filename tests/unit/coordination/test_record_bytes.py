@@ -12,6 +12,13 @@ from fencelog.coordination.group import metadata as groups
 from fencelog.coordination.group import records as offsets
 from fencelog.coordination.group.metadata import StoredGroup, StoredMember, forget_group
 from fencelog.coordination.group.records import CommittedOffset, forget_offset, write_offset
+from fencelog.coordination.owners import (
+    read_commits_key,
+    read_owner,
+    read_producers_key,
+    write_commits_owner,
+    write_producers_owner,
+)
 from fencelog.coordination.shard import LogRecord
 from fencelog.coordination.transaction import records as transactions
 from fencelog.coordination.transaction.state import (
@@ -23,6 +30,7 @@ from fencelog.coordination.transaction.state import (
 from fencelog.coordination.versioned import records as versioned
 from fencelog.coordination.versioned.records import AppKey, ProducerKey, RunKey
 from fencelog.coordination.versioned.state import App, Joined, Phase, Run
+from fencelog.log.ownership import Owner
 from fencelog.types import (
     LeaderEpoch,
     Offset,
@@ -165,9 +173,23 @@ RUNS = {
     "run": Run(ordinal=12, since_ms=TimestampMs(-1), host=""),
     "run-1": Run(ordinal=12, since_ms=TimestampMs(1_700_000_000_123), host="höst"),
 }
+CLAIM = Owner("grüppe", 1 << 33, "séssion", "__fencelog.own/grüppe/päy~8589934592", "hölder", True)
+OWNERS = {
+    "commits-owner": CLAIM,
+    "commits-owner-ended": CLAIM._replace(transactional_id=None, holder="", is_live=False),
+    "producers-owner": CLAIM,
+    "producers-owner-of-writes": CLAIM._replace(group=None, is_live=False),
+}
+PRODUCERS_KEY = "__fencelog.own/grüppe/päy"
 READ_ONLY = {"run", "app-idle", "app-committing"}
 """Records of versions that are read and no longer written."""
 AT = TopicPartition("ö", 3)
+
+
+def write_owner(name: str) -> LogRecord:
+    if name.startswith("commits"):
+        return write_commits_owner("grüppe", AT, OWNERS[name])
+    return write_producers_owner(PRODUCERS_KEY, OWNERS[name])
 
 
 def written() -> dict[str, LogRecord]:
@@ -180,6 +202,7 @@ def written() -> dict[str, LogRecord]:
         **{name: versioned.write_app(APPS[name]) for name in APPS.keys() - READ_ONLY},
         **{name: versioned.write_producer(each) for name, each in PRODUCERS.items()},
         "run-1": versioned.write_run(RUN, RUNS["run-1"]),
+        **{name: write_owner(name) for name in OWNERS},
         "app-forgotten": versioned.forget(AppKey("etl/tägl")),
         "run-forgotten": versioned.forget(RUN),
         "producer-forgotten": versioned.forget(ProducerKey(ProducerId(1 << 40))),
@@ -231,3 +254,14 @@ def test_the_bytes_of_an_app_its_runs_and_producers_are_read(name: str) -> None:
             assert versioned.read_producer(producer_id, value) == PRODUCERS[name]
         case key:
             assert (key, versioned.read_run(value)) == (RUN, RUNS[name])
+
+
+@pytest.mark.parametrize("name", OWNERS)
+def test_the_bytes_of_an_owner_are_read(name: str) -> None:
+    key, value = GOLDEN[name]
+    if name.startswith("commits"):
+        assert read_commits_key(key) == ("grüppe", AT)
+        assert offsets.read_key(key) is groups.read_group_key(key) is None
+    else:
+        assert read_producers_key(key) == PRODUCERS_KEY
+    assert read_owner(value) == OWNERS[name]

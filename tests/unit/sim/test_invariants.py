@@ -11,8 +11,8 @@ from fencelog.broker.partitions.partition import Partition
 from fencelog.client.admin import Admin
 from fencelog.client.cluster import Cluster, ClusterOptions
 from fencelog.client.sender import ProducerOptions, open_sender
+from fencelog.coordination.group.commit import Commit
 from fencelog.coordination.group.records import CommittedOffset
-from fencelog.coordination.group.shard import Commit
 from fencelog.coordination.transaction.shard import TransactionShard
 from fencelog.log.values import Appended
 from fencelog.node import Node

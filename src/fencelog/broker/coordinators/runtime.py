@@ -100,6 +100,8 @@ class CoordinatorRuntime(Generic[S]):
         self._loading: dict[int, asyncio.Task[Loaded[S]]] = {}
         self._reloading: set[asyncio.Task[None]] = set()
         self._stopped = False
+        self.key_of: Callable[[str], str] = str
+        """What of a transactional id, app or group selects its shard; set before the first use."""
         self.on_committed: Callable[[Loaded[S]], None] = lambda loaded: None
         self.on_expired: Callable[[object], None] = lambda response: None
         """Gets the response of ``expire``, once that is committed."""
@@ -116,7 +118,7 @@ class CoordinatorRuntime(Generic[S]):
 
     async def shard_of(self, key: str) -> Loaded[S]:
         """Return the shard of a transactional id, app or group; load it if necessary."""
-        return await self.load(partition_for(key, self.partition_count))
+        return await self.load(partition_for(self.key_of(key), self.partition_count))
 
     async def load(self, index: int) -> Loaded[S]:
         """Return the shard on one partition. Raises NotLeaderError if it cannot be loaded."""

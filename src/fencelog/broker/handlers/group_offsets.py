@@ -14,12 +14,14 @@ from fencelog.broker.context import Broker
 from fencelog.broker.coordinators.runtime import InTransaction
 from fencelog.broker.handlers.connection_fencing import accepted_on, refuse_stale_connection
 from fencelog.broker.network.connection import Request
+from fencelog.coordination.group.commit import Answers, Commit
 from fencelog.coordination.group.model import Caller
 from fencelog.coordination.group.records import CommittedOffset
-from fencelog.coordination.group.shard import Answers, Commit, GroupShard
+from fencelog.coordination.group.shard import GroupShard
 from fencelog.coordination.shard import Decision
 from fencelog.coordination.transaction.state import ClientVersion, ProducerIdAndEpoch
 from fencelog.errors import ErrorCode, NotLeaderError
+from fencelog.log.config import OwnershipKind
 from fencelog.log.values import Rejected
 from fencelog.types import (
     Instant,
@@ -54,7 +56,7 @@ from fencelog.wire.messages.txn_offset_commit import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
-from fencelog.wire.own import app_of
+from fencelog.wire.own import app_of, owned_key_of
 
 NO_OFFSET = CommittedOffset(
     offset=Offset(-1), leader_epoch=LeaderEpoch(-1), metadata="", commit_ms=TimestampMs(-1)
@@ -91,11 +93,11 @@ async def offset_commit(
     broker: Broker, message: OffsetCommitRequest, request: Request
 ) -> OffsetCommitResponse:
     """Store a group's offsets durably; each partition has its own result."""
-    del request
     caller = Caller(
         message.member_id, message.generation_id_or_member_epoch, message.group_instance_id
     )
-    requested, answers = _requested(broker, message.group_id, message.topics, caller)
+    session = request.connection.session
+    requested, answers = _requested(broker, message.group_id, message.topics, caller, session)
     try:
         answers |= await broker.groups.decide(
             message.group_id,
@@ -135,18 +137,19 @@ def commit_offsets(
 
 
 def _requested(
-    broker: Broker, group: str, topics: Sequence[_Topic], caller: Caller
+    broker: Broker, group: str, topics: Sequence[_Topic], caller: Caller, session: str | None
 ) -> tuple[Commit, Answers]:
     """Return the offsets to store, and the errors of unknown partitions."""
     offsets: Committed = {}
     fenced: set[TopicPartition] = set()
+    ownership: dict[TopicPartition, OwnershipKind] = {}
     answers: Answers = {}
     for topic in topics:
         known = broker.catalog.get(topic.name)
         settings = None if known is None else known.log_config(broker.settings.topic_defaults)
         for part in topic.partitions:
             name = TopicPartition(topic.name, part.partition_index)
-            if known is None or not 0 <= name.partition < known.partitions:
+            if known is None or settings is None or not 0 <= name.partition < known.partitions:
                 answers[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue
             offsets[name] = CommittedOffset(
@@ -154,9 +157,17 @@ def _requested(
                 leader_epoch=LeaderEpoch(part.committed_leader_epoch),
                 metadata=part.committed_metadata or "",
             )
-            if settings is not None and settings.group_fence == "required":
+            ownership[name] = settings.ownership
+            if settings.group_fence == "required":
                 fenced.add(name)
-    requested = Commit(group=group, offsets=offsets, caller=caller, fenced=frozenset(fenced))
+    requested = Commit(
+        group=group,
+        offsets=offsets,
+        caller=caller,
+        fenced=frozenset(fenced),
+        ownership=ownership,
+        session=session,
+    )
     return requested, answers
 
 
@@ -167,7 +178,8 @@ async def txn_offset_commit(
     version = request.header.api_version
     refuse_stale_connection(broker, request, message.producer_id, message.producer_epoch)
     caller = Caller(message.member_id, message.generation_id, message.group_instance_id)
-    requested, answers = _requested(broker, message.group_id, message.topics, caller)
+    session = request.connection.session
+    requested, answers = _requested(broker, message.group_id, message.topics, caller, session)
     producer = _Producer(
         message.transactional_id,
         ProducerIdAndEpoch(ProducerId(message.producer_id), ProducerEpoch(message.producer_epoch)),
@@ -213,7 +225,8 @@ async def _commit_in_transaction(broker: Broker, requested: Commit, producer: _P
     loaded = await broker.groups.shard_of(requested.group)
     partition = loaded.partition
     guard = partition.log.begin_verification(producer_id, epoch)
-    if guard is not None:
+    # A commit has the rights of the claim whose id it names, so that is verified each time (O8).
+    if guard is not None or owned_key_of(producer.transactional_id) is not None:
         errors = await broker.leaders.verify(
             producer.transactional_id,
             producer.identity,
@@ -222,7 +235,9 @@ async def _commit_in_transaction(broker: Broker, requested: Commit, producer: _P
         )
         if errors[partition.name] is not ErrorCode.NONE:
             return dict.fromkeys(requested.offsets, errors[partition.name])
-    pending = replace(requested, producer_id=producer_id)
+    pending = replace(
+        requested, producer_id=producer_id, transactional_id=producer.transactional_id
+    )
     answers = await broker.groups.decide_in(
         loaded,
         InTransaction(producer_id, epoch, guard),

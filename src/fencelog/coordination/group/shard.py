@@ -7,9 +7,10 @@ under way, sessions, requests that wait, deadlines. Rules change it while they d
 because a shard whose append fails is dropped with all of it.
 """
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import replace
 
+from fencelog.coordination.group.commit import Answers, Commit, CommitOwners
 from fencelog.coordination.group.group import Group
 from fencelog.coordination.group.joining import join, validate_request
 from fencelog.coordination.group.metadata import (
@@ -20,7 +21,6 @@ from fencelog.coordination.group.metadata import (
 )
 from fencelog.coordination.group.model import (
     JOIN,
-    NO_MEMBER,
     RETENTION,
     SESSION,
     SYNC,
@@ -50,9 +50,11 @@ from fencelog.coordination.group.records import (
 )
 from fencelog.coordination.group.retention import expired_offsets
 from fencelog.coordination.group.soft_state import SoftState
+from fencelog.coordination.owners import read_commits_key, read_owner
 from fencelog.coordination.shard import Decision, LogRecord
 from fencelog.coordination.timers import Timers
 from fencelog.errors import ErrorCode
+from fencelog.log.ownership import Owner
 from fencelog.types import (
     NO_PRODUCER_ID,
     CoordinatorEpoch,
@@ -62,27 +64,6 @@ from fencelog.types import (
     TimestampMs,
     TopicPartition,
 )
-
-NO_FENCE: frozenset[TopicPartition] = frozenset()
-Answers = dict[TopicPartition, ErrorCode]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Commit:
-    """An OffsetCommit or TxnOffsetCommit request."""
-
-    group: str
-    offsets: Mapping[TopicPartition, CommittedOffset]
-    caller: Caller = NO_MEMBER
-    fenced: frozenset[TopicPartition] = NO_FENCE
-    """Partitions of topics with ``group.fence=required``: only members commit there (rule E8)."""
-    producer_id: ProducerId = NO_PRODUCER_ID
-    """The producer of the transaction that it is part of."""
-
-    @property
-    def is_transactional(self) -> bool:
-        """Whether it counts only once a transaction is committed."""
-        return self.producer_id != NO_PRODUCER_ID
 
 
 class GroupShard:
@@ -95,6 +76,7 @@ class GroupShard:
         self.coordinator_epoch = coordinator_epoch
         self._limits = limits or GroupLimits()
         self._offsets = OffsetTable()
+        self._owners = CommitOwners()
         self._stored_groups: dict[str, StoredGroup] = {}
         self._groups: dict[str, Group] = {}
         """Every stored group, and those that nothing is stored of yet; they hold soft state."""
@@ -110,6 +92,10 @@ class GroupShard:
         name = read_group_key(record.key)
         if name is not None:
             self._replay_group(name, record.value, now)
+            return
+        owned = read_commits_key(record.key)
+        if owned is not None:
+            self._owners.store(*owned, read_owner(record.value))
             return
         key = read_key(record.key)
         if key is None:
@@ -230,40 +216,61 @@ class GroupShard:
 
     # -- offsets ---------------------------------------------------------------------------------
 
+    def set_owner(
+        self, group: str, owner: Owner, partitions: Collection[TopicPartition]
+    ) -> Decision[ErrorCode]:
+        """Raise the epoch of the group's commits on these partitions, or end it (O8, O9).
+
+        What is known already writes nothing. OWNER_FENCED if a later owner is known on any of
+        them: it stays, and the others are raised. Repeating it cannot change that.
+        """
+        return self._owners.set_owner(group, owner, partitions)
+
     def commit(self, asked: Commit, *, now: Instant, wall_ms: TimestampMs) -> Decision[Answers]:
-        """Commit offsets of a group; each partition has its own answer (rule E8).
+        """Commit offsets of a group; each partition has its own answer (rules E8, O8).
 
         In a transaction the offsets are pending until its marker is in this partition's log.
         """
-        error = self._validate_commit(asked)
-        if error is not ErrorCode.NONE:
-            return Decision((), dict.fromkeys(asked.offsets, error))
+        if not asked.group:
+            return Decision((), dict.fromkeys(asked.offsets, ErrorCode.INVALID_GROUP_ID))
+        error = self._validate_committer(asked)
         group = self._groups.get(asked.group)
         member = None if group is None else group.soft.members.get(asked.caller.member_id)
-        if group is not None and member is not None:
+        if group is not None and member is not None and not error:
             group.soft.touch_session(member, now)
-        has_members = group is not None and group.had_members
-        needs_member = has_members and asked.caller.names_no_member
+        room = self._validate_room(asked)
         answers: Answers = {}
         records: list[LogRecord] = []
         for partition, committed in asked.offsets.items():
-            answers[partition] = ErrorCode.NONE
-            if needs_member and partition in asked.fenced:
-                answers[partition] = ErrorCode.UNKNOWN_MEMBER_ID
-            elif len(committed.metadata.encode()) > self._limits.metadata_bytes_max:
-                answers[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
-            else:
+            metadata_bytes = len(committed.metadata.encode())
+            is_long = metadata_bytes > self._limits.metadata_bytes_max
+            answers[partition] = (
+                self._validate_on(partition, asked, error)
+                or room
+                or (ErrorCode.OFFSET_METADATA_TOO_LARGE if is_long else ErrorCode.NONE)
+            )
+            if not answers[partition]:
                 stamped = replace(committed, commit_ms=wall_ms)
                 record = write_offset(asked.group, partition, stamped)
                 records.append(replace(record, producer_id=asked.producer_id))
-        return Decision(tuple(records), answers, moves_deadline=member is not None)
+        moves_deadline = member is not None and not error
+        return Decision(tuple(records), answers, moves_deadline=moves_deadline)
 
-    def _validate_commit(self, asked: Commit) -> ErrorCode:
-        if not asked.group:
-            return ErrorCode.INVALID_GROUP_ID
-        error = self._validate_committer(asked)
-        if error is not ErrorCode.NONE:
-            return error
+    def _validate_on(self, partition: TopicPartition, asked: Commit, error: ErrorCode) -> ErrorCode:
+        """Validate a commit on one partition; ``error``: that of its member and generation.
+
+        The owner need not be a member: its claim fences better than a generation does.
+        """
+        by_owner = self._owners.judge(asked, partition)
+        if by_owner is ErrorCode.NONE and asked.caller.names_no_member:
+            return ErrorCode.NONE
+        group = self._groups.get(asked.group)
+        has_members = group is not None and group.had_members
+        needs_member = has_members and asked.caller.names_no_member
+        is_fenced = needs_member and partition in asked.fenced
+        return by_owner or error or (ErrorCode.UNKNOWN_MEMBER_ID if is_fenced else ErrorCode.NONE)
+
+    def _validate_room(self, asked: Commit) -> ErrorCode:
         all_partitions = self._offsets.partitions(asked.group).union(asked.offsets)
         if self._is_full(asked.group) or len(all_partitions) > self._limits.partitions_max:
             return ErrorCode.GROUP_MAX_SIZE_REACHED

@@ -114,6 +114,21 @@ def end_version_2(
     return Decision((write_transaction(decided),), EndResult(ErrorCode.NONE, decided.successor))
 
 
+def aborted(
+    current: Transaction, wall_ms: TimestampMs, previous: ProducerIdAndEpoch | None = None
+) -> Transaction:
+    """The coordinator's own abort of an open transaction: its epoch fences the producer (E12).
+
+    ``previous``: the producer that asked for it, with the identity that it has now (KIP-360).
+    """
+    return replace(
+        current.moved(TxnState.PREPARE_ABORT, wall_ms),
+        producer=current.fenced(),
+        previous=previous,
+        client_version=ClientVersion.V1,
+    )
+
+
 def _repeated(current: Transaction, *, commit: bool) -> Decision[EndResult]:
     if current.state.is_commit != commit:
         return _refused(ErrorCode.INVALID_TXN_STATE)

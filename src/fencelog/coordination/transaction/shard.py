@@ -9,14 +9,22 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from fencelog.coordination.outcome import TransactionOutcome
+from fencelog.coordination.owners import (
+    follows,
+    read_owner,
+    read_producers_key,
+    write_producers_owner,
+)
 from fencelog.coordination.shard import Decision, LogRecord
 from fencelog.coordination.transaction.ending import (
     EndResult,
+    aborted,
     end_version_1,
     end_version_2,
     ended_in_version_2,
     validate_producer,
 )
+from fencelog.coordination.transaction.owned import OwnedIds
 from fencelog.coordination.transaction.records import read_key, read_value, write_transaction
 from fencelog.coordination.transaction.retention import ID_CHECK_S, ID_EXPIRATION_MS, Retention
 from fencelog.coordination.transaction.stale_state import is_later, retired
@@ -28,6 +36,7 @@ from fencelog.coordination.transaction.state import (
     TxnState,
 )
 from fencelog.errors import ErrorCode
+from fencelog.log.ownership import Owner
 from fencelog.settings.table import default_of
 from fencelog.types import (
     NO_PRODUCER_EPOCH,
@@ -100,6 +109,7 @@ class TransactionShard:
         self._limits = limits or TransactionLimits()
         self._retention = Retention(self._limits.id_expiration_ms, self._limits.id_check_s)
         self._transactions: dict[str, Transaction] = {}
+        self._owned = OwnedIds()
         self._deadlines: dict[str, Instant] = {}  # of those that are ongoing
         self._decided_at: dict[str, Offset] = {}  # of those that are prepared
 
@@ -111,13 +121,19 @@ class TransactionShard:
         The timeout counts from the first record that shows the transaction ongoing, so partitions
         that are added later do not prolong it. Raises CorruptionError on any other record.
         """
+        key = read_producers_key(record.key)
+        if key is not None:
+            self._owned.owners[key] = read_owner(record.value)
+            return
         transactional_id = read_key(record.key)
         if record.value is None:
+            self._owned.forgotten(transactional_id)
             for index in (self._transactions, self._deadlines, self._decided_at):
                 index.pop(transactional_id, None)
             return
         transaction = read_value(transactional_id, record.value)
         self._transactions[transactional_id] = transaction
+        self._owned.stored(transactional_id)
         if transaction.state is TxnState.ONGOING:
             deadline = Instant(now + transaction.timeout_ms / 1000)
             self._deadlines.setdefault(transactional_id, deadline)
@@ -148,8 +164,11 @@ class TransactionShard:
         """
         if not transactional_id or (producer_id < 0) != (producer_epoch < 0):
             return _refused(ErrorCode.INVALID_REQUEST)
-        if not 0 < timeout_ms <= self._limits.timeout_ms_max:
-            return _refused(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+        is_bounded = 0 < timeout_ms <= self._limits.timeout_ms_max
+        unbounded = ErrorCode.INVALID_TRANSACTION_TIMEOUT
+        error = self._owned.judge(transactional_id) if is_bounded else unbounded
+        if error:
+            return _refused(error)
         asked = ProducerIdAndEpoch(producer_id, producer_epoch) if producer_id >= 0 else None
         current = self._transactions.get(transactional_id)
         if current is None:
@@ -159,7 +178,7 @@ class TransactionShard:
             granted = ProducerIdAndEpoch(new_producer_id, ProducerEpoch(0))
         elif asked is not None and asked not in _identities(current):
             return _refused(ErrorCode.PRODUCER_FENCED)
-        elif current.state is TxnState.ONGOING or current.state.is_prepared:
+        elif current.state.is_active:
             return _fence_open(current, asked, wall_ms)
         else:
             granted = _next_identity(current, asked, new_producer_id)
@@ -247,6 +266,9 @@ class TransactionShard:
         """
         current = self._transactions.get(transactional_id)
         asked = ProducerIdAndEpoch(producer_id, producer_epoch)
+        refusal = self._owned.judge(transactional_id)
+        if refusal:
+            return Decision((), EndResult(refusal))
         if client_version is ClientVersion.V1:
             return end_version_1(current, asked, commit=commit, wall_ms=wall_ms)
         return end_version_2(
@@ -257,10 +279,35 @@ class TransactionShard:
         self, transactional_id: str, producer_id: ProducerId, producer_epoch: ProducerEpoch
     ) -> Transaction | ErrorCode:
         current = self._transactions.get(transactional_id)
-        error = validate_producer(current, ProducerIdAndEpoch(producer_id, producer_epoch))
+        error = self._owned.judge(transactional_id) or validate_producer(
+            current, ProducerIdAndEpoch(producer_id, producer_epoch)
+        )
         if current is None or error is not ErrorCode.NONE:
             return error
         return current
+
+    # -- claims ----------------------------------------------------------------------------------
+
+    def set_owner(self, key: str, owner: Owner, *, wall_ms: TimestampMs) -> Decision[ErrorCode]:
+        """Raise the epoch of a name, or end it, and the transactions of claims that are over (O8).
+
+        ``key``: the ``producers_key``; the owner's transactional id selects the shard.
+        CONCURRENT_TRANSACTIONS while markers of those are outstanding: repeat it. NONE once all
+        are written; PRODUCER_FENCED for an older epoch than the known one.
+        """
+        known = self._owned.owners.get(key)
+        if known is not None and owner.epoch < known.epoch:
+            return Decision((), ErrorCode.PRODUCER_FENCED)
+        over = [self._transactions[each] for each in self._owned.ended_by(key, owner)]
+        records = [write_producers_owner(key, owner)] if follows(owner, known) else []
+        records += [
+            write_transaction(aborted(each, wall_ms))
+            for each in over
+            if each.state is TxnState.ONGOING
+        ]
+        is_active = any(each.state.is_active for each in over)
+        error = ErrorCode.CONCURRENT_TRANSACTIONS if is_active else ErrorCode.NONE
+        return Decision(tuple(records), error)
 
     # -- markers ---------------------------------------------------------------------------------
 
@@ -328,15 +375,7 @@ class TransactionShard:
             for transactional_id, deadline in self._deadlines.items()
             if deadline <= now
         ]
-        aborting = [
-            replace(
-                each.moved(TxnState.PREPARE_ABORT, wall_ms),
-                producer=each.fenced(),
-                previous=None,
-                client_version=ClientVersion.V1,
-            )
-            for each in late
-        ]
+        aborting = [aborted(each, wall_ms) for each in late]
         forgotten = self._retention.expired(self._transactions.values(), now, wall_ms)
         return Decision((*map(write_transaction, aborting), *forgotten), None)
 
@@ -367,8 +406,7 @@ class TransactionShard:
             if producer.producer_id in _producer_ids(each):
                 if is_later(each, producer):
                     return TransactionOutcome.ABORT
-                is_live = each.state is TxnState.ONGOING or each.state.is_prepared
-                if is_live and partition in each.partitions:
+                if each.state.is_active and partition in each.partitions:
                     return TransactionOutcome.LISTED
                 return (
                     TransactionOutcome.COMMIT if each.state.is_commit else TransactionOutcome.ABORT
@@ -393,14 +431,8 @@ def _fence_open(
     """Abort an open transaction under a fencing epoch; a decided one has to complete first."""
     if current.state.is_prepared:
         return _refused(ErrorCode.CONCURRENT_TRANSACTIONS)
-    aborting = replace(
-        current.moved(TxnState.PREPARE_ABORT, wall_ms),
-        producer=current.fenced(),
-        previous=asked,
-        client_version=ClientVersion.V1,
-    )
     refusal = InitResult(ErrorCode.CONCURRENT_TRANSACTIONS)
-    return Decision((write_transaction(aborting),), refusal)
+    return Decision((write_transaction(aborted(current, wall_ms, asked)),), refusal)
 
 
 def _identities(current: Transaction) -> tuple[ProducerIdAndEpoch, ...]:

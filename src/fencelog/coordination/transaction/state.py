@@ -36,6 +36,11 @@ class TxnState(IntEnum):
         return self in (TxnState.PREPARE_COMMIT, TxnState.PREPARE_ABORT)
 
     @property
+    def is_active(self) -> bool:
+        """Whether it is open, or decided and markers are outstanding."""
+        return self is TxnState.ONGOING or self.is_prepared
+
+    @property
     def is_commit(self) -> bool:
         """Whether the last decision was to commit."""
         return self in (TxnState.PREPARE_COMMIT, TxnState.COMPLETE_COMMIT)
