@@ -1,7 +1,6 @@
 """What a partition's owner means for those who write and read it, through a whole node (O8)."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -11,12 +10,9 @@ from fencelog.errors import ErrorCode
 from fencelog.log.ownership import Owner
 from fencelog.log.values import Appended
 from fencelog.node import Node
-from fencelog.types import Offset
 from fencelog.wire.own import owned_id, producers_key
-from fencelog_sim.world.disk import Loss, PowerCut
 from tests.support.log import NOW_MS, owner
 from tests.support.node import Peer, World, batch, until, visible
-from tests.support.storage import LOSSES, cut_at
 from tests.support.transactions import Producer
 from tests.unit.broker.test_configs import alter
 from tests.unit.broker.test_delete_records import delete_records
@@ -286,43 +282,6 @@ async def test_an_owner_that_comes_during_a_read_is_in_force(
 
 
 # -- that the log keeps them -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("durability", ["fsync", "os"])
-@LOSSES
-def test_a_power_cut_at_any_step_of_a_deletion_keeps_the_owners(
-    tmp_path: Path, loss: Loss, durability: str
-) -> None:  # D4
-    async def scenario(step: int) -> bool:
-        folder = tmp_path / str(step)
-        folder.mkdir()
-        world, is_whole = World(folder), True
-        async with world.node(crash=True, durability=durability) as node, Peer.of(node) as peer:
-            await peer.create_topic("t")
-            await own(node, OWNER)
-            await own(node, owner(3, "g", live=False))
-            attach(node, peer, "mine")
-            await peer.produce("t", batch("a"))
-            await node.broker.logs.checkpoint()
-            await partition_of(node).sync()
-            cut_at(world.disk, step)
-            try:
-                await node.broker.logs.delete_records({partition_of(node): Offset(3)})
-            except PowerCut:
-                is_whole = False
-            is_whole = is_whole and partition_of(node).failure is None
-            world.disk = world.disk.power_loss(loss)
-        async with world.node(durability=durability) as node:
-            log = partition_of(node).log
-            assert log.log_start_offset in ({3} if is_whole else {0, 3}), step
-            assert (log.owner(None), log.owner("g")) == (OWNER, owner(3, "g", live=False)), step
-            assert log.set_owner(OWNER, now_ms=NOW_MS) == Appended(0, 1)
-        return is_whole
-
-    step = 0
-    while not asyncio.run(scenario(step)):
-        step += 1
-    assert step > 4, "a deletion has several steps to be cut at"
 
 
 async def test_owners_outlive_all_that_was_written_with_them(world: World) -> None:  # D4
