@@ -3,6 +3,7 @@
 import ast
 import asyncio
 import json
+import os
 import re
 import signal
 import subprocess
@@ -29,6 +30,7 @@ from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parent.parent.parent
 Proxied = Callable[[Callable[[Request], Action]], FrameProxy]
+ENDS_AT_A_LINE = "echo started; read line; exit 9"
 LONG_S = 60.0
 """A lease that does not end in a test, however slow the machine is."""
 
@@ -142,6 +144,28 @@ def test_a_lost_connection_claims_again_and_severs_nobody(
             assert (claim.generation, claim.token(resource(place))) == (3, 2)
             assert not claim.lost.is_set()
         assert values(log, place) == [b"before", b"after"]
+
+
+def test_a_command_ends_whose_transactional_id_is_replaced_after_a_lost_connection(
+    proxied: Proxied, fresh_name: Callable[[str], str]
+) -> None:  # O8
+    proxy = proxied(lambda _: Action.FORWARD)
+    claim = ("own", "claim", fresh_name("job"), "--lease-ms", str(int(LONG_S * 1000)))
+    for named, status in ((("--transactional-id", "copy"), 75), ((), 9)):
+        with subprocess.Popen(
+            [sys.executable, "-m", "fencelog", *claim, *named, "--", "sh", "-c", ENDS_AT_A_LINE],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "FENCELOG_BOOTSTRAP_SERVERS": proxy.address},
+        ) as owner:
+            assert owner.stdin is not None
+            assert owner.stdout is not None
+            assert owner.stdout.readline() == b"started\n"
+            proxy.cut()
+            if not named:
+                owner.stdin.write(b"\n")
+                owner.stdin.flush()
+            assert owner.wait(30) == status
 
 
 def test_who_comes_back_after_a_takeover_is_fenced_and_severs_nobody(
