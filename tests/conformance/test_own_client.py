@@ -1,13 +1,19 @@
 """Claims of our own client against a broker process: takeover, zombies, lost connections."""
 
+import ast
 import asyncio
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FunctionType
 from typing import Any
 
+import confluent_kafka
 import pytest
 
 import fencelog
@@ -22,7 +28,9 @@ from tests.support.broker import BrokerProcess
 from tests.support.proxy import Action, FrameProxy, Request
 from tests.support.waiting import wait_until
 
+ROOT = Path(__file__).parent.parent.parent
 Proxied = Callable[[Callable[[Request], Action]], FrameProxy]
+ENDS_AT_A_LINE = "echo started; read line; exit 9"
 LONG_S = 60.0
 """A lease that does not end in a test, however slow the machine is."""
 
@@ -136,6 +144,28 @@ def test_a_lost_connection_claims_again_and_severs_nobody(
             assert (claim.generation, claim.token(resource(place))) == (3, 2)
             assert not claim.lost.is_set()
         assert values(log, place) == [b"before", b"after"]
+
+
+def test_a_command_ends_whose_transactional_id_is_replaced_after_a_lost_connection(
+    proxied: Proxied, fresh_name: Callable[[str], str]
+) -> None:  # O8
+    proxy = proxied(lambda _: Action.FORWARD)
+    claim = ("own", "claim", fresh_name("job"), "--lease-ms", str(int(LONG_S * 1000)))
+    for named, status in ((("--transactional-id", "copy"), 75), ((), 9)):
+        with subprocess.Popen(
+            [sys.executable, "-m", "fencelog", *claim, *named, "--", "sh", "-c", ENDS_AT_A_LINE],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "FENCELOG_BOOTSTRAP_SERVERS": proxy.address},
+        ) as owner:
+            assert owner.stdin is not None
+            assert owner.stdout is not None
+            assert owner.stdout.readline() == b"started\n"
+            proxy.cut()
+            if not named:
+                owner.stdin.write(b"\n")
+                owner.stdin.flush()
+            assert owner.wait(30) == status
 
 
 def test_who_comes_back_after_a_takeover_is_fenced_and_severs_nobody(
@@ -272,6 +302,23 @@ def test_a_claim_of_what_does_not_exist_is_refused(log: Client, topic: str) -> N
         log.own(f"{topic}/0")
     assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert f"{topic}/0" in str(refused.value)
+
+
+def test_the_guides_examples_run_as_they_are_printed(
+    shared_broker: BrokerProcess, log: Client
+) -> None:
+    log.create_topic("orders", 2)
+    guide = (ROOT / "docs/guide/ownership.md").read_text(encoding="utf-8")
+    first, asynchronous, stock = (
+        block.replace("localhost:9092", shared_broker.address)
+        for block in re.findall(r"^```python\n(.*?)^```", guide, re.MULTILINE | re.DOTALL)
+    )
+    exec(first, {})
+    code = compile(asynchronous, "guide", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    names = {"fencelog": fencelog, "copy_one_table": lambda: asyncio.sleep(0)}
+    asyncio.run(FunctionType(code, names)())
+    exec(stock, {"log": log, "confluent_kafka": confluent_kafka})
+    assert values(log, TopicPartition("orders", 0)) == [b"mine alone"]
 
 
 def test_watching_shows_what_is_and_then_what_changes(

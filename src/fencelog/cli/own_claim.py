@@ -6,8 +6,9 @@ import json
 import os
 import signal
 from asyncio.subprocess import Process
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from fencelog.cli.output import ExitStatus, fail, say, show_line
 from fencelog.client.asynchronous import Claim
@@ -135,7 +136,9 @@ async def _run(claim: Claim, options: ClusterOptions, command: Sequence[str]) ->
         status = await process.wait()
     if is_stopped:
         await claim.check()
-        fail(ExitStatus.OWNERSHIP_LOST, "the command was stopped: no renewal was answered in time")
+        fail(
+            ExitStatus.OWNERSHIP_LOST, "the command was stopped: the connection was lost for a time"
+        )
     return SIGNALLED - status if status < 0 else status
 
 
@@ -162,28 +165,39 @@ async def _start(command: Sequence[str], variables: Mapping[str, str]) -> Proces
 async def _watch(claim: Claim, process: Process) -> bool:
     """Return when the command has ended; whether it was stopped because ownership was lost."""
     loop = asyncio.get_running_loop()
+    given, told_s = claim.transactional_id, None
     exited = asyncio.create_task(process.wait())
-    lost = asyncio.create_task(claim.lost.wait())
-    told_s: float | None = None
     try:
         while not exited.done():
             now = loop.time()
-            if told_s is None and (lost.done() or now >= claim.lease.stop_at_s):
+            if told_s is None and (
+                claim.lost.is_set()
+                or now >= claim.lease.stop_at_s
+                # The command's producer is fenced, by the claim after a lost connection.
+                or claim.transactional_id != given
+            ):
                 told_s = now
                 say("ownership is lost, or may be soon: stopping the command")
                 _send(process, signal.SIGTERM)
             if told_s is None:
-                wake_s, watched = claim.lease.stop_at_s, {exited, lost}
-            else:
-                wake_s, watched = kill_at_s(claim.lease, told_s), {exited}
-                if now >= wake_s:
-                    _send(process, signal.SIGKILL)
-                    await exited
-            await asyncio.wait(watched, timeout=wake_s - now, return_when=asyncio.FIRST_COMPLETED)
+                await _first(exited, claim.wait_change(), claim.lease.stop_at_s - now)
+                continue
+            left_s = kill_at_s(claim.lease, told_s) - now
+            if left_s <= 0:
+                _send(process, signal.SIGKILL)
+            await asyncio.wait([exited], timeout=left_s if left_s > 0 else None)
     finally:
         exited.cancel()
-        lost.cancel()
     return told_s is not None
+
+
+async def _first(
+    task: "asyncio.Task[int]", other: Coroutine[Any, Any, None], wait_s: float
+) -> None:
+    """Wait for either of them, for so long at most."""
+    beside = asyncio.create_task(other)
+    await asyncio.wait([task, beside], timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+    beside.cancel()
 
 
 def _send(process: Process, number: signal.Signals) -> None:

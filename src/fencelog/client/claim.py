@@ -153,6 +153,10 @@ class Claim(GrantFacts):
                 return
             await self._changed.wait()
 
+    async def wait_change(self) -> None:
+        """Wait until the lease is longer, or the claim is granted again or lost."""
+        await self._changed.wait()
+
     @asynccontextmanager
     async def guard(self) -> AsyncIterator[None]:
         """Run a block as the owner: it is cancelled when the claim is lost, before the lease ends.

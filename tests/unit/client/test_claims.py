@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -39,10 +40,12 @@ class Owner(FakeBroker):
     def __init__(self) -> None:
         super().__init__()
         self.claims: list[OwnRequest] = []
+        self.claimed_at: list[float] = []
         self.renewal: Callable[[], Answer] = lambda: RenewOwnershipResponse(lease_ms=900)
 
     def _answer(self, api_key: int, version: int, body: memoryview) -> Answer:
         if api_key == ApiKey.OWN:
+            self.claimed_at.append(time.monotonic())
             self.claims.append(OwnRequest.read(body, version))
         if self.script[api_key]:
             return super()._answer(api_key, version, body)
@@ -201,6 +204,37 @@ def test_a_claim_is_lost_before_its_lease_ends_if_no_renewal_is_answered(
             assert claim.epoch == 1
     finally:
         answers.set()
+
+
+def test_a_lease_is_counted_from_before_the_request_arrives(owner: Owner, log: Client) -> None:
+    # O10
+    arrived: list[float] = []
+
+    def renew() -> Answer:
+        arrived.append(time.monotonic())
+        return RenewOwnershipResponse(lease_ms=900)
+
+    owner.renewal = renew
+    with log.own("t/0", lease_s=LEASE_S) as claim:
+        lease = claim._core.lease
+        assert lease.sent_s <= owner.claimed_at[0]
+        renewed = wait_until(
+            lambda: claim._core.lease if claim._core.lease != lease else None, what="a renewal"
+        )
+        assert lease.sent_s < renewed.sent_s <= arrived[0]
+
+
+def test_a_process_that_stood_still_finds_its_lease_over_before_any_timer_runs(
+    log: Client,
+) -> None:  # O10
+    with log.own("t/0", lease_s=LEASE_S) as claim:
+
+        async def stand_still(_: Cluster) -> None:
+            time.sleep(LEASE_S)  # noqa: ASYNC251 - as a stopped process does
+            await claim._core.check()
+
+        with pytest.raises(OwnershipLostError, match="within its lease"):
+            log.run(stand_still)
 
 
 def test_a_refused_claim_leaves_no_connection_of_its_own(owner: Owner, log: Client) -> None:
