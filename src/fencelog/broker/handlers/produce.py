@@ -185,12 +185,14 @@ def _take(
         waiting.settle(topic, valid)
         return
     partition, header, batch = valid
-    if partition.owners.guards_writes and _is_not_the_owners(waiting, partition, header):
+    is_transactional, checks = header.is_transactional, partition.checks_batches
+    # Before anything is done for it; any other batch goes on to its append in this step.
+    is_early = (is_transactional or checks) and partition.owners.guards_writes
+    if is_early and _is_not_the_owners(waiting, partition, header):
         return
-    is_transactional = header.is_transactional
     if is_transactional:
         refuse_stale_connection(broker, request, header.producer_id, header.producer_epoch)
-    if partition.checks_batches:
+    if checks:
         try:
             refused = check_at_once(valid, acks)
         except LimitError:
@@ -290,8 +292,11 @@ def _refuse_damaged(partition: Partition, records: memoryview, error: ErrorCode)
 
 def _is_not_the_owners(waiting: _Waiting, partition: Partition, header: BatchHeader) -> bool:
     """Refuse a batch that is not the owner's; return whether it was refused."""
+    session = waiting.request.connection.session
+    if session is not None and session == partition.owners.writer and not header.is_transactional:
+        return False
     refused = partition.owners.refused_write(
-        waiting.request.connection.session,
+        session,
         waiting.transactional_id,
         is_transactional=header.is_transactional,
     )

@@ -12,7 +12,7 @@ from fencelog.wire.own import owned_key_of
 class OwnerChecks:
     """Judges requests by the partition's own log, in the step of their effect."""
 
-    __slots__ = ("_config", "_log", "_name", "_sessions", "guards_reads", "guards_writes")
+    __slots__ = ("_config", "_log", "_name", "_sessions", "guards_reads", "guards_writes", "writer")
 
     def __init__(self, name: TopicPartition, partition_log: PartitionLog) -> None:
         """Start with the owners that the log has."""
@@ -24,6 +24,8 @@ class OwnerChecks:
         """Whether a write must be checked."""
         self.guards_reads = False
         """Whether reads of connections without a session must be checked, too."""
+        self.writer: str | None = None
+        """The live owner's session: what is not transactional passes on its connections."""
         self._know_owners()
         self.reconfigure(partition_log.config)
 
@@ -33,9 +35,11 @@ class OwnerChecks:
     def reconfigure(self, config: LogConfig) -> None:
         """Apply the topic's new settings."""
         self._config = config
+        owner = self._log.owner(None)
+        self.writer = owner.session if owner is not None and owner.is_live else None
         self.guards_reads = config.ownership_read == "required"
         self.guards_writes = config.ownership == "required" or (
-            config.ownership == "if-owned" and self._log.owner(None) is not None
+            config.ownership == "if-owned" and owner is not None
         )
 
     def changed(self, before: Owner | None, owner: Owner) -> None:
