@@ -39,7 +39,8 @@ transaction is whole; each fence is where it was answered; from fence to fence t
 records only.
 
 The time is from the strike, or from the claim that severs, to the first accepted write of the next
-owner; confluent-kafka opens its producer in it. Where a start of the broker lies between, that too.
+owner: confluent-kafka opens its producer in this time, and a start of the broker that lies between
+counts. Other load on the machine shows; `./dev bench ownership` has the figures without it.
 """
 
 
