@@ -8,6 +8,7 @@ at the first call.
 import os
 import threading
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
@@ -133,8 +134,11 @@ class Client:
 
     def run(self, work: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine with this client's connections, in its loop, and wait."""
-        loop = self._loop()
-        return loop.run(work(self._cluster))
+        return self._loop().run(work(self._cluster))
+
+    def submit(self, work: Callable[[Cluster], Coroutine[Any, Any, T]]) -> Future[T]:
+        """Start a coroutine as ``run`` does; the future answers in any thread."""
+        return self._loop().submit(work(self._cluster))
 
     # --- topics and cluster
 
