@@ -33,7 +33,8 @@ and every reading between the strikes is a reader. No transaction hangs.
   was started again
 """
 FAULTS_PROSE = """\
-A few kills over a copy of the source with one fault.
+A few kills over a copy of the source with one fault. It is found by what is in the sink; a case
+that gets stuck finds nothing.
 """
 LINES_SHOWN = 40
 PACKAGES = ("confluent-kafka", "kafka-python", "pyspark", "pyarrow")

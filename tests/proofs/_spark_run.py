@@ -63,6 +63,7 @@ START_S = (0.5, 8.0)
 BARREN_MAX = 6
 """Drivers in a row that note no batch; kills early in a start are among them."""
 STUCK = (AssertionError, TimeoutError, subprocess.TimeoutExpired, FencelogError)
+GOT_STUCK = "the case got stuck"
 LISTED = (COPY, EACH_BATCH)
 """Queries whose output is the records of each batch, each once."""
 
@@ -436,10 +437,10 @@ def run(
             try:
                 session.strike(kills, until, progress)
             except STUCK as error:
-                verdict.problems.append(f"the queries got stuck: {error}")
+                verdict.problems.append(f"{GOT_STUCK} at its strikes: {error}")
                 verdict.last_words.append(session.last_words())
             verdict.problems += hanging(broker.address)
     except STUCK as error:
-        verdict.problems.append(f"the case got stuck: {error}")
+        verdict.problems.append(f"{GOT_STUCK}: {error}")
     verdict.seconds = time.monotonic() - began
     return verdict
