@@ -7,6 +7,7 @@ at the first call.
 import os
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -96,8 +97,11 @@ class ConnectedClient:
 
     def run(self, work: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine with this client's connections, in its loop, and wait."""
-        loop = self._loop()
-        return loop.run(work(self._cluster))
+        return self._loop().run(work(self._cluster))
+
+    def submit(self, work: Callable[[Cluster], Coroutine[Any, Any, T]]) -> Future[T]:
+        """Start a coroutine as ``run`` does; the future answers in any thread."""
+        return self._loop().submit(work(self._cluster))
 
     def _loop(self) -> LoopThread:
         """Return the loop's thread, started at the first call and again after a fork."""
