@@ -107,8 +107,6 @@ class OwnershipSender:
             fences = await self._own_partitions(piece)
         if fences is None or not all(each.result() for each in others):
             return False
-        if loaded.dropped:
-            return True  # the shard that is loaded instead has the work, too
         await self._runtime.decide_on(
             loaded,
             lambda shard, now: shard.done(
