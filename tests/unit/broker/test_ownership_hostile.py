@@ -1,11 +1,13 @@
 """Claims that ask too much: typed errors, bounded memory, nothing changed."""
 
+import asyncio
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
-from fencelog.errors import ErrorCode
+from fencelog.errors import ErrorCode, StorageError
+from fencelog.log import ownership
 from fencelog.wire.messages.describe_ownership import (
     DescribeOwnershipRequest,
     DescribeOwnershipResponse,
@@ -81,6 +83,33 @@ async def test_partitions_that_nobody_may_own_are_named(world: World) -> None:
             ("__fencelog_ownership/0", ErrorCode.INVALID_TOPIC_EXCEPTION),
         ]
         assert "t/1 does not exist" in (answer.resources[0].error_message or "")
+
+
+async def test_a_claim_in_one_group_too_many_is_answered_and_the_writes_stay_ownable(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A partition's log keeps one owner of each group for ever."""
+    monkeypatch.setattr(ownership, "GROUPS_MAX", 2)
+    async with world.node() as node, AsyncExitStack() as stack, asyncio.timeout(10):
+        peers = [await stack.enter_async_context(Peer.of(node)) for _ in range(5)]
+        await peers[0].create_topic("t")
+        groups = ("a", "b", "c", "a", None)
+        claims = zip(peers, groups, strict=True)
+        answers = [await Claimant(peer, group=group).own("t/0") for peer, group in claims]
+        many = ErrorCode.POLICY_VIOLATION
+        assert [each.error_code for each in answers] == [0, 0, many, 0, 0]
+        (named,) = answers[2].resources
+        assert "as many groups as it may" in (named.error_message or "")
+
+
+async def test_a_claim_of_a_partition_that_is_offline_is_answered(world: World) -> None:
+    async with world.node() as node, Peer.of(node) as one, asyncio.timeout(10):  # D2
+        await one.create_topic("t", partitions=2)
+        node.logs.get("t", 1).fail(StorageError("no more"))
+        answer = await Claimant(one).own("x", "t/0", "t/1")
+        assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert [each.resource for each in answer.resources] == ["t/1"]
+        assert (await Claimant(one).own("x", "t/0")).resources[0].epoch == 1
 
 
 async def test_what_operators_ask_has_limits(world: World) -> None:
