@@ -103,6 +103,7 @@ class CoordinatorRuntime(Generic[S]):
         self._stopped = False
         self.key_of: Callable[[str], str] = str
         """What of a transactional id, app or group selects its shard; set before the first use."""
+        self.on_loaded: Callable[[Loaded[S]], None] = lambda loaded: None
         self.on_committed: Callable[[Loaded[S]], None] = lambda loaded: None
         self.on_expired: Callable[[object], None] = lambda response: None
         """Gets the response of ``expire``, once that is committed."""
@@ -328,6 +329,7 @@ class CoordinatorRuntime(Generic[S]):
         asyncio.get_running_loop().call_soon(self._expire, loaded)
         if self._observer is not None:
             self._observer.shard_loaded(partition.name, epoch)
+        self.on_loaded(loaded)
         return loaded
 
     def _replay(
