@@ -2,12 +2,19 @@
 
 import asyncio
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import pytest
 
+from fencelog.coordination.ownership import shard as shard_module
+from fencelog.coordination.ownership.model import OwnershipTask
+from fencelog.coordination.ownership.state import Grant
+from fencelog.coordination.ownership.table import OwnershipTable
+from fencelog.coordination.ownership.work import task_of
 from fencelog.errors import ErrorCode, StorageError
 from fencelog.log import ownership
+from fencelog.node import Node
 from fencelog.wire.messages.describe_ownership import (
     DescribeOwnershipRequest,
     DescribeOwnershipResponse,
@@ -158,6 +165,34 @@ async def test_claims_that_wait_cost_nothing_while_nothing_changes(
                 await other.release()
             assert len(reads) == 10  # one for each of these claims
             assert (await described(peer, "a"))[0].waiting == 199
+
+
+async def test_the_work_of_many_claims_is_made_once_for_each(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a slow disk under large claims keeps the loop busy with work that is being done."""
+    made: list[str] = []
+
+    def counted(grant: Grant, table: OwnershipTable) -> OwnershipTask:
+        made.append(grant.session)
+        return task_of(grant, table)
+
+    monkeypatch.setattr(shard_module, "task_of", counted)
+    async with world.node() as node, AsyncExitStack() as stack:
+        claimants = [Claimant(await stack.enter_async_context(Peer.of(node))) for _ in range(20)]
+        await claimants[0].peer.create_topic("t", partitions=20)
+        world.disk.hold("t-")
+        for number, each in enumerate(claimants):
+            each.send_own(f"t/{number}")
+            begun = partial(_has_begun, node, number + 1)
+            await until(begun, "it is granted, and its work is begun")
+        world.disk.release()
+        assert {(await each.owned()).error_code for each in claimants} == {0}
+        assert len(made) == 20
+
+
+def _has_begun(node: Node, count: int) -> bool:
+    return len(node.ownership_sender._doing) == count
 
 
 async def test_watches_that_nobody_reads_keep_no_memory(world: World) -> None:

@@ -111,7 +111,7 @@ def test_all_epochs_of_a_name_meet_in_one_shard_and_other_ids_are_hashed_whole()
         KEY + "~05",
         KEY + "~-1",
         KEY + "~5 ",
-        KEY + "~٥",
+        KEY + "~\u0665",
         KEY + "~" + "9" * 5000,
     ],
 )

@@ -336,12 +336,14 @@ class OwnershipShard:
 
     # -- outstanding work ------------------------------------------------------------------------
 
-    def outstanding(self, committed: Offset) -> tuple[OwnershipTask, ...]:
-        """The work of decisions below ``committed``, the high watermark (rule E16)."""
-        return tuple(
+    def outstanding(
+        self, committed: Offset, doing: Collection[str] = ()
+    ) -> Iterator[OwnershipTask]:
+        """The work of decisions below ``committed``, the high watermark (E16), not of ``doing``."""
+        return (
             task_of(self._table.grants[session], self._table)
             for session, at in self._table.decided_at.items()
-            if at < committed and session not in self._progress.worked
+            if at < committed and session not in doing and session not in self._progress.worked
         )
 
     def owners(
