@@ -6,7 +6,7 @@ own work is done, and that of every ended claim that shares a resource with it.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -39,9 +39,10 @@ from fencelog.coordination.ownership.rules import (
 from fencelog.coordination.ownership.state import Grant, Granted, Phase
 from fencelog.coordination.ownership.table import OwnershipTable
 from fencelog.coordination.ownership.waiting import Waiter, Waiting
-from fencelog.coordination.ownership.work import has_work, task_of, transactional_id_of
+from fencelog.coordination.ownership.work import has_work, owners_of, task_of, transactional_id_of
 from fencelog.coordination.shard import Decision, LogRecord
 from fencelog.errors import ErrorCode
+from fencelog.log.ownership import Owner
 from fencelog.types import CoordinatorEpoch, Instant, Offset, TimestampMs, TopicPartition
 
 _AT_ONCE = Instant(0.0)
@@ -335,13 +336,21 @@ class OwnershipShard:
 
     # -- outstanding work ------------------------------------------------------------------------
 
-    def outstanding(self, committed: Offset) -> tuple[OwnershipTask, ...]:
-        """The work of decisions below ``committed``, the high watermark (rule E16)."""
-        return tuple(
+    def outstanding(
+        self, committed: Offset, doing: Collection[str] = ()
+    ) -> Iterator[OwnershipTask]:
+        """The work of decisions below ``committed``, the high watermark (E16), not of ``doing``."""
+        return (
             task_of(self._table.grants[session], self._table)
             for session, at in self._table.decided_at.items()
-            if at < committed and session not in self._progress.worked
+            if at < committed and session not in doing and session not in self._progress.worked
         )
+
+    def owners(
+        self, committed: Offset, names: Collection[TopicPartition] | None = None
+    ) -> Iterator[tuple[TopicPartition, Owner]]:
+        """The live owners of these partitions, all by default: of new ones no log knows them."""
+        return owners_of(self._table, committed, names)
 
     def done(
         self,
