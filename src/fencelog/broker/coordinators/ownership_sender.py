@@ -72,11 +72,13 @@ class OwnershipSender:
         self._due.pop(loaded, None)
         if loaded.dropped:
             return
-        for piece in loaded.shard.outstanding(loaded.partition.log.high_watermark):
-            key = loaded, piece.session
+        for session in loaded.shard.outstanding(loaded.partition.log.high_watermark):
+            key = loaded, session
             if key not in self._doing and len(self._doing) < PIECES_MAX:
-                for session in piece.severed:
-                    self._leaders.sever(session)
+                piece = loaded.shard.task(session)
+                assert piece is not None, session
+                for severed in piece.severed:
+                    self._leaders.sever(severed)
                 work = self._run(loaded, piece)
                 self._doing[key] = asyncio.get_running_loop().create_task(work)
 

@@ -6,7 +6,7 @@ own work is done, and that of every ended claim that shares a resource with it.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -335,13 +335,24 @@ class OwnershipShard:
 
     # -- outstanding work ------------------------------------------------------------------------
 
-    def outstanding(self, committed: Offset) -> tuple[OwnershipTask, ...]:
-        """The work of decisions below ``committed``, the high watermark (rule E16)."""
-        return tuple(
-            task_of(self._table.grants[session], self._table)
-            for session, at in self._table.decided_at.items()
-            if at < committed and session not in self._progress.worked
-        )
+    def outstanding(self, committed: Offset) -> Iterator[str]:
+        """Yield the claims with work, decided below ``committed``, the high watermark (rule E16).
+
+        They come in the order of their decisions. Do not replay a record meanwhile.
+        """
+        for session, at in self._table.decided_at.items():
+            if at < committed and session not in self._progress.worked:
+                yield session
+
+    def task(self, session: str) -> OwnershipTask | None:
+        """The work of a claim; None if it has none.
+
+        Ask in the step in which ``outstanding`` has named it: later it may have ended, and its work
+        may be that of a decision that is not committed.
+        """
+        if session not in self._table.decided_at or session in self._progress.worked:
+            return None
+        return task_of(self._table.grants[session], self._table)
 
     def done(
         self,
