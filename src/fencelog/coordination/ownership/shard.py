@@ -76,7 +76,8 @@ class OwnershipShard:
             for each in known.resources:
                 self._waiting.freed(known.group, each.resource)
         else:
-            self._leases.start(session, known.lease_ms, now)
+            # Anew once the grant is complete: its claimant, who waits for it, could not renew.
+            self._leases.renew(session, known.lease_ms, now)
             if known.phase is Phase.HELD:
                 self._progress.held(session)
 
