@@ -296,6 +296,17 @@ def test_new_partitions_are_told_who_lives_by_committed_records() -> None:  # E1
     assert {name: each.session for name, each in found.items()} == {PARTITION: "s3"}
 
 
+def test_work_is_named_in_the_order_of_its_decisions(owners: Owners) -> None:  # O9
+    for session, partition in (("s3", "a/0"), ("s1", "b/0"), ("s2", "c/0")):
+        owners.own(claim(session, partition))
+    names = owners.shard.outstanding(owners.runtime.committed)
+    assert next(names) == "s3"
+    assert list(names) == ["s1", "s2"]
+    owners.work()
+    assert owners.shard.task("s3") is None, "it has none"
+    assert owners.shard.task("s4") is None, "nobody knows it"
+
+
 @pytest.mark.parametrize("named", ["orders/0@9", "orders/0@0", "orders/0"])
 def test_meanwhile_other_claims_wait_for_the_grant(owners: Owners, named: str) -> None:  # O9
     owners.own(claim("s1", "orders/0"))

@@ -102,15 +102,15 @@ class OwnershipSender:
         self._due.pop(loaded, None)
         if loaded.dropped:
             return
-        doing = {session for each, session in self._doing if each is loaded}
-        committed = loaded.partition.log.high_watermark
-        # A piece may be a thousand resources long: those that are not begun now are not made.
-        room = max(PIECES_MAX - len(self._doing), 0)
-        for piece in list(islice(loaded.shard.outstanding(committed, doing), room)):
-            for session in piece.severed:
-                self._leaders.sever(session)
-            work = self._run(loaded, piece)
-            self._doing[loaded, piece.session] = asyncio.get_running_loop().create_task(work)
+        for session in loaded.shard.outstanding(loaded.partition.log.high_watermark):
+            key = loaded, session
+            if key not in self._doing and len(self._doing) < PIECES_MAX:
+                piece = loaded.shard.task(session)
+                assert piece is not None, session
+                for severed in piece.severed:
+                    self._leaders.sever(severed)
+                work = self._run(loaded, piece)
+                self._doing[key] = asyncio.get_running_loop().create_task(work)
 
     async def _run(self, loaded: Loaded[OwnershipShard], piece: OwnershipTask) -> None:
         try:
