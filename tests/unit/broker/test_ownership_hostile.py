@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fencelog.coordination.ownership import shard as shard_module
+from fencelog.coordination.ownership import progress as progress_module
 from fencelog.coordination.ownership.model import OwnershipTask
 from fencelog.coordination.ownership.state import Grant
 from fencelog.coordination.ownership.table import OwnershipTable
@@ -177,7 +177,7 @@ async def test_the_work_of_many_claims_is_made_once_for_each(
         made.append(grant.session)
         return task_of(grant, table)
 
-    monkeypatch.setattr(shard_module, "task_of", counted)
+    monkeypatch.setattr(progress_module, "task_of", counted)
     async with world.node() as node, AsyncExitStack() as stack:
         claimants = [Claimant(await stack.enter_async_context(Peer.of(node))) for _ in range(20)]
         await claimants[0].peer.create_topic("t", partitions=20)
