@@ -13,6 +13,7 @@ from fencelog.adapters.sqlite_metadata import METADATA_FILE, SqliteMetadata
 from fencelog.adapters.system_clock import SystemClock, SystemRandom, system_stopwatch
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.context import Broker
+from fencelog.broker.coordinators.claims import ClaimConnections
 from fencelog.broker.coordinators.group_requests import GroupRequests
 from fencelog.broker.coordinators.leaders import LocalLeaders
 from fencelog.broker.coordinators.marker_sender import MarkerSender
@@ -21,8 +22,11 @@ from fencelog.broker.coordinators.orphaned_transactions import (
     OrphanedTransactions,
     highest_coordinator_epoch,
 )
+from fencelog.broker.coordinators.ownership_requests import OwnershipRequests
+from fencelog.broker.coordinators.ownership_sender import OwnershipSender
+from fencelog.broker.coordinators.pauses import Pauses
 from fencelog.broker.coordinators.producer_ids import ProducerIds
-from fencelog.broker.coordinators.runtime import CoordinatorRuntime, ReplayMarker
+from fencelog.broker.coordinators.runtime import CoordinatorRuntime, Loaded, ReplayMarker
 from fencelog.broker.coordinators.writer_connections import WriterConnections
 from fencelog.broker.dispatch import Dispatcher
 from fencelog.broker.fetching.sessions import FetchSessions
@@ -30,12 +34,14 @@ from fencelog.broker.handlers.table import handlers
 from fencelog.broker.metadata.catalog import (
     GROUP_TOPIC,
     INTERNAL_TOPICS,
+    OWNERSHIP_TOPIC,
     TRANSACTION_TOPIC,
     VERSIONED_TOPIC,
     Catalog,
 )
 from fencelog.broker.metadata.controller import Controller
 from fencelog.broker.metadata.settings import Settings
+from fencelog.broker.network.connection import Connection
 from fencelog.broker.network.server import Server
 from fencelog.broker.network.time_slices import TimeSlices
 from fencelog.broker.observer import Observer
@@ -44,6 +50,7 @@ from fencelog.broker.partitions.log_flusher import LogFlusher
 from fencelog.broker.partitions.log_manager import LogManager
 from fencelog.coordination.group.model import GroupLimits
 from fencelog.coordination.group.shard import GroupShard
+from fencelog.coordination.ownership.shard import OwnershipShard
 from fencelog.coordination.shard import Shard
 from fencelog.coordination.transaction.shard import TransactionLimits, TransactionShard
 from fencelog.coordination.versioned.answers import VersionedLimits
@@ -61,6 +68,7 @@ Runtimes = tuple[
     CoordinatorRuntime[TransactionShard],
     CoordinatorRuntime[VersionedShard],
     CoordinatorRuntime[GroupShard],
+    CoordinatorRuntime[OwnershipShard],
 ]
 
 
@@ -113,12 +121,23 @@ class Node:
         controller = Controller(config, catalog, settings, self.logs, ports.random)
         self._open_internal = controller.open_internal
         self._observer = observer
-        self.transactions, self.versioned, self.groups = self._new_runtimes()
+        runtimes = self._new_runtimes()
+        self.transactions, self.versioned, self.groups, self.ownership = runtimes
+        claims = ClaimConnections(self.ownership)
         leaders = LocalLeaders(
-            self.logs, self.transactions, self.versioned, clock, self.config.markers_wait_s
+            self.logs,
+            self.transactions,
+            self.versioned,
+            self.groups,
+            claims,
+            clock,
+            self.config.markers_wait_s,
         )
         time_slices = TimeSlices()
         self.marker_senders = self._marker_senders(leaders, time_slices)
+        self.ownership_sender = OwnershipSender(self.ownership, leaders, clock, time_slices)
+        self._pauses = Pauses(self.ownership)
+        self.ownership.on_committed = self._ownership_committed
         self._orphaned = OrphanedTransactions(self.logs, leaders, self.transactions, clock)
         self.broker = Broker(
             config=config,
@@ -132,6 +151,9 @@ class Node:
             writer_connections=WriterConnections(self.versioned),
             groups=self.groups,
             group_requests=GroupRequests(self.groups, clock=clock, random=ports.random),
+            ownership=self.ownership,
+            ownership_requests=OwnershipRequests(self.ownership, ports.random),
+            claims=claims,
             producer_ids=ProducerIds(metadata, observer),
             fetch_sessions=FetchSessions(config.fetch_sessions_max, ports.random.bytes),
             clock=clock,
@@ -140,7 +162,7 @@ class Node:
             address=(config.host, config.port),
         )
         self.server = new_server(config, Dispatcher(self.broker, handlers()), ports.stopwatch)
-        self.server.on_closed = self.broker.writer_connections.closed
+        self.server.on_closed = self._connection_closed
 
     @property
     def address(self) -> tuple[str, int]:
@@ -186,9 +208,11 @@ class Node:
             if topic is not None:
                 runtime.partition_count = topic.partitions
             undo.push_async_callback(runtime.stop)
-        for sender in self.marker_senders:
+        for sender in self.senders():
             undo.push_async_callback(sender.stop)
+        undo.callback(self._pauses.stop)
         await self._resume()
+        self._pauses.start()
         undo.push_async_callback(self._stop_upkeep)
         self._begin(self._keep_up())
         if config.compaction_enabled:
@@ -196,6 +220,8 @@ class Node:
         undo.push_async_callback(self.server.stop)
         broker.address = await self.server.start()
         undo.callback(broker.group_requests.close)
+        undo.callback(broker.ownership_requests.close)
+        undo.callback(broker.claims.stop)
 
     async def stop(self) -> None:
         """Finish open requests, flush, and close so that the next start trusts the files."""
@@ -214,9 +240,26 @@ class Node:
 
     def runtimes(self) -> Runtimes:
         """The runtimes of all coordinators."""
-        return (self.transactions, self.versioned, self.groups)
+        return (self.transactions, self.versioned, self.groups, self.ownership)
+
+    def senders(
+        self,
+    ) -> tuple[
+        MarkerSender[TransactionShard] | MarkerSender[VersionedShard] | OwnershipSender, ...
+    ]:
+        """The senders of all coordinators' outstanding work, those of markers first."""
+        return (*self.marker_senders, self.ownership_sender)
 
     # -- inside --------------------------------------------------------------------------------
+
+    def _ownership_committed(self, loaded: Loaded[OwnershipShard]) -> None:
+        self.ownership_sender.wake(loaded)
+        self.broker.ownership_requests.committed(loaded)
+        self._pauses.start()
+
+    def _connection_closed(self, connection: Connection) -> None:
+        self.broker.writer_connections.closed(connection)
+        self.broker.claims.closed(connection)
 
     def _begin(self, work: Coroutine[None, None, None]) -> None:
         """Start a task that runs for as long as the broker does."""
@@ -266,6 +309,7 @@ class Node:
                 lambda epoch: GroupShard(epoch, group_limits),
                 lambda shard, producer_id, commit: shard.replay_marker(producer_id, commit=commit),
             ),
+            self._runtime(OWNERSHIP_TOPIC, OwnershipShard),
         )
 
     def _runtime(
@@ -326,10 +370,13 @@ class Node:
         await self._orphaned.retire()
         try:
             async with asyncio.timeout(self.config.resume_timeout_s):
-                for sender in self.marker_senders:
+                for sender in self.senders():
                     await sender.drain()
         except TimeoutError:
-            log.error("cannot write some transaction markers yet; their transactions stay open")  # noqa: TRY400
+            log.error(  # noqa: TRY400
+                "cannot write some markers or owners yet; those transactions stay open, and those "
+                "claims are not answered"
+            )
 
     async def _keep_up(self) -> None:
         """Run checkpoints and retention. A disk failure fails the writers, not this task."""

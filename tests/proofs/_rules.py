@@ -44,6 +44,7 @@ RULES = {
     "O4": "The generation is remembered without an owner; a lower one is stale.",
     "O5": "A claim with another epoch than the current one is fenced before it severs anybody.",
     "O6": "A claim is granted whole, by one record, or refused with the reason.",
+    "O7": "All connections of an ended claim are severed: nothing more of them is carried out.",
     "O8": "Only the owner writes; the transactions of older owners end before the grant does.",
     "O9": "A grant is complete when its epochs are raised everywhere; a dead claimant's goes on.",
     "O10": "A claim ends with its lease or its connection; those that wait come in order.",

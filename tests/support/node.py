@@ -113,7 +113,7 @@ class World:
         await node.server.stop(drain_s=0)
         for runtime in node.runtimes():
             await runtime.stop()
-        for sender in node.marker_senders:
+        for sender in node.senders():
             await sender.stop()
         for task in node._tasks:
             task.cancel()
@@ -131,7 +131,13 @@ class Peer:
     @classmethod
     @asynccontextmanager
     async def of(cls, node: Node) -> AsyncIterator["Peer"]:
-        reader, writer = await asyncio.open_connection(*node.address)
+        async with cls.at(*node.address) as peer:
+            yield peer
+
+    @classmethod
+    @asynccontextmanager
+    async def at(cls, host: str, port: int) -> AsyncIterator["Peer"]:
+        reader, writer = await asyncio.open_connection(host, port)
         try:
             yield cls(reader, writer)
         finally:

@@ -3,8 +3,10 @@
 from dataclasses import dataclass, field
 
 from fencelog.broker.config import BrokerConfig
+from fencelog.broker.coordinators.claims import ClaimConnections
 from fencelog.broker.coordinators.group_requests import GroupRequests
 from fencelog.broker.coordinators.leaders import Leaders
+from fencelog.broker.coordinators.ownership_requests import OwnershipRequests
 from fencelog.broker.coordinators.producer_ids import ProducerIds
 from fencelog.broker.coordinators.runtime import CoordinatorRuntime
 from fencelog.broker.coordinators.writer_connections import WriterConnections
@@ -19,6 +21,7 @@ from fencelog.broker.observer import Observer
 from fencelog.broker.partitions.decompression import Decompression
 from fencelog.broker.partitions.log_manager import LogManager
 from fencelog.coordination.group.shard import GroupShard
+from fencelog.coordination.ownership.shard import OwnershipShard
 from fencelog.coordination.transaction.shard import TransactionShard
 from fencelog.coordination.versioned.shard import VersionedShard
 from fencelog.ports import WallClock
@@ -39,6 +42,9 @@ class Broker:
     writer_connections: WriterConnections
     groups: CoordinatorRuntime[GroupShard]
     group_requests: GroupRequests
+    ownership: CoordinatorRuntime[OwnershipShard]
+    ownership_requests: OwnershipRequests
+    claims: ClaimConnections
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
     clock: WallClock

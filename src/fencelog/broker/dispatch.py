@@ -19,6 +19,8 @@ PLAIN_FRAME_BYTES_MAX = 1024 * 1024
 """For requests without records; enough for tens of thousands of partition names."""
 LONG_BODY_BYTES = 16 * 1024
 """Above this, decoding, handling and encoding each get a time slice of their own."""
+FRAME_BYTES_MAX = {ApiKey.OWN: 8 * 1024 * 1024}
+"""A claim of far too many resources is told so (``handlers/ownership``), and is not decoded."""
 RawHandler = Callable[[Broker, Request], Answer]
 
 
@@ -98,9 +100,11 @@ class Dispatcher:
             )
         if len(frame) > PLAIN_FRAME_BYTES_MAX and header.api_key != ApiKey.PRODUCE:
             # Only records are large; any other request of this size would decode to many objects.
-            raise WireError(
-                f"{ApiKey(header.api_key).name} request of {len(frame)} bytes; "
-                f"the limit is {PLAIN_FRAME_BYTES_MAX}"
-            )
+            key = ApiKey(header.api_key)
+            bytes_max = FRAME_BYTES_MAX.get(key, PLAIN_FRAME_BYTES_MAX)
+            if len(frame) > bytes_max:
+                raise WireError(
+                    f"{key.name} request of {len(frame)} bytes; the limit is {bytes_max}"
+                )
         connection.client_id = header.client_id
         return handler(self._broker, Request(header, body, connection))

@@ -174,7 +174,7 @@ class Reader:
         if length < 0:
             return None
         if length > STRING_BYTES_MAX:
-            raise WireError(f"string of {length} bytes, limit {STRING_BYTES_MAX}")
+            raise LimitError(f"string of {length} bytes, limit {STRING_BYTES_MAX}")
         position = self.position
         self.position = position + length
         try:

@@ -16,6 +16,7 @@ from fencelog.node import Node
 from fencelog.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from tests.support.groups import FAST, Member
 from tests.support.node import Peer, World, batch, delete, until
+from tests.support.ownership import Claimant
 from tests.support.transactions import Producer
 from tests.unit.broker.test_fetch_sessions import asking, begun, fetch
 from tests.unit.broker.test_fetch_waits import waiting
@@ -106,6 +107,18 @@ async def _creates_a_topic_and_deletes_it(node: Node) -> None:
         await delete(peer, "other")
 
 
+async def _is_severed_with_requests_in_flight(node: Node) -> None:
+    async with Peer.of(node) as claiming, Peer.of(node) as attached, Peer.of(node) as next_one:
+        first = Claimant(claiming)
+        await first.own("t/0", name="n")
+        await first.attach(attached)
+        attached.send_produce("t", batch("a"))
+        fetching = asyncio.create_task(attached.fetch("t", min_bytes=1 << 20, max_wait_ms=60_000))
+        await Claimant(next_one).own("t/0", name="n")
+        await asyncio.wait([fetching])
+        fetching.exception()
+
+
 def _busy(node: Node) -> int:
     return sum(each.busy for each in node.server._connections)
 
@@ -120,6 +133,7 @@ def _busy(node: Node) -> int:
         _joins_a_group_and_disconnects,
         _writes_a_transaction,
         _creates_a_topic_and_deletes_it,
+        _is_severed_with_requests_in_flight,
     ],
 )
 async def test_a_client_leaves_nothing_to_the_garbage_collector(

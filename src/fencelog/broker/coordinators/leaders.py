@@ -6,17 +6,22 @@ and keep no reference to the shard or the partition that answers.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Protocol
 
+from fencelog.broker.coordinators.claims import ClaimConnections
 from fencelog.broker.coordinators.outcomes import Outcomes, committed_outcomes
 from fencelog.broker.coordinators.runtime import CoordinatorRuntime
 from fencelog.broker.partitions.log_manager import LogManager
 from fencelog.broker.partitions.partition import Partition
+from fencelog.coordination.group.shard import GroupShard
+from fencelog.coordination.ownership.model import NO_FENCE
+from fencelog.coordination.shard import Decision
 from fencelog.coordination.transaction.shard import TransactionShard
 from fencelog.coordination.transaction.state import ClientVersion, ProducerIdAndEpoch
 from fencelog.coordination.versioned.shard import VersionedShard
 from fencelog.errors import ErrorCode, FencelogError, NotLeaderError, StorageError
+from fencelog.log.ownership import Owner
 from fencelog.log.values import MarkerToWrite, Rejected
 from fencelog.ports import WallClock
 from fencelog.types import Instant, Offset, TopicPartition
@@ -61,6 +66,30 @@ class Leaders(Protocol):
         """
         ...
 
+    def own_partition(self, partition: TopicPartition, owner: Owner) -> Awaitable[Offset | None]:
+        """Record a partition's owner in its log; the request is sent when this returns.
+
+        The result is the offset of the record once that is committed; NO_FENCE if the partition is
+        deleted (E17) or has a later owner; None if it was refused: retry later.
+        """
+        ...
+
+    async def own_commits(self, group: str, owners: Mapping[TopicPartition, Owner]) -> bool:
+        """Record who commits a group's offsets on these partitions; False: retry later."""
+        ...
+
+    async def own_producers(self, key: str, owner: Owner) -> bool:
+        """Record whose producers have the ids of a ``producers_key``, and end all others' (O8).
+
+        The transactions of older epochs are ended, markers committed, when the result is true; so
+        are those of this one if it is live no more. False: retry later.
+        """
+        ...
+
+    def sever(self, session: str) -> None:
+        """Close every connection of a claim that has ended (O7)."""
+        ...
+
 
 class LocalLeaders:
     """``Leaders`` of a cluster of one: every partition and coordinator is here."""
@@ -70,6 +99,8 @@ class LocalLeaders:
         logs: LogManager,
         transactions: CoordinatorRuntime[TransactionShard],
         versioned: CoordinatorRuntime[VersionedShard],
+        groups: CoordinatorRuntime[GroupShard],
+        claims: ClaimConnections,
         clock: WallClock,
         markers_wait_s: float,
     ) -> None:
@@ -77,6 +108,8 @@ class LocalLeaders:
         self._logs = logs
         self._transactions = transactions
         self._versioned = versioned
+        self._groups = groups
+        self._claims = claims
         self._clock = clock
         self._markers_wait_s = markers_wait_s
 
@@ -158,6 +191,82 @@ class LocalLeaders:
     async def outcomes(self) -> Outcomes:
         """See ``Leaders.outcomes``."""
         return await committed_outcomes(self._transactions, self._versioned, self._logs)
+
+    def own_partition(
+        self, partition: TopicPartition, owner: Owner
+    ) -> "asyncio.Future[Offset | None]":
+        """Append the record now; see ``Leaders.own_partition``."""
+        result: asyncio.Future[Offset | None] = asyncio.get_running_loop().create_future()
+        try:
+            found = self._logs.find(partition)
+        except NotLeaderError as error:
+            log.warning("cannot tell %s its owner now, retrying: %s", partition, error)
+            result.set_result(None)
+            return result
+        if found is None:
+            result.set_result(NO_FENCE)  # deleted: nothing is left to own (E17)
+            return result
+        outcome = found.set_owner(owner, now_ms=self._clock.now_ms())
+        if isinstance(outcome, Rejected):
+            is_older = outcome.error is ErrorCode.OWNER_FENCED
+            if not is_older:
+                log.error("%s refused its owner, retrying: %s", partition, outcome.message)
+            result.set_result(NO_FENCE if is_older else None)
+            return result
+
+        def recorded(error: Exception | None) -> None:
+            if result.done():  # the caller was cancelled
+                return
+            if error is None:
+                result.set_result(outcome.base_offset)
+            else:
+                result.set_result(None if isinstance(error, StorageError) else NO_FENCE)
+
+        found.when_committed(outcome.end_offset, recorded)
+        return result
+
+    async def own_commits(self, group: str, owners: Mapping[TopicPartition, Owner]) -> bool:
+        """See ``Leaders.own_commits``."""
+        by_owner: dict[Owner, list[TopicPartition]] = {}
+        for partition, owner in sorted(owners.items()):
+            by_owner.setdefault(owner, []).append(partition)
+
+        def rule(shard: GroupShard, now: Instant) -> Decision[None]:
+            del now
+            # What a later owner has is left to it.
+            decided = [shard.set_owner(group, *each) for each in by_owner.items()]
+            return Decision(tuple(record for each in decided for record in each.records), None)
+
+        try:
+            await self._groups.decide(group, rule)
+        except NotLeaderError as error:
+            log.warning("cannot tell group %.100s its owners now, retrying: %s", group, error)
+            return False
+        return True
+
+    async def own_producers(self, key: str, owner: Owner) -> bool:
+        """See ``Leaders.own_producers``."""
+        assert owner.transactional_id is not None, owner
+        deadline = Instant(asyncio.get_running_loop().time() + self._markers_wait_s)
+        try:
+            while True:
+                loaded = await self._transactions.shard_of(owner.transactional_id)
+                seen = loaded.partition.log.log_end_offset
+                error = await self._transactions.decide_on(
+                    loaded,
+                    lambda shard, now: shard.set_owner(key, owner, wall_ms=self._clock.now_ms()),
+                )
+                if error is not ErrorCode.CONCURRENT_TRANSACTIONS:
+                    return True  # a later owner's epoch fences this one's producers, too
+                if not await _next_step(loaded.partition, seen, deadline):
+                    return False
+        except NotLeaderError as error:
+            log.warning("cannot tell the owner of %.100s now, retrying: %s", key, error)
+            return False
+
+    def sever(self, session: str) -> None:
+        """See ``Leaders.sever``."""
+        self._claims.sever(session)
 
 
 async def _next_step(coordinator: Partition, seen: Offset, deadline: Instant) -> bool:

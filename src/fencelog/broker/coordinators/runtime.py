@@ -107,6 +107,8 @@ class CoordinatorRuntime(Generic[S]):
         """Gets the response of ``expire``, once that is committed."""
         self.on_unloaded: Callable[[Loaded[S]], None] = lambda loaded: None
         """A shard was unloaded: its waiting requests get no response."""
+        self.before_expiry: Callable[[], None] = lambda: None
+        """Called before a shard decides what has timed out."""
 
     def loaded(self) -> list[Loaded[S]]:
         """Return every loaded shard."""
@@ -205,7 +207,10 @@ class CoordinatorRuntime(Generic[S]):
 
     async def read(self, key: str, query: Callable[[S], R]) -> R:
         """Query the shard of a key; return the result once what it reveals is committed (E16)."""
-        loaded = await self.shard_of(key)
+        return await self.read_on(await self.shard_of(key), query)
+
+    async def read_on(self, loaded: Loaded[S], query: Callable[[S], R]) -> R:
+        """Query a loaded shard, as ``read`` does."""
         answer = query(loaded.shard)
         end_offset = loaded.partition.log.log_end_offset
         await self._await_commit(loaded)
@@ -378,6 +383,7 @@ class CoordinatorRuntime(Generic[S]):
     def _expire(self, loaded: Loaded[S]) -> None:
         if self._stopped:
             return
+        self.before_expiry()
         try:
             self.decide_then(
                 loaded,

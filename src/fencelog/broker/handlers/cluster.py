@@ -43,8 +43,11 @@ from fencelog.wire.messages.metadata import (
 WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
 BY_ID_FROM = 12
 """Metadata versions 10 and 11 have a topic id in the request and cannot answer without a name."""
-KEY_TYPES = (0, 1)
-"""Group and transaction; share groups are not supported."""
+KEY_TYPES = (0, 1, 100)
+"""Group, transaction, and fencelog's own: the group of a claim, "" where it has none (O6).
+
+Share groups are not supported.
+"""
 
 
 def advertised(broker: Broker, connection: Connection) -> tuple[str, int]:

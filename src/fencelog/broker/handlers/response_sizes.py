@@ -6,8 +6,10 @@ encoded form take, measured and rounded up.
 """
 
 from fencelog.broker.context import Broker
+from fencelog.broker.handlers.ownership import ENTRY_BYTES, PAGE_MAX
 from fencelog.wire.messages.describe_configs import DescribeConfigsRequest
 from fencelog.wire.messages.describe_groups import DescribeGroupsRequest
+from fencelog.wire.messages.describe_ownership import DescribeOwnershipRequest
 from fencelog.wire.messages.list_offsets import ListOffsetsRequest
 from fencelog.wire.messages.metadata import MetadataRequest
 from fencelog.wire.messages.offset_fetch import OffsetFetchRequest
@@ -53,3 +55,10 @@ def of_offset_fetch(broker: Broker, message: OffsetFetchRequest) -> int:
     groups = [message.topics, *(group.topics for group in message.groups)]
     named = sum(len(topic.partition_indexes) for topics in groups for topic in topics or ())
     return len(message.groups) * TOPIC_BYTES + named * PARTITION_BYTES
+
+
+def of_ownership(broker: Broker, message: DescribeOwnershipRequest) -> int:
+    """Return the bytes for a page, or for the named resources."""
+    del broker
+    named = PAGE_MAX if message.resources is None else len(message.resources)
+    return min(named, max(message.limit, 0), PAGE_MAX) * ENTRY_BYTES

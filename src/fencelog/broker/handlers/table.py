@@ -13,6 +13,7 @@ from fencelog.broker.handlers import (
     group_offsets,
     inventory,
     list_offsets,
+    ownership,
     response_sizes,
     security,
     topic_partitions,
@@ -31,6 +32,7 @@ from fencelog.wire.messages.abort_transaction import AbortTransactionRequest
 from fencelog.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from fencelog.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from fencelog.wire.messages.alter_configs import AlterConfigsRequest
+from fencelog.wire.messages.attach_owner import AttachOwnerRequest
 from fencelog.wire.messages.commit_transaction import CommitTransactionRequest
 from fencelog.wire.messages.create_acls import CreateAclsRequest
 from fencelog.wire.messages.create_partitions import CreatePartitionsRequest
@@ -46,6 +48,7 @@ from fencelog.wire.messages.describe_cluster import DescribeClusterRequest
 from fencelog.wire.messages.describe_configs import DescribeConfigsRequest
 from fencelog.wire.messages.describe_groups import DescribeGroupsRequest
 from fencelog.wire.messages.describe_log_dirs import DescribeLogDirsRequest
+from fencelog.wire.messages.describe_ownership import DescribeOwnershipRequest
 from fencelog.wire.messages.describe_producers import DescribeProducersRequest
 from fencelog.wire.messages.describe_transactions import DescribeTransactionsRequest
 from fencelog.wire.messages.describe_user_scram_credentials import (
@@ -69,9 +72,13 @@ from fencelog.wire.messages.offset_commit import OffsetCommitRequest
 from fencelog.wire.messages.offset_delete import OffsetDeleteRequest
 from fencelog.wire.messages.offset_fetch import OffsetFetchRequest
 from fencelog.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
+from fencelog.wire.messages.own import OwnRequest
+from fencelog.wire.messages.release_ownership import ReleaseOwnershipRequest
+from fencelog.wire.messages.renew_ownership import RenewOwnershipRequest
 from fencelog.wire.messages.renew_transaction import RenewTransactionRequest
 from fencelog.wire.messages.sync_group import SyncGroupRequest
 from fencelog.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
+from fencelog.wire.messages.watch_ownership import WatchOwnershipRequest
 from fencelog.wire.messages.write_txn_markers import WriteTxnMarkersRequest
 
 Q = TypeVar("Q", bound=Message)
@@ -79,7 +86,14 @@ Q = TypeVar("Q", bound=Message)
 
 def handlers() -> dict[ApiKey, RawHandler]:
     """Return the handler of each request; the dispatcher checks them against ``ApiKey``."""
-    rows = [*_raw(), *_of_groups(), *_of_topics(), *_of_transactions(), *_of_tools()]
+    rows = [
+        *_raw(),
+        *_of_groups(),
+        *_of_topics(),
+        *_of_transactions(),
+        *_of_ownership(),
+        *_of_tools(),
+    ]
     table = dict(rows)
     assert len(table) == len(rows), "a request has two handlers"
     return table
@@ -151,6 +165,17 @@ def _of_transactions() -> list[tuple[ApiKey, RawHandler]]:
         _on(AbortTransactionRequest, versioned.abort),
         _on(RenewTransactionRequest, versioned.renew),
         _on(DescribeAppRequest, versioned.describe),
+    ]
+
+
+def _of_ownership() -> list[tuple[ApiKey, RawHandler]]:
+    return [
+        (ApiKey.OWN, ownership.bounded(message_handler(OwnRequest, ownership.own))),
+        _on(AttachOwnerRequest, ownership.attach),
+        _on(RenewOwnershipRequest, ownership.renew),
+        _on(ReleaseOwnershipRequest, ownership.release),
+        _on(DescribeOwnershipRequest, ownership.describe, response_sizes.of_ownership),
+        _on(WatchOwnershipRequest, ownership.watch),
     ]
 
 

@@ -22,7 +22,8 @@ DELETED_PREFIX = "deleted-topic/"
 TRANSACTION_TOPIC = "__transaction_state"
 GROUP_TOPIC = "__consumer_offsets"
 VERSIONED_TOPIC = "__fencelog_versioned"
-INTERNAL_TOPICS = frozenset({TRANSACTION_TOPIC, GROUP_TOPIC, VERSIONED_TOPIC})
+OWNERSHIP_TOPIC = "__fencelog_ownership"
+INTERNAL_TOPICS = frozenset({TRANSACTION_TOPIC, GROUP_TOPIC, VERSIONED_TOPIC, OWNERSHIP_TOPIC})
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 

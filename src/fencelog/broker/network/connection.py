@@ -16,12 +16,12 @@ from functools import partial
 from typing import Protocol, TypeAlias, cast
 
 from fencelog.broker.network.fair_turns import RECEIVED_BYTES_MIN, FairTurns, Share
+from fencelog.broker.network.frames import Frames, Memory
 from fencelog.broker.network.outgoing import Outgoing
 from fencelog.broker.network.replies import Pending, Reply
 from fencelog.broker.network.response_budget import ResponseBudget, held_bytes
 from fencelog.errors import WireError
 from fencelog.types import Instant
-from fencelog.wire.framing import SIZE_BYTES, frame_size
 from fencelog.wire.headers import RequestHeader
 
 log = logging.getLogger(__name__)
@@ -31,10 +31,6 @@ Answer: TypeAlias = "Reply | Pending | Coroutine[None, None, Reply | Pending]"
 PIPELINE_MAX = 128
 WAITING_MAX = 4
 """Requests that may wait while a coroutine answers the one before."""
-EAGER_FRAME_BYTES = 2 * 1024 * 1024
-"""Memory that a frame gets at once, whatever size its prefix announces."""
-SCARCE_FRAME_BYTES = 16 * 1024
-"""The same while the shared budget is used up."""
 
 
 class Request:
@@ -56,11 +52,9 @@ class Closable(Protocol):
         ...
 
 
-class Service(Protocol):
+class Service(Memory, Protocol):
     """The server's interface to its connections."""
 
-    scratch: memoryview
-    frame_bytes_max: int
     responses: ResponseBudget
     turns: FairTurns
 
@@ -74,14 +68,6 @@ class Service(Protocol):
 
     def closed(self, connection: "Connection") -> None:
         """Forget a connection."""
-        ...
-
-    def reserve(self, size: int) -> bool:
-        """Take bytes of the shared budget for queued requests; False when it is used up."""
-        ...
-
-    def release(self, size: int) -> None:
-        """Return bytes to the budget."""
         ...
 
     def out_of_memory(self, connection: "Connection") -> None:
@@ -123,12 +109,9 @@ class Connection(asyncio.BufferedProtocol):
         self._service = service
         self._loop = loop
         self._transport: asyncio.Transport | None = None
-        self._head = b""
-        self._frame: bytearray | None = None
-        self._frame_size = 0
-        self._filled = 0
         self._slots: deque[_Slot] = deque()
         self._waiting: deque[bytearray] = deque()
+        self._frames = Frames(service, self._waiting)
         self._outgoing = Outgoing(service.responses, loop)
         self.responses = self._outgoing.queued
         self._send_is_due = False
@@ -147,7 +130,6 @@ class Connection(asyncio.BufferedProtocol):
         self.host = self.peer = "?"
         self.local: tuple[str, int] = ("127.0.0.1", 0)
         self.last_active = Instant(loop.time())
-        self.frame_begun: Instant | None = None
         self.client_id: str | None = None
         self.session: str | None = None  # of the claim that it is attached to (O7)
         self.kept: Closable | None = None  # by its last fetch
@@ -156,6 +138,11 @@ class Connection(asyncio.BufferedProtocol):
     def busy(self) -> bool:
         """Whether a request is begun or waiting."""
         return bool(self._slots or self._waiting)
+
+    @property
+    def frame_begun(self) -> Instant | None:
+        """When the first byte of the incomplete frame arrived; None where there is none."""
+        return self._frames.begun
 
     @property
     def closing(self) -> bool:
@@ -184,19 +171,11 @@ class Connection(asyncio.BufferedProtocol):
         """Drop queued requests; what is already appended stays."""
         del exc
         self._closing = True
-        if self._task is not None:
-            self._task.cancel()
-            if self._answering is not None:
-                self._answering.close()  # the task is cancelled before it begins the coroutine
-        for frame in self._waiting:
-            self._service.release(len(frame))
-        self._waiting.clear()
+        self._drop_requests()
         for slot in self._slots:
             self._service.release(slot.frame_bytes)
             slot.frame_bytes = 0
-        if self._frame is not None:
-            self._service.release(len(self._frame))
-            self._frame = None
+        self._frames.close()
         self._outgoing.close()
         if self.kept is not None:
             self.kept.close()
@@ -205,20 +184,27 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = self._task = self._answering = None
         self._share.close()
 
+    def _drop_requests(self) -> None:
+        """Cancel the request that a coroutine answers, and begin none of those behind it."""
+        if self._task is not None:
+            self._task.cancel()
+            if self._answering is not None:
+                self._answering.close()  # the task is cancelled before it begins the coroutine
+        for frame in self._waiting:
+            self._service.release(len(frame))
+        self._waiting.clear()
+
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where the next bytes go: the open frame, else the server's scratch buffer."""
         del sizehint
-        if self._frame is not None and not self._closing:
-            if self._filled == len(self._frame):
-                try:
-                    self._grow()
-                except MemoryError:
-                    self._service.out_of_memory(self)
-                    self._closing = True  # what comes until then is dropped
-                    # Not at once: uvloop crashes if its callback for a buffer closes the transport.
-                    self._loop.call_soon(self.abort)
-                    return self._service.scratch
-            return memoryview(self._frame)[self._filled :]
+        if self._frames.is_open and not self._closing:
+            try:
+                return self._frames.target()
+            except MemoryError:
+                self._service.out_of_memory(self)
+                self._closing = True  # what comes until then is dropped
+                # Not at once: uvloop crashes if its callback for a buffer closes the transport.
+                self._loop.call_soon(self.abort)
         return self._service.scratch
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -228,28 +214,29 @@ class Connection(asyncio.BufferedProtocol):
         self.last_active = Instant(self._loop.time())
         if nbytes >= RECEIVED_BYTES_MIN:
             self._turns.received(nbytes)
-        if self._frame is not None:
-            self._filled += nbytes
-            if self._filled == self._frame_size:
-                frame, self._frame = self._frame, None
-                self.frame_begun = None
-                self._service.frame_completed(self)
-                self._waiting.append(frame)
-                self._advance()
-            elif self._share.yields() or self._filled == len(self._frame):
-                if self._filled == len(self._frame):
-                    self._request_space()
-                self._update_reading()
+        if self._frames.is_open:
+            self._fill(nbytes)
             return
         try:
-            self._split_frames(nbytes)
+            self._frames.split(nbytes, self.last_active)
         except WireError as error:
             self._malformed = f"malformed frame: {error}"
             self._advance()
         except MemoryError:
             self._out_of_memory()
         else:
+            if self._frames.is_full:
+                self._request_space()
             self._advance()
+
+    def _fill(self, nbytes: int) -> None:
+        if self._frames.fill(nbytes):
+            self._service.frame_completed(self)
+            self._advance()
+        elif self._share.yields() or self._frames.is_full:
+            if self._frames.is_full:
+                self._request_space()
+            self._update_reading()
 
     def pause_writing(self) -> None:
         """The socket has not taken everything."""
@@ -270,53 +257,11 @@ class Connection(asyncio.BufferedProtocol):
         """There is memory for the rest of the frame; its timeout starts again."""
         if self.is_backpressured:
             self.is_backpressured = False
-            self.frame_begun = Instant(self._loop.time())
+            self._frames.begun = Instant(self._loop.time())
             self._update_reading()
 
     def _request_space(self) -> None:
         self.is_backpressured = not self._service.request_space(self)
-
-    def _grow(self) -> None:
-        """Give a large frame memory only as its bytes arrive, not for the size it announces."""
-        assert self._frame is not None
-        more = min(self._frame_size - len(self._frame), len(self._frame))
-        grown = bytearray(len(self._frame) + more)
-        self._service.reserve(more)
-        grown[: self._filled] = self._frame
-        self._frame = grown
-
-    def _split_frames(self, nbytes: int) -> None:
-        view: memoryview = self._service.scratch[:nbytes]
-        begun = self.frame_begun if self._head else None
-        self.frame_begun = None
-        if self._head:
-            view = memoryview(self._head + bytes(view))
-            self._head = b""
-        position, end = 0, len(view)
-        while end - position >= SIZE_BYTES:
-            size = frame_size(view[position : position + SIZE_BYTES], self._service.frame_bytes_max)
-            position += SIZE_BYTES
-            if end - position < size:
-                has_space = self._service.reserve(0)
-                space = EAGER_FRAME_BYTES if has_space else max(SCARCE_FRAME_BYTES, end - position)
-                self._frame = bytearray(min(size, space))
-                self._service.reserve(len(self._frame))
-                self._frame_size = size
-                self._filled = end - position
-                # Through a view: assigning to a bytearray's slice would copy twice.
-                memoryview(self._frame)[: self._filled] = view[position:end]
-                self.frame_begun = begun or self.last_active
-                if self._filled == len(self._frame):
-                    self._request_space()
-                return
-            frame = bytearray(view[position : position + size])
-            self._service.reserve(size)
-            position += size
-            begun = None
-            self._waiting.append(frame)
-        if position < end:
-            self._head = bytes(view[position:end])
-            self.frame_begun = begun or self.last_active
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -460,7 +405,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- ending --------------------------------------------------------------------------------
 
     def fail(self, reason: str) -> None:
-        """Close because the peer broke the protocol; log the reason."""
+        """Close at once and log the reason, such as what the peer sent."""
         log.warning(
             "closing connection of %s (%.100s): %s",
             self.peer,
@@ -492,6 +437,14 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = True
         if self._transport is not None:
             self._transport.close()
+
+    def sever(self, reason: str) -> None:
+        """Close at once: of what has arrived nothing more is carried out or answered (O7).
+
+        What was appended stays. Not from within this connection's own request.
+        """
+        self.fail(reason)
+        self._drop_requests()
 
     def abort(self) -> None:
         """Close at once."""

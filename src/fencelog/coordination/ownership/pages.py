@@ -59,7 +59,7 @@ class Pages:
         return found, False
 
     def changes(
-        self, group: str | None, resources: Sequence[str] | None, seen_revision: int
+        self, group: str | None, resources: Sequence[str] | None, seen_revision: int, limit: int
     ) -> tuple[int, list[OwnershipState]]:
         """What has changed after a revision, as ``OwnershipShard.changes`` says."""
         known = self._table.groups.get(group)
@@ -67,8 +67,12 @@ class Pages:
             return -1, []
         watched = None if resources is None else frozenset(resources)
         changed = known.changes(seen_revision)
-        names = sorted(name for name in changed if watched is None or name in watched)
-        return known.revision, self._states(group, known, names)
+        names = [name for name in changed if watched is None or name in watched]
+        revision = known.revision
+        if len(names) > limit:  # the newest come first, and are left for the next time
+            revision = known.resources[names[-limit]].revision
+            names = [name for name in names if known.resources[name].revision <= revision]
+        return revision, self._states(group, known, sorted(names))
 
     def _groups(self) -> list[str | None]:
         """All groups in order, null first; none ever goes, so new ones are last in the table."""

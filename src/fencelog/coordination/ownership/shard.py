@@ -47,6 +47,7 @@ from fencelog.types import CoordinatorEpoch, Instant, Offset, TimestampMs, Topic
 _AT_ONCE = Instant(0.0)
 _NOTHING_REPLAYED = Offset(-1)
 _FENCED = OwnAnswer(error=ErrorCode.OWNER_FENCED)
+CHANGES_MAX = 1_000
 DECISION_MAX = 1_000
 """How many claims one decision ends, and how many resources it grants, when many are due."""
 
@@ -442,10 +443,18 @@ class OwnershipShard:
         return self._pages.describe_all(after, limit)
 
     def changes(
-        self, group: str | None, resources: Sequence[str] | None, seen_revision: int
+        self,
+        group: str | None,
+        resources: Sequence[str] | None,
+        seen_revision: int,
+        limit: int = CHANGES_MAX,
     ) -> tuple[int, list[OwnershipState]]:
-        """What has changed in a group after a revision, by name, and its revision now."""
-        return self._pages.changes(group, resources, seen_revision)
+        """What has changed in a group after a revision, by name, and its revision now.
+
+        Of more than ``limit`` changes those of the oldest records are returned, with the revision
+        of the last of them: ask again from there. What one record has changed is never parted.
+        """
+        return self._pages.changes(group, resources, seen_revision, limit)
 
 
 class _Progress:

@@ -1,0 +1,192 @@
+"""What a request about ownership may say, and what a refusal tells the claimant."""
+
+from collections.abc import Iterable, Sequence
+
+from fencelog.broker.context import Broker
+from fencelog.coordination.ownership.model import (
+    NEXT_GENERATION,
+    NO_EPOCH,
+    OwnershipLimits,
+    ResourceAnswer,
+)
+from fencelog.coordination.ownership.resources import partition_of
+from fencelog.coordination.ownership.rules import RESERVED_PREFIX
+from fencelog.errors import ErrorCode, RequestError
+from fencelog.types import TopicPartition
+from fencelog.wire.messages.own import OwnedResource, OwnRequest, OwnResource
+
+LIMITS = OwnershipLimits()
+SHOWN_CHARACTERS = 100
+"""Of a name in a message."""
+
+_IN_GENERAL = {
+    ErrorCode.RESOURCE_OWNED: "a resource is held under a higher generation: nothing was claimed",
+    ErrorCode.STALE_GENERATION: "a generation is below the remembered one: nothing was claimed",
+    ErrorCode.OWNER_FENCED: "this claim has ended, or another one was granted since: stop",
+    ErrorCode.CLAIM_IN_PROGRESS: "another claim of a resource is being granted: try again",
+    ErrorCode.CLAIM_WAITING: "the claim waits in its place: repeat it with its id to keep that",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "the coordinator of the group is not available: try again",
+    ErrorCode.POLICY_VIOLATION: "the coordinator of the group has as many claims as it may have",
+    ErrorCode.INVALID_REQUEST: f"a name that begins with {RESERVED_PREFIX} is reserved",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "a resource is a partition that does not exist",
+    ErrorCode.INVALID_TOPIC_EXCEPTION: "a resource is a partition that nobody may own",
+}
+_OF_RESOURCE = {
+    ErrorCode.RESOURCE_OWNED: (
+        "{resource} is held by {holder} with generation {generation} (epoch {epoch}): claim it "
+        "with that generation or a higher one, with 0, or wait for it"
+    ),
+    ErrorCode.STALE_GENERATION: (
+        "generation {generation} of {resource} was granted before (epoch {epoch}): name no lower "
+        "one, or 0"
+    ),
+    ErrorCode.OWNER_FENCED: (
+        "{resource} was granted since (epoch {epoch}, generation {generation}, to {holder}): stop"
+    ),
+    ErrorCode.CLAIM_IN_PROGRESS: "a claim of {resource} by {holder} is being granted: try again",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "{resource} does not exist: create the topic first",
+    ErrorCode.INVALID_TOPIC_EXCEPTION: "the topic of {resource} is internal: nobody may own it",
+}
+
+
+def explain(error: ErrorCode) -> str | None:
+    """Return what an error of a whole request means, and what to do; None for success."""
+    return None if error is ErrorCode.NONE else _IN_GENERAL.get(error, "the request was refused")
+
+
+def explained(answer: ResourceAnswer) -> OwnedResource:
+    """Return one resource of a response, with what is in the way."""
+    text = _OF_RESOURCE.get(answer.error)
+    return OwnedResource(
+        resource=answer.resource,
+        error_code=answer.error,
+        error_message=text
+        and text.format(
+            resource=shown(answer.resource),
+            holder=shown(answer.holder or "") or "a claimant without a name",
+            generation=answer.generation,
+            epoch=answer.epoch,
+        ),
+        generation=answer.generation,
+        epoch=answer.epoch,
+        fence_offset=answer.fence_offset,
+        holder=answer.holder,
+    )
+
+
+def shown(name: str) -> str:
+    """Return a name as a message shows it."""
+    return name if len(name) <= SHOWN_CHARACTERS else f"{name[:SHOWN_CHARACTERS]}…"
+
+
+def check_claim(message: OwnRequest) -> None:
+    """Refuse a claim that no shard would take. Raises RequestError with code and text."""
+    check_group(message.group)
+    check_names("resource", [each.resource for each in message.resources])
+    if not message.resources:
+        raise _invalid("a claim needs at least one resource")
+    for resource in message.resources:
+        _check_numbers(resource)
+    _check_length("holder", message.holder)
+    _check_length("claim id", message.claim_id)
+    if message.wait_ms < 0:
+        raise _invalid(f"the wait of {message.wait_ms} ms is negative")
+    if message.wait_ms > 0 and not message.claim_id:
+        raise _invalid("a claim that waits needs a claim id, by which it is repeated")
+    if not LIMITS.lease_ms_min <= message.session_timeout_ms <= LIMITS.lease_ms_max:
+        raise RequestError(
+            ErrorCode.INVALID_SESSION_TIMEOUT,
+            f"the session timeout of {message.session_timeout_ms} ms is not between "
+            f"{LIMITS.lease_ms_min} and {LIMITS.lease_ms_max} ms",
+        )
+    name = message.transactional_id_name
+    if name is not None:
+        _check_name("name of a transactional id", name)
+        if "/" in name:
+            raise _invalid(f"the name {shown(name)!r} of a transactional id contains a slash")
+
+
+def check_group(group: str | None) -> None:
+    """Refuse a group without a name: null is for the owners of writes. Raises RequestError."""
+    if group is None:
+        return
+    if not group:
+        raise RequestError(
+            ErrorCode.INVALID_GROUP_ID,
+            "the group's name is empty: name one, or none to own the writes",
+        )
+    _check_length("group", group)
+
+
+def check_names(what: str, names: Sequence[str]) -> None:
+    """Refuse too many names, and one that is empty, too long, reserved, or there twice.
+
+    Raises RequestError.
+    """
+    if len(names) > LIMITS.claim_resources_max:
+        raise too_many(len(names))
+    seen: set[str] = set()
+    for name in names:
+        _check_name(what, name)
+        if name in seen:
+            raise _invalid(f"the {what} {shown(name)!r} is named twice")
+        seen.add(name)
+
+
+def too_many(count: int) -> RequestError:
+    """Return the refusal of a request with more resources than it may name."""
+    return RequestError(
+        ErrorCode.POLICY_VIOLATION,
+        f"{count} resources in one request; the limit is {LIMITS.claim_resources_max}",
+    )
+
+
+def unknown_partitions(broker: Broker, names: Iterable[str]) -> list[ResourceAnswer]:
+    """Return the resources that are partitions which do not exist, or are internal."""
+    found: list[ResourceAnswer] = []
+    for name in names:
+        partition = partition_of(name)
+        error = ErrorCode.NONE if partition is None else _problem(broker, partition)
+        if error is not ErrorCode.NONE:
+            found.append(
+                ResourceAnswer(
+                    resource=name, error=error, generation=NEXT_GENERATION, epoch=NO_EPOCH
+                )
+            )
+    return found
+
+
+def _problem(broker: Broker, partition: TopicPartition) -> ErrorCode:
+    topic = broker.catalog.get(partition.topic)
+    if topic is None or partition.partition >= topic.partitions:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return ErrorCode.INVALID_TOPIC_EXCEPTION if topic.internal else ErrorCode.NONE
+
+
+def _check_name(what: str, name: str) -> None:
+    if not name:
+        raise _invalid(f"a {what} is empty")
+    _check_length(what, name)
+    if name.startswith(RESERVED_PREFIX) and partition_of(name) is None:
+        raise _invalid(f"the {what} {shown(name)!r} begins with {RESERVED_PREFIX}: choose another")
+
+
+def _check_length(what: str, name: str) -> None:
+    size = len(name.encode())
+    if size > LIMITS.name_bytes_max:
+        raise _invalid(
+            f"the {what} {shown(name)!r} has {size} bytes; the limit is {LIMITS.name_bytes_max}"
+        )
+
+
+def _check_numbers(resource: OwnResource) -> None:
+    for what, number in (
+        ("generation", resource.generation),
+        ("previous epoch", resource.prev_epoch),
+    ):
+        if number < -1:
+            raise _invalid(f"the {what} {number} of {shown(resource.resource)!r} is negative")
+
+
+def _invalid(text: str) -> RequestError:
+    return RequestError(ErrorCode.INVALID_REQUEST, text)

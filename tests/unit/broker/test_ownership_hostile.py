@@ -1,0 +1,164 @@
+"""Claims that ask too much: typed errors, bounded memory, nothing changed."""
+
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from fencelog.errors import ErrorCode
+from fencelog.wire.messages.describe_ownership import (
+    DescribeOwnershipRequest,
+    DescribeOwnershipResponse,
+)
+from fencelog.wire.messages.release_ownership import (
+    ReleaseOwnershipRequest,
+    ReleaseOwnershipResponse,
+)
+from fencelog.wire.messages.watch_ownership import WatchOwnershipRequest, WatchOwnershipResponse
+from tests.support.node import Peer, World, until
+from tests.support.ownership import Claimant, described
+
+INVALID = ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("resources", "how", "error", "text"),
+    [
+        ([], {}, INVALID, "at least one resource"),
+        ([""], {}, INVALID, "empty"),
+        (["a", "b", "a"], {}, INVALID, "'a' is named twice"),
+        (["ä" * 501], {}, INVALID, "1002 bytes; the limit is 1000"),
+        (["x" * 1_000_000], {}, INVALID, "string of 1000000 bytes, limit 32767"),
+        ([str(n) for n in range(1001)], {}, ErrorCode.POLICY_VIOLATION, "1001 resources"),
+        ([str(n) for n in range(100_000)], {}, ErrorCode.POLICY_VIOLATION, "100000 resources"),
+        ([("a", -2)], {}, INVALID, "generation -2 of 'a'"),
+        ([("a", -(2**63))], {}, INVALID, "generation"),
+        ([("a", 1, -2)], {}, INVALID, "previous epoch -2 of 'a'"),
+        (["__fencelog.own//x"], {}, INVALID, "begins with __fencelog"),
+        (["a"], {"name": "a/b"}, INVALID, "slash"),
+        (["a"], {"name": ""}, INVALID, "empty"),
+        (["a"], {"wait_ms": -1, "claim_id": "1"}, INVALID, "negative"),
+        (["a"], {"wait_ms": 1}, INVALID, "claim id"),
+        (["a"], {"claim_id": "x" * 1001}, INVALID, "claim id"),
+        (["a"], {"lease_ms": 499}, ErrorCode.INVALID_SESSION_TIMEOUT, "499 ms"),
+        (["a"], {"lease_ms": 2**31 - 1}, ErrorCode.INVALID_SESSION_TIMEOUT, "900000 ms"),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+async def test_a_claim_that_no_state_would_allow_says_what_is_wrong_with_it(
+    world: World, resources: list[Any], how: dict[str, Any], error: ErrorCode, text: str
+) -> None:
+    async with world.node() as node, Peer.of(node) as one:
+        answer = await Claimant(one).own(*resources, **how)
+        assert answer.error_code == error, answer.error_message
+        assert text in (answer.error_message or "")
+        assert len(answer.error_message or "") < 300
+        assert await described(one) == []
+        assert (await Claimant(one).own("a")).error_code == 0
+
+
+async def test_a_group_has_a_name_or_is_null(world: World) -> None:
+    async with world.node() as node, Peer.of(node) as one:
+        answer = await Claimant(one, group="").own("a")
+        assert answer.error_code == ErrorCode.INVALID_GROUP_ID
+        answer = await Claimant(one, group="g" * 1001).own("a")
+        assert answer.error_code == INVALID
+        answer = await Claimant(one, holder="h" * 1001).own("a")
+        assert answer.error_code == INVALID
+
+
+async def test_partitions_that_nobody_may_own_are_named(world: World) -> None:
+    async with world.node() as node, Peer.of(node) as one:  # O6
+        await one.create_topic("t")
+        await Claimant(one).own("makes the internal topic")
+        async with Peer.of(node) as two:
+            answer = await Claimant(two).own("t/0", "t/1", "none/0", "__fencelog_ownership/0")
+        assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        named = [(each.resource, each.error_code) for each in answer.resources]
+        assert named == [
+            ("t/1", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            ("none/0", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            ("__fencelog_ownership/0", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ]
+        assert "t/1 does not exist" in (answer.resources[0].error_message or "")
+
+
+async def test_what_operators_ask_has_limits(world: World) -> None:
+    async with world.node() as node, Peer.of(node) as one:
+        for limit in (0, -1):
+            request = DescribeOwnershipRequest(limit=limit)
+            answer = await one.ask(request, 0, DescribeOwnershipResponse)
+            assert answer.error_code == INVALID
+        names = [str(number) for number in range(1001)]
+        too_many = await one.ask(
+            DescribeOwnershipRequest(resources=names), 0, DescribeOwnershipResponse
+        )
+        assert too_many.error_code == ErrorCode.POLICY_VIOLATION
+        released = await one.ask(
+            ReleaseOwnershipRequest(resources=names), 0, ReleaseOwnershipResponse
+        )
+        assert released.error_code == ErrorCode.POLICY_VIOLATION
+        unknown = await one.ask(
+            ReleaseOwnershipRequest(session="nobody's"), 0, ReleaseOwnershipResponse
+        )
+        assert (unknown.error_code, unknown.released) == (0, [])
+
+
+async def test_claims_that_wait_cost_nothing_while_nothing_changes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world.node() as node, AsyncExitStack() as stack:
+        peers = [await stack.enter_async_context(Peer.of(node)) for _ in range(200)]
+        holder, *waiting = [Claimant(each) for each in peers]
+        await holder.own("a")
+        for each in waiting:
+            each.send_own("a", claim_id="1", wait_ms=60_000)
+        requests = node.broker.ownership_requests
+        await until(lambda: len(requests._claims) == len(waiting), "all wait")
+        reads, read_on = [], node.ownership.read_on
+
+        async def counted(*what: Any) -> Any:
+            reads.append(what)
+            return await read_on(*what)
+
+        monkeypatch.setattr(node.ownership, "read_on", counted)
+        async with Peer.of(node) as peer:
+            for _ in range(10):
+                other = Claimant(peer)
+                assert (await other.own("b")).error_code == 0
+                await other.release()
+            assert len(reads) == 10  # one for each of these claims
+            assert (await described(peer, "a"))[0].waiting == 199
+
+
+async def test_watches_that_nobody_reads_keep_no_memory(world: World) -> None:
+    settings = {"queued_response_bytes_max": 8 << 20}
+    async with world.node(**settings) as node, AsyncExitStack() as stack, Peer.of(node) as one:
+        await Claimant(one).own(*(f"{number:0>900}" for number in range(900)))
+        watchers = [await stack.enter_async_context(Peer.of(node)) for _ in range(20)]
+        for peer in watchers:
+            for _ in range(20):
+                request = WatchOwnershipRequest(seen_revision=-1, max_wait_ms=60_000)
+                peer.send(request.API_KEY, 0, request.write(0))
+        await until(lambda: node.server.responses.is_scarce, "their answers fill the budget")
+        for _ in range(20):
+            assert (await described(one, "0" * 900))[0].state == "held"
+            assert node.server.responses.free > -(2 << 20)
+        assert watchers
+
+
+async def test_a_watch_of_many_changes_tells_some_and_goes_on_from_there(world: World) -> None:
+    async with world.node() as node, AsyncExitStack() as stack:
+        for first in range(0, 3000, 500):
+            peer = await stack.enter_async_context(Peer.of(node))
+            names = (str(number) for number in range(first, first + 500))
+            assert (await Claimant(peer).own(*names)).error_code == 0
+        seen, told = -1, []
+        while len(told) < 3000:
+            request = WatchOwnershipRequest(seen_revision=seen, max_wait_ms=60_000)
+            answer = await peer.ask(request, 0, WatchOwnershipResponse)
+            assert len(answer.resources) <= 1500
+            assert answer.revision > seen
+            seen = answer.revision
+            told += [each.resource for each in answer.resources]
+        assert sorted(told, key=int) == [str(number) for number in range(3000)]
