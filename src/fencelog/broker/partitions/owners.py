@@ -12,7 +12,7 @@ from fencelog.wire.own import owned_key_of
 class OwnerChecks:
     """Judges requests by the partition's own log, in the step of their effect."""
 
-    __slots__ = ("_config", "_log", "_name", "_sessions", "guards_reads", "guards_writes")
+    __slots__ = ("_config", "_log", "_name", "_sessions", "guards_reads", "guards_writes", "writer")
 
     def __init__(self, name: TopicPartition, partition_log: PartitionLog) -> None:
         """Start with the owners that the log has."""
@@ -24,6 +24,8 @@ class OwnerChecks:
         """Whether a write must be checked."""
         self.guards_reads = False
         """Whether reads of connections without a session must be checked, too."""
+        self.writer = ""
+        """The live owner's session, whose batches without transactions pass; none is empty."""
         self._know_owners()
         self.reconfigure(partition_log.config)
 
@@ -34,9 +36,11 @@ class OwnerChecks:
         """Apply the topic's new settings."""
         self._config = config
         self.guards_reads = config.ownership_read == "required"
+        owner = self._log.owner(None)
         self.guards_writes = config.ownership == "required" or (
-            config.ownership == "if-owned" and self._log.owner(None) is not None
+            config.ownership == "if-owned" and owner is not None
         )
+        self.writer = owner.session if owner is not None and owner.is_live else ""
 
     def changed(self, before: Owner | None, owner: Owner) -> None:
         """The log has a new owner of a group, or the end of one."""
