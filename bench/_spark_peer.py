@@ -10,12 +10,12 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from bench._kafka import KafkaProcess
 from bench._processes import scratch
 from bench._report import ROOT, Figure, Report, sized
 from bench._spark_batches import FEW_ROWS, Phases, batches
 from bench._stock import create_topic
 from fencelog.spark.session import build_session, prepare_environment
+from tests.support.apache_kafka import DEFAULT_HEAP, ApacheKafka
 from tests.support.broker import BrokerProcess
 from tests.support.jvm.jars import class_path
 
@@ -255,7 +255,7 @@ def measure() -> None:
     with (
         scratch() as place,
         BrokerProcess(place / "data") as broker,
-        KafkaProcess(place / "kafka") as kafka,
+        ApacheKafka(place / "kafka", java=DEFAULT_HEAP, settings={}) as kafka,
     ):
         sides = (
             Side("fencelog", "fencelog", broker.address),

@@ -200,6 +200,21 @@ class RequestError(FencelogError):
         self.text = message
 
 
+class ClaimRefusedError(RequestError):
+    """A claim of ownership was refused, or the wait for it is over; nothing has changed (O1, O4).
+
+    ``text`` names the resource, its holder, generation and epoch, and says what to do.
+    """
+
+
+class OwnershipLostError(FencedError, RequestError):
+    """A claim has ended: another one was granted, or its lease is over (O5, O7, O10).
+
+    Its holder must stop, and may claim again. Requests of a claim that has ended raise it too; the
+    code is OWNER_FENCED.
+    """
+
+
 def error_text(error: Exception) -> str:
     """Return the text for a user; for a file error, its name and the reason without the errno."""
     if not isinstance(error, OSError) or error.strerror is None:

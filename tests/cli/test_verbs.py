@@ -1,5 +1,6 @@
 """Each verb as a script calls it: data on stdout, words on stderr, an exit status to rely on."""
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -227,12 +228,15 @@ def test_consume_follows_what_comes_on_every_partition(
     cli: Cli, topic: str, shared_broker: BrokerProcess
 ) -> None:
     cli.out("topic", "create", topic, "-p", "2")
-    following = subprocess.Popen(
-        [sys.executable, "-m", "fencelog", "topic", "consume", topic, "-f", r"%p:%v\n"],
-        stdout=subprocess.PIPE,
-        env=cli.environment,
-    )
-    with following:
+    with (
+        subprocess.Popen(
+            [sys.executable, "-m", "fencelog", "topic", "consume", topic, "-f", r"%p:%v\n"],
+            stdout=subprocess.PIPE,
+            env=cli.environment,
+        ) as following,
+        contextlib.ExitStack() as ending,
+    ):
+        ending.callback(following.kill)  # it follows for ever: a failure here must end it, too
         assert following.stdout is not None
         for sent in (ToSend(b"a", partition=0), ToSend(b"b", partition=1), ToSend(b"c")):
             Confluent().write(shared_broker.address, topic, [sent])

@@ -48,6 +48,7 @@ RULES = {
     "O8": "Only the owner writes; the transactions of older owners end before the grant does.",
     "O9": "A grant is complete when its epochs are raised everywhere; a dead claimant's goes on.",
     "O10": "A claim ends with its lease or its connection; those that wait come in order.",
+    "O11": "Nothing of a zombie is stored in any of the four use cases.",
     "S1": "The columns are those of Spark's Kafka connector, in pure Python.",
     "S2": "A replay sees the same input; a write returns when all is acknowledged.",
     "S3": "A batch is one transaction; a repeated batch writes nothing.",
@@ -66,6 +67,15 @@ SEEN = {
     ],
     "E15": [
         "tests/unit/storage/test_recovery.py::test_side_files_are_not_trusted_after_an_unclean_stop"
+    ],
+    "O11": [
+        f"tests/clients/test_ownership_examples.py::{test}"
+        for test in (
+            "test_a_store_has_all_that_was_stored_and_nothing_of_its_zombies",
+            "test_rows_of_sqlite_are_published_in_order_through_a_zombie",
+            "test_a_reader_that_was_taken_over_commits_nothing",
+            "test_a_task_goes_on_exactly_after_its_journal_and_an_older_attempt_adds_nothing",
+        )
     ],
     "S1": ["tests/spark/test_batch.py::test_the_columns_are_those_of_sparks_kafka_connector"],
     "S2": [

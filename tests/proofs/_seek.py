@@ -30,6 +30,9 @@ WORKLOADS_SAY = (
     "transfer ",
     *("broken", "left behind"),
     *("lost", "aborted", "twice", "elsewhere", "from nowhere", "reads back", "reads twice"),
+    *("two owners", "epoch back", "stale claim", "overtaken", "left over", "still open"),
+    *("not the owner's", "a zombie's", "zombie's", "nobody's", "older commit"),
+    *("wrong fence", "wrong copy", "refused and stored"),
 )
 
 

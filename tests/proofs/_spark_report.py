@@ -33,8 +33,10 @@ and every reading between the strikes is a reader. No transaction hangs.
   was started again
 """
 FAULTS_PROSE = """\
-A few kills over a copy of the source with one fault.
+A few kills over a copy of the source with one fault. It is found by what is in the sink; a case
+that gets stuck finds nothing.
 """
+LINES_SHOWN = 40
 PACKAGES = ("confluent-kafka", "kafka-python", "pyspark", "pyarrow")
 
 
@@ -100,6 +102,7 @@ def report(proof: Proof) -> str:
         *_cases(proof.cases),
         "",
         *problem_lines(proof.problems),
+        *_last_words(proof.cases),
         *section(proof.faults, FAULTS_PROSE.splitlines()),
     ]
     return "\n".join(lines).rstrip() + "\n"
@@ -157,3 +160,13 @@ def _cases(cases: Sequence[CaseVerdict]) -> list[str]:
             for each in cases
         ),
     ]
+
+
+def _last_words(cases: Sequence[CaseVerdict]) -> list[str]:
+    """The end of the stderr of the last drivers of cases that have problems."""
+    lines = []
+    for each in cases:
+        if each.problems and each.last_words:
+            last = each.last_words[-1].splitlines()[-LINES_SHOWN:]
+            lines += [f"{each.case}:", "", "```text", *last, "```", ""]
+    return ["## The last driver's stderr", "", *lines] if lines else []

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 
+from fencelog.errors import FencelogError
 from tests.proofs._compare import read_all
 from tests.proofs._spark_cases import DEATHS, STANDALONE, Case
 from tests.proofs._spark_history import Look, judge, look
@@ -61,6 +62,8 @@ RANDOM_S = 1.5
 START_S = (0.5, 8.0)
 BARREN_MAX = 6
 """Drivers in a row that note no batch; kills early in a start are among them."""
+STUCK = (AssertionError, TimeoutError, subprocess.TimeoutExpired, FencelogError)
+GOT_STUCK = "the case got stuck"
 LISTED = (COPY, EACH_BATCH)
 """Queries whose output is the records of each batch, each once."""
 
@@ -203,6 +206,10 @@ class CaseRun(Run):
             with suppress(psutil.NoSuchProcess):
                 self._driver.kill_tree()
         self._driver = None
+
+    def last_words(self) -> str:
+        """What the driver that runs, or ran last, has written to stderr."""
+        return "" if self._driver is None else self._driver.stderr
 
     def clean(self) -> None:
         """Kill all that is left."""
@@ -409,23 +416,31 @@ def run(
     environment: Mapping[str, str] | None = None,
     progress: Callable[[], None] = lambda: None,
 ) -> CaseVerdict:
-    """Do the kills of one case, none after ``until`` (monotonic), and judge its output."""
+    """Do the kills of one case, none after ``until`` (monotonic), and judge its output.
+
+    What gets stuck is a problem of the verdict, with the last words of its driver.
+    """
     began = time.monotonic()
     verdict = CaseVerdict(seed=seed, case=case)
-    with ExitStack() as stack:
-        broker = BrokerProcess(folder / "data", durability=case.durability, environment=environment)
-        stack.enter_context(broker)
-        cluster = None
-        if case.master == STANDALONE:
-            cluster = StandaloneCluster(folder / "cluster", cores=CORES_EACH)
-            stack.enter_context(cluster)
-        create_topics(broker.address, (SOURCE, *(f"{SINK}-{query}" for query in case.queries)))
-        session = CaseRun(folder, broker, random.Random(seed), verdict, case, cluster)
-        stack.callback(session.clean)
-        try:
-            session.strike(kills, until, progress)
-        except (AssertionError, TimeoutError, subprocess.TimeoutExpired) as error:
-            verdict.problems.append(f"the queries got stuck: {error}")
-        verdict.problems += hanging(broker.address)
+    try:
+        with ExitStack() as stack:
+            data = folder / "data"
+            broker = BrokerProcess(data, durability=case.durability, environment=environment)
+            stack.enter_context(broker)
+            cluster = None
+            if case.master == STANDALONE:
+                cluster = StandaloneCluster(folder / "cluster", cores=CORES_EACH)
+                stack.enter_context(cluster)
+            create_topics(broker.address, (SOURCE, *(f"{SINK}-{each}" for each in case.queries)))
+            session = CaseRun(folder, broker, random.Random(seed), verdict, case, cluster)
+            stack.callback(session.clean)
+            try:
+                session.strike(kills, until, progress)
+            except STUCK as error:
+                verdict.problems.append(f"{GOT_STUCK} at its strikes: {error}")
+                verdict.last_words.append(session.last_words())
+            verdict.problems += hanging(broker.address)
+    except STUCK as error:
+        verdict.problems.append(f"{GOT_STUCK}: {error}")
     verdict.seconds = time.monotonic() - began
     return verdict

@@ -2,16 +2,19 @@
 
 import os
 import random
+import threading
 from collections import Counter
 from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
 from tests.proofs import _spark_cases as cases
 from tests.proofs import _spark_kills as spark_part
 from tests.proofs import _spark_run as part
+from tests.proofs._limit import limited
 from tests.proofs._spark_history import Look, judge
 from tests.proofs._spark_kills import LOCAL, Kill
 from tests.proofs._spark_report import Proof, report
@@ -104,8 +107,42 @@ def test_the_report_names_the_longest_stall_of_each_target() -> None:
     assert proof.holds
     assert "4 kills of 500, 4 of them while a batch ran, 0 problems" in report(proof)
     assert "| broker | 4 | 4 | 0 | 3.0 | 8.0 |" in report(proof)
+    verdict.last_words += ["an earlier driver", "Exception: who knows"]
+    assert "who knows" not in report(proof)
     verdict.problems.append("a value is doubled")
     assert "DOES NOT HOLD" in report(proof)
+    assert "```text\nException: who knows\n```" in report(proof)
+
+
+def test_a_case_that_gets_stuck_is_ended_and_is_a_problem_with_its_driver_s_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def strike(*_: object) -> None:
+        threading.Event().wait(60.0)
+
+    broker = MagicMock(address="127.0.0.1:1")
+    monkeypatch.setattr(part, "BrokerProcess", lambda *_, **__: broker)
+    monkeypatch.setattr(part, "create_topics", lambda *_: None)
+    monkeypatch.setattr(part, "hanging", lambda _: [])
+    monkeypatch.setattr(part.CaseRun, "strike", strike)
+    monkeypatch.setattr(part.CaseRun, "last_words", lambda _: "Exception: who knows")
+    with limited(0.05, "the case"):
+        verdict = part.run(tmp_path, SLICE, kills=STRIKES, seed=1, until=inf)
+    (problem,) = verdict.problems
+    assert problem == "the case got stuck at its strikes: the case has not ended within 0 s"
+    assert verdict.last_words == ["Exception: who knows"]
+    broker.__exit__.assert_called_once()
+
+
+def test_a_broker_that_does_not_start_is_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(*_: object, **__: object) -> None:
+        raise TimeoutError("no broker")
+
+    monkeypatch.setattr(part, "BrokerProcess", start)
+    verdict = part.run(tmp_path, SLICE, kills=STRIKES, seed=1, until=inf)
+    assert verdict.problems == ["the case got stuck: no broker"]
 
 
 @pytest.mark.parametrize(

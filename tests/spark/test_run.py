@@ -5,10 +5,13 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
+from fencelog.errors import RequestError
 from tests.spark.conftest import ROOT, Log
 from tests.support.waiting import wait_until
 
@@ -100,9 +103,11 @@ def pipeline(spark):
 """
 
 
-def started(folder: Path, *arguments: str) -> tuple[subprocess.Popen[bytes], Path]:
+def started(
+    folder: Path, *arguments: str, name: str = "stderr"
+) -> tuple[subprocess.Popen[bytes], Path]:
     """``fencelog run`` in a process group of its own, and the file with its stderr."""
-    stderr = folder / "stderr"
+    stderr = folder / name
     with stderr.open("wb") as file:
         process = subprocess.Popen(
             command(Path(sys.executable), *arguments, "--checkpoint", str(folder / "checkpoints")),
@@ -170,4 +175,53 @@ def test_an_interrupt_while_spark_starts_ends_it_without_a_traceback(
     text = stderr.read_text()
     assert status == 130, text
     assert "Traceback" not in text
-    assert text.endswith("interrupted while Spark was starting\n")
+    assert text.endswith("interrupted before all queries were started\n")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_second_driver_stands_by_and_a_paused_one_commits_nothing_once_it_was_replaced(
+    log: Log, tmp_path: Path, fresh_name
+) -> None:  # S5, O10
+    source, sink = log.topic(fresh_name("owned")), log.topic(fresh_name("copied"))
+    pipeline = tmp_path / "copies.py"
+    pipeline.write_text(QUERY.format(before="pass", source=source, sink=sink))
+    arguments = (str(pipeline), "-b", log.servers, "--own", "--own-name", sink)
+    first, said_first = started(tmp_path, *arguments, name="first")
+    second, paused = first, []
+    try:
+        log.produce(source, ["a"])
+        wait_until(lambda: log.values(sink) == ["a"], deadline_s=240, what="the first batch")
+        second, said_second = started(tmp_path, *arguments, name="second")
+        wait_until(
+            lambda: "standing by" in said_second.read_text(), deadline_s=240, what="the standby"
+        )
+        assert f":{first.pid} runs pipeline '{sink}'" in said_second.read_text()
+        metadata = tmp_path / "checkpoints" / "copies" / "metadata"
+        query_id = json.loads(metadata.read_text())["id"]
+        stale_run = log.client.describe_app(query_id).run_id
+        # With its JVM and its workers, which would go on alone.
+        paused = [psutil.Process(first.pid), *psutil.Process(first.pid).children(recursive=True)]
+        for each in paused:
+            each.suspend()
+        log.produce(source, ["b"])
+        wait_until(lambda: log.values(sink) == ["a", "b"], deadline_s=240, what="the takeover")
+        for each in paused:
+            each.resume()
+        assert first.wait(90) == 75, said_first.read_text()
+        assert f"pipeline '{sink}' is no longer owned" in said_first.read_text()
+        assert "Traceback" not in said_first.read_text()
+        # The sink's own fence would have refused it as well (V2).
+        with pytest.raises(RequestError, match="RUN_FENCED"):
+            log.client.join_transaction(query_id, query_id, stale_run, 7)
+        log.produce(source, ["c"])
+        wait_until(lambda: log.values(sink) == ["a", "b", "c"], deadline_s=240, what="the rest")
+        os.killpg(second.pid, signal.SIGINT)
+        assert second.wait(90) == 130, said_second.read_text()
+    finally:
+        for process in paused:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        for process in (first, second):
+            process.kill()
+            process.wait()

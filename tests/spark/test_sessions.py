@@ -1,5 +1,6 @@
-"""Ways to a session: a plain REPL, Spark's own shell, Spark Connect; each in its own process."""
+"""Ways to a session: a prompt, Spark's shell, Connect, a notebook; each in its own process."""
 
+import json
 import os
 import re
 import subprocess
@@ -14,6 +15,8 @@ from tests.spark.conftest import ROOT, Log
 
 GUIDE = ROOT / "docs" / "guide" / "spark.md"
 CONNECT = Path(__file__).parent / "python" / "connect.lock"
+NOTEBOOK = Path(__file__).parent / "python" / "notebook.lock"
+KERNEL = "tests.support.spark.notebook"
 CLIENT = ROOT / "tests" / "support" / "spark" / "connect_client.py"
 END_S = 300.0
 TABLE = "|  ada|\n|grace|\n"
@@ -67,6 +70,50 @@ def test_the_guide_s_first_lines_work_in_spark_s_shell(log: Log, words: str) -> 
     folder = Path(sys.executable).parent
     activated = environment(path=f"{folder}{os.pathsep}{os.environ['PATH']}")
     assert TABLE in typed([str(folder / "pyspark")], first_lines(log, words), activated)
+
+
+def test_a_notebook_shows_errors_in_one_paragraph_and_a_stream_s_progress(
+    log: Log, words: str, fresh_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    stream = f"""
+def copy(topic, checkpoint, **options):
+    rows = spark.readStream.format("fencelog").option("startingOffsets", "earliest")
+    rows = rows.option("kafka.bootstrap.servers", "{log.servers}").option("subscribe", topic)
+    rows = rows.options(**options).load().select("key", "value").writeStream.format("fencelog")
+    rows = rows.option("kafka.bootstrap.servers", "{log.servers}")
+    rows = rows.option("topic", "{log.topic(fresh_name("out"), 1)}")
+    rows = rows.option("checkpointLocation", "{tmp_path}/" + checkpoint)
+    return rows.trigger(availableNow=True).start()
+"""
+    cells = [
+        first_lines(log, words),
+        stream,
+        f"query = copy('{words}', 'good')\nquery.awaitTermination(120)",
+        "query.lastProgress.numInputRows",
+        f"copy('{words}', 'bad', startingOffset='earliest')",
+        "copy('no-such-topic', 'missing').awaitTermination()",
+        "spark.stop()",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", KERNEL, packages_of(NOTEBOOK), json.dumps(cells)],
+        cwd=ROOT,
+        env=environment(path=os.defpath),
+        capture_output=True,
+        text=True,
+        timeout=END_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    first, _, awaited, progress, misspelt, missing, stopped = json.loads(done.stdout)
+    assert TABLE in first["text"]
+    assert awaited == {"text": "True", "error": ""}
+    assert progress["text"] == "2", progress
+    assert "did you mean 'startingOffsets'?" in misspelt["error"]
+    assert "topic no-such-topic does not exist" in missing["error"]
+    assert stopped == {"text": "", "error": ""}
+    for each in (misspelt, missing):
+        assert "Traceback" not in each["error"], each
+        assert 'File "' not in each["error"], each
 
 
 def test_spark_connect_reads_and_writes_exactly_once(

@@ -1,5 +1,7 @@
 """Attempts, decisions and fences against a real broker, without a Spark session around them."""
 
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pyarrow as pa
@@ -53,6 +55,19 @@ def test_rows_are_visible_from_the_commit_on_and_all_at_once(sink: Sink) -> None
     assert sink.values == []
     sink.commit(first, second)
     assert sink.values == ["a", "b"]
+
+
+def test_the_broker_is_asked_while_the_first_rows_are_waited_for(sink: Sink) -> None:
+    batch = sink.batch(0)
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        deadline = time.monotonic() + 10.0
+        while sink.log.client.describe_app(batch.app).open_version != 0:
+            assert time.monotonic() < deadline
+        yield pa.RecordBatch.from_arrays([pa.array(["a"], pa.string())], names=["value"])
+
+    sink.commit(writing.write(sink.options, batch, ROLES, rows()))
+    assert sink.values == ["a"]
 
 
 def test_an_attempt_that_the_commit_does_not_name_is_aborted(sink: Sink) -> None:  # S4

@@ -75,6 +75,11 @@ class FrameProxy(Closing):
         for upstream, request in held:
             upstream.sendall(request.frame)
 
+    def cut(self) -> None:
+        """Break every connection; new ones are let through."""
+        for each in self._sockets[1:]:
+            _break(each)
+
     def _start(self, target: Callable[..., None], *arguments: object) -> None:
         thread = threading.Thread(target=target, args=arguments, daemon=True)
         self._threads.append(thread)

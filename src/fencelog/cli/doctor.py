@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fencelog import __version__
 from fencelog.cli.options import (
     FormatOption,
     PropertyOption,
@@ -30,6 +29,7 @@ from fencelog.cli.output import (
     show_json,
 )
 from fencelog.errors import FencelogError, RequestError, error_text
+from fencelog.version import __version__
 
 if TYPE_CHECKING:
     from fencelog.client.blocking import Client

@@ -11,6 +11,7 @@ NOUNS = {
     "topic": "fencelog.cli.topic",
     "group": "fencelog.cli.group",
     "txn": "fencelog.cli.txn",
+    "own": "fencelog.cli.own",
     "cluster": "fencelog.cli.cluster",
     "partition": "fencelog.cli.partition",
 }
@@ -31,7 +32,7 @@ HELP = "An exactly-once event log with the Kafka protocol."
 def show_version(asked: bool) -> None:
     """Print the version and end."""
     if asked:
-        from fencelog import __version__
+        from fencelog.version import __version__
 
         typer.echo(f"fencelog {__version__}")
         raise typer.Exit

@@ -13,6 +13,7 @@ from fencelog.cli.output import Format, UsageError
 
 if TYPE_CHECKING:
     from fencelog.client.blocking import Client
+    from fencelog.client.cluster import ClusterOptions
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 REQUEST_TIMEOUT_MS = 10_000  # shorter than a program's: a person is waiting
@@ -52,6 +53,17 @@ class Connection:
         """A client for this command; a context manager."""
         from fencelog.client.blocking import Client
 
+        options = self.options()
+        return Client(
+            options.bootstrap_servers,
+            client_id=options.client_id,
+            request_timeout_s=options.request_timeout_s,
+        )
+
+    def options(self) -> "ClusterOptions":
+        """How a client of this command connects. Raises UsageError."""
+        from fencelog.client.cluster import ClusterOptions
+
         timeout_ms = self.properties.get("request.timeout.ms", str(REQUEST_TIMEOUT_MS))
         if not timeout_ms.isdecimal() or int(timeout_ms) == 0:
             raise UsageError(
@@ -59,8 +71,8 @@ class Connection:
             )
         address = self.properties.get("bootstrap.servers", self.bootstrap)
         try:
-            return Client(
-                address,
+            return ClusterOptions(
+                bootstrap_servers=address,
                 client_id=self.properties.get("client.id", "fencelog-cli"),
                 request_timeout_s=int(timeout_ms) / 1000,
             )

@@ -28,6 +28,10 @@ class ExitStatus(IntEnum):
     USAGE = 2
     UNREACHABLE = 3
     NOT_FOUND = 4
+    OWNERSHIP_LOST = 75  # EX_TEMPFAIL of sysexits.h: try again
+    OWNERSHIP_REFUSED = 77  # EX_NOPERM
+    CANNOT_RUN = 126  # as of env and timeout
+    NO_COMMAND = 127
     INTERRUPTED = 130
 
 
@@ -56,6 +60,21 @@ UNREACHABLE = frozenset(
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
     }
 )
+REFUSED = frozenset(
+    {
+        ErrorCode.RESOURCE_OWNED,
+        ErrorCode.STALE_GENERATION,
+        ErrorCode.CLAIM_IN_PROGRESS,
+        ErrorCode.CLAIM_WAITING,
+    }
+)
+LOST = frozenset({ErrorCode.OWNER_FENCED})
+STATUSES = {
+    NOT_FOUND: ExitStatus.NOT_FOUND,
+    UNREACHABLE: ExitStatus.UNREACHABLE,
+    REFUSED: ExitStatus.OWNERSHIP_REFUSED,
+    LOST: ExitStatus.OWNERSHIP_LOST,
+}
 WHERE_TO = "check that the broker is running; `-b HOST:PORT` or FENCELOG_BOOTSTRAP_SERVERS sets it"
 
 HINTS = {
@@ -87,6 +106,7 @@ HINTS = {
     ErrorCode.INVALID_PRODUCER_EPOCH: (
         "another producer uses this transactional id; only the newest can write"
     ),
+    **dict.fromkeys(REFUSED | LOST, "`fencelog own status` shows the present owners"),
     **dict.fromkeys(UNREACHABLE, WHERE_TO),
     ErrorCode.KAFKA_STORAGE_ERROR: "the broker's log names the file; check its disk",
 }
@@ -124,6 +144,12 @@ def show_json(value: object) -> None:
     sys.stdout.write(json.dumps(value, indent=indent, ensure_ascii=not _is_utf8()) + "\n")
 
 
+def show_line(value: object) -> None:
+    """One JSON document on one line of stdout, at once: for what goes on until Ctrl-C."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=not _is_utf8()) + "\n")
+    sys.stdout.flush()
+
+
 def show_rows(rows: Sequence[Row], columns: Sequence[str], form: Format | None) -> None:
     """Print rows as a JSON array of objects, or as a table with these columns."""
     if (form or default_format()) is Format.JSON:
@@ -158,9 +184,10 @@ def cell(value: object) -> str:
 
 def status_of(code: ErrorCode) -> ExitStatus:
     """The exit status for this error code."""
-    if code in NOT_FOUND:
-        return ExitStatus.NOT_FOUND
-    return ExitStatus.UNREACHABLE if code in UNREACHABLE else ExitStatus.FAILED
+    for codes, status in STATUSES.items():
+        if code in codes:
+            return status
+    return ExitStatus.FAILED
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fencelog.cli.options import key_values
-from fencelog.cli.output import HINTS, ExitStatus, fail, reported_errors, say, status_of
+from fencelog.cli.output import (
+    HINTS,
+    ExitStatus,
+    UsageError,
+    fail,
+    reported_errors,
+    say,
+    status_of,
+)
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -27,6 +35,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
     from rich.table import Table
 
+    from fencelog.errors import OwnershipLostError
+    from fencelog.spark.driver_claim import DriverClaim
     from fencelog.spark.lookout import Lookout
     from fencelog.spark.pipeline import Pipeline, RunSettings
     from fencelog.spark.progress import QueryTotals
@@ -79,6 +89,18 @@ def run(
             help="Start a failed query again, after 1 s, then 2 s, up to 60 s.",
         ),
     ] = False,
+    own: Annotated[
+        bool,
+        typer.Option("--own", help="Stand by as long as another driver owns the pipeline."),
+    ] = False,
+    own_name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The name that is owned; implies --own.",
+            show_default="the file's name",
+        ),
+    ] = None,
     ui: Annotated[bool, typer.Option("--ui", help="Serve Spark's web UI.")] = False,
     properties: PropertyOption = None,
 ) -> None:
@@ -87,6 +109,9 @@ def run(
         from fencelog.spark.pipeline import RunSettings, load
         from fencelog.spark.restarts import Restarts
 
+        owned = own_name or (pipeline.stem if own else None)
+        if owned is not None and bootstrap is None:
+            raise UsageError("--own needs a broker: -b HOST:PORT")
         function = load(pipeline)
         with NamedTemporaryFile(
             prefix=f"fencelog-{pipeline.stem}-", suffix=".log", delete=False
@@ -101,6 +126,7 @@ def run(
             settings=({"spark.ui.enabled": "true"} if ui else {})
             | key_values(properties or (), "-X"),
             log_file=log_file,
+            own=owned,
         )
         _run(function, settings, Restarts(enabled=restart_on_failure))
 
@@ -127,9 +153,12 @@ def _run(function: "Pipeline", settings: "RunSettings", restarts: "Restarts") ->
             thread.join(SIGNAL_POLL_S)
             if phases.may_leave:
                 # Spark's JVM ends with this process.
-                say("interrupted while Spark was starting")
+                say("interrupted before all queries were started")
                 sys.stderr.flush()
                 os._exit(int(ExitStatus.INTERRUPTED))
+        if phases.loss:
+            failures = {} if outcome.exception() else outcome.result()
+            _leave_lost(settings.own or "", str(phases.loss[0]), failures)
         _leave(outcome.result(), interrupted=phases.stop.is_set())
 
 
@@ -141,10 +170,20 @@ class _Phases:
     hurry: Event = field(default_factory=Event)
     begun: Event = field(default_factory=Event)
     started: Event = field(default_factory=Event)
+    loss: "list[OwnershipLostError]" = field(default_factory=list)
+    """What ended the claim of ``--own``, if it was lost."""
+
+    def lose(self, error: "OwnershipLostError") -> None:
+        """Stop the queries at once: another driver may run them."""
+        self.loss.append(error)
+        self.hurry.set()
+        self.stop.set()
 
     @property
     def may_leave(self) -> bool:
         """Whether the process can end at once: nothing runs yet, or a second signal says so."""
+        if self.loss:
+            return False
         first = self.stop.is_set() and not self.begun.is_set()
         return first or (self.hurry.is_set() and not self.started.is_set())
 
@@ -160,19 +199,44 @@ def _work(
     chosen = {**defaults(settings.master), **settings.settings}
     say(f"starting Spark on {settings.master}, its log is in {settings.log_file}")
     say(f"with {' '.join(f'{key}={value}' for key, value in chosen.items())} (-X sets others)")
-    running = start(function, settings, phases.stop, phases.begun, say)
-    phases.started.set()
-    with _display(Lookout(running.spark), running.queries) as show:
-        totals = watch(running, phases.stop, show, restarts, say)
-        if phases.stop.is_set():
-            say("stopping after the running batch; Ctrl-C again stops at once")
-        failures = running.failures
-        totals = finish(running, totals, phases.hurry, show)
+    with _claim(settings, phases) as claim:
+        acquire = None if claim is None else claim.acquire
+        running = start(function, settings, phases.stop, phases.begun, say, acquire)
+        phases.started.set()
+        with _display(Lookout(running.spark), running.queries) as show:
+            totals = watch(running, phases.stop, show, restarts, say)
+            failures = running.failures
+            if failures and claim is not None:
+                claim.settle()
+            if phases.stop.is_set() and not phases.loss:
+                say("stopping after the running batch; Ctrl-C again stops at once")
+            totals = finish(running, totals, phases.hurry, show)
     for each in totals.values():
         if each.batches or each.name not in failures:
             say(each.line())
     running.spark.stop()
     return failures
+
+
+def _claim(settings: "RunSettings", phases: _Phases) -> "DriverClaim | nullcontext[None]":
+    """The claim of ``--own``, None without it."""
+    if settings.own is None:
+        return nullcontext()
+    from fencelog.spark.driver_claim import DriverClaim
+
+    assert settings.bootstrap_servers is not None, "it was asked for"
+    return DriverClaim(settings.bootstrap_servers, settings.own, say, phases.lose)
+
+
+def _leave_lost(pipeline: str, loss: str, failures: Mapping[str, str]) -> None:
+    """Exit with the status of a driver that was taken over."""
+    for name, cause in failures.items():
+        say(f"query '{name}' failed: {cause}")
+    fail(
+        ExitStatus.OWNERSHIP_LOST,
+        f"pipeline '{pipeline}' is no longer owned: {loss}",
+        "nothing is lost: its next owner goes on from the checkpoint; the same command stands by",
+    )
 
 
 def _leave(failures: Mapping[str, str], *, interrupted: bool) -> None:

@@ -14,7 +14,6 @@ from typing import Annotated
 
 import typer
 
-from fencelog import __version__
 from fencelog.broker.config import BrokerConfig, Flags, Resolved
 from fencelog.cli.collector import Collector
 from fencelog.cli.freed_memory import keep_freed_memory
@@ -22,6 +21,7 @@ from fencelog.cli.log_output import LogOutput
 from fencelog.cli.signals import STOPS, handle_signals
 from fencelog.errors import FencelogError, error_text
 from fencelog.settings.given import ConfigError
+from fencelog.version import __version__
 
 DURABILITY_HELP = "What an acknowledged record survives. fsync: a power cut; os: kill -9."
 Announce = Callable[[str, int], None]

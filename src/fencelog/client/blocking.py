@@ -5,17 +5,14 @@ A client may be used from several threads, and in a forked child, which opens it
 at the first call.
 """
 
-import os
-import threading
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from fencelog.client.admin import Admin
-from fencelog.client.blocking_writers import ArrowWriter, Producer
-from fencelog.client.cluster import Cluster, ClusterOptions
+from fencelog.client.blocking_writers import BATCH_BYTES, ArrowWriter, Producer
+from fencelog.client.connected import ConnectedClient
 from fencelog.client.groups import Groups
-from fencelog.client.loop_thread import LoopThread, keep_for_ever
 from fencelog.client.model import (
     ANY_WRITER,
     AlreadyCommitted,
@@ -28,9 +25,11 @@ from fencelog.client.model import (
     Joined,
     OffsetSpec,
     OpenBatch,
+    OwnershipDescription,
     ProduceIsolation,
     ProducerDescription,
     Record,
+    ReleasedResource,
     TopicDescription,
     TransactionDescription,
     TransactionListing,
@@ -41,100 +40,20 @@ from fencelog.client.sender import ProducerOptions, open_sender
 from fencelog.client.topic_changes import TopicChanges
 from fencelog.client.transaction_admin import TransactionAdmin
 from fencelog.client.versioned_transactions import Transactions
-from fencelog.errors import FencelogError
 from fencelog.types import TopicId, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-T = TypeVar("T")
-BATCH_BYTES = 1_000_000
+    from fencelog.client.blocking_claim import Claim
+
 ALL_COLUMNS = frozenset(
     ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 )
 
 
-class Client:
-    """A client of one cluster. A context manager; ``Client.shared`` keeps one per process.
-
-    ``api_timeout_s`` limits every call: until then lost connections are reopened and retriable
-    errors retried; then ``RequestError`` is raised. ``request_timeout_s`` limits one request, and
-    the call where ``api_timeout_s`` is None.
-    """
-
-    _shared: ClassVar[dict[tuple[object, ...], "Client"]] = {}
-    _shared_lock: ClassVar[threading.Lock] = threading.Lock()
-
-    def __init__(
-        self,
-        bootstrap_servers: str,
-        *,
-        client_id: str = "fencelog",
-        request_timeout_s: float = 30.0,
-        api_timeout_s: float | None = None,
-    ) -> None:
-        """Connect lazily: nothing is sent before the first call."""
-        options = ClusterOptions(
-            bootstrap_servers=bootstrap_servers,
-            client_id=client_id,
-            request_timeout_s=request_timeout_s,
-            api_timeout_s=api_timeout_s,
-        )
-        self._begin(options)
-
-    def _begin(self, options: ClusterOptions) -> None:
-        self._options, self._cluster = options, Cluster(options)
-        self._lock = threading.Lock()
-        self._thread: LoopThread | None = None
-        self._closed = False
-
-    @classmethod
-    def shared(
-        cls,
-        bootstrap_servers: str,
-        *,
-        client_id: str = "fencelog",
-        request_timeout_s: float = 30.0,
-        api_timeout_s: float | None = None,
-    ) -> "Client":
-        """Return this process's client with these options. Do not close it."""
-        key = (os.getpid(), bootstrap_servers, client_id, request_timeout_s, api_timeout_s)
-        with cls._shared_lock:
-            client = cls._shared.get(key)
-            if client is None or client._closed:  # noqa: SLF001 - of this class
-                client = cls(
-                    bootstrap_servers,
-                    client_id=client_id,
-                    request_timeout_s=request_timeout_s,
-                    api_timeout_s=api_timeout_s,
-                )
-                cls._shared[key] = client
-            return client
-
-    def __enter__(self) -> Self:
-        """Return the client."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close the client."""
-        self.close()
-
-    def close(self) -> None:
-        """Close connections and stop the thread. Harmless twice."""
-        self._closed = True
-        thread, self._thread = self._thread, None
-        if thread is not None and thread.owned:
-            thread.close()
-
-    def run(self, work: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine with this client's connections, in its loop, and wait."""
-        loop = self._loop()
-        return loop.run(work(self._cluster))
+class Client(ConnectedClient):
+    """A client of one cluster. A context manager; ``Client.shared`` keeps one per process."""
 
     # --- topics and cluster
 
@@ -449,29 +368,99 @@ class Client:
         """Delete a group without members. Raises RequestError (NON_EMPTY_GROUP)."""
         self._loop().run(Groups(self._cluster).delete(group))
 
+    # --- ownership
+
+    def own(
+        self,
+        resources: str | Iterable[str],
+        *,
+        group: str | None = None,
+        generation: int | None = None,
+        wait: bool | float = False,
+        transactional_id: str | None = None,
+        lease_s: float = 10.0,
+        holder: str | None = None,
+        on_waiting: "Callable[[int], None] | None" = None,
+    ) -> "Claim":
+        """Claim resources, all or none; returns once the claim is granted. A context manager.
+
+        A resource is any string; ``topic/partition`` names a partition, of which only the owner
+        then writes, or with a ``group`` commits that group's offsets (O8).
+
+        ``generation``: the caller's attempt; a live owner with a lower or equal one is severed,
+        one with a higher one refuses the claim (O1, O4). None: the one after the remembered one.
+        ``wait``: True, or for so many seconds, waits until the resources are free, and severs
+        nobody; ``on_waiting`` is told how many claims are before this one, in the client's thread.
+        ``transactional_id``: a name, from which a transactional id is derived for each grant; only
+        the newest can write (``Claim.transactional_id``). ``lease_s``: how long the claim lives
+        without an answer from the broker (0.5 to 900). ``holder``: who claims, to be shown to
+        others; host and process id by default.
+
+        Raises ClaimRefusedError if an owner is in the way or the wait is over, RequestError
+        (UNKNOWN_TOPIC_OR_PARTITION, UNSUPPORTED_VERSION …) for all else.
+        """
+        from fencelog.client.blocking_claim import Claim
+        from fencelog.client.claim import Claim as ClaimCore
+        from fencelog.client.claim import this_process
+        from fencelog.client.grants import ClaimOptions, names_of
+
+        options = ClaimOptions(
+            resources=names_of(resources),
+            group=group,
+            generation=generation,
+            transactional_id=transactional_id,
+            lease_s=lease_s,
+            holder=this_process() if holder is None else holder,
+        )
+        loop = self._loop()
+        core = ClaimCore(self._cluster, options, on_waiting)
+        loop.run(core.open(math.inf if wait is True else float(wait)))
+        return Claim(loop, core)
+
+    def describe_ownership(
+        self, resources: Sequence[str] | None = None, *, group: str | None = None
+    ) -> list[OwnershipDescription]:
+        """The resources of a group that were ever claimed, by name: these, or all."""
+        from fencelog.client.ownership import Ownership
+
+        return self._loop().run(Ownership(self._cluster).describe(group, resources))
+
+    def describe_all_ownership(self) -> list[OwnershipDescription]:
+        """Every resource that was ever claimed, by group and name."""
+        from fencelog.client.ownership import Ownership
+
+        return self._loop().run(Ownership(self._cluster).describe_all())
+
+    def watch_ownership(
+        self, resources: Sequence[str] | None = None, *, group: str | None = None
+    ) -> Iterator[list[OwnershipDescription]]:
+        """The resources of a group as they are, then those that have changed, without end."""
+        from fencelog.client.ownership import Ownership
+
+        loop = self._loop()
+        ownership = Ownership(self._cluster)
+        revision, found = loop.run(ownership.snapshot(group, resources))
+        yield found
+        while True:
+            revision, found = loop.run(ownership.changes(group, resources, revision))
+            if found:
+                yield found
+
+    def release_ownership(
+        self, resources: Sequence[str], *, group: str | None = None
+    ) -> list[ReleasedResource]:
+        """Free resources, whoever holds them: each claim that has one of them ends as a whole.
+
+        A holder that runs claims again where nobody waits: stop it first.
+        """
+        from fencelog.client.ownership import Ownership
+
+        return self._loop().run(Ownership(self._cluster).release(group, resources))
+
     # --- inside
 
     def _admin(self) -> Admin:
         return Admin(self._cluster)
-
-    def _loop(self) -> LoopThread:
-        """Return the loop's thread, started at the first call and again after a fork."""
-        if self._closed:
-            raise FencelogError("this client is closed; create a new one")
-        thread = self._thread
-        if thread is not None and thread.owned:
-            return thread
-        if thread is not None:
-            # A thread that does not exist after the fork may have held the lock.
-            self._lock = threading.Lock()
-        with self._lock:
-            if self._thread is thread:
-                if thread is not None:
-                    keep_for_ever((thread, self._cluster))
-                    self._cluster = Cluster(self._options)
-                self._thread = LoopThread("fencelog-client", self._cluster.close)
-            assert self._thread is not None
-            return self._thread
 
     def _chunks(
         self, partition: TopicPartition, start: int, end: int | None, options: FetchOptions
@@ -479,18 +468,3 @@ class Client:
         loop = self._loop()
         reader = PartitionReader(self._cluster, partition, start, end, options)
         return loop.one_ahead(reader.next_chunk)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Pickle the options only: the copy opens its own connections."""
-        return {"options": self._options}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Connect again, lazily."""
-        self._begin(state["options"])
-
-
-def _after_fork() -> None:
-    Client._shared_lock = threading.Lock()  # noqa: SLF001 - the parent may have held it
-
-
-os.register_at_fork(after_in_child=_after_fork)

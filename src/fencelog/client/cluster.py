@@ -5,7 +5,7 @@ looks it up again and repeats the request.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
@@ -38,6 +38,7 @@ R = TypeVar("R", bound=Message)
 DEFAULT_PORT = 9092
 GROUP = 0
 TRANSACTION = 1
+OWNERSHIP = 100
 Address = tuple[str, int]
 Lane = Literal["requests", "fetches"]
 """A broker answers a connection in order, so a waiting fetch gets a connection of its own."""
@@ -94,20 +95,29 @@ class ClusterView:
 class Cluster:
     """Connections and routes. Belongs to one event loop from its first request on."""
 
-    def __init__(self, options: ClusterOptions) -> None:
-        """Connect lazily."""
+    def __init__(
+        self,
+        options: ClusterOptions,
+        opened: Callable[[Connection, Deadline], Awaitable[None]] | None = None,
+    ) -> None:
+        """Connect lazily. ``opened`` prepares each connection before it is used, or raises."""
         self.options = options
+        self._opened = opened
         self._connections: dict[tuple[Address, Lane], Connection] = {}
         self._opening: dict[tuple[Address, Lane], asyncio.Lock] = {}
         self._brokers: dict[int, Address] = {}
         self._topics: dict[str, TopicDescription] = {}
         self._coordinators: dict[tuple[int, str], Address] = {}
 
-    async def close(self) -> None:
-        """Close every connection."""
+    def disconnect(self, reason: str) -> None:
+        """Close every connection; the next request opens a new one."""
         connections, self._connections = self._connections, {}
         for connection in connections.values():
-            connection.close()
+            connection.close(reason)
+
+    async def close(self) -> None:
+        """Close every connection."""
+        self.disconnect("closed by the client")
         # One iteration of the loop lets the transports close their sockets.
         await asyncio.sleep(0)
 
@@ -161,8 +171,17 @@ class Cluster:
             if found is None or found.closed:
                 limit = Deadline(min(CONNECT_TIMEOUT_S, max(deadline.left_s, 0.1)))
                 found = await connect(*address, self.options.client_id, limit)
+                if self._opened is not None:
+                    await self._prepare(found, self._opened(found, deadline))
                 self._connections[key] = found
             return found
+
+    async def _prepare(self, connection: Connection, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except BaseException:
+            connection.close()
+            raise
 
     async def any_broker(self, deadline: Deadline) -> Connection:
         """Return a connection to any broker: an open one, else the first that responds.
@@ -177,8 +196,14 @@ class Cluster:
             try:
                 return await self.connection(address, deadline)
             except RequestError as error:
+                if error.code is not ErrorCode.NETWORK_EXCEPTION:
+                    raise
                 failures.append(error.text)
         raise RequestError(ErrorCode.NETWORK_EXCEPTION, "; ".join(failures))
+
+    async def reach(self) -> None:
+        """Connect to any broker. Raises RequestError (NETWORK_EXCEPTION) if none answers."""
+        await self.any_broker(self.deadline())
 
     # --- metadata
 
@@ -276,10 +301,17 @@ class Cluster:
     # --- coordinators
 
     async def coordinator(self, kind: int, key: str, deadline: Deadline) -> Connection:
-        """Return a connection to the coordinator of a group or a transactional id."""
+        """Return a connection to a coordinator."""
+        return await self.connection(await self.coordinator_address(kind, key, deadline), deadline)
+
+    async def coordinator_address(self, kind: int, key: str, deadline: Deadline) -> Address:
+        """Return where the coordinator of a group, a transactional id or ownership is."""
         address = self._coordinators.get((kind, key))
         if address is None:
             connection = await self.any_broker(deadline)
+            if kind == OWNERSHIP and ApiKey.OWN not in connection.versions:
+                what = f"ownership at broker {connection.address}"
+                raise failure(ErrorCode.UNSUPPORTED_VERSION, what)
             answer = await self.ask(
                 connection,
                 FindCoordinatorRequest(key=key, key_type=kind),
@@ -288,12 +320,11 @@ class Cluster:
                 FIND_COORDINATOR_VERSION_MAX,
             )
             if answer.error_code:
-                raise failure(
-                    error_code(answer.error_code), f"coordinator of {key}", answer.error_message
-                )
+                what = f"coordinator of {key}" if key else "coordinator"
+                raise failure(error_code(answer.error_code), what, answer.error_message)
             address = (answer.host, answer.port)
             self._coordinators[kind, key] = address
-        return await self.connection(address, deadline)
+        return address
 
     async def ask_coordinator(
         self,

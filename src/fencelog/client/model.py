@@ -269,3 +269,39 @@ class GroupDescription:
     protocol: str
     members: tuple[GroupMember, ...]
     offsets: Mapping[TopicPartition, GroupOffset]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnershipDescription:
+    """A resource that was ever claimed.
+
+    Attributes:
+        group: None: the owners of writes.
+        state: ``free``, ``claiming`` (its grant is not complete) or ``held``.
+        generation: the remembered one, of the last claim.
+        epoch: of the last grant.
+        holder: who holds it, from address ``host``, since ``since_ms``, with this lease; None where
+            nobody does.
+        fence_offset: where the last grant is in the partition; None if it is no partition.
+        waiting: how many claims wait for it.
+    """
+
+    group: str | None
+    resource: str
+    state: str
+    generation: int
+    epoch: int
+    holder: str | None = None
+    host: str | None = None
+    since_ms: int | None = None
+    lease_ms: int | None = None
+    fence_offset: int | None = None
+    waiting: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleasedResource:
+    """A resource that was held and is free now, and the epoch that has ended."""
+
+    resource: str
+    epoch: int

@@ -35,6 +35,7 @@ RETRIABLE = frozenset(
         ErrorCode.UNSTABLE_OFFSET_COMMIT,
         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
         ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.CLAIM_IN_PROGRESS,
     }
 )
 """Error codes after which a retry may succeed."""
@@ -55,8 +56,8 @@ STALE_ROUTE = frozenset(
 
 
 def again(error: RequestError, more: str = "") -> RequestError:
-    """Return the same error with more text."""
-    return RequestError(error.code, error.text + more)
+    """Return the same error, of the same type, with more text."""
+    return type(error)(error.code, error.text + more)
 
 
 class Backoff:

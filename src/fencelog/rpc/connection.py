@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import cast
 
-from fencelog import __version__
 from fencelog.errors import ErrorCode, RequestError, WireError, error_text
 from fencelog.rpc.deadline import Deadline
 from fencelog.rpc.failures import failure
 from fencelog.rpc.requester import Requester
 from fencelog.types import Buffer
+from fencelog.version import __version__
 from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
@@ -29,6 +29,7 @@ class Connection(asyncio.BufferedProtocol):
         self._requester: Requester[asyncio.Future[memoryview]] = Requester(client_id)
         self._transport: asyncio.Transport | None = None
         self._closed: str | None = None
+        self._ended = asyncio.Event()
         self._writable = asyncio.Event()
         self._writable.set()
 
@@ -43,10 +44,15 @@ class Connection(asyncio.BufferedProtocol):
             self._closed = reason
         if self._transport is not None:
             self._transport.abort()
+        self._ended.set()
         self._writable.set()
         for answer in self._requester.close():
             if not answer.done():
                 answer.set_exception(self._lost())
+
+    async def wait_closed(self) -> None:
+        """Wait until requests can no longer be sent."""
+        await self._ended.wait()
 
     def start(
         self, api_key: int, version: int, body: Sequence[Buffer]

@@ -1,6 +1,6 @@
 """The texts of failed requests: what was requested, what the broker said, and what to do."""
 
-from fencelog.errors import ErrorCode, RequestError
+from fencelog.errors import ErrorCode, OwnershipLostError, RequestError
 
 ADVICE = {
     ErrorCode.NETWORK_EXCEPTION: "check that the broker is running at this address",
@@ -26,16 +26,21 @@ ADVICE = {
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: "earlier records may be missing; write them again",
     ErrorCode.UNKNOWN_MEMBER_ID: "the request is from no member of the group",
     ErrorCode.NON_EMPTY_GROUP: "the group has members; stop them first",
+    ErrorCode.OWNER_FENCED: "to go on, claim again",
     ErrorCode.UNSUPPORTED_VERSION: "the broker does not support it: it is too old, or not fencelog",
 }
 
 
 def failure(code: ErrorCode, what: str, detail: str | None = None) -> RequestError:
-    """An error for this code: what was requested, the broker's message, what to do."""
+    """An error for this code: what was requested, the broker's message, what to do.
+
+    An OwnershipLostError for OWNER_FENCED, for every other code a RequestError.
+    """
     parts = [what]
     if detail:
         # RequestError appends the code; a broker's message may end with it already.
         parts.append(detail.removesuffix(f" ({code.name})"))
     if advice := ADVICE.get(code):
         parts.append(advice)
-    return RequestError(code, ": ".join(parts[:2]) + "".join(f"; {part}" for part in parts[2:]))
+    kind = OwnershipLostError if code is ErrorCode.OWNER_FENCED else RequestError
+    return kind(code, ": ".join(parts[:2]) + "".join(f"; {part}" for part in parts[2:]))

@@ -9,7 +9,9 @@ from fencelog.settings.names import closest, is_known, suggestion, unknown_broke
 from fencelog.settings.table import BROKER_KEYS
 
 OWN, KAFKAS = "FENCELOG_", "KAFKA_"
-OTHER_USES = re.compile("FENCELOG_(?:BOOTSTRAP_SERVERS|PYTHON|MAVEN|REWRITE|(?:DEMO|FUZZ)_[A-Z_]+)")
+OTHER_USES = re.compile(
+    "FENCELOG_(?:BOOTSTRAP_SERVERS|PYTHON|MAVEN|REWRITE|(?:DEMO|FUZZ|OWN)_[A-Z_]+)"
+)
 """Variables of the command line, of this repository's scripts and of its tests."""
 _SERVICE = (
     "(?:FENCELOG|KAFKA)_(?:[A-Z0-9_]+_)?"

@@ -53,6 +53,8 @@ class RunSettings:
     available_now: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
     log_file: Path | None = None
+    own: str | None = None
+    """The name under which only one driver runs at a time; None: any number do."""
 
     @property
     def checkpoint_root(self) -> str:
@@ -127,11 +129,13 @@ def start(
     stop: Event,
     begun: Event,
     tell: Callable[[str], None],
+    acquire: Callable[[], None] | None = None,
 ) -> Running:
     """Build the session and start all queries of the file's function, or none.
 
-    Returns when each has the offsets of its first batch, or has failed. ``begun`` is set before
-    the first is started; if ``stop`` is set by then, the others are not.
+    Returns when each has the offsets of its first batch, or has failed. ``acquire`` returns once
+    the file's function may be called. ``begun`` is set before the first query is started; if
+    ``stop`` is set by then, the others are not.
     """
     if settings.bootstrap_servers is not None:
         os.environ[BOOTSTRAP_VARIABLE] = settings.bootstrap_servers
@@ -146,6 +150,8 @@ def start(
     queries: dict[str, StreamingQuery] = {}
     writers: dict[str, DataStreamWriter | StreamingQuery] = {}
     try:
+        if acquire is not None:
+            acquire()
         for name, writer in _named(function(spark), settings.file).items():
             begun.set()
             if stop.is_set():

@@ -1,7 +1,8 @@
 """A Spark session for ``format("fencelog")``, with the right Python and Java.
 
 Workers must run the same interpreter, and Spark silently finds no Python data source if its path
-has a space. So its folder is put first in ``PATH`` and Spark gets the bare name.
+has a space. So its folder is put first in ``PATH`` and Spark gets a bare name: in local sessions
+that of ``worker_python``, which is installed beside it.
 """
 
 import os
@@ -16,6 +17,7 @@ from fencelog.spark.java import find_java_home
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+WORKER_PYTHON: Final = "fencelog-python"
 DEFAULT_MASTER: Final = "local[*,4]"
 """All cores; a task may fail three times before its query does, as on a cluster."""
 
@@ -42,9 +44,12 @@ def prepare_environment(environment: MutableMapping[str, str], *, local: bool = 
     executable = Path(sys.executable)
     folders = [str(executable.parent), *environment.get("PATH", "").split(os.pathsep)]
     environment["PATH"] = os.pathsep.join(dict.fromkeys(folder for folder in folders if folder))
+    python = executable.name
+    if local and executable.with_name(WORKER_PYTHON).exists():  # else run from a source tree
+        python = WORKER_PYTHON
     if local or "PYSPARK_PYTHON" not in environment:
-        environment["PYSPARK_PYTHON"] = executable.name
-    environment["PYSPARK_DRIVER_PYTHON"] = executable.name
+        environment["PYSPARK_PYTHON"] = python
+    environment["PYSPARK_DRIVER_PYTHON"] = python
     environment["JAVA_HOME"] = str(find_java_home(environment))
 
 

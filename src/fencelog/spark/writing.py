@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
@@ -31,6 +32,8 @@ from fencelog.spark.schema import to_write
 from fencelog.spark.worker_heap import freeze_imports
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     import pyarrow
 
     from fencelog.client.blocking import Client
@@ -77,14 +80,17 @@ def write(
         freeze_imports()
         return staged
     client = connect(options.connection)
-    joined = _join(client, options, identity) if options.exactly_once else None
+    # The broker is asked while the first rows are waited for: they come from another process.
+    joining = _joining(client, options, identity) if options.exactly_once else None
+    first = list(islice(rows, 1))
+    joined = _joined(joining, client, options, identity) if joining is not None else None
     if isinstance(joined, AlreadyCommitted):
         # Spark treats a task that does not read its input as failed.
         for _ in rows:
             pass
         return Written(identity, NO_PRODUCER, 0)
     with closing(_writer(client, options, joined)) as writer:
-        for batch in rows:
+        for batch in chain(first, rows):
             if batch.num_rows:
                 writer.write(to_write(batch, roles))
         count = writer.flush()
@@ -164,11 +170,13 @@ def check(options: SinkOptions, *, streaming: bool) -> None:
             raise
 
 
-def _join(
+def _joining(
     client: "Client", options: SinkOptions, identity: BatchIdentity
-) -> Joined | AlreadyCommitted:
-    try:
-        return client.join_transaction(
+) -> "Future[Joined | AlreadyCommitted]":
+    from fencelog.client.versioned_transactions import Transactions
+
+    return client.submit(
+        lambda cluster: Transactions(cluster).join(
             identity.app,
             identity.query_id,
             identity.run_id,
@@ -178,6 +186,17 @@ def _join(
             WriterInfo(host=identity.host, session_ms=_session_ms()),
             identity.allow_gaps,
         )
+    )
+
+
+def _joined(
+    joining: "Future[Joined | AlreadyCommitted]",
+    client: "Client",
+    options: SinkOptions,
+    identity: BatchIdentity,
+) -> Joined | AlreadyCommitted:
+    try:
+        return joining.result()
     except RequestError as error:
         if error.code is ErrorCode.INVALID_TRANSACTION_TIMEOUT:
             check_timeout(options, timeout_ms_max(client))

@@ -9,7 +9,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
-from fencelog.broker.metadata.catalog import GROUP_TOPIC, TRANSACTION_TOPIC, VERSIONED_TOPIC
+from fencelog.broker.metadata.catalog import (
+    GROUP_TOPIC,
+    OWNERSHIP_TOPIC,
+    TRANSACTION_TOPIC,
+    VERSIONED_TOPIC,
+)
 from fencelog.coordination.group import metadata as group_metadata
 from fencelog.coordination.group import records as group_records
 from fencelog.coordination.owners import read_producers_key
@@ -24,6 +29,7 @@ from fencelog.coordination.versioned.state import NO_VERSION, App, Joined, Phase
 from fencelog.types import NO_PRODUCER_ID, ProducerId, TopicPartition
 from fencelog.wire.batch import BatchHeader
 from fencelog.wire.control import Marker
+from fencelog_sim.monitors.ownership_model import Grants, OwnershipView
 
 
 class Place(NamedTuple):
@@ -366,7 +372,7 @@ class GroupView:
         return None
 
 
-View = TransactionView | VersionedView | GroupView
+View = TransactionView | VersionedView | GroupView | OwnershipView
 
 
 class Coordinators:
@@ -375,6 +381,7 @@ class Coordinators:
     def __init__(self, partitions: Partitions) -> None:
         """No log yet."""
         self.shared = Shared(partitions)
+        self.grants = Grants()
         self._views: dict[TopicPartition, View] = {}
 
     def take(self, name: TopicPartition, records: Iterable[tuple[int, LogRecord]]) -> list[str]:
@@ -419,6 +426,8 @@ class Coordinators:
             return TransactionView(name, self.shared)
         if name.topic == VERSIONED_TOPIC:
             return VersionedView(name, self.shared)
+        if name.topic == OWNERSHIP_TOPIC:
+            return OwnershipView(self.grants)
         assert name.topic == GROUP_TOPIC, name
         return GroupView(self.shared)
 

@@ -113,6 +113,8 @@ class Monitor(Watcher):
             "recoveries observed": self._recoveries,
             "replays compared": self._compared,
             "files compacted": self._oracles.swaps,
+            "takeovers": len(self._oracles.coordinators.grants.takeovers),
+            "preemptions": len(self._oracles.coordinators.grants.preemptions),
         }
 
     # -- starts and ends of the broker ---------------------------------------------------------

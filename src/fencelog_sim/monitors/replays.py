@@ -8,6 +8,7 @@ from typing import TypeAlias
 from fencelog.broker.coordinators.runtime import CoordinatorRuntime, Loaded
 from fencelog.coordination.group.offsets import OffsetTable
 from fencelog.coordination.group.shard import GroupShard
+from fencelog.coordination.ownership.table import OwnershipTable
 from fencelog.coordination.shard import LogRecord, Shard
 from fencelog.coordination.versioned.table import VersionedTable
 from fencelog.log.config import LogConfig
@@ -21,7 +22,9 @@ from fencelog_sim.monitors.log_oracle import LogOracle
 
 GIVEN = frozenset({"coordinator_epoch", "_limits"})
 """What a shard is made with: no record says it."""
-SOFT = frozenset({"_retention", "_timers", "_groups", "sessions"})
+SOFT = frozenset(
+    {"_retention", "_timers", "_groups", "sessions", "_leases", "_waiting", "_pages", "_progress"}
+)
 """When to look again, sessions, who waits: it lasts as long as the shard, unrecorded."""
 CLOCKS = frozenset({"_deadlines", "deadlines", "forgotten_at"})
 """A load restarts them, so only is compared who has one."""
@@ -35,7 +38,7 @@ def state_of(holder: object) -> dict[str, object]:
     """Everything that a shard holds and that its log says."""
     state: dict[str, object] = {}
     for name, value in vars(holder).items():
-        if isinstance(value, VersionedTable | OffsetTable):
+        if isinstance(value, VersionedTable | OffsetTable | OwnershipTable):
             state.update(state_of(value))
         elif name in CLOCKS:
             state[name] = sorted(value, key=repr)  # compaction keeps no order of ids
@@ -59,12 +62,23 @@ def difference(live: dict[str, object], replayed: dict[str, object]) -> str | No
 
 
 def _forgive_later_records(live: dict[str, object], replayed: dict[str, object]) -> None:
-    """A decision may be known by a later record than its first: compaction leaves the newest."""
+    """A decision may be known by a later record than its first: compaction leaves the newest.
+
+    The last record about a resource may be gone, where what it said is over.
+    """
     for name in DECISIONS & replayed.keys():
         places, known = replayed[name], live[name]
         assert isinstance(places, dict)
         assert isinstance(known, dict)
         replayed[name] = {each: min(at, known.get(each, at)) for each, at in places.items()}
+    for state in (live, replayed):
+        groups = state.get("groups")
+        if isinstance(groups, dict):
+            state["groups"] = {
+                (group, name): (each.generation, each.epoch, each.session, each.ending)
+                for group, known_group in groups.items()
+                for name, each in known_group.resources.items()
+            }
 
 
 Entry: TypeAlias = tuple[LogRecord, ...] | MarkerToWrite

@@ -7,6 +7,7 @@ from fencelog_sim.workloads.admin import admin
 from fencelog_sim.workloads.bank import bank
 from fencelog_sim.workloads.copy import copy
 from fencelog_sim.workloads.keyed import keyed
+from fencelog_sim.workloads.owners import owners
 from fencelog_sim.workloads.queue import queue, queue_aiokafka
 from fencelog_sim.workloads.quiet import quiet
 from fencelog_sim.workloads.versioned import versioned
@@ -18,6 +19,7 @@ WORKLOADS: Mapping[str, Callable[[], Workload]] = {
     "bank": bank,
     "copy": copy,
     "keyed": keyed,
+    "owners": owners,
     "quiet": quiet,
     "versioned": versioned,
 }

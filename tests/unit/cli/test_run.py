@@ -1,8 +1,10 @@
 """How ``fencelog run`` leaves, and when a signal may end it at once."""
 
+from pathlib import Path
+
 import pytest
 
-from fencelog.cli.run import _leave, _Phases
+from fencelog.cli.run import _leave, _Phases, run
 
 MISSING = "fencelog.errors.RequestError: topic t does not exist (UNKNOWN_TOPIC_OR_PARTITION)"
 
@@ -31,6 +33,15 @@ def test_an_interrupt_has_its_status_and_an_end_has_none() -> None:
         _leave({}, interrupted=True)
     assert left.value.code == 130
     _leave({}, interrupted=False)
+
+
+def test_a_pipeline_is_owned_on_a_broker_that_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        run(tmp_path / "orders.py", own=True)
+    assert left.value.code == 2
+    assert capsys.readouterr().err.startswith("error: --own needs a broker: -b HOST:PORT\n")
 
 
 def test_a_signal_ends_the_process_at_once_only_while_no_query_runs() -> None:

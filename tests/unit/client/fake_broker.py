@@ -39,6 +39,7 @@ class FakeBroker(Closing):
         """Listen on a free port."""
         self.script: dict[int, list[Callable[[int, memoryview], Answer]]] = defaultdict(list)
         self.asked: list[int] = []
+        self.conversations: list[list[int]] = []
         self.produced: list[ProduceRequest] = []
         self.topics = {"t": 1}
         self._stored = 0
@@ -85,10 +86,13 @@ class FakeBroker(Closing):
             thread.start()
 
     def _serve(self, connection: socket.socket) -> None:
+        asked: list[int] = []
+        self.conversations.append(asked)
         with contextlib.suppress(OSError), connection, connection.makefile("rb") as stream:
             while prefix := stream.read(4):
                 header, body = read_request_header(stream.read(struct.unpack(">i", prefix)[0]))
                 self.asked.append(header.api_key)
+                asked.append(header.api_key)
                 answer = self._answer(header.api_key, header.api_version, body)
                 if answer is None:
                     connection.shutdown(socket.SHUT_RDWR)

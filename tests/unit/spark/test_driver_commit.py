@@ -294,6 +294,24 @@ def test_a_record_that_the_topic_refuses_is_found_by_the_task(sink: Sink) -> Non
         sink.stage(sink.batch(1), "a" * 1000)
 
 
+def test_a_topic_s_limit_is_asked_for_once_a_minute(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    now_s = 1000.0
+
+    def limit(_: Client, topic: str) -> int:
+        asked.append(topic)
+        return 1000
+
+    monkeypatch.setattr(encode, "_max_message_bytes", limit)
+    monkeypatch.setattr(encode, "system_stopwatch", lambda: now_s)
+    for since_s in (0, 59, 2):
+        now_s += since_s
+        sink.stage(sink.batch(0), "a")
+    assert asked == [sink.topic] * 2
+
+
 def test_a_batch_that_takes_longer_than_the_timeout_is_given_up(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,11 +13,17 @@ from fencelog.spark import session
 from fencelog.spark.session import DEFAULTS, LOCAL_DEFAULTS, is_local, prepare_environment
 
 
-def test_this_python_comes_first_and_is_named_without_its_path() -> None:
+@pytest.mark.parametrize("has_program", [True, False])
+def test_this_python_comes_first_and_is_named_without_its_path(
+    has_program: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if has_program:
+        (tmp_path / "fencelog-python").touch()
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python3"))
     environment = {"PATH": os.environ["PATH"], "PYSPARK_PYTHON": "/usr/bin/python2"}
     prepare_environment(environment)
-    name = Path(sys.executable).name
-    assert environment["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
+    name = "fencelog-python" if has_program else "python3"
+    assert environment["PATH"].split(os.pathsep)[0] == str(tmp_path)
     assert environment["PYSPARK_PYTHON"] == environment["PYSPARK_DRIVER_PYTHON"] == name
     assert (Path(environment["JAVA_HOME"]) / "bin" / "java").exists()
 

@@ -1,15 +1,17 @@
 """A task's part: rows become finished record batches, in the message or in a file."""
 
+import math
 import os
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from fencelog.adapters.system_clock import system_stopwatch
 from fencelog.client.arrow_encode import Encoder
 from fencelog.client.batches import EncodedBatch
-from fencelog.client.blocking import BATCH_BYTES, Client
-from fencelog.client.blocking_writers import ENCODE_BYTES
+from fencelog.client.blocking import Client
+from fencelog.client.blocking_writers import BATCH_BYTES, ENCODE_BYTES
 from fencelog.errors import ErrorCode, FencelogError, RequestError
 from fencelog.spark.driver_commit.staged import Piece, Staged, sealed
 from fencelog.spark.driver_commit.staging import Output, Staging, staging_of
@@ -27,6 +29,11 @@ MAX_MESSAGE_BYTES: Final = 1_048_588
 """Kafka's default of ``max.message.bytes``, of one record batch."""
 INCOMPRESSIBLE: Final = 0.98
 """A codec may make a batch larger by a few bytes in a thousand."""
+LIMIT_VALID_S: Final = 60.0
+"""How long a topic's limit is believed: to ask takes two requests, and small batches come often."""
+
+_limits: dict[tuple[int, str, str], tuple[float, int]] = {}
+"""What this process has been told, and when: by process, servers and topic."""
 
 
 def stage(
@@ -113,12 +120,23 @@ class _Attempt:
         """An encoder whose batches these topics accept."""
         new = [topic for topic in topics if topic not in self._limits]
         for topic in new:
-            self._limits[topic] = _max_message_bytes(self._client, topic)
+            self._limits[topic] = self._limit(topic)
         return self._new_encoder() if new else encoder
+
+    def _limit(self, topic: str, *, anew: bool = False) -> int:
+        key = (os.getpid(), self._options.connection.bootstrap_servers, topic)
+        now_s = system_stopwatch()
+        told_s, limit = _limits.get(key, (-math.inf, 0))
+        if anew or now_s - told_s > LIMIT_VALID_S:
+            limit = _max_message_bytes(self._client, topic)
+            _limits[key] = now_s, limit
+        return limit
 
     def _keep(self, batch: EncodedBatch) -> None:
         content = sealed(batch)
         topic, partition = batch.partition
+        if len(content) > self._limits[topic]:
+            self._limits[topic] = self._limit(topic, anew=True)
         if len(content) > self._limits[topic]:
             raise FencelogError(
                 f"a record for topic {topic} makes a record batch of {len(content)} bytes, and the"

@@ -65,15 +65,18 @@ def read(client: "Client", servers: str, app: str) -> AppState | None:
     Nothing that a producer wrote whose transaction had ended before is missing.
     """
     key = (os.getpid(), servers, app)
-    position = client.run(lambda cluster: _read_on(cluster, app, _read.get(key)))
+    ends = client.submit(lambda cluster: Admin(cluster).offsets([LEDGER], "latest", "replicated"))
+    topic_id = client.topics([LEDGER.topic])[0].topic_id
+    end = ends.result()[LEDGER]
+    position = client.run(lambda cluster: _read_on(cluster, app, _read.get(key), topic_id, end))
     _read[key] = position
     return position.scan.state if position.scan.is_settled else None
 
 
-async def _read_on(cluster: Cluster, app: str, known: _Position | None) -> _Position:
+async def _read_on(
+    cluster: Cluster, app: str, known: _Position | None, topic_id: TopicId, end: int
+) -> _Position:
     admin = Admin(cluster)
-    topic_id = (await admin.topics([LEDGER.topic]))[0].topic_id
-    end = (await admin.offsets([LEDGER], "latest", "replicated"))[LEDGER]
     if known is None or known.topic_id != topic_id or known.offset > end:
         start = (await admin.offsets([LEDGER], "earliest", "replicated"))[LEDGER]
         known = _Position(topic_id, start, LedgerScan(app))

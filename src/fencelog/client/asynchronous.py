@@ -1,0 +1,359 @@
+"""The client for asyncio, with the names of the blocking one: topics, reads, writes, ownership.
+
+What operators ask (groups, transactions, configs) only the blocking client has.
+"""
+
+import math
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from fencelog.client.admin import Admin
+from fencelog.client.blocking_claim import producer_options
+from fencelog.client.blocking_writers import BATCH_BYTES
+from fencelog.client.claim import Claim as ClaimCore
+from fencelog.client.claim import this_process
+from fencelog.client.cluster import Cluster, ClusterOptions
+from fencelog.client.grants import ClaimOptions, names_of
+from fencelog.client.model import (
+    Compression,
+    Delivery,
+    Isolation,
+    OffsetSpec,
+    OwnershipDescription,
+    ProduceIsolation,
+    Record,
+    ReleasedResource,
+    TopicDescription,
+)
+from fencelog.client.ownership import Ownership
+from fencelog.client.reader import FETCH_BYTES_MAX, FetchOptions, PartitionReader, records_of
+from fencelog.client.records_buffer import RecordsBuffer
+from fencelog.client.sender import ProducerOptions, Sender, open_sender
+from fencelog.types import TopicPartition
+
+
+class Producer:
+    """Writes Python records; collects them into batches per partition."""
+
+    def __init__(self, cluster: Cluster, sender: Sender, batch_bytes: int) -> None:
+        """Made by ``Client.producer`` and ``Claim.producer``."""
+        self._cluster, self._sender = cluster, sender
+        self._buffer = RecordsBuffer(batch_bytes=batch_bytes, compression=sender.compression)
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        headers: tuple[tuple[str, bytes | None], ...] = (),
+        timestamp_ms: int | None = None,
+    ) -> None:
+        """Add one record; it is sent when a batch is full, at ``flush`` and at ``commit``.
+
+        Waits while too much is unacknowledged. Raises ValueError if the topic has no such
+        partition, and the RequestError of an earlier batch.
+        """
+        highest = -1 if partition is None else partition
+        count = (await self._cluster.partition_counts([topic], highest))[topic]
+        self._buffer.add(topic, count, key, value, partition, headers, timestamp_ms)
+        if self._buffer.full:
+            await self._sender.enqueue(self._buffer.take())
+
+    async def flush(self) -> list[Delivery]:
+        """Send the buffered records; return what was acknowledged since the last flush."""
+        # Between transactions there is nothing to send, and closing the writer is no error.
+        if batches := self._buffer.take():
+            await self._sender.enqueue(batches)
+        return await self._sender.flush()
+
+    async def begin(self) -> None:
+        """Begin a transaction. Raises FencelogError without a transactional id or inside one."""
+        await self._sender.begin()
+
+    async def commit(self) -> list[Delivery]:
+        """Flush, and commit the transaction; returns once the decision is durable."""
+        deliveries = await self.flush()
+        await self._sender.end(commit=True)
+        return deliveries
+
+    async def abort(self) -> None:
+        """Drop the buffered records and abort the transaction."""
+        self._buffer.take()
+        await self._sender.end(commit=False)
+
+    async def close(self) -> None:
+        """Close and drop unsent records; call ``flush`` first to send them. May be called twice."""
+        await self._sender.close()
+
+    async def __aenter__(self) -> Self:
+        """Return the producer."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Flush after success, then close. An open transaction is aborted."""
+        try:
+            if self._sender.in_transaction:
+                await self.abort()
+            elif kind is None:
+                await self.flush()
+        finally:
+            await self.close()
+
+
+class Claim(ClaimCore):
+    """Ownership of resources until it is released or lost. An async context manager.
+
+    Made by ``Client.own``; entering claims. Its producers, reads and commits are the owner's. Once
+    the claim is lost they raise OwnershipLostError, and it stays lost: a new claim is needed.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        options: ClaimOptions,
+        on_waiting: Callable[[int], None] | None,
+        wait_s: float,
+    ) -> None:
+        """Nothing is sent before it is entered."""
+        super().__init__(cluster, options, on_waiting)
+        self._wait_s = wait_s
+
+    async def __aenter__(self) -> Self:
+        """Claim; returns once granted.
+
+        Raises ClaimRefusedError if an owner is in the way or the wait is over, RequestError
+        (UNKNOWN_TOPIC_OR_PARTITION, UNSUPPORTED_VERSION …) for all else.
+        """
+        return await self.open(self._wait_s)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Release the claim."""
+        await self.release()
+
+    async def producer(
+        self,
+        *,
+        transactional: bool = False,
+        compression: Compression | None = None,
+        transaction_timeout_ms: int = 60_000,
+        batch_bytes: int = BATCH_BYTES,
+    ) -> Producer:
+        """An idempotent producer (acks=all) that writes as the owner.
+
+        ``transactional``: with the claim's transactional id; raises FencelogError if none was asked
+        for. A lost connection aborts its open transaction and fences it: open another one then.
+        """
+        options = producer_options(
+            self.grant, compression, transaction_timeout_ms, transactional=transactional
+        )
+        sender = await open_sender(self.connections, options)
+        return Producer(self.connections, sender, batch_bytes)
+
+    def fetch(
+        self,
+        partition: TopicPartition,
+        start: int,
+        end: int | None = None,
+        *,
+        isolation: Isolation = "transactional",
+        max_bytes: int = FETCH_BYTES_MAX,
+    ) -> AsyncIterator[Record]:
+        """Records from ``start``, read as the owner; without ``end`` it waits for more."""
+        options = FetchOptions(isolation=isolation, max_bytes=max_bytes)
+        return _records(self.connections, partition, start, end, options)
+
+    async def commit_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit offsets of the claim's group as the owner. Raises FencelogError without a group.
+
+        Returns once they are durable.
+        """
+        await Admin(self.connections).commit_offsets(self.group, offsets)
+
+    async def committed_offsets(self) -> dict[TopicPartition, int]:
+        """All committed offsets of the claim's group. Raises FencelogError without a group."""
+        return await Admin(self.connections).committed_offsets(self.group)
+
+
+class Client:
+    """A client of one cluster for one event loop. An async context manager, made by ``connect``.
+
+    Methods have the names, parameters and errors of the blocking ``Client``.
+    """
+
+    def __init__(self, options: ClusterOptions) -> None:
+        """Connect lazily."""
+        self.cluster = Cluster(options)
+
+    async def close(self) -> None:
+        """Close the connections. Harmless twice."""
+        await self.cluster.close()
+
+    async def __aenter__(self) -> Self:
+        """Return the client."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the client."""
+        await self.close()
+
+    # --- topics
+
+    async def partitions(self, topics: Sequence[str]) -> dict[str, list[int]]:
+        """Partition numbers of each topic, sorted."""
+        return await Admin(self.cluster).partitions(topics)
+
+    async def topics(self, names: Sequence[str] | None = None) -> list[TopicDescription]:
+        """These topics, or all, including internal ones, sorted by name."""
+        return await Admin(self.cluster).topics(names)
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        configs: Mapping[str, str] | None = None,
+        replication: int = 1,
+    ) -> None:
+        """Create a topic. Raises RequestError (TOPIC_ALREADY_EXISTS, INVALID_CONFIG …)."""
+        await Admin(self.cluster).create_topic(name, partitions, configs or {}, replication)
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic. Raises RequestError (UNKNOWN_TOPIC_OR_PARTITION …)."""
+        await Admin(self.cluster).delete_topic(name)
+
+    # --- reading and writing
+
+    async def offsets(
+        self,
+        partitions: Iterable[TopicPartition],
+        spec: OffsetSpec,
+        isolation: Isolation = "transactional",
+    ) -> dict[TopicPartition, int]:
+        """Offsets of each partition: log start, end, or the first at or after a timestamp (ms)."""
+        return await Admin(self.cluster).offsets(list(partitions), spec, isolation)
+
+    def fetch(
+        self,
+        partition: TopicPartition,
+        start: int,
+        end: int | None = None,
+        *,
+        isolation: Isolation = "transactional",
+        max_bytes: int = FETCH_BYTES_MAX,
+    ) -> AsyncIterator[Record]:
+        """Records from ``start`` as Python values; without ``end`` it waits for more."""
+        options = FetchOptions(isolation=isolation, max_bytes=max_bytes)
+        return _records(self.cluster, partition, start, end, options)
+
+    async def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit offsets of a group, as a consumer without membership does (S6)."""
+        await Admin(self.cluster).commit_offsets(group, offsets)
+
+    async def committed_offsets(self, group: str) -> dict[TopicPartition, int]:
+        """All committed offsets of a group."""
+        return await Admin(self.cluster).committed_offsets(group)
+
+    async def producer(
+        self,
+        *,
+        idempotent: bool = True,
+        transactional_id: str | None = None,
+        compression: Compression | None = None,
+        isolation: ProduceIsolation = "read_committed",
+        transaction_timeout_ms: int = 60_000,
+        batch_bytes: int = BATCH_BYTES,
+    ) -> Producer:
+        """A producer of Python records; with a transactional id the previous one is fenced (E7)."""
+        options = ProducerOptions(
+            idempotent=idempotent and isolation == "read_committed",
+            acks=-1 if isolation == "read_committed" else 1,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=transaction_timeout_ms,
+            compression=compression or "none",
+        )
+        sender = await open_sender(self.cluster, options)
+        return Producer(self.cluster, sender, batch_bytes)
+
+    # --- ownership
+
+    def own(
+        self,
+        resources: str | Iterable[str],
+        *,
+        group: str | None = None,
+        generation: int | None = None,
+        wait: bool | float = False,
+        transactional_id: str | None = None,
+        lease_s: float = 10.0,
+        holder: str | None = None,
+        on_waiting: Callable[[int], None] | None = None,
+    ) -> Claim:
+        """Return a claim of resources, all or none; ``async with`` claims and releases it."""
+        options = ClaimOptions(
+            resources=names_of(resources),
+            group=group,
+            generation=generation,
+            transactional_id=transactional_id,
+            lease_s=lease_s,
+            holder=this_process() if holder is None else holder,
+        )
+        wait_s = math.inf if wait is True else float(wait)
+        return Claim(self.cluster, options, on_waiting, wait_s)
+
+    async def describe_ownership(
+        self, resources: Sequence[str] | None = None, *, group: str | None = None
+    ) -> list[OwnershipDescription]:
+        """The resources of a group that were ever claimed, by name: these, or all."""
+        return await Ownership(self.cluster).describe(group, resources)
+
+    async def describe_all_ownership(self) -> list[OwnershipDescription]:
+        """Every resource that was ever claimed, by group and name."""
+        return await Ownership(self.cluster).describe_all()
+
+    async def watch_ownership(
+        self, resources: Sequence[str] | None = None, *, group: str | None = None
+    ) -> AsyncIterator[list[OwnershipDescription]]:
+        """The resources of a group as they are, then those that have changed, without end."""
+        ownership = Ownership(self.cluster)
+        revision, found = await ownership.snapshot(group, resources)
+        yield found
+        while True:
+            revision, found = await ownership.changes(group, resources, revision)
+            if found:
+                yield found
+
+    async def release_ownership(
+        self, resources: Sequence[str], *, group: str | None = None
+    ) -> list[ReleasedResource]:
+        """Free resources, whoever holds them: each claim that has one of them ends as a whole."""
+        return await Ownership(self.cluster).release(group, resources)
+
+
+async def _records(
+    cluster: Cluster,
+    partition: TopicPartition,
+    start: int,
+    end: int | None,
+    options: FetchOptions,
+) -> AsyncIterator[Record]:
+    reader = PartitionReader(cluster, partition, start, end, options)
+    while (chunk := await reader.next_chunk()) is not None:
+        for record in records_of(chunk, partition, start, end):
+            yield record

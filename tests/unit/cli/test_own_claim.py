@@ -1,0 +1,47 @@
+"""When a command that runs under a claim is stopped, and what it finds in its environment."""
+
+import pytest
+
+from fencelog.cli.own_claim import environment, kill_at_s
+from fencelog.client.asynchronous import Claim
+from fencelog.client.cluster import Cluster, ClusterOptions
+from fencelog.client.grants import ClaimOptions, Grant, Lease, Owned
+
+OPTIONS = ClusterOptions(bootstrap_servers="a:1,b:2")
+
+
+class Granted(Claim):
+    """A claim that has been granted, without a broker."""
+
+    def __init__(self, granted: Grant) -> None:
+        super().__init__(Cluster(OPTIONS), ClaimOptions(resources=("x",)), None, 0.0)
+        self._granted = granted
+
+    @property
+    def grant(self) -> Grant:
+        return self._granted
+
+
+def test_a_command_is_killed_before_the_lease_is_over() -> None:  # O10
+    lease = Lease(sent_s=100.0, length_s=9.0)
+    assert kill_at_s(lease, lease.stop_at_s) == pytest.approx(lease.over_at_s)
+    assert kill_at_s(lease, 107.0) == lease.over_at_s < 109.0
+    assert kill_at_s(lease, 101.0) == pytest.approx(103.1), "it was lost before: no longer"
+
+
+def test_a_token_is_given_for_one_resource_and_all_tokens_for_several() -> None:
+    one = Owned(generation=3, epoch=7, fence_offset=1)
+    grant = Grant(session="s", lease_s=9.0, transactional_id="t~1", resources={"x": one})
+    assert environment(Granted(grant), OPTIONS) == {
+        "FENCELOG_BOOTSTRAP_SERVERS": "a:1,b:2",
+        "FENCELOG_OWN_EPOCH": "7",
+        "FENCELOG_OWN_GENERATION": "3",
+        "FENCELOG_OWN_TOKEN": "7",
+        "FENCELOG_OWN_TOKENS": '{"x": 7}',
+        "FENCELOG_OWN_TRANSACTIONAL_ID": "t~1",
+    }
+    other = Owned(generation=1, epoch=2, fence_offset=-1)
+    both = Grant(session="s", lease_s=9.0, transactional_id=None, resources={"x": one, "y": other})
+    found = environment(Granted(both), OPTIONS)
+    assert found["FENCELOG_OWN_TOKENS"] == '{"x": 7, "y": 2}'
+    assert not {"FENCELOG_OWN_TOKEN", "FENCELOG_OWN_TRANSACTIONAL_ID"} & found.keys()
