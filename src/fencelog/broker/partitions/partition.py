@@ -178,15 +178,14 @@ class Partition:
         guard: VerificationGuard | None = None,
     ) -> Appended | Duplicate | Rejected:
         """Append a producer's batch, whose form and CRC are checked (E2 to E6, E14)."""
-        observer = self._observer
-        since = Offset(0) if observer is None else self.log.log_end_offset
+        since = Offset(0) if self._observer is None else self.log.log_end_offset
         outcome = self.log.append(batch, header, now_ms=now_ms, guard=guard)
         if isinstance(outcome, Appended):
             self._enqueue(self)
-            if observer is not None:
-                observer.appended(self.name, since, outcome.end_offset)
-        elif observer is not None and isinstance(outcome, Rejected):
-            observer.rejected(self.name, header.producer_id, outcome.error)
+            if self._observer is not None:
+                self._observer.appended(self.name, since, outcome.end_offset)
+        elif self._observer is not None and isinstance(outcome, Rejected):
+            self._observer.rejected(self.name, header.producer_id, outcome.error)
         return outcome
 
     def append_records(
