@@ -136,6 +136,8 @@ class Node:
         time_slices = TimeSlices()
         self.marker_senders = self._marker_senders(leaders, time_slices)
         self.ownership_sender = OwnershipSender(self.ownership, leaders, clock, time_slices)
+        self.logs.on_created = self.ownership_sender.created
+        self.ownership.on_loaded = self.ownership_sender.loaded
         self._pauses = Pauses(self.ownership)
         self.ownership.on_committed = self._ownership_committed
         self._orphaned = OrphanedTransactions(self.logs, leaders, self.transactions, clock)

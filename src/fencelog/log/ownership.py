@@ -10,7 +10,10 @@ from fencelog.types import Offset
 from fencelog.wire.control import OwnershipRecord
 
 GROUPS_MAX = 1_000
-"""Groups that may ever have an owner of one partition: each segment begins with all of them."""
+"""Groups that may ever have an owner of one partition: each segment begins with all of them.
+
+Checked before a claim is granted (``has_room_for``): a grant could only be repeated for ever.
+"""
 
 
 class Owner(NamedTuple):
@@ -73,6 +76,10 @@ class Owners:
         stored = self._by_group.get(group)
         return None if stored is None else stored.owner
 
+    def has_room_for(self, group: str | None) -> bool:
+        """Whether a claim in this group may be granted; one without a group always may."""
+        return group is None or group in self._by_group or len(self._by_group) < GROUPS_MAX
+
     def replay(self, record: OwnershipRecord, offset: Offset, size: int) -> None:
         """A record or a copy of one is in the log at ``offset``: the newest one counts."""
         owner = Owner(*record[:-1])
@@ -83,17 +90,11 @@ class Owners:
     def judge(self, owner: Owner) -> Appended | Rejected | None:
         """Return None if the record is to be appended; the stored one's offsets if it repeats it.
 
-        Rejected with OWNER_FENCED if a later grant or the end of this one is known, and with
-        POLICY_VIOLATION for one group too many.
+        Rejected with OWNER_FENCED if a later grant or the end of this one is known.
         """
         stored = self._by_group.get(owner.group)
         if stored is None:
-            if len(self._by_group) < GROUPS_MAX:
-                return None
-            return Rejected(
-                ErrorCode.POLICY_VIOLATION,
-                f"{GROUPS_MAX} groups have had an owner of this partition: no other one may",
-            )
+            return None
         known = stored.owner
         if owner.epoch > known.epoch:
             return None

@@ -288,6 +288,10 @@ class PartitionLog:
         """Return the last grant, or its end, in each group."""
         return [stored.owner for stored in self._state.owners]
 
+    def has_room_for_owner(self, group: str | None) -> bool:
+        """Whether a claim in this group may be granted (``GROUPS_MAX``)."""
+        return self._state.owners.has_room_for(group)
+
     def set_owner(self, owner: Owner, *, now_ms: int) -> Appended | Rejected:
         """Record a grant or its end (O9); ``base_offset`` of a grant is its fence offset.
 

@@ -4,6 +4,8 @@ A request for an app goes to the coordinator that FindCoordinator names for the 
 transactional id. A client's own ``transactional.id`` must not begin with the prefix.
 """
 
+import re
+
 VERSIONED_PREFIX = "__fencelog.versioned/"
 
 
@@ -20,6 +22,8 @@ def app_of(transactional_id: str | None) -> str | None:
 
 
 OWNED_PREFIX = "__fencelog.own/"
+_EPOCH = re.compile(r"0|[1-9][0-9]{0,18}")
+"""As an epoch is spelled; Python reads no number of thousands of digits."""
 
 
 def producers_key(group: str | None, name: str) -> str:
@@ -44,7 +48,7 @@ def owned_key_of(transactional_id: str) -> tuple[str, int] | None:
     if not transactional_id.startswith(OWNED_PREFIX):
         return None
     key, _, digits = transactional_id.rpartition("~")
-    if not key or not digits.isascii() or not digits.isdecimal() or digits != str(int(digits)):
+    if not key or not _EPOCH.fullmatch(digits):
         return transactional_id, -1
     return key, int(digits)
 

@@ -15,7 +15,7 @@ from fencelog.errors import CorruptionError, WireError
 from fencelog.log import layout
 from fencelog.types import NO_PRODUCER_ID, TopicId, TopicPartition
 from fencelog.wire.batch import HEADER_BYTES, BatchHeader, check_crc, read_header
-from fencelog.wire.control import Marker, read_marker
+from fencelog.wire.control import Marker, OwnershipRecord, read_control
 from fencelog.wire.records import read_records
 from fencelog_sim.monitors.compacted import Batch, Swap, SwapChecker
 from fencelog_sim.monitors.coordinator_model import Coordinators, Place
@@ -470,17 +470,16 @@ def _batch(
 ) -> Batch:
     """The batch at the beginning of ``data``."""
     data = data[: header.size]
-    marker: Marker | None = None
+    control: Marker | OwnershipRecord | None = None
     records: tuple[tuple[int, LogRecord], ...] = ()
     if header.is_control:
-        try:
-            marker = read_marker(data)
-        except WireError:
-            marker = None  # a control batch of another kind
+        control = read_control(data)
     elif log.is_internal:
-        owner = header.producer_id if header.is_transactional else NO_PRODUCER_ID
+        writer = header.producer_id if header.is_transactional else NO_PRODUCER_ID
         records = tuple(
-            (each.offset, LogRecord(each.key or b"", each.value, owner))
+            (each.offset, LogRecord(each.key or b"", each.value, writer))
             for each in read_records(data)
         )
-    return Batch(segment, position, header, crc32(data), marker, records)
+    marker = control if isinstance(control, Marker) else None
+    owner = control if isinstance(control, OwnershipRecord) else None
+    return Batch(segment, position, header, crc32(data), marker, records, owner)

@@ -183,6 +183,9 @@ class LogReplay:
         ]
         if _aborted(log, mine.transactions.aborted) != _aborted(log, aborted):
             yield f"aborted are {mine.transactions.aborted}, its log says {aborted}"
+        owners, stored = ({each.owner.group: each for each in one.owners} for one in (mine, state))
+        if (problem := difference({"owners": owners}, {"owners": stored})) is not None:
+            yield problem
         end = state.log_end if log.batches else log.end
         if (mine.epochs.latest, mine.log_end) != (state.epochs.latest, end):
             yield (
@@ -198,7 +201,7 @@ class LogReplay:
             if batch.segment != self._segment:
                 self._segment = batch.segment
                 self._builder.open_segment(Offset(batch.segment))
-            self._builder.replay(batch.header, batch.marker)
+            self._builder.replay(batch.header, batch.marker or batch.owner)
         self._fed = len(log.batches)
         return self._builder._state
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from fencelog.broker.coordinators.runtime import CoordinatorRuntime, Loaded
+from fencelog.broker.coordinators.runtime import NO_TRANSACTION, CoordinatorRuntime, Loaded
 from fencelog.coordination.shard import Decision, LogRecord
-from fencelog.errors import ErrorCode, StorageError
+from fencelog.errors import ErrorCode, NotLeaderError, StorageError
 from fencelog.log.values import Appended, Rejected
 from fencelog.types import CoordinatorEpoch, Instant, Offset, TimestampMs, TopicPartition
 from tests.support.loops import LOOPS, run_on
@@ -218,6 +218,33 @@ def test_a_shard_that_failed_has_no_timer_and_the_next_one_has(name: str) -> Non
             await stage.expires("soon")
 
     run_on(name, scenario)
+
+
+async def test_a_shard_that_was_unloaded_decides_and_answers_nothing() -> None:
+    """Its log may accept records again: the shard that is loaded instead would not know them."""
+    async with Stage.of() as (stage, loaded):  # E16
+
+        def rule(_shard: FakeShard, _now: Instant) -> Decision[None]:
+            return Decision((LogRecord(b"late", b"9"),), None)
+
+        stage.partition.failure = StorageError("failed")
+        with pytest.raises(NotLeaderError):
+            await stage.runtime.decide_on(loaded, rule)
+        stage.partition.failure = None
+        again = await stage.runtime.load(0)
+        assert again is not loaded
+        for late in (
+            stage.runtime.decide_on(loaded, rule),
+            stage.runtime.decide_in(loaded, NO_TRANSACTION, rule),
+            stage.runtime.read_on(loaded, lambda shard: shard.due),
+        ):
+            with pytest.raises(NotLeaderError, match="was unloaded"):
+                await late
+        with pytest.raises(NotLeaderError, match="was unloaded"):
+            stage.runtime.decide_then(loaded, rule, lambda _answer: None)
+        assert stage.partition.log.log_end_offset == 0
+        await stage.runtime.decide_on(again, rule)
+        assert "late" in again.shard.due
 
 
 @on_every_loop

@@ -1,11 +1,20 @@
 """Claims that ask too much: typed errors, bounded memory, nothing changed."""
 
+import asyncio
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import pytest
 
-from fencelog.errors import ErrorCode
+from fencelog.coordination.ownership import shard as shard_module
+from fencelog.coordination.ownership.model import OwnershipTask
+from fencelog.coordination.ownership.state import Grant
+from fencelog.coordination.ownership.table import OwnershipTable
+from fencelog.coordination.ownership.work import task_of
+from fencelog.errors import ErrorCode, StorageError
+from fencelog.log import ownership
+from fencelog.node import Node
 from fencelog.wire.messages.describe_ownership import (
     DescribeOwnershipRequest,
     DescribeOwnershipResponse,
@@ -83,6 +92,33 @@ async def test_partitions_that_nobody_may_own_are_named(world: World) -> None:
         assert "t/1 does not exist" in (answer.resources[0].error_message or "")
 
 
+async def test_a_claim_in_one_group_too_many_is_answered_and_the_writes_stay_ownable(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A partition's log keeps one owner of each group for ever."""
+    monkeypatch.setattr(ownership, "GROUPS_MAX", 2)
+    async with world.node() as node, AsyncExitStack() as stack, asyncio.timeout(10):
+        peers = [await stack.enter_async_context(Peer.of(node)) for _ in range(5)]
+        await peers[0].create_topic("t")
+        groups = ("a", "b", "c", "a", None)
+        claims = zip(peers, groups, strict=True)
+        answers = [await Claimant(peer, group=group).own("t/0") for peer, group in claims]
+        many = ErrorCode.POLICY_VIOLATION
+        assert [each.error_code for each in answers] == [0, 0, many, 0, 0]
+        (named,) = answers[2].resources
+        assert "as many groups as it may" in (named.error_message or "")
+
+
+async def test_a_claim_of_a_partition_that_is_offline_is_answered(world: World) -> None:
+    async with world.node() as node, Peer.of(node) as one, asyncio.timeout(10):  # D2
+        await one.create_topic("t", partitions=2)
+        node.logs.get("t", 1).fail(StorageError("no more"))
+        answer = await Claimant(one).own("x", "t/0", "t/1")
+        assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert [each.resource for each in answer.resources] == ["t/1"]
+        assert (await Claimant(one).own("x", "t/0")).resources[0].epoch == 1
+
+
 async def test_what_operators_ask_has_limits(world: World) -> None:
     async with world.node() as node, Peer.of(node) as one:
         for limit in (0, -1):
@@ -129,6 +165,34 @@ async def test_claims_that_wait_cost_nothing_while_nothing_changes(
                 await other.release()
             assert len(reads) == 10  # one for each of these claims
             assert (await described(peer, "a"))[0].waiting == 199
+
+
+async def test_the_work_of_many_claims_is_made_once_for_each(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a slow disk under large claims keeps the loop busy with work that is being done."""
+    made: list[str] = []
+
+    def counted(grant: Grant, table: OwnershipTable) -> OwnershipTask:
+        made.append(grant.session)
+        return task_of(grant, table)
+
+    monkeypatch.setattr(shard_module, "task_of", counted)
+    async with world.node() as node, AsyncExitStack() as stack:
+        claimants = [Claimant(await stack.enter_async_context(Peer.of(node))) for _ in range(20)]
+        await claimants[0].peer.create_topic("t", partitions=20)
+        world.disk.hold("t-")
+        for number, each in enumerate(claimants):
+            each.send_own(f"t/{number}")
+            begun = partial(_has_begun, node, number + 1)
+            await until(begun, "it is granted, and its work is begun")
+        world.disk.release()
+        assert {(await each.owned()).error_code for each in claimants} == {0}
+        assert len(made) == 20
+
+
+def _has_begun(node: Node, count: int) -> bool:
+    return len(node.ownership_sender._doing) == count
 
 
 async def test_watches_that_nobody_reads_keep_no_memory(world: World) -> None:

@@ -315,3 +315,41 @@ async def test_only_the_owner_commits_the_groups_offsets(world: World) -> None:
             assert (await Claimant(three, group="g").own("t/0")).error_code == 0
             assert await Member(one).commit(8) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
             assert await committed(three) == 5
+
+
+@pytest.mark.parametrize("how", ["served on", "crashed before", "granted without it"])
+async def test_a_topic_that_is_deleted_and_made_again_keeps_its_owner(
+    world: World, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Else everybody would write to a partition whose claim is held (O8)."""
+    async with AsyncExitStack() as connections, world.node(crash=True) as node:
+        one = await connections.enter_async_context(Peer.of(node))
+        other = await connections.enter_async_context(Peer.of(node))
+        await other.create_topic("t", partitions=2)
+        claimant = Claimant(one)
+        world.disk.hold("t-0" if how == "granted without it" else "nothing")
+        claimant.send_own("t/0", "t/1", lease_ms=60_000)
+        if how != "granted without it":
+            assert (await claimant.owned()).error_code == 0
+        else:
+            await until(lambda: world.disk.waiting, "the record waits for its sync")
+        deleted = asyncio.create_task(delete(other, "t"))
+        if how == "granted without it":
+            assert (await claimant.owned()).resources[0].fence_offset == -1
+            world.disk.release()
+        assert await deleted == ErrorCode.NONE
+        if how == "crashed before":
+            monkeypatch.setattr(node.logs, "on_created", lambda names: None)
+        await other.create_topic("t")
+        if how != "crashed before":
+            assert (await other.produce("t", batch("not mine"))).error != 0
+            assert (await one.produce("t", batch("goes on"))).error == 0
+            async with Peer.of(node) as two:  # it has more partitions again
+                await node.broker.controller.add_partitions(node.broker.catalog.get("t"), 2)
+                refused = await two.produce("t", batch("not mine"), partition=1)
+                assert refused.error == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            return
+    async with world.node() as node, Peer.of(node) as one, Peer.of(node) as other:
+        assert (await other.produce("t", batch("not mine"))).error != 0
+        assert (await claimant.attach(one)).error_code == 0
+        assert (await one.produce("t", batch("goes on"))).error == 0

@@ -93,7 +93,12 @@ class Owners:
         return [each.generation for each in self.granted(asked).resources]
 
     def tasks(self) -> dict[str, OwnershipTask]:
-        return {each.session: each for each in self.shard.outstanding(self.runtime.committed)}
+        tasks: dict[str, OwnershipTask] = {}
+        for session in self.shard.outstanding(self.runtime.committed):
+            task = self.shard.task(session)
+            assert task is not None, session
+            tasks[session] = task
+        return tasks
 
     def done(self, task: OwnershipTask) -> None:
         runtime = self.runtime

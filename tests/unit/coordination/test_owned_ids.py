@@ -111,6 +111,8 @@ def test_all_epochs_of_a_name_meet_in_one_shard_and_other_ids_are_hashed_whole()
         KEY + "~05",
         KEY + "~-1",
         KEY + "~5 ",
+        KEY + "~\u0665",
+        KEY + "~" + "9" * 5000,
     ],
 )
 def test_an_id_that_no_claim_was_given_is_refused(  # O8

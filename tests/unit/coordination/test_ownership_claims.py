@@ -266,6 +266,47 @@ def test_work_is_read_from_committed_records_only() -> None:  # E16
     assert owners.settled() == ["s1"]
 
 
+def test_new_partitions_are_told_who_lives_by_committed_records() -> None:  # E16, O8
+    owners = Owners(hold=True)
+    other = TopicPartition("orders", 1)
+
+    def live() -> dict[TopicPartition, str]:
+        found = dict(owners.shard.owners(owners.runtime.committed))
+        assert all(each.is_live and each.epoch == 1 for each in found.values())
+        return {name: each.session for name, each in found.items()}
+
+    owners.own(claim("s1", "orders/0", "job", name="copy"))
+    assert live() == {}  # its work is still to begin
+    owners.runtime.commit()
+    assert live() == {PARTITION: "s1"}
+    owners.done(owners.tasks()["s1"])
+    owners.own(claim("s2", "orders/1"))
+    owners.runtime.commit()
+    owners.done(owners.tasks()["s2"])
+    assert live() == {PARTITION: "s1", other: "s2"}
+    assert [name for name, _ in owners.shard.owners(owners.runtime.committed, [other])] == [other]
+    owners.own(claim("s3", "orders/0"))
+    assert live() == {PARTITION: "s1", other: "s2"}  # its epoch is 1; the one of s3 is 2
+    owners.release("s2")
+    assert live() == {PARTITION: "s1", other: "s2"}
+    owners.runtime.commit()
+    owners.done(owners.tasks()["s1"])
+    owners.runtime.commit()
+    found = dict(owners.shard.owners(owners.runtime.committed))
+    assert {name: each.session for name, each in found.items()} == {PARTITION: "s3"}
+
+
+def test_work_is_named_in_the_order_of_its_decisions(owners: Owners) -> None:  # O9
+    for session, partition in (("s3", "a/0"), ("s1", "b/0"), ("s2", "c/0")):
+        owners.own(claim(session, partition))
+    names = owners.shard.outstanding(owners.runtime.committed)
+    assert next(names) == "s3"
+    assert list(names) == ["s1", "s2"]
+    owners.work()
+    assert owners.shard.task("s3") is None, "it has none"
+    assert owners.shard.task("s4") is None, "nobody knows it"
+
+
 @pytest.mark.parametrize("named", ["orders/0@9", "orders/0@0", "orders/0"])
 def test_meanwhile_other_claims_wait_for_the_grant(owners: Owners, named: str) -> None:  # O9
     owners.own(claim("s1", "orders/0"))

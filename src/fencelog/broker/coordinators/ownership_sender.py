@@ -7,6 +7,7 @@ syncs of the logs that they write to.
 
 import asyncio
 import logging
+from collections.abc import Collection
 from itertools import islice
 
 from fencelog.broker.coordinators.leaders import Leaders
@@ -21,6 +22,8 @@ from fencelog.types import Offset, TopicPartition
 
 log = logging.getLogger(__name__)
 
+_ALL = ""
+"""Stands for all sessions of a shard."""
 PIECES_MAX = 1_000
 """Pieces that are done at a time."""
 
@@ -50,6 +53,33 @@ class OwnershipSender:
             loop = asyncio.get_running_loop()
             self._due[loaded] = loop.call_soon(self._begin, loaded)
 
+    def created(self, names: Collection[TopicPartition]) -> None:
+        """Tell new partitions their owners, in the step in which they begin to serve.
+
+        A topic may be deleted, and made again under the same name, while claims of it live.
+        """
+        for loaded in self._runtime.loaded():
+            committed = loaded.partition.log.high_watermark
+            for name, owner in loaded.shard.owners(committed, names):
+                self._leaders.own_partition(name, owner)
+
+    def loaded(self, loaded: Loaded[OwnershipShard]) -> None:
+        """Tell partitions the owners that this shard has, in case they were made without it.
+
+        A crash comes between a partition's creation and its first record, for example.
+        """
+        task = asyncio.get_running_loop().create_task(self._tell(loaded))
+        self._doing[loaded, _ALL] = task
+
+    async def _tell(self, loaded: Loaded[OwnershipShard]) -> None:
+        try:
+            owners = list(loaded.shard.owners(loaded.partition.log.high_watermark))
+            async for name, owner in self._time_slices.each(owners):
+                if loaded.shard.is_live(owner.session):
+                    self._leaders.own_partition(name, owner)
+        finally:
+            del self._doing[loaded, _ALL]
+
     async def drain(self) -> None:
         """Do all work of all loaded shards; does not return while a leader refuses it."""
         while True:
@@ -72,11 +102,13 @@ class OwnershipSender:
         self._due.pop(loaded, None)
         if loaded.dropped:
             return
-        for piece in loaded.shard.outstanding(loaded.partition.log.high_watermark):
-            key = loaded, piece.session
+        for session in loaded.shard.outstanding(loaded.partition.log.high_watermark):
+            key = loaded, session
             if key not in self._doing and len(self._doing) < PIECES_MAX:
-                for session in piece.severed:
-                    self._leaders.sever(session)
+                piece = loaded.shard.task(session)
+                assert piece is not None, session
+                for severed in piece.severed:
+                    self._leaders.sever(severed)
                 work = self._run(loaded, piece)
                 self._doing[key] = asyncio.get_running_loop().create_task(work)
 
@@ -107,8 +139,6 @@ class OwnershipSender:
             fences = await self._own_partitions(piece)
         if fences is None or not all(each.result() for each in others):
             return False
-        if loaded.dropped:
-            return True  # the shard that is loaded instead has the work, too
         await self._runtime.decide_on(
             loaded,
             lambda shard, now: shard.done(

@@ -55,6 +55,7 @@ class Loaded(Generic[S]):
     timer: Timer
     """Set for the shard's next deadline: without it a dead producer's transaction stays open."""
     dropped: bool = False
+    """Whether its log may have records that it does not know: nothing is decided by it any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,7 @@ class CoordinatorRuntime(Generic[S]):
         self._stopped = False
         self.key_of: Callable[[str], str] = str
         """What of a transactional id, app or group selects its shard; set before the first use."""
+        self.on_loaded: Callable[[Loaded[S]], None] = lambda loaded: None
         self.on_committed: Callable[[Loaded[S]], None] = lambda loaded: None
         self.on_expired: Callable[[object], None] = lambda response: None
         """Gets the response of ``expire``, once that is committed."""
@@ -211,17 +213,17 @@ class CoordinatorRuntime(Generic[S]):
 
     async def read_on(self, loaded: Loaded[S], query: Callable[[S], R]) -> R:
         """Query a loaded shard, as ``read`` does."""
-        answer = query(loaded.shard)
+        answer = query(_in_service(loaded))
         end_offset = loaded.partition.log.log_end_offset
         await self._await_commit(loaded)
         self._answered(loaded, end_offset, None)
         return answer
 
     async def read_all(self, query: Callable[[S], list[R]]) -> list[R]:
-        """Query every loaded shard."""
+        """Query every loaded shard. Raises NotLeaderError if one is unloaded meanwhile."""
         answers: list[R] = []
         for loaded in self.loaded():
-            answers.extend(query(loaded.shard))
+            answers.extend(query(_in_service(loaded)))
             await self._await_commit(loaded)
         return answers
 
@@ -250,7 +252,7 @@ class CoordinatorRuntime(Generic[S]):
     ) -> R | Rejected:
         """Decide, append and replay, in one step."""
         now = Instant(asyncio.get_running_loop().time())
-        decision = rule(loaded.shard, now)
+        decision = rule(_in_service(loaded), now)
         if decision.records:
             rejected = self._append(loaded, decision.records, now, transaction)
             if rejected is not None:
@@ -327,6 +329,7 @@ class CoordinatorRuntime(Generic[S]):
         asyncio.get_running_loop().call_soon(self._expire, loaded)
         if self._observer is not None:
             self._observer.shard_loaded(partition.name, epoch)
+        self.on_loaded(loaded)
         return loaded
 
     def _replay(
@@ -395,3 +398,13 @@ class CoordinatorRuntime(Generic[S]):
         finally:
             # Also where nothing was due yet, or an answer to what has expired failed.
             self._schedule(loaded)
+
+
+def _in_service(loaded: Loaded[S]) -> S:
+    """Return the shard. Raises NotLeaderError if it was unloaded, perhaps during an await.
+
+    Its log may have accepted records again since, and another shard been loaded from it (E16).
+    """
+    if loaded.dropped:
+        raise NotLeaderError(f"{loaded.partition.name} was unloaded")
+    return loaded.shard

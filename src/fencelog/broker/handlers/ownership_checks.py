@@ -26,10 +26,11 @@ _IN_GENERAL = {
     ErrorCode.CLAIM_IN_PROGRESS: "another claim of a resource is being granted: try again",
     ErrorCode.CLAIM_WAITING: "the claim waits in its place: repeat it with its id to keep that",
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "the coordinator of the group is not available: try again",
-    ErrorCode.POLICY_VIOLATION: "the coordinator of the group has as many claims as it may have",
+    ErrorCode.POLICY_VIOLATION: "there are as many claims as there may be: nothing was claimed",
     ErrorCode.INVALID_REQUEST: f"a name that begins with {RESERVED_PREFIX} is reserved",
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "a resource is a partition that does not exist",
     ErrorCode.INVALID_TOPIC_EXCEPTION: "a resource is a partition that nobody may own",
+    ErrorCode.KAFKA_STORAGE_ERROR: "a resource is a partition that is offline: nothing was claimed",
 }
 _OF_RESOURCE = {
     ErrorCode.RESOURCE_OWNED: (
@@ -46,6 +47,10 @@ _OF_RESOURCE = {
     ErrorCode.CLAIM_IN_PROGRESS: "a claim of {resource} by {holder} is being granted: try again",
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "{resource} does not exist: create the topic first",
     ErrorCode.INVALID_TOPIC_EXCEPTION: "the topic of {resource} is internal: nobody may own it",
+    ErrorCode.KAFKA_STORAGE_ERROR: "{resource} is offline: repair its disk, restart the broker",
+    ErrorCode.POLICY_VIOLATION: (
+        "{resource} has had owners in as many groups as it may: use one of these groups"
+    ),
 }
 
 
@@ -141,12 +146,14 @@ def too_many(count: int) -> RequestError:
     )
 
 
-def unknown_partitions(broker: Broker, names: Iterable[str]) -> list[ResourceAnswer]:
-    """Return the resources that are partitions which do not exist, or are internal."""
+def refused_partitions(
+    broker: Broker, group: str | None, names: Iterable[str]
+) -> list[ResourceAnswer]:
+    """Return the resources that are partitions of which no claim could be granted now."""
     found: list[ResourceAnswer] = []
     for name in names:
         partition = partition_of(name)
-        error = ErrorCode.NONE if partition is None else _problem(broker, partition)
+        error = ErrorCode.NONE if partition is None else _problem(broker, group, partition)
         if error is not ErrorCode.NONE:
             found.append(
                 ResourceAnswer(
@@ -156,11 +163,19 @@ def unknown_partitions(broker: Broker, names: Iterable[str]) -> list[ResourceAns
     return found
 
 
-def _problem(broker: Broker, partition: TopicPartition) -> ErrorCode:
-    topic = broker.catalog.get(partition.topic)
-    if topic is None or partition.partition >= topic.partitions:
+def _problem(broker: Broker, group: str | None, name: TopicPartition) -> ErrorCode:
+    topic = broker.catalog.get(name.topic)
+    if topic is None or name.partition >= topic.partitions:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return ErrorCode.INVALID_TOPIC_EXCEPTION if topic.internal else ErrorCode.NONE
+    if topic.internal:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    partition = broker.logs.get(*name)
+    if partition is None:
+        return broker.logs.missing(*name)
+    if partition.failure is not None:
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    has_room = partition.log.has_room_for_owner(group)
+    return ErrorCode.NONE if has_room else ErrorCode.POLICY_VIOLATION
 
 
 def _check_name(what: str, name: str) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -75,6 +75,9 @@ class LogManager:
         self._deleting: asyncio.Task[None] | None = None
         self._is_stopping = False
         self._starts_advancing: set[asyncio.Task[dict[Partition, StorageError]]] = set()
+
+        self.on_created: Callable[[Collection[TopicPartition]], None] = lambda names: None
+        """New partitions begin to serve, in this step."""
 
     def start(self, directory: DataDirectory) -> None:
         """Use this data directory."""
@@ -153,6 +156,7 @@ class LogManager:
                 self._offline[name] = error
         finally:
             self._partitions.update(opened)
+            self.on_created(sorted(new & opened.keys()))
 
     async def _open(self, replica: Replica, opened: dict[TopicPartition, Partition]) -> None:
         name = replica.name

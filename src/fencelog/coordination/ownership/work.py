@@ -1,11 +1,13 @@
 """The work that follows a grant or an end, on other leaders (O8, O9)."""
 
+from collections.abc import Collection, Iterator
+
 from fencelog.coordination.ownership.model import OwnershipTask
 from fencelog.coordination.ownership.resources import partition_of
-from fencelog.coordination.ownership.state import Grant, Phase
+from fencelog.coordination.ownership.state import Grant, Granted, Phase
 from fencelog.coordination.ownership.table import OwnershipTable
 from fencelog.log.ownership import Owner
-from fencelog.types import TopicPartition
+from fencelog.types import Offset, TopicPartition
 from fencelog.wire.own import owned_id
 
 
@@ -35,14 +37,7 @@ def task_of(grant: Grant, table: OwnershipTable) -> OwnershipTask:
     for each in grant.resources:
         if not is_live and not table.is_newest(grant, each.resource):
             continue
-        owner = Owner(
-            group=grant.group,
-            epoch=each.epoch,
-            session=grant.session,
-            transactional_id=transactional_id_of(grant),
-            holder=grant.holder,
-            is_live=is_live,
-        )
+        owner = _owner(grant, each, is_live=is_live)
         partition = partition_of(each.resource)
         if each.resource == grant.producers_key:
             producers[each.resource] = owner
@@ -56,3 +51,35 @@ def task_of(grant: Grant, table: OwnershipTable) -> OwnershipTask:
         commits=dict(partitions) if grant.group is not None else {},
         producers=producers,
     )
+
+
+def _owner(grant: Grant, granted: Granted, *, is_live: bool) -> Owner:
+    return Owner(
+        group=grant.group,
+        epoch=granted.epoch,
+        session=grant.session,
+        transactional_id=transactional_id_of(grant),
+        holder=grant.holder,
+        is_live=is_live,
+    )
+
+
+def owners_of(
+    table: OwnershipTable, committed: Offset, names: Collection[TopicPartition] | None
+) -> Iterator[tuple[TopicPartition, Owner]]:
+    """Yield the live owners of partitions, by what is below ``committed``; None: of all.
+
+    Left out are grants that are not committed, as their work is still to begin (E16). An end that
+    is not committed ends nothing yet; its work will.
+    """
+    wanted = None if names is None else {f"{each.topic}/{each.partition}" for each in names}
+    for grant in table.grants.values():
+        is_decided = grant.session in table.decided_at
+        is_committed = is_decided and table.decided_at[grant.session] < committed
+        if is_decided and is_committed is (grant.phase is Phase.ENDED):
+            continue
+        for each in grant.resources:
+            if wanted is None or each.resource in wanted:
+                partition = partition_of(each.resource)
+                if partition is not None:
+                    yield partition, _owner(grant, each, is_live=True)
