@@ -20,15 +20,19 @@ _SIZE = Struct(">i")
 _RECORD_HEAD = b"\0\0\0\1"  # attributes, timestamp delta, offset delta, no key
 
 
-def one_record_frames(value: bytes, producer_id: int, count: int) -> list[bytes]:
+def one_record_frames(
+    value: bytes, producer_id: int, count: int, topic: str = TOPIC
+) -> list[bytes]:
     """Return produce requests of one record each, idempotent, in sequence."""
     assert len(value) < 64 - 10, "lengths are written as one byte"
     inner = _RECORD_HEAD + bytes([2 * len(value)]) + value + b"\0"
     record = bytes([2 * len(inner)]) + inner
-    return [produce_frame(producer_id, number, 1, record) for number in range(count)]
+    return [produce_frame(producer_id, number, 1, record, topic) for number in range(count)]
 
 
-def produce_frame(producer_id: int, sequence: int, count: int, records: bytes) -> bytes:
+def produce_frame(
+    producer_id: int, sequence: int, count: int, records: bytes, topic: str = TOPIC
+) -> bytes:
     """Return one produce request with an idempotent batch of ``count`` encoded records."""
     now = TimestampMs(time.time_ns() // 1_000_000)
     header = PLAIN_HEADER._replace(
@@ -46,7 +50,7 @@ def produce_frame(producer_id: int, sequence: int, count: int, records: bytes) -
         transactional_id=None,
         acks=-1,
         timeout_ms=30_000,
-        topics=[(TOPIC, [(0, seal(header, records))])],
+        topics=[(topic, [(0, seal(header, records))])],
     )
     return b"".join(frame([head, *body]))
 

@@ -11,6 +11,7 @@ from fencelog.client.blocking import Client
 from fencelog.client.model import Joined
 from fencelog.types import Offset, TopicPartition
 from tests.support.broker import BrokerProcess
+from tests.support.ownership import BlockingClaimant
 from tests.support.stock import CODECS, Confluent, KafkaPython, ToSend
 from tests.support.stock.members import MEMBERS
 from tests.support.waiting import wait_until
@@ -33,6 +34,8 @@ TOPICS: dict[str, dict[str, str]] = {
     "compacted-transactions": {**COMPACTED, "delete.retention.ms": "1"},
     "trimmed": SMALL,
     "retained": {**SMALL, "retention.bytes": "20000"},
+    "owned": SMALL,
+    "owned-compacted": {**COMPACTED, "delete.retention.ms": "1"},
     "both": {**COMPACTED, "cleanup.policy": "compact,delete", "retention.bytes": "60000"},
     "untouched": {},
 }
@@ -55,6 +58,7 @@ def fill(folder: Path) -> Path:
             _transactions(broker, client)
             _versioned(client)
             _deleted(client)
+            _owned(broker.address, client)
             _compacted(broker.address, client)
         _group(broker.address)
         assert broker.terminate() == 0
@@ -143,6 +147,27 @@ def _deleted(client: Client) -> None:
         return start_of(client, "retained") > 0
 
     wait_until(has_begun_to_go, deadline_s=DEADLINE_S, what="retention")
+
+
+def _owned(address: str, client: Client) -> None:
+    """Owners of writes, of a group's commits and of transactional ids, granted and ended."""
+    for topic in ("owned", "owned-compacted"):
+        with (
+            BlockingClaimant(address) as writes,
+            BlockingClaimant(address, group="group of owners") as commits,
+        ):
+            for number in range(PARTITIONS):
+                name = writes.own(f"{topic}/{number}", name=topic)
+                commits.own(f"{topic}/{number}")
+                with client.producer(transactional_id=name, batch_bytes=900) as producer:
+                    for end in (producer.commit, producer.abort):
+                        producer.begin()
+                        for each in range(40):
+                            value = b"%d " % each + b"o" * 100
+                            producer.send(topic, value, key=b"%d" % (each % 5), partition=number)
+                        end()
+                writes.release()
+                commits.release()
 
 
 def _compacted(address: str, client: Client) -> None:

@@ -1,5 +1,6 @@
 """kafka-dump-log reads what brokers left on disk, deeply, and has nothing to complain about."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from fencelog.client.blocking import Client
 from fencelog.log.layout import parse_file_name
 from tests.jvm._directory import PARTITIONS, TOPICS, fill, partition, start_of
-from tests.jvm._dump import DEEP, Dump, dump, fields, records
+from tests.jvm._dump import DEEP, Dump, Printed, dump, fields, records
 from tests.support.broker import BrokerProcess
 from tests.support.jvm.host import ToolHost
 
@@ -105,10 +106,19 @@ def test_indexes_pass_its_sanity_check_and_its_verification(
                 assert "passed sanity check" in text or "is empty" in text, path
 
 
+def decoded(text: str) -> list[Printed]:
+    """The records, but those of owners (O8): of these the tool says that it passes them."""
+    owners = re.compile(rb"Unknown record type 10000 at offset \d+, skipping\.")
+    found = list(records(text))
+    rest = [record for record in found if not owners.fullmatch(record.key or b"")]
+    assert 0 < len(rest) < len(found)
+    return rest
+
+
 def test_it_decodes_every_record_of_the_groups(directory: Path, tools: ToolHost) -> None:  # E9
     files = files_of(directory, internal(directory, "__consumer_offsets"), READ)
     text = "".join(dump(tools, files, *DEEP, "--offsets-decoder").files.values())
-    for record in records(text):
+    for record in decoded(text):
         assert record.key is not None
         assert record.key.startswith(b'{"type":"'), record
         assert record.value is None or record.value.startswith(b'{"version":"'), record
@@ -122,7 +132,7 @@ def test_it_decodes_every_record_of_the_transactions(
 ) -> None:  # E9
     files = files_of(directory, internal(directory, "__transaction_state"), READ)
     text = "".join(dump(tools, files, *DEEP, "--transaction-log-decoder").files.values())
-    found = list(records(text))
+    found = decoded(text)
     assert {record.key for record in found} >= {
         b'{"type":"0","data":{"transactionalId":"writer-%d"}}' % number for number in range(2)
     }

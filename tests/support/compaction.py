@@ -6,6 +6,7 @@ from fencelog.storage.writeback import WritebackLimits
 from fencelog.types import Offset
 from fencelog.wire.records import RecordToWrite, build_batch
 from fencelog_sim.world.disk import SimDisk
+from tests.support.log import owner
 from tests.support.storage import NOW_MS, World
 
 CONFIG = LogConfig(
@@ -14,6 +15,10 @@ CONFIG = LogConfig(
     delete_retention_ms=1000,
     cleanup_policy=frozenset({"compact"}),
 )
+
+OWNED_AT = {1: owner(1), 2: owner(1, "g"), 6: owner(2), 7: owner(2, live=False)}
+"""The owners of a log and when they are granted."""
+OWNERS = {None: OWNED_AT[7], "g": OWNED_AT[2]}
 
 
 async def write(world: World, *records: tuple[str, str | None], producer_id: int = -1) -> None:
@@ -45,6 +50,9 @@ async def filled(
         world.end_transaction(12, commit=number % 2 == 0)
         if number == 4:
             await write(world, ("k1", None), ("gone", None))
+        if number in OWNED_AT:
+            world.log.set_owner(OWNED_AT[number], now_ms=NOW_MS)
+            await world.flush()
     await write(world, ("last", "1" * 500))
     await write(world, ("last", "2" * 500))
     await world.store.sync()

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
+from typing import Any, Self, TypeVar
 
 from fencelog.errors import ErrorCode
 from fencelog.wire.messages.attach_owner import AttachOwnerRequest, AttachOwnerResponse
@@ -21,6 +23,7 @@ from fencelog.wire.messages.watch_ownership import WatchOwnershipRequest, WatchO
 from tests.support.node import Peer
 
 LEASE_MS = 30_000
+T = TypeVar("T")
 
 
 @dataclass
@@ -129,3 +132,45 @@ async def closed(peer: Peer) -> None:
     async with asyncio.timeout(10):
         with contextlib.suppress(ConnectionResetError):
             assert await peer._reader.read(1) == b""
+
+
+class BlockingClaimant:
+    """A claim for tests without an event loop: one connection, on which nothing else is sent."""
+
+    def __init__(self, address: str, *, group: str | None = None, holder: str = "claimant") -> None:
+        """Connect."""
+        host, _, port = address.rpartition(":")
+        self._runner = asyncio.Runner()
+        self._stack = contextlib.AsyncExitStack()
+        peer = self._run(self._stack.enter_async_context(Peer.at(host, int(port))))
+        self._claimant = Claimant(peer, group, holder)
+
+    def _run(self, doing: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(doing)
+
+    def own(self, *resources: str, name: str | None = None, lease_ms: int = 10 * LEASE_MS) -> str:
+        """Claim; return the transactional id, which is empty without a name. Preempts."""
+        answer = self._run(self._claimant.own(*resources, name=name, lease_ms=lease_ms))
+        assert answer.error_code == 0, answer
+        return answer.transactional_id or ""
+
+    def release(self) -> None:
+        """End the claim; returns once every log has its end."""
+        claimant = self._claimant
+        answer = self._run(claimant.release())
+        assert answer.error_code == 0, answer
+        for resource in claimant.epochs:
+            self._run(until_state(claimant.peer, resource, "free", claimant.group))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._run(self._stack.aclose())
+        self._runner.close()
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the connection."""
+        self.close()

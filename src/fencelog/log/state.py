@@ -131,16 +131,16 @@ class LogState:
         last_offset = Offset(base_offset + header.last_offset_delta)
         if leader_epoch > self.epochs.latest:
             self.epochs.begin(leader_epoch, base_offset)
+        producer_id, epoch = header.producer_id, header.producer_epoch
         self.active.append(
             LENGTH_END + header.length,
             last_offset,
             max_timestamp,
             self.config.index_interval_bytes,
             has_records=header.record_count > 0,
-            is_undated=header.is_undated,
+            is_undated=producer_id < 0 and header.is_undated,  # few batches need the call
         )
         self.log_end = Offset(last_offset + 1)
-        producer_id, epoch = header.producer_id, header.producer_epoch
         if producer_id < 0:
             if isinstance(control, OwnershipRecord):
                 self.owners.replay(control, base_offset, LENGTH_END + header.length)

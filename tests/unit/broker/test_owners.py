@@ -1,9 +1,11 @@
 """What a partition's owner means for those who write and read it, through a whole node (O8)."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
+from fencelog.adapters.system_clock import SystemClock
 from fencelog.broker.handlers import produce as produce_handler
 from fencelog.broker.partitions.partition import Partition
 from fencelog.errors import ErrorCode
@@ -11,14 +13,17 @@ from fencelog.log.ownership import Owner
 from fencelog.log.values import Appended
 from fencelog.node import Node
 from fencelog.wire.own import owned_id, producers_key
+from fencelog_sim.world.disk import Loss
 from tests.support.log import NOW_MS, owner
 from tests.support.node import Peer, World, batch, until, visible
+from tests.support.storage import LOSSES, cut_at
 from tests.support.transactions import Producer
 from tests.unit.broker.test_configs import alter
-from tests.unit.broker.test_delete_records import delete_records
+from tests.unit.broker.test_delete_records import delete_records, delete_until_cut, until_cut
 
 KEY = producers_key(None, "orders")
 OWNER = owner(17, session="mine", holder="host-1", transactional_id=owned_id(KEY, 17))
+GROUPS_OWNER = owner(3, group="g", session="reader")
 DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 FENCED = ErrorCode.OWNER_FENCED
 LONG_MS = 60_000
@@ -295,3 +300,47 @@ async def test_owners_outlive_all_that_was_written_with_them(world: World) -> No
         assert await delete_records(peer, -1) == (ErrorCode.NONE, 2)
     async with world.node() as node:
         assert partition_of(node).log.owner(None) == OWNER
+
+
+@pytest.mark.parametrize("way", ["deleted", "retained"])
+@LOSSES
+def test_a_power_cut_at_any_step_of_a_deletion_loses_no_owner(
+    tmp_path: Path, loss: Loss, way: str
+) -> None:  # D4
+    async def scenario(step: int) -> bool:
+        folder = tmp_path / str(step)
+        folder.mkdir()
+        world = World(folder)
+        async with world.node(crash=True) as node, Peer.of(node) as peer:
+            await peer.create_topic("t", segment_bytes="2000", retention_bytes="2000")
+            await own(node, GROUPS_OWNER)
+            await own(node, OWNER)
+            attach(node, peer, OWNER.session)
+            for number in range(30):
+                await peer.produce("t", batch(f"{number:02}" * 100))
+            await node.broker.logs.checkpoint()
+            is_done = await gone_until_cut(world, node, step, way)
+            world.disk = world.disk.power_loss(loss)
+        async with world.node() as node:
+            log = partition_of(node).log
+            assert log.owners() == [GROUPS_OWNER, OWNER], step
+            assert log.log_start_offset > 20 if is_done else log.log_start_offset >= 0
+        return is_done
+
+    step = 0
+    while not asyncio.run(scenario(step)):
+        step += 1
+    assert step > 5, "a deletion that copies owners has several steps to be cut at"
+
+
+async def gone_until_cut(world: World, node: Node, step: int, way: str) -> bool:
+    """Delete records by an operator's wish or by retention; whether the power lasted."""
+    if way == "deleted":
+        return await delete_until_cut(world, node, step, 25)
+    cut_at(world.disk, step)
+    return await until_cut(node, retained(node)) is True
+
+
+async def retained(node: Node) -> bool:
+    await node.broker.logs.upkeep(SystemClock().now_ms())
+    return True

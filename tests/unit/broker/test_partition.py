@@ -62,6 +62,11 @@ def _owned(rig: Rig, *, live: bool = True) -> None:
     rig.partition.set_owner(owner(1, live=live), now_ms=NOW_MS)
 
 
+def _owned_for_a_week(rig: Rig) -> None:
+    _owned(rig)
+    rig.append(7, 0, 0, timestamp=NOW_MS - WEEK_MS - 1)
+
+
 def _failed(rig: Rig) -> None:
     rig.append(7, 0, 0)
     rig.partition.fail(StorageError("full"))
@@ -98,6 +103,10 @@ APPENDED: dict[str, tuple[Step | None, Step]] = {
     "a grant": (None, _owned),
     "the end of a grant": (_owned, lambda rig: _owned(rig, live=False)),
     "copies of owners": (_owned, lambda rig: rig.partition.keep_owners(Offset(1))),
+    "a batch that begins a segment with the copy of an owner": (
+        _owned_for_a_week,
+        lambda rig: rig.append(7, 0, 1),
+    ),
     "a roll": (_first, lambda rig: _roll_after(rig, WEEK_MS + 1)),
 }
 NOT_APPENDED: dict[str, tuple[Step | None, Step]] = {

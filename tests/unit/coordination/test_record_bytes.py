@@ -19,6 +19,9 @@ from fencelog.coordination.owners import (
     write_commits_owner,
     write_producers_owner,
 )
+from fencelog.coordination.ownership import records as claims
+from fencelog.coordination.ownership.state import Grant, Granted
+from fencelog.coordination.ownership.state import Phase as ClaimPhase
 from fencelog.coordination.shard import LogRecord
 from fencelog.coordination.transaction import records as transactions
 from fencelog.coordination.transaction.state import (
@@ -180,6 +183,25 @@ OWNERS = {
     "producers-owner": CLAIM,
     "producers-owner-of-writes": CLAIM._replace(group=None, is_live=False),
 }
+GRANTS = {
+    f"claim-{phase.value}": Grant(
+        group="grüppe" if phase is ClaimPhase.HELD else None,
+        session="séssion",
+        phase=phase,
+        holder="hölder",
+        host="höst",
+        lease_ms=30_000,
+        granted_ms=TimestampMs(1_700_000_000_123),
+        producers_key="__fencelog.own/grüppe/päy" if phase is ClaimPhase.HELD else None,
+        resources=(
+            Granted("ö/3", 5, 1 << 33, Offset(1 << 40)),
+            Granted("__fencelog.own/grüppe/päy", 0, 7),
+        ),
+    )
+    for phase in (ClaimPhase.GRANTING, ClaimPhase.HELD)
+}
+CLAIMED = GRANTS["claim-held"]
+ENDED_MS = TimestampMs(1_700_000_000_456)
 PRODUCERS_KEY = "__fencelog.own/grüppe/päy"
 READ_ONLY = {"run", "app-idle", "app-committing"}
 """Records of versions that are read and no longer written."""
@@ -203,6 +225,11 @@ def written() -> dict[str, LogRecord]:
         **{name: versioned.write_producer(each) for name, each in PRODUCERS.items()},
         "run-1": versioned.write_run(RUN, RUNS["run-1"]),
         **{name: write_owner(name) for name in OWNERS},
+        **{name: claims.write_grant(each) for name, each in GRANTS.items()},
+        "claim-ended": claims.write_end(CLAIMED, ENDED_MS),
+        "claim-resource": claims.write_resource("grüppe", CLAIMED.resources[0]),
+        "claim-forgotten": claims.forget(CLAIMED)[0],
+        "claim-end-forgotten": claims.forget(CLAIMED)[1],
         "app-forgotten": versioned.forget(AppKey("etl/tägl")),
         "run-forgotten": versioned.forget(RUN),
         "producer-forgotten": versioned.forget(ProducerKey(ProducerId(1 << 40))),
@@ -254,6 +281,24 @@ def test_the_bytes_of_an_app_its_runs_and_producers_are_read(name: str) -> None:
             assert versioned.read_producer(producer_id, value) == PRODUCERS[name]
         case key:
             assert (key, versioned.read_run(value)) == (RUN, RUNS[name])
+
+
+@pytest.mark.parametrize("name", GRANTS)
+def test_the_bytes_of_a_claim_are_read(name: str) -> None:
+    key, value = GOLDEN[name]
+    assert value is not None
+    found = claims.read_key(key)
+    assert isinstance(found, claims.ClaimKey)
+    assert claims.read_grant(found, value) == GRANTS[name]
+
+
+def test_the_bytes_of_a_claims_end_and_of_a_resource_are_read() -> None:
+    ended, _ = GOLDEN["claim-ended"]
+    assert claims.read_key(ended) == claims.EndKey("grüppe", "séssion")
+    key, value = GOLDEN["claim-resource"]
+    assert value is not None
+    assert claims.read_key(key) == claims.ResourceKey("grüppe", "ö/3")
+    assert claims.read_resource(value) == (5, 1 << 33)
 
 
 @pytest.mark.parametrize("name", OWNERS)

@@ -14,7 +14,7 @@ from fencelog.types import Offset
 from fencelog.wire.batch import iterate
 from fencelog.wire.records import RecordToWrite, build_batch, read_records
 from fencelog_sim.world.disk import Loss, PowerCut
-from tests.support.compaction import CONFIG, compact, filled, restarted, write
+from tests.support.compaction import CONFIG, OWNERS, compact, filled, restarted, write
 from tests.support.storage import (
     AT_EACH_WRITE,
     DIRECTORY,
@@ -70,6 +70,7 @@ async def check(world: World, before: Records, end: int) -> None:
     assert world.log.open_transactions() == []
     last = {p.producer_id: p.last_sequence for p in world.log.producers()}
     assert last == {11: 11, 12: 11}
+    assert {each.group: each for each in world.log.owners()} == OWNERS
     for offset in range(world.log.log_start_offset, end):
         plan = world.log.read(Offset(offset), 1, Isolation.REPLICATED)
         assert isinstance(plan, ReadPlan)

@@ -185,14 +185,17 @@ def _take(
         waiting.settle(topic, valid)
         return
     partition, header, batch = valid
-    is_transactional, checks = header.is_transactional, partition.checks_batches
-    # Before anything is done for it; any other batch goes on to its append in this step.
-    is_early = (is_transactional or checks) and partition.owners.guards_writes
-    if is_early and _is_not_the_owners(waiting, partition, header):
+    owners, is_transactional = partition.owners, header.is_transactional
+    if (
+        owners.guards_writes
+        # What most owners send is known to be theirs without a call.
+        and (is_transactional or request.connection.session != owners.writer)
+        and _is_not_the_owners(waiting, partition, header)
+    ):
         return
     if is_transactional:
         refuse_stale_connection(broker, request, header.producer_id, header.producer_epoch)
-    if checks:
+    if partition.checks_batches:
         try:
             refused = check_at_once(valid, acks)
         except LimitError:
@@ -292,11 +295,8 @@ def _refuse_damaged(partition: Partition, records: memoryview, error: ErrorCode)
 
 def _is_not_the_owners(waiting: _Waiting, partition: Partition, header: BatchHeader) -> bool:
     """Refuse a batch that is not the owner's; return whether it was refused."""
-    session = waiting.request.connection.session
-    if session is not None and session == partition.owners.writer and not header.is_transactional:
-        return False
     refused = partition.owners.refused_write(
-        session,
+        waiting.request.connection.session,
         waiting.transactional_id,
         is_transactional=header.is_transactional,
     )
@@ -329,9 +329,10 @@ def _append(
     batch: memoryview,
     guard: VerificationGuard | None,
 ) -> bool:
-    """Append a batch, or settle why not; returns whether it is in the log."""
-    if partition.owners.guards_writes and _is_not_the_owners(waiting, partition, header):
-        return False
+    """Append a batch, or settle why not; returns whether it is in the log.
+
+    Its owner was checked since the last ``await`` (O8).
+    """
     topic, index = partition.name
     now_ms = broker.clock.now_ms()
     outcome = partition.append(batch, header, now_ms=now_ms, guard=guard)
@@ -377,6 +378,8 @@ async def _finish(
             waiting.refuse(partition, header, checked)
             continue
         _, header, batch = checked
+        if partition.owners.guards_writes and _is_not_the_owners(waiting, partition, header):
+            continue
         if header.is_transactional:
             refuse_stale_connection(broker, request, header.producer_id, header.producer_epoch)
         if guard is not None:
@@ -403,6 +406,8 @@ def _append_verified(
 ) -> None:
     partition, header, batch, guard = requested
     if error is ErrorCode.NONE:
+        if partition.owners.guards_writes and _is_not_the_owners(waiting, partition, header):
+            return
         _append_transactional(broker, waiting, partition, header, batch, guard)
         return
     waiting.settle(

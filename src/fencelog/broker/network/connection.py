@@ -197,7 +197,7 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where the next bytes go: the open frame, else the server's scratch buffer."""
         del sizehint
-        if self._frames.is_open and not self._closing:
+        if self._frames.open is not None and not self._closing:
             try:
                 return self._frames.target()
             except MemoryError:
@@ -214,18 +214,18 @@ class Connection(asyncio.BufferedProtocol):
         self.last_active = Instant(self._loop.time())
         if nbytes >= RECEIVED_BYTES_MIN:
             self._turns.received(nbytes)
-        if self._frames.is_open:
+        if self._frames.open is not None:
             self._fill(nbytes)
             return
         try:
-            self._frames.split(nbytes, self.last_active)
+            is_full = self._frames.split(nbytes, self.last_active)
         except WireError as error:
             self._malformed = f"malformed frame: {error}"
             self._advance()
         except MemoryError:
             self._out_of_memory()
         else:
-            if self._frames.is_full:
+            if is_full:
                 self._request_space()
             self._advance()
 

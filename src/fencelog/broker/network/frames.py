@@ -34,51 +34,47 @@ class Memory(Protocol):
 class Frames:
     """The frame that is being received, and the start of a size before it."""
 
-    __slots__ = ("_complete", "_filled", "_head", "_memory", "_open", "_size", "begun")
+    __slots__ = ("_complete", "_filled", "_head", "_memory", "_size", "begun", "open")
 
     def __init__(self, memory: Memory, complete: deque[bytearray]) -> None:
         """Frames that are complete are appended to ``complete``; they count in the budget."""
         self._memory = memory
         self._complete = complete
         self._head = b""
-        self._open: bytearray | None = None
+        self.open: bytearray | None = None
+        """The frame that has a buffer of its own: the next bytes belong to it."""
         self._size = 0
         self._filled = 0
         self.begun: Instant | None = None
         """When the first byte of the incomplete frame arrived."""
 
     @property
-    def is_open(self) -> bool:
-        """Whether the next bytes belong to a frame with a buffer of its own."""
-        return self._open is not None
-
-    @property
     def is_full(self) -> bool:
         """Whether the open frame has no memory for what follows."""
-        return self._open is not None and self._filled == len(self._open)
+        return self.open is not None and self._filled == len(self.open)
 
     def target(self) -> memoryview:
         """Return where the next bytes of the open frame go. Raises MemoryError."""
-        assert self._open is not None
-        if self._filled == len(self._open):
-            self._grow(self._open)
-        return memoryview(self._open)[self._filled :]
+        assert self.open is not None
+        if self._filled == len(self.open):
+            self._grow(self.open)
+        return memoryview(self.open)[self._filled :]
 
     def fill(self, nbytes: int) -> bool:
         """Take bytes that were received into the open frame; return whether it is complete."""
-        frame = self._open
+        frame = self.open
         assert frame is not None
         self._filled += nbytes
         if self._filled < self._size:
             return False
-        self._open = self.begun = None
+        self.open = self.begun = None
         self._complete.append(frame)
         return True
 
-    def split(self, nbytes: int, now: Instant) -> None:
-        """Split what was received into the shared buffer. Raises WireError and MemoryError.
+    def split(self, nbytes: int, now: Instant) -> bool:
+        """Split what was received into the shared buffer; return what ``is_full`` says then.
 
-        Frames before a malformed one are complete then.
+        Raises WireError and MemoryError; frames before a malformed one are complete then.
         """
         view: memoryview = self._memory.scratch[:nbytes]
         begun = self.begun if self._head else None
@@ -93,7 +89,7 @@ class Frames:
             if end - position < size:
                 self._begin(size, view[position:end])
                 self.begun = begun or now
-                return
+                return self.is_full
             frame = bytearray(view[position : position + size])
             self._memory.reserve(size)
             position += size
@@ -102,23 +98,24 @@ class Frames:
         if position < end:
             self._head = bytes(view[position:end])
             self.begun = begun or now
+        return False
 
     def close(self) -> None:
         """Drop the open frame."""
-        if self._open is not None:
-            self._memory.release(len(self._open))
-            self._open = None
+        if self.open is not None:
+            self._memory.release(len(self.open))
+            self.open = None
 
     def _begin(self, size: int, received: memoryview) -> None:
         """Give a frame its own buffer, with what has arrived of it."""
         has_space = self._memory.reserve(0)
         space = EAGER_FRAME_BYTES if has_space else max(SCARCE_FRAME_BYTES, len(received))
-        self._open = bytearray(min(size, space))
-        self._memory.reserve(len(self._open))
+        self.open = bytearray(min(size, space))
+        self._memory.reserve(len(self.open))
         self._size = size
         self._filled = len(received)
         # Through a view: assigning to a bytearray's slice would copy twice.
-        memoryview(self._open)[: self._filled] = received
+        memoryview(self.open)[: self._filled] = received
 
     def _grow(self, frame: bytearray) -> None:
         """Give a large frame memory only as its bytes arrive, not for the size it announces."""
@@ -126,4 +123,4 @@ class Frames:
         grown = bytearray(len(frame) + more)
         self._memory.reserve(more)
         grown[: self._filled] = frame
-        self._open = grown
+        self.open = grown

@@ -24,8 +24,8 @@ class OwnerChecks:
         """Whether a write must be checked."""
         self.guards_reads = False
         """Whether reads of connections without a session must be checked, too."""
-        self.writer: str | None = None
-        """The live owner's session: what is not transactional passes on its connections."""
+        self.writer = ""
+        """The live owner's session, whose batches without transactions pass; none is empty."""
         self._know_owners()
         self.reconfigure(partition_log.config)
 
@@ -35,12 +35,12 @@ class OwnerChecks:
     def reconfigure(self, config: LogConfig) -> None:
         """Apply the topic's new settings."""
         self._config = config
-        owner = self._log.owner(None)
-        self.writer = owner.session if owner is not None and owner.is_live else None
         self.guards_reads = config.ownership_read == "required"
+        owner = self._log.owner(None)
         self.guards_writes = config.ownership == "required" or (
             config.ownership == "if-owned" and owner is not None
         )
+        self.writer = owner.session if owner is not None and owner.is_live else ""
 
     def changed(self, before: Owner | None, owner: Owner) -> None:
         """The log has a new owner of a group, or the end of one."""

@@ -178,12 +178,12 @@ class Partition:
         guard: VerificationGuard | None = None,
     ) -> Appended | Duplicate | Rejected:
         """Append a producer's batch, whose form and CRC are checked (E2 to E6, E14)."""
-        end_offset = self.log.log_end_offset
+        since = Offset(0) if self._observer is None else self.log.log_end_offset
         outcome = self.log.append(batch, header, now_ms=now_ms, guard=guard)
         if isinstance(outcome, Appended):
             self._enqueue(self)
             if self._observer is not None:
-                self._observer.appended(self.name, end_offset, outcome.end_offset)
+                self._observer.appended(self.name, since, outcome.end_offset)
         elif self._observer is not None and isinstance(outcome, Rejected):
             self._observer.rejected(self.name, header.producer_id, outcome.error)
         return outcome

@@ -18,7 +18,7 @@ public final class Checks {
     public static void main(String[] arguments) throws Exception {
         for (Class<?> group :
                 List.of(RecordChecks.class, TransactionChecks.class, GroupChecks.class,
-                        AdminChecks.class, ToolChecks.class)) {
+                        AdminChecks.class, ToolChecks.class, OwnershipChecks.class)) {
             for (Method check : group.getDeclaredMethods()) {
                 if (Modifier.isPublic(check.getModifiers())) {
                     System.out.println(run(check, arguments[0]));

@@ -1,3 +1,4 @@
+import java.io.IOException;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collection;
@@ -88,6 +89,19 @@ final class Stage implements AutoCloseable {
         Producer<String, String> producer = producer(all.toArray(new String[0]));
         producer.initTransactions();
         return producer;
+    }
+
+    /** The producer of the claim with this epoch of a name. */
+    Producer<String, String> owned(String name, int epoch) {
+        Producer<String, String> producer =
+                producer("transactional.id=__fencelog.own//" + name + "~" + epoch);
+        producer.initTransactions();
+        return producer;
+    }
+
+    /** Claims the topic's first partition, for a group or for writes (null), until the end. */
+    void claimed(String ofGroup, String name) throws IOException {
+        opened(new Claimant(address)).own(ofGroup, topic + "/0", name);
     }
 
     /** A consumer of the check's group that reads committed records from the beginning. */
