@@ -62,11 +62,6 @@ def _owned(rig: Rig, *, live: bool = True) -> None:
     rig.partition.set_owner(owner(1, live=live), now_ms=NOW_MS)
 
 
-def _owned_for_a_week(rig: Rig) -> None:
-    _owned(rig)
-    rig.append(7, 0, 0, timestamp=NOW_MS - WEEK_MS - 1)
-
-
 def _failed(rig: Rig) -> None:
     rig.append(7, 0, 0)
     rig.partition.fail(StorageError("full"))
@@ -103,8 +98,8 @@ APPENDED: dict[str, tuple[Step | None, Step]] = {
     "a grant": (None, _owned),
     "the end of a grant": (_owned, lambda rig: _owned(rig, live=False)),
     "copies of owners": (_owned, lambda rig: rig.partition.keep_owners(Offset(1))),
-    "a batch that begins a segment with the copy of an owner": (
-        _owned_for_a_week,
+    "a batch behind copies of owners": (
+        lambda rig: (_owned(rig), rig.append(7, 0, 0, timestamp=NOW_MS - WEEK_MS - 1)),
         lambda rig: rig.append(7, 0, 1),
     ),
     "a roll": (_first, lambda rig: _roll_after(rig, WEEK_MS + 1)),
@@ -113,10 +108,7 @@ NOT_APPENDED: dict[str, tuple[Step | None, Step]] = {
     "a duplicate": (_first, lambda rig: rig.append(7, 0, 0)),
     "a gap": (_first, lambda rig: rig.append(7, 0, 2)),
     "a batch that is too large": (None, lambda rig: rig.append(payload=3000)),
-    "a transaction's batch without a guard": (
-        None,
-        lambda rig: rig.append(5, 0, 0, transactional=True),
-    ),
+    "a transaction's batch, no guard": (None, lambda rig: rig.append(5, 0, 0, transactional=True)),
     "a refusal": (None, _refuse),
     "a marker of an older epoch": (
         lambda rig: rig.mark(commit(5, epoch=3)),
