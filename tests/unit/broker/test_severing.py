@@ -317,6 +317,18 @@ async def test_only_the_owner_commits_the_groups_offsets(world: World) -> None:
             assert await committed(three) == 5
 
 
+async def test_no_token_is_granted_twice_though_the_power_fails_in_os_mode(world: World) -> None:
+    async with world.node(crash=True, durability="os") as node, Peer.of(node) as one:  # O3
+        await one.create_topic("t")
+        granted = await Claimant(one).own("t/0", "job")
+    world.disk = world.disk.power_loss(Loss.ALL)
+    async with world.node(durability="os") as node, Peer.of(node) as two:
+        again = await Claimant(two).own("t/0", "job")
+        assert [each.epoch for each in granted.resources] == [1, 1]
+        assert [each.epoch for each in again.resources] == [2, 2]
+        assert node.logs.get("t", 0).log.owner(None).epoch == 2
+
+
 @pytest.mark.parametrize("how", ["served on", "crashed before", "granted without it"])
 async def test_a_topic_that_is_deleted_and_made_again_keeps_its_owner(
     world: World, monkeypatch: pytest.MonkeyPatch, how: str

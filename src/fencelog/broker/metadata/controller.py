@@ -11,7 +11,13 @@ from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from fencelog.broker.config import BrokerConfig
-from fencelog.broker.metadata.catalog import INTERNAL_TOPICS, Catalog, Topic, folded
+from fencelog.broker.metadata.catalog import (
+    INTERNAL_TOPICS,
+    OWNERSHIP_TOPIC,
+    Catalog,
+    Topic,
+    folded,
+)
 from fencelog.broker.metadata.settings import Settings
 from fencelog.broker.metadata.topic_rules import (
     check_name_free,
@@ -86,6 +92,7 @@ class Controller:
                     config,
                     exists=name in present,
                     was_created=name.partition in topic.created,
+                    is_always_synced=topic.name == OWNERSHIP_TOPIC,
                 )
                 for name in topic.partition_names
                 # A partition of an internal topic is created when it is first used.
@@ -208,6 +215,7 @@ class Controller:
                 topic.topic_id,
                 config,
                 exists=topic.internal and await self._logs.has_files(name),
+                is_always_synced=topic.name == OWNERSHIP_TOPIC,
             )
             for topic, names in new
             for config in [topic.log_config(defaults)]

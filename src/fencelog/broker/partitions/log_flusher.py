@@ -3,7 +3,8 @@
 Requests append in memory and wait. A round takes the unflushed batches of each partition, of those
 that wait longest. A write that begins a segment, and in ``fsync`` mode every sync, runs beside the
 rounds, and its partition collects its next batches meanwhile: a producer waits for the disk time of
-its own partition only. In ``os`` mode a partition is synced if too much is written and not synced.
+its own partition only. In ``os`` mode a partition is synced if too much is written and not synced,
+or if what it says counts in every mode.
 
 One client may write to thousands of partitions at once. A round takes as many of them as a request
 may append to in one iteration of the loop, so that no backlog of writes forms. Syncs take longer:
@@ -38,7 +39,7 @@ class LogFlusher:
     """Decides when partitions are written and synced while the broker serves."""
 
     def __init__(self, *, sync: bool) -> None:
-        """``sync``: whether an acknowledgement waits for stable storage (D1)."""
+        """``sync``: whether every acknowledgement waits for stable storage (D1)."""
         self._sync = sync
         self._dirty: dict[Partition, None] = {}
         self._busy: set[Partition] = set()
@@ -125,7 +126,7 @@ class LogFlusher:
     ) -> None:
         if end_offset is None:
             return
-        if not self._sync:
+        if not (self._sync or partition.is_always_synced):
             partition.flushed(end_offset)
             if not partition.must_sync:
                 return

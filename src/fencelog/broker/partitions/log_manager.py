@@ -27,6 +27,7 @@ from fencelog.ports import Disk
 from fencelog.storage.clean_stop import CleanStop
 from fencelog.storage.directory import DataDirectory
 from fencelog.storage.partition_store import PartitionStore
+from fencelog.storage.recover import Durability
 from fencelog.storage.topic_id import read_topic_id
 from fencelog.storage.writeback import Writeback
 from fencelog.types import Offset, ProducerId, TimestampMs, TopicId, TopicPartition
@@ -48,6 +49,8 @@ class Replica:
     """Whether its directory exists from an earlier run."""
     was_created: bool = False
     """Whether the metadata says that its files were durable: if they are missing, they are lost."""
+    is_always_synced: bool = False
+    """Whether an acknowledgement waits for stable storage in ``os`` mode, too (O3)."""
 
 
 class LogManager:
@@ -169,7 +172,7 @@ class LogManager:
             return
         if store.truncated is not None:
             log.warning("%s: recovery truncated the log. %s", name, store.truncated)
-        opened[name] = Partition(
+        opened[name] = partition = Partition(
             name,
             partition_log,
             store,
@@ -178,11 +181,13 @@ class LogManager:
             observer=self._observer,
             tails=self._tails,
         )
+        partition.is_always_synced = replica.is_always_synced
 
     def _open_files(
         self, replica: Replica
     ) -> Coroutine[None, None, tuple[PartitionStore, PartitionLog]]:
         name, directory = replica.name, self._directory
+        durability: Durability = "fsync" if replica.is_always_synced else self._durability
         if replica.exists:
             return PartitionStore.recover(
                 self._disk,
@@ -191,7 +196,7 @@ class LogManager:
                 clean=directory.take_clean(name),
                 recovery_point=directory.recovery_point(name),
                 log_start=directory.log_start(name),
-                durability=self._durability,
+                durability=durability,
                 topic_id=replica.topic_id,
                 was_compacted=directory.first_dirty(name) is not None,
                 was_created=replica.was_created,
@@ -203,7 +208,7 @@ class LogManager:
             directory.path_of(name),
             replica.topic_id,
             replica.config,
-            durability=self._durability,
+            durability=durability,
             writeback=self._writeback,
         )
 

@@ -97,6 +97,7 @@ class Partition:
         "codec",
         "committed",
         "failure",
+        "is_always_synced",
         "is_compacted",
         "log",
         "markers_appended",
@@ -139,6 +140,8 @@ class Partition:
         self._purgatory = Purgatory(partition_log.high_watermark)
         self.stamps_on_append = False
         """Whether the broker sets the timestamps."""
+        self.is_always_synced = False
+        """Whether what is committed is on stable storage in every durability mode."""
         self.is_compacted = False
         """Whether every record must have a key."""
         self.codec: Compression | None = None
@@ -161,11 +164,8 @@ class Partition:
         self.codec = config.codec
         self.owners.reconfigure(config)
         self._purgatory.interrupt_readers()
-        self.checks_batches = (
-            self.is_compacted
-            or self.codec is not None
-            or config.min_insync_replicas > IN_SYNC_REPLICAS
-        )
+        opens_batches = self.is_compacted or self.codec is not None
+        self.checks_batches = opens_batches or config.min_insync_replicas > IN_SYNC_REPLICAS
 
     # -- appending -----------------------------------------------------------------------------
 
