@@ -171,6 +171,7 @@ async def test_every_ended_claim_is_severed_though_its_work_has_no_place(
         ended = [piece(name, is_live=False) for name in "bc"]
         stage.holds("a")
         stage.sender.wake(shard(piece("a"), *ended))
+        await settle()
         stage.sender.wake(shard(piece("d", is_live=False)))
         await settle()
         assert stage.leaders.asked == ["a"]

@@ -179,14 +179,15 @@ async def _claimed(
         return decision
 
     while True:
-        answer = await broker.ownership.decide(claim.group or "", rule)
+        loaded = await broker.ownership.shard_of(claim.group or "")
+        answer = await broker.ownership.decide_on(loaded, rule)
         if answer.error not in (ErrorCode.NONE, ErrorCode.CLAIM_WAITING):
             return answer
         waits = answer.error is ErrorCode.CLAIM_WAITING
         if waits and asyncio.get_running_loop().time() >= deadline:
             return answer
         settled = await broker.ownership_requests.settled(
-            claim.group, answer.session or claim.session, deadline if waits else None
+            loaded, answer.session or claim.session, deadline if waits else None
         )
         if settled is not None:
             return settled
