@@ -1,11 +1,16 @@
 """Claims that ask too much: typed errors, bounded memory, nothing changed."""
 
+import asyncio
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
 from fencelog.errors import ErrorCode
+from fencelog.log import ownership
+from fencelog.log.ownership import Owner
+from fencelog.log.partition_log import PartitionLog
+from fencelog.node import Node
 from fencelog.wire.messages.describe_ownership import (
     DescribeOwnershipRequest,
     DescribeOwnershipResponse,
@@ -81,6 +86,51 @@ async def test_partitions_that_nobody_may_own_are_named(world: World) -> None:
             ("__fencelog_ownership/0", ErrorCode.INVALID_TOPIC_EXCEPTION),
         ]
         assert "t/1 does not exist" in (answer.resources[0].error_message or "")
+
+
+async def test_a_partition_with_owners_in_all_groups_it_may_have_takes_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:  # O9
+    monkeypatch.setattr(ownership, "GROUPS_MAX", 2)
+    async with world.node() as node, AsyncExitStack() as stack:
+        first, second, third = [
+            Claimant(await stack.enter_async_context(Peer.of(node)), group=group)
+            for group in ("a", "b", "c")
+        ]
+        await first.peer.create_topic("t")
+        for each in (first, second):
+            assert (await each.own("t/0")).error_code == 0
+        refused = await third.own("t/0")
+        assert refused.error_code == ErrorCode.POLICY_VIOLATION
+        assert "t/0 has owners in" in (refused.resources[0].error_message or "")
+        await first.release()
+        await until(lambda: not owner_of(node, "a").is_live, "its end stands in the log")
+        assert (await third.own("t/0")).error_code == 0
+
+
+async def test_a_claim_that_a_partition_refuses_for_good_ends(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:  # O9
+    """Others were granted between the check and the grant."""
+    monkeypatch.setattr(ownership, "GROUPS_MAX", 1)
+    monkeypatch.setattr(PartitionLog, "has_room_for_owner", lambda *_: True)
+    async with world.node() as node, Peer.of(node) as one, Peer.of(node) as two:
+        await one.create_topic("t")
+        assert (await Claimant(one, group="a").own("t/0")).error_code == 0
+        late = Claimant(two, group="b")
+        async with asyncio.timeout(10):
+            assert (await late.own("t/0")).error_code == ErrorCode.OWNER_FENCED
+            assert (await described(two, group="b"))[0].state == "free"
+            await until(lambda: not node.ownership_sender._doing, "nothing is left to do")
+        assert (await late.own("x")).error_code == 0
+
+
+def owner_of(node: Node, group: str) -> Owner:
+    partition = node.logs.get("t", 0)
+    assert partition is not None
+    owner = partition.log.owner(group)
+    assert owner is not None
+    return owner
 
 
 async def test_what_operators_ask_has_limits(world: World) -> None:

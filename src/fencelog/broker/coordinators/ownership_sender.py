@@ -10,13 +10,14 @@ import logging
 from itertools import islice
 from typing import TypeAlias
 
-from fencelog.broker.coordinators.leaders import Leaders
+from fencelog.broker.coordinators.leaders import REFUSED, Leaders
 from fencelog.broker.coordinators.marker_sender import RETRY_S
 from fencelog.broker.coordinators.runtime import CoordinatorRuntime, Loaded
 from fencelog.broker.network.limited_log import LimitedLog
 from fencelog.broker.network.time_slices import ITEMS_PER_SLICE, TimeSlices
-from fencelog.coordination.ownership.model import OwnershipTask
+from fencelog.coordination.ownership.model import NO_FENCE, OwnershipTask
 from fencelog.coordination.ownership.shard import OwnershipShard
+from fencelog.coordination.shard import Decision
 from fencelog.errors import FencelogError
 from fencelog.ports import WallClock
 from fencelog.types import Instant, Offset, TopicPartition
@@ -165,16 +166,19 @@ class OwnershipSender:
             return False
         if loaded.dropped:
             return True  # the shard that is loaded instead has the work, too
-        await self._runtime.decide_on(
-            loaded,
-            lambda shard, now: shard.done(
-                piece.session, fences, now, self._clock.now_ms(), is_live=piece.is_live
-            ),
-        )
+
+        def rule(shard: OwnershipShard, now: Instant) -> Decision[None]:
+            if REFUSED in fences.values():
+                shard.give_up(piece.session)
+            known = {name: max(offset, NO_FENCE) for name, offset in fences.items()}
+            wall_ms = self._clock.now_ms()
+            return shard.done(piece.session, known, now, wall_ms, is_live=piece.is_live)
+
+        await self._runtime.decide_on(loaded, rule)
         return True
 
     async def _own_partitions(self, piece: OwnershipTask) -> dict[TopicPartition, Offset] | None:
-        """Tell each partition's log; return the offsets of the records, None if one refused."""
+        """Tell each partition's log; return the offsets, None if one refused for now."""
         fences: dict[TopicPartition, Offset] = {}
         every = iter(sorted(piece.partitions.items()))
         refused = False

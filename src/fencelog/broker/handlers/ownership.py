@@ -16,8 +16,8 @@ from fencelog.broker.handlers.ownership_checks import (
     check_names,
     explain,
     explained,
+    refused_partitions,
     too_many,
-    unknown_partitions,
 )
 from fencelog.broker.network.connection import Answer, Connection, Request
 from fencelog.coordination.ownership.model import (
@@ -121,9 +121,9 @@ async def own(broker: Broker, message: OwnRequest, request: Request) -> OwnRespo
     """Claim resources, all or none; answered once the grant is complete (O9) or the wait over."""
     check_claim(message)
     names = [each.resource for each in message.resources]
-    unknown = unknown_partitions(broker, names)
-    if unknown:
-        return _own_response(OwnAnswer(error=unknown[0].error, resources=tuple(unknown)))
+    refused = refused_partitions(broker, message.group, names)
+    if refused:
+        return _own_response(OwnAnswer(error=refused[0].error, resources=tuple(refused)))
     connection = request.connection
     _check_unclaimed(broker, connection, message.claim_id)
     claim = Claim(

@@ -12,6 +12,7 @@ from fencelog.coordination.ownership.model import (
 from fencelog.coordination.ownership.resources import partition_of
 from fencelog.coordination.ownership.rules import RESERVED_PREFIX
 from fencelog.errors import ErrorCode, RequestError
+from fencelog.log.ownership import GROUPS_MAX
 from fencelog.types import TopicPartition
 from fencelog.wire.messages.own import OwnedResource, OwnRequest, OwnResource
 
@@ -46,6 +47,9 @@ _OF_RESOURCE = {
     ErrorCode.CLAIM_IN_PROGRESS: "a claim of {resource} by {holder} is being granted: try again",
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "{resource} does not exist: create the topic first",
     ErrorCode.INVALID_TOPIC_EXCEPTION: "the topic of {resource} is internal: nobody may own it",
+    ErrorCode.POLICY_VIOLATION: (
+        f"{{resource}} has owners in {GROUPS_MAX} groups, and may have no more: release one of them"
+    ),
 }
 
 
@@ -141,12 +145,14 @@ def too_many(count: int) -> RequestError:
     )
 
 
-def unknown_partitions(broker: Broker, names: Iterable[str]) -> list[ResourceAnswer]:
-    """Return the resources that are partitions which do not exist, or are internal."""
+def refused_partitions(
+    broker: Broker, group: str | None, names: Iterable[str]
+) -> list[ResourceAnswer]:
+    """Return the resources that are partitions which this group cannot own, and why."""
     found: list[ResourceAnswer] = []
     for name in names:
         partition = partition_of(name)
-        error = ErrorCode.NONE if partition is None else _problem(broker, partition)
+        error = ErrorCode.NONE if partition is None else _problem(broker, group, partition)
         if error is not ErrorCode.NONE:
             found.append(
                 ResourceAnswer(
@@ -156,11 +162,15 @@ def unknown_partitions(broker: Broker, names: Iterable[str]) -> list[ResourceAns
     return found
 
 
-def _problem(broker: Broker, partition: TopicPartition) -> ErrorCode:
+def _problem(broker: Broker, group: str | None, partition: TopicPartition) -> ErrorCode:
     topic = broker.catalog.get(partition.topic)
     if topic is None or partition.partition >= topic.partitions:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return ErrorCode.INVALID_TOPIC_EXCEPTION if topic.internal else ErrorCode.NONE
+    if topic.internal:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    found = broker.logs.get(*partition)
+    has_room = found is None or found.log.has_room_for_owner(group)
+    return ErrorCode.NONE if has_room else ErrorCode.POLICY_VIOLATION
 
 
 def _check_name(what: str, name: str) -> None:

@@ -383,6 +383,10 @@ class OwnershipShard:
             return Decision((), None)
         return Decision(self._completed(fenced, wall_ms), None)
 
+    def give_up(self, session: str) -> None:
+        """A partition refuses this claim for good: it ends as soon as its grant is complete."""
+        self._leases.give_up(session)
+
     def _completed(self, fenced: Grant, wall_ms: TimestampMs) -> tuple[LogRecord, ...]:
         """The records of a grant that is complete; it ends at once if its claimant is gone (O9)."""
         held = write_grant(replace(fenced, phase=Phase.HELD))
