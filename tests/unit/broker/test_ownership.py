@@ -152,7 +152,18 @@ async def test_a_zombie_that_claims_again_is_told_so_and_severs_nobody(world: Wo
             zombie = await Claimant(three).own(("a", 9, 1))
         assert zombie.error_code == ErrorCode.OWNER_FENCED
         assert zombie.resources[0].holder == "successor"
+        held = "a was granted since (epoch 2, generation 9), and successor holds it: stop"
+        assert zombie.resources[0].error_message == held
         assert (await successor.renew()).error_code == 0
+        await successor.release()
+        async with Peer.of(node) as three:
+            late = await Claimant(three).own(("a", 9, 1), ("never", -1, 1))
+        assert [ErrorCode(each.error_code) for each in late.resources] == [
+            ErrorCode.OWNER_FENCED
+        ] * 2
+        free, never = [each.error_message or "" for each in late.resources]
+        assert "a was granted since (epoch 2, generation 9), and nobody holds it now" in free
+        assert "never was never claimed" in never
 
 
 async def test_a_half_open_connection_loses_its_claim_with_the_lease(world: World) -> None:

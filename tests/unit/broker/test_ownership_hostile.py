@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fencelog.coordination.ownership.model import OwnershipLimits
 from fencelog.errors import ErrorCode
 from fencelog.log import ownership
 from fencelog.log.ownership import Owner
@@ -38,6 +39,7 @@ INVALID = ErrorCode.INVALID_REQUEST
         ([str(n) for n in range(100_000)], {}, ErrorCode.POLICY_VIOLATION, "100000 resources"),
         ([("a", -2)], {}, INVALID, "generation -2 of 'a'"),
         ([("a", -(2**63))], {}, INVALID, "generation"),
+        ([("a", 2**62 + 1)], {}, INVALID, f"the generation {2**62 + 1} of 'a' is above {2**62}"),
         ([("a", 1, -2)], {}, INVALID, "previous epoch -2 of 'a'"),
         (["__fencelog.own//x"], {}, INVALID, "begins with __fencelog"),
         (["a"], {"name": "a/b"}, INVALID, "slash"),
@@ -85,7 +87,7 @@ async def test_partitions_that_nobody_may_own_are_named(world: World) -> None:
             ("none/0", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
             ("__fencelog_ownership/0", ErrorCode.INVALID_TOPIC_EXCEPTION),
         ]
-        assert "t/1 does not exist" in (answer.resources[0].error_message or "")
+        assert answer.resources[0].error_message == "t/1 does not exist"
 
 
 async def test_a_partition_with_owners_in_all_groups_it_may_have_takes_no_other(
@@ -131,6 +133,27 @@ def owner_of(node: Node, group: str) -> Owner:
     owner = partition.log.owner(group)
     assert owner is not None
     return owner
+
+
+@pytest.mark.parametrize(
+    ("limits", "names", "text"),
+    [
+        ({"resources_max": 2}, ["x", "y"], "resources were ever claimed"),
+        ({"waiting_max": 0}, ["a"], "claims wait at this coordinator"),
+        ({"waiting_resources_max": 1}, ["a", "x"], "may want"),
+    ],
+    ids=["resources", "waiting", "resources waited for"],
+)
+async def test_the_limit_that_is_reached_is_named(
+    world: World, limits: dict[str, int], names: list[str], text: str
+) -> None:
+    async with world.node() as node, Peer.of(node) as one, Peer.of(node) as two:
+        await Claimant(one).own("a")
+        loaded = await node.ownership.shard_of("")
+        loaded.shard._limits = OwnershipLimits(**limits)
+        refused = await Claimant(two).own(*names, claim_id="1", wait_ms=1)
+        assert refused.error_code == ErrorCode.POLICY_VIOLATION
+        assert text in (refused.error_message or "")
 
 
 async def test_what_operators_ask_has_limits(world: World) -> None:

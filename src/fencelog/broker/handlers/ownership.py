@@ -197,7 +197,7 @@ def _own_response(answer: OwnAnswer) -> OwnResponse:
     is_known = answer.error in (ErrorCode.NONE, ErrorCode.CLAIM_WAITING)
     return OwnResponse(
         error_code=answer.error,
-        error_message=explain(answer.error),
+        error_message=explain(answer.error, answer.limit),
         session=answer.session if is_known else None,
         lease_ms=answer.lease_ms,
         transactional_id=answer.transactional_id,

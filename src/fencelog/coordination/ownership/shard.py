@@ -14,6 +14,7 @@ from fencelog.coordination.ownership.leases import Leases
 from fencelog.coordination.ownership.model import (
     NO_FENCE,
     Claim,
+    Limit,
     OwnAnswer,
     OwnershipLimits,
     OwnershipState,
@@ -121,7 +122,7 @@ class OwnershipShard:
             return Decision((), verdict.refusal())
         names = tuple(each.resource for each in all_wanted(claim))
         if not self._has_room(claim.group, names):
-            return Decision((), OwnAnswer(error=ErrorCode.POLICY_VIOLATION))
+            return Decision((), _beyond(Limit.RESOURCES))
         if claim.waits:
             is_queued = any(self._waiting.count(claim.group, name) for name in names)
             if is_queued or verdict.owners:
@@ -148,9 +149,10 @@ class OwnershipShard:
 
     def _wait(self, claim: Claim, names: tuple[str, ...]) -> OwnAnswer:
         limits, waiting = self._limits, self._waiting
-        is_full = len(waiting) >= limits.waiting_max
-        if is_full or waiting.resource_count + len(names) > limits.waiting_resources_max:
-            return OwnAnswer(error=ErrorCode.POLICY_VIOLATION)
+        if len(waiting) >= limits.waiting_max:
+            return _beyond(Limit.WAITING)
+        if waiting.resource_count + len(names) > limits.waiting_resources_max:
+            return _beyond(Limit.WAITING_RESOURCES)
         self._leases.connect(claim.session, claim.connection)
         return self._waits(waiting.add(claim, names))
 
@@ -325,7 +327,7 @@ class OwnershipShard:
         elif verdict.owners:
             return ()
         elif not self._has_room(claim.group, waiter.names):
-            answer = OwnAnswer(error=ErrorCode.POLICY_VIOLATION)
+            answer = _beyond(Limit.RESOURCES)
         if answer is not None:
             self._waiting.refuse(waiter, answer)
             self._settle(claim.session)
@@ -485,6 +487,10 @@ class _Progress:
         """Those of them that may be complete."""
         self.settled: deque[tuple[Offset, str]] = deque()
         """Sessions whose answers became final, with the last offset that the answer knows of."""
+
+
+def _beyond(limit: Limit) -> OwnAnswer:
+    return OwnAnswer(error=ErrorCode.POLICY_VIOLATION, limit=limit)
 
 
 def _answers(grant: Grant, error: ErrorCode) -> Iterable[ResourceAnswer]:
