@@ -102,6 +102,17 @@ def test_a_claim_that_was_loaded_knows_no_connection(owners: Owners) -> None:  #
     assert owners.shard.is_live("s1")
 
 
+def test_a_lease_begins_anew_when_the_grant_is_complete(owners: Owners) -> None:  # O10
+    """Its claimant could not renew: answers on a connection come in order."""
+    owners.own(claim("s1", "orders/0"))
+    owners.lapse(LEASE_S - 1)
+    owners.done(owners.tasks()["s1"])
+    owners.lapse(LEASE_S - 1)
+    assert owners.states()["orders/0"].state == "held"
+    owners.lapse(1)
+    assert owners.states()["orders/0"].state == "free"
+
+
 def test_a_lease_that_ends_during_the_grant_ends_the_claim_with_it(owners: Owners) -> None:  # O9
     owners.own(claim("s1", "orders/0"))
     owners.lapse(LEASE_S)
@@ -206,6 +217,24 @@ def test_a_repeated_claim_keeps_its_place_and_learns_that_it_was_granted(
     owners.release("s2")
     owners.work()
     assert place(owners, "s9", "job", connection=2) == 0, "it has ended: a new claim"
+
+
+def test_a_repeated_claim_that_was_granted_meanwhile_renews_its_lease(
+    owners: Owners,
+) -> None:  # O10
+    """The claimant counts its lease from the sending of the repetition."""
+    owners.granted(claim("s1", "job"))
+    place(owners, "s2", "job")
+    owners.release("s1")
+    owners.work()
+    owners.lapse(LEASE_S - 1)
+    repeated = claim("s9", "job", waits=True, claim_id="c", connection=2)
+    decision = owners.shard.own(repeated, owners.runtime.now, owners.runtime.wall_ms)
+    assert (decision.response.session, decision.moves_deadline) == ("s2", True)
+    owners.lapse(LEASE_S - 1)
+    assert error_of(owners, "s2") is ErrorCode.NONE
+    owners.lapse(1)
+    assert error_of(owners, "s2") is ErrorCode.OWNER_FENCED
 
 
 def test_without_an_id_each_claim_is_a_new_one(owners: Owners) -> None:  # O10

@@ -76,7 +76,8 @@ class OwnershipShard:
             for each in known.resources:
                 self._waiting.freed(known.group, each.resource)
         else:
-            self._leases.start(session, known.lease_ms, now)
+            # Anew once the grant is complete: its claimant, who waits for it, could not renew.
+            self._leases.renew(session, known.lease_ms, now)
             if known.phase is Phase.HELD:
                 self._progress.held(session)
 
@@ -90,7 +91,7 @@ class OwnershipShard:
         """
         repeated = self._waiting.session_of(claim)
         if repeated is not None:
-            return Decision((), self._repeated(repeated))
+            return self._repeated(repeated, now)
         error = validate(claim, self._limits)
         if error is not ErrorCode.NONE:
             return Decision((), OwnAnswer(error=error))
@@ -113,16 +114,19 @@ class OwnershipShard:
         new = sum(self._table.resource(group, name) is None for name in names)
         return self._table.resource_count + new <= self._limits.resources_max
 
-    def _repeated(self, session: str) -> OwnAnswer:
+    def _repeated(self, session: str, now: Instant) -> Decision[OwnAnswer]:
         waiter = self._waiting.waiter(session)
         if waiter is not None:
-            return self._waits(waiter)
+            return Decision((), self._waits(waiter))
         refusal = self._waiting.refusal(session)
         if refusal is not None:
             self._waiting.forget(session)
             self._leases.forget(session)
-            return refusal
-        return OwnAnswer(error=ErrorCode.NONE, session=session)
+            return Decision((), refusal)
+        # The claimant counts its lease from the sending of this request.
+        self._leases.renew(session, self._table.grants[session].lease_ms, now)
+        answer = OwnAnswer(error=ErrorCode.NONE, session=session)
+        return Decision((), answer, moves_deadline=True)
 
     def _wait(self, claim: Claim, names: tuple[str, ...]) -> OwnAnswer:
         limits, waiting = self._limits, self._waiting
