@@ -7,7 +7,6 @@ own work is done, and that of every ended claim that shares a resource with it.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 
 from fencelog.coordination.ownership.leases import Leases
 from fencelog.coordination.ownership.model import (
@@ -19,7 +18,7 @@ from fencelog.coordination.ownership.model import (
     ResourceAnswer,
 )
 from fencelog.coordination.ownership.pages import Pages
-from fencelog.coordination.ownership.progress import FENCED, Progress, answers_of
+from fencelog.coordination.ownership.progress import DECISION_MAX, FENCED, Progress, answers_of
 from fencelog.coordination.ownership.records import write_end, write_grant
 from fencelog.coordination.ownership.rules import (
     Verdict,
@@ -39,8 +38,6 @@ from fencelog.types import CoordinatorEpoch, Instant, Offset, TimestampMs, Topic
 
 _AT_ONCE = Instant(0.0)
 CHANGES_MAX = 1_000
-DECISION_MAX = 1_000
-"""How many claims one decision ends, and how many resources it grants, when many are due."""
 
 
 class OwnershipShard:
@@ -269,8 +266,7 @@ class OwnershipShard:
 
     def next_deadline(self) -> Instant | None:
         """When the first lease ends; at once where a claim has to end, complete or be granted."""
-        progress = self._progress
-        if progress.due or progress.unblocked or self._waiting.candidates:
+        if self._progress.is_due() or self._waiting.candidates:
             return _AT_ONCE
         return self._leases.next_due()
 
@@ -281,9 +277,7 @@ class OwnershipShard:
         """
         for session in self._leases.expire(now):
             self._progress.gone(session)
-        due = islice(self._progress.due, DECISION_MAX)
-        records = [write_end(self._table.grants[session], wall_ms) for session in due]
-        records += self._progress.complete_unblocked(wall_ms)
+        records = self._progress.due_records(wall_ms)
         for waiter in self._waiting.take_candidates(DECISION_MAX):
             records += self._grant_waiter(waiter, wall_ms)
         return Decision(tuple(records), None)
