@@ -90,8 +90,8 @@ def test_a_closed_connection_ends_its_claims_at_once(owners: Owners) -> None:  #
     owners.granted(claim("s1", "a"))
     owners.granted(claim("s2", "b", connection=1))
     owners.granted(claim("s3", "c"))
-    assert not owners.shard.disconnected(9, owners.runtime.now)
-    assert owners.shard.disconnected(1, owners.runtime.now)
+    assert not owners.shard.disconnected(9)
+    assert owners.shard.disconnected(1)
     assert owners.is_due()
     assert owners.renew("s1", 1).error is ErrorCode.OWNER_FENCED
     assert owners.attach("s2", 1) is ErrorCode.OWNER_FENCED
@@ -102,7 +102,7 @@ def test_a_closed_connection_ends_its_claims_at_once(owners: Owners) -> None:  #
 def test_a_claim_that_was_loaded_knows_no_connection(owners: Owners) -> None:  # O10
     owners.granted(claim("s1", "a"))
     owners.runtime.crash()
-    assert not owners.shard.disconnected(1, owners.runtime.now)
+    assert not owners.shard.disconnected(1)
     assert owners.shard.is_live("s1")
 
 
@@ -138,8 +138,8 @@ def test_one_decision_ends_claims_of_a_bounded_number_of_resources(
     for number in range(ended + 1):
         names = (f"r{number}.{each}" for each in range(resources))
         asked = claim(f"s{number}", *names)
-        decision = owners.shard.own(asked, owners.runtime.now, owners.runtime.wall_ms)
-        replay_all(owners, decision.records)
+        granted = owners.shard.own(asked, owners.runtime.now, owners.runtime.wall_ms)
+        replay_all(owners, granted.records)
     owners.runtime.advance(LEASE_S)
     for count in (ended, 1):
         decision = owners.shard.expire(owners.runtime.now, owners.runtime.wall_ms)

@@ -114,7 +114,7 @@ class OwnershipSender:
         await self._runtime.decide_on(
             loaded,
             lambda shard, now: shard.done(
-                piece.session, fences, now, self._clock.now_ms(), is_live=piece.is_live
+                piece.session, fences, self._clock.now_ms(), is_live=piece.is_live
             ),
         )
         return True

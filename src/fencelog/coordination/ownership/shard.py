@@ -197,7 +197,7 @@ class OwnershipShard:
         return grant if (grant.group, grant.epoch) == (group, epoch) else None
 
     def release(
-        self, group: str | None, session: str, now: Instant, wall_ms: TimestampMs
+        self, group: str | None, session: str, wall_ms: TimestampMs
     ) -> Decision[tuple[ResourceAnswer, ...]]:
         """End a claim; the answer is what it held. Repeating it ends nothing more.
 
@@ -217,7 +217,6 @@ class OwnershipShard:
         self,
         group: str | None,
         resources: Sequence[str],
-        now: Instant,
         wall_ms: TimestampMs,
     ) -> Decision[tuple[ResourceAnswer, ...]]:
         """End the claims that hold these resources, whoever has them; answer all they held.
@@ -245,7 +244,7 @@ class OwnershipShard:
 
     # -- what no record says ---------------------------------------------------------------------
 
-    def disconnected(self, connection: int, now: Instant) -> bool:
+    def disconnected(self, connection: int) -> bool:
         """A connection is closed: its claims end, by ``expire``; those that wait are dropped.
 
         Returns whether a deadline may have moved. A claim whose grant is not complete yet ends as
@@ -321,7 +320,6 @@ class OwnershipShard:
         self,
         session: str,
         fence_offsets: Mapping[TopicPartition, Offset],
-        now: Instant,
         wall_ms: TimestampMs,
         *,
         is_live: bool,
