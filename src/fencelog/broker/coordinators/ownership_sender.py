@@ -168,11 +168,11 @@ class OwnershipSender:
             return True  # the shard that is loaded instead has the work, too
 
         def rule(shard: OwnershipShard, now: Instant) -> Decision[None]:
+            del now
             if REFUSED in fences.values():
                 shard.give_up(piece.session)
             known = {name: max(offset, NO_FENCE) for name, offset in fences.items()}
-            wall_ms = self._clock.now_ms()
-            return shard.done(piece.session, known, now, wall_ms, is_live=piece.is_live)
+            return shard.done(piece.session, known, self._clock.now_ms(), is_live=piece.is_live)
 
         await self._runtime.decide_on(loaded, rule)
         return True

@@ -267,9 +267,9 @@ async def release(
 
     def rule(shard: OwnershipShard, now: Instant) -> Decision[tuple[ResourceAnswer, ...]]:
         if session is None:
-            return shard.release_resources(group, message.resources, now, wall_ms)
+            return shard.release_resources(group, message.resources, wall_ms)
         is_own = broker.claims.session_of(connection) == session
-        decision = shard.release(group, session, now, wall_ms)
+        decision = shard.release(group, session, wall_ms)
         if is_own and not any(each.error for each in decision.response):
             broker.claims.leaves(connection)  # others are severed; this one gets its answer
         return decision

@@ -30,14 +30,10 @@ class Leases:
         """Whether the claim came since the load."""
         return session in self._connections
 
-    def start(self, session: str, lease_ms: int, now: Instant) -> None:
-        """Begin the lease of a new claim, unless it has one or it is over already."""
-        if not self._timers.has(session) and session not in self._gone:
-            self.renew(session, lease_ms, now)
-
     def renew(self, session: str, lease_ms: int, now: Instant) -> None:
-        """The claim lives for its lease from now on."""
-        self._timers.set(session, Instant(now + lease_ms / 1000 - self._paused_s))
+        """The claim lives for its lease from now on, unless its claimant is known to be gone."""
+        if session not in self._gone:
+            self._timers.set(session, Instant(now + lease_ms / 1000 - self._paused_s))
 
     def paused(self, seconds: float) -> None:
         """Move every lease: the broker stood still, so nobody could renew."""

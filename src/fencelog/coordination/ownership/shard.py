@@ -5,14 +5,11 @@ outstanding work until they say so. A claim that ends leaves work, too. A grant 
 own work is done, and that of every ended claim that shares a resource with it.
 """
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 
 from fencelog.coordination.ownership.leases import Leases
 from fencelog.coordination.ownership.model import (
-    NO_FENCE,
     Claim,
     Limit,
     OwnAnswer,
@@ -22,13 +19,8 @@ from fencelog.coordination.ownership.model import (
     ResourceAnswer,
 )
 from fencelog.coordination.ownership.pages import Pages
-from fencelog.coordination.ownership.records import (
-    forget,
-    write_end,
-    write_grant,
-    write_resource,
-)
-from fencelog.coordination.ownership.resources import partition_of
+from fencelog.coordination.ownership.progress import DECISION_MAX, FENCED, Progress, answers_of
+from fencelog.coordination.ownership.records import write_end, write_grant
 from fencelog.coordination.ownership.rules import (
     Verdict,
     all_wanted,
@@ -40,17 +32,13 @@ from fencelog.coordination.ownership.rules import (
 from fencelog.coordination.ownership.state import Grant, Granted, Phase
 from fencelog.coordination.ownership.table import OwnershipTable
 from fencelog.coordination.ownership.waiting import Waiter, Waiting
-from fencelog.coordination.ownership.work import has_work, task_of, transactional_id_of
+from fencelog.coordination.ownership.work import has_work
 from fencelog.coordination.shard import Decision, LogRecord
 from fencelog.errors import ErrorCode
 from fencelog.types import CoordinatorEpoch, Instant, Offset, TimestampMs, TopicPartition
 
 _AT_ONCE = Instant(0.0)
-_NOTHING_REPLAYED = Offset(-1)
-_FENCED = OwnAnswer(error=ErrorCode.OWNER_FENCED)
 CHANGES_MAX = 1_000
-DECISION_MAX = 1_000
-"""How many claims one decision ends, and how many resources it grants, when many are due."""
 
 
 class OwnershipShard:
@@ -66,7 +54,7 @@ class OwnershipShard:
         self._leases = Leases()
         self._waiting = Waiting()
         self._pages = Pages(self._table, self._waiting.count)
-        self._progress = _Progress()
+        self._progress = Progress(self._table, self._leases)
 
     def replay(self, record: LogRecord, offset: Offset, now: Instant) -> None:
         """Apply one record of ``__fencelog_ownership``. Raises CorruptionError on any other."""
@@ -77,31 +65,19 @@ class OwnershipShard:
         session = about.session
         known = self._table.grants.get(session)
         if known is None:
-            self._unblock(about)
+            self._progress.unblock(about)
         elif known.phase is Phase.ENDED:
-            self._settle(session)
+            self._progress.settle(session)
             self._leases.forget(session)
             self._waiting.forget(session)
             self._progress.due.pop(session, None)
             for each in known.resources:
                 self._waiting.freed(known.group, each.resource)
         else:
-            self._leases.start(session, known.lease_ms, now)
+            # Anew once the grant is complete: its claimant, who waits for it, could not renew.
+            self._leases.renew(session, known.lease_ms, now)
             if known.phase is Phase.HELD:
-                self._progress.worked.pop(session, None)
-                self._settle(session)
-
-    def _settle(self, session: str) -> None:
-        """Note that the answer to a claim is final, if one may be waiting for it."""
-        if self._leases.knows(session):
-            self._progress.settled.append((self._progress.last, session))
-
-    def _unblock(self, forgotten: Grant) -> None:
-        """Grants that waited for the work of an ended claim may be complete now."""
-        for each in forgotten.resources:
-            owner = self._table.owner(forgotten.group, each.resource)
-            if owner is not None and owner.session in self._progress.worked:
-                self._progress.unblocked[owner.session] = None
+                self._progress.held(session)
 
     # -- what claimants ask ----------------------------------------------------------------------
 
@@ -113,7 +89,7 @@ class OwnershipShard:
         """
         repeated = self._waiting.session_of(claim)
         if repeated is not None:
-            return Decision((), self._repeated(repeated))
+            return self._repeated(repeated, now)
         error = validate(claim, self._limits)
         if error is not ErrorCode.NONE:
             return Decision((), OwnAnswer(error=error))
@@ -136,16 +112,19 @@ class OwnershipShard:
         new = sum(self._table.resource(group, name) is None for name in names)
         return self._table.resource_count + new <= self._limits.resources_max
 
-    def _repeated(self, session: str) -> OwnAnswer:
+    def _repeated(self, session: str, now: Instant) -> Decision[OwnAnswer]:
         waiter = self._waiting.waiter(session)
         if waiter is not None:
-            return self._waits(waiter)
+            return Decision((), self._waits(waiter))
         refusal = self._waiting.refusal(session)
         if refusal is not None:
             self._waiting.forget(session)
             self._leases.forget(session)
-            return refusal
-        return OwnAnswer(error=ErrorCode.NONE, session=session)
+            return Decision((), refusal)
+        # The claimant counts its lease from the sending of this request.
+        self._leases.renew(session, self._table.grants[session].lease_ms, now)
+        answer = OwnAnswer(error=ErrorCode.NONE, session=session)
+        return Decision((), answer, moves_deadline=True)
 
     def _wait(self, claim: Claim, names: tuple[str, ...]) -> OwnAnswer:
         limits, waiting = self._limits, self._waiting
@@ -197,7 +176,7 @@ class OwnershipShard:
         """
         grant = self._live(group, session, epoch)
         if grant is None:
-            return Decision((), _FENCED)
+            return Decision((), FENCED)
         self._leases.renew(session, grant.lease_ms, now)
         answer = OwnAnswer(error=ErrorCode.NONE, session=session, lease_ms=grant.lease_ms)
         return Decision((), answer, moves_deadline=True)
@@ -209,7 +188,7 @@ class OwnershipShard:
         """
         grant = self._live(group, session, epoch)
         if grant is None or grant.phase is not Phase.HELD:
-            return Decision((), _FENCED)
+            return Decision((), FENCED)
         answer = OwnAnswer(error=ErrorCode.NONE, session=session, lease_ms=grant.lease_ms)
         return Decision((), answer)
 
@@ -220,7 +199,7 @@ class OwnershipShard:
         return grant if (grant.group, grant.epoch) == (group, epoch) else None
 
     def release(
-        self, group: str | None, session: str, now: Instant, wall_ms: TimestampMs
+        self, group: str | None, session: str, wall_ms: TimestampMs
     ) -> Decision[tuple[ResourceAnswer, ...]]:
         """End a claim; the answer is what it held. Repeating it ends nothing more.
 
@@ -240,7 +219,6 @@ class OwnershipShard:
         self,
         group: str | None,
         resources: Sequence[str],
-        now: Instant,
         wall_ms: TimestampMs,
     ) -> Decision[tuple[ResourceAnswer, ...]]:
         """End the claims that hold these resources, whoever has them; answer all they held.
@@ -261,14 +239,14 @@ class OwnershipShard:
                 continue
             is_held = grant.phase is Phase.HELD
             error = ErrorCode.NONE if is_held else ErrorCode.CLAIM_IN_PROGRESS
-            answers += _answers(grant, error)
+            answers += answers_of(grant, error)
             if is_held:
                 records.append(write_end(grant, wall_ms))
         return Decision(tuple(records), tuple(answers))
 
     # -- what no record says ---------------------------------------------------------------------
 
-    def disconnected(self, connection: int, now: Instant) -> bool:
+    def disconnected(self, connection: int) -> bool:
         """A connection is closed: its claims end, by ``expire``; those that wait are dropped.
 
         Returns whether a deadline may have moved. A claim whose grant is not complete yet ends as
@@ -277,13 +255,8 @@ class OwnershipShard:
         sessions = self._leases.disconnected(connection)
         for session in sessions:
             self._waiting.forget(session)
-            self._gone(session)
+            self._progress.gone(session)
         return bool(sessions)
-
-    def _gone(self, session: str) -> None:
-        grant = self._table.grants.get(session)
-        if grant is not None and grant.phase is Phase.HELD:
-            self._progress.due[session] = None
 
     def paused(self, seconds: float) -> bool:
         """The broker stood still for so long: every lease ends so much later (O10)."""
@@ -294,8 +267,7 @@ class OwnershipShard:
 
     def next_deadline(self) -> Instant | None:
         """When the first lease ends; at once where a claim has to end, complete or be granted."""
-        progress = self._progress
-        if progress.due or progress.unblocked or self._waiting.candidates:
+        if self._progress.is_due() or self._waiting.candidates:
             return _AT_ONCE
         return self._leases.next_due()
 
@@ -305,14 +277,8 @@ class OwnershipShard:
         Call ``take_settled`` afterwards: a claim that waited may be refused without a record.
         """
         for session in self._leases.expire(now):
-            self._gone(session)
-        due = islice(self._progress.due, DECISION_MAX)
-        records = [write_end(self._table.grants[session], wall_ms) for session in due]
-        for session in tuple(self._progress.unblocked):
-            del self._progress.unblocked[session]
-            grant = self._progress.worked.get(session)
-            if grant is not None and not any(self._table.blockers(grant)):
-                records += self._completed(grant, wall_ms)
+            self._progress.gone(session)
+        records = self._progress.due_records(wall_ms)
         for waiter in self._waiting.take_candidates(DECISION_MAX):
             records += self._grant_waiter(waiter, wall_ms)
         return Decision(tuple(records), None)
@@ -330,7 +296,7 @@ class OwnershipShard:
             answer = _beyond(Limit.RESOURCES)
         if answer is not None:
             self._waiting.refuse(waiter, answer)
-            self._settle(claim.session)
+            self._progress.settle(claim.session)
             return ()
         self._waiting.remove(waiter)
         return self._grant(claim, verdict, wall_ms)
@@ -342,9 +308,7 @@ class OwnershipShard:
 
         They come in the order of their decisions. Do not replay a record meanwhile.
         """
-        for session, at in self._table.decided_at.items():
-            if at < committed and session not in self._progress.worked:
-                yield session
+        return self._progress.outstanding(committed)
 
     def task(self, session: str) -> OwnershipTask | None:
         """The work of a claim; None if it has none.
@@ -352,15 +316,12 @@ class OwnershipShard:
         Ask in the step in which ``outstanding`` has named it: later it may have ended, and its work
         may be that of a decision that is not committed.
         """
-        if session not in self._table.decided_at or session in self._progress.worked:
-            return None
-        return task_of(self._table.grants[session], self._table)
+        return self._progress.task(session)
 
     def done(
         self,
         session: str,
         fence_offsets: Mapping[TopicPartition, Offset],
-        now: Instant,
         wall_ms: TimestampMs,
         *,
         is_live: bool,
@@ -370,40 +331,12 @@ class OwnershipShard:
         ``fence_offsets``: where a grant stands in the log of each of its partitions. ``is_live`` is
         the task's: a late report of a grant is not taken for one of its end.
         """
-        grant = self._table.grants.get(session)
-        if grant is None:
-            return Decision((), None)
-        if not is_live:
-            return Decision(self._forgotten(grant) if grant.phase is Phase.ENDED else (), None)
-        if grant.phase is not Phase.GRANTING:
-            return Decision((), None)
-        fenced = replace(
-            grant, resources=tuple(_fenced(each, fence_offsets) for each in grant.resources)
-        )
-        if any(self._table.blockers(grant)):
-            self._progress.worked[session] = fenced
-            return Decision((), None)
-        return Decision(self._completed(fenced, wall_ms), None)
+        records = self._progress.done(session, fence_offsets, wall_ms, is_live=is_live)
+        return Decision(records, None)
 
     def give_up(self, session: str) -> None:
         """A partition refuses this claim for good: it ends as soon as its grant is complete."""
         self._leases.give_up(session)
-
-    def _completed(self, fenced: Grant, wall_ms: TimestampMs) -> tuple[LogRecord, ...]:
-        """The records of a grant that is complete; it ends at once if its claimant is gone (O9)."""
-        held = write_grant(replace(fenced, phase=Phase.HELD))
-        if self._leases.is_gone(fenced.session):
-            return held, write_end(fenced, wall_ms)
-        return (held,)
-
-    def _forgotten(self, ended: Grant) -> tuple[LogRecord, ...]:
-        """Remove a claim; what no newer one has taken keeps its numbers in a record (O3, O4)."""
-        kept = (
-            write_resource(ended.group, each)
-            for each in ended.resources
-            if self._table.is_newest(ended, each.resource)
-        )
-        return (*kept, *forget(ended))
 
     def answer_of(self, session: str) -> OwnAnswer | None:
         """The final answer to a claim; None while it waits or its grant is not complete.
@@ -412,29 +345,11 @@ class OwnershipShard:
         """
         if self._waiting.waiter(session) is not None:
             return None
-        refusal = self._waiting.refusal(session)
-        if refusal is not None:
-            return refusal
-        grant = self._table.grants.get(session)
-        if grant is None or grant.phase is Phase.ENDED:
-            return _FENCED
-        if grant.phase is Phase.GRANTING:
-            return None
-        return OwnAnswer(
-            error=ErrorCode.NONE,
-            session=session,
-            lease_ms=grant.lease_ms,
-            transactional_id=transactional_id_of(grant),
-            resources=tuple(_answers(grant, ErrorCode.NONE)),
-        )
+        return self._waiting.refusal(session) or self._progress.answer_of(session)
 
     def take_settled(self, committed: Offset) -> list[str]:
         """Sessions whose ``answer_of`` has become final by records below ``committed``, once."""
-        settled = self._progress.settled
-        sessions: dict[str, None] = {}
-        while settled and settled[0][0] < committed:
-            sessions[settled.popleft()[1]] = None
-        return list(sessions)
+        return self._progress.take_settled(committed)
 
     def is_live(self, session: str) -> bool:
         """Whether the claim was granted and has not ended."""
@@ -474,38 +389,5 @@ class OwnershipShard:
         return self._pages.changes(group, resources, seen_revision, limit)
 
 
-class _Progress:
-    """Soft state of claims on their way: what is known since the load and no record says."""
-
-    def __init__(self) -> None:
-        self.last = _NOTHING_REPLAYED
-        self.due: dict[str, None] = {}
-        """Claims to end: their claimants are gone."""
-        self.worked: dict[str, Grant] = {}
-        """Grants whose own work is done, with their fences; they wait for ended claims' work."""
-        self.unblocked: dict[str, None] = {}
-        """Those of them that may be complete."""
-        self.settled: deque[tuple[Offset, str]] = deque()
-        """Sessions whose answers became final, with the last offset that the answer knows of."""
-
-
 def _beyond(limit: Limit) -> OwnAnswer:
     return OwnAnswer(error=ErrorCode.POLICY_VIOLATION, limit=limit)
-
-
-def _answers(grant: Grant, error: ErrorCode) -> Iterable[ResourceAnswer]:
-    for each in grant.wanted:
-        yield ResourceAnswer(
-            resource=each.resource,
-            error=error,
-            generation=each.generation,
-            epoch=each.epoch,
-            fence_offset=each.fence_offset,
-        )
-
-
-def _fenced(granted: Granted, fence_offsets: Mapping[TopicPartition, Offset]) -> Granted:
-    partition = partition_of(granted.resource)
-    if partition is None:
-        return granted
-    return granted._replace(fence_offset=fence_offsets.get(partition, NO_FENCE))
