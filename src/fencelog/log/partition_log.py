@@ -289,14 +289,15 @@ class PartitionLog:
         return [stored.owner for stored in self._state.owners]
 
     def has_room_for_owner(self, group: str | None) -> bool:
-        """Whether a claim in this group may be granted (``GROUPS_MAX``)."""
-        return self._state.owners.has_room_for(group)
+        """Tell whether an owner of this group could be recorded, as far as their number goes."""
+        return self._state.owners.has_room(group)
 
     def set_owner(self, owner: Owner, *, now_ms: int) -> Appended | Rejected:
         """Record a grant or its end (O9); ``base_offset`` of a grant is its fence offset.
 
         A repeated one appends nothing and has the offsets of the first. Rejected with OWNER_FENCED
-        where a later grant of the group is known, or the end of this one.
+        where a later grant of the group is known, or the end of this one, and with POLICY_VIOLATION
+        where too many groups have owners.
         """
         return self._refusal or self._appender.set_owner(self.leader_epoch, owner, now_ms)
 

@@ -103,11 +103,7 @@ class Owners:
     def done(self, task: OwnershipTask) -> None:
         runtime = self.runtime
         fences = dict.fromkeys(task.partitions, FENCE)
-        runtime.append(
-            self.shard.done(
-                task.session, fences, runtime.now, runtime.wall_ms, is_live=task.is_live
-            )
-        )
+        runtime.append(self.shard.done(task.session, fences, runtime.wall_ms, is_live=task.is_live))
 
     def work(self) -> None:
         """Do all outstanding work, and all that follows from it at once."""
@@ -122,21 +118,15 @@ class Owners:
 
     def release(self, session: str, group: str | None = None) -> list[ResourceAnswer]:
         runtime = self.runtime
-        return list(
-            runtime.append(self.shard.release(group, session, runtime.now, runtime.wall_ms))
-        )
+        return list(runtime.append(self.shard.release(group, session, runtime.wall_ms)))
 
     def take(self, resources: Sequence[str], group: str | None = None) -> list[ResourceAnswer]:
         """An operator's release."""
         runtime = self.runtime
-        return list(
-            runtime.append(
-                self.shard.release_resources(group, resources, runtime.now, runtime.wall_ms)
-            )
-        )
+        return list(runtime.append(self.shard.release_resources(group, resources, runtime.wall_ms)))
 
     def disconnect(self, connection: int) -> None:
-        self.shard.disconnected(connection, self.runtime.now)
+        self.shard.disconnected(connection)
 
     def lapse(self, seconds: float) -> None:
         """Let time pass, and do what is due then."""

@@ -400,6 +400,18 @@ def test_a_late_report_of_a_grant_is_not_the_report_of_its_end(owners: Owners) -
     assert owners.tasks() == {}
 
 
+def test_a_claim_that_was_to_be_completed_may_be_over_by_then(owners: Owners) -> None:  # O9
+    owners.granted(claim("s1", "orders/0", name="n"))
+    owners.own(claim("s2", "orders/0"))
+    tasks = owners.tasks()
+    for session in ("s2", "s1", "s2"):
+        owners.done(tasks[session])
+    owners.release("s2")
+    owners.done(owners.tasks()["s2"])
+    owners.runtime.expire()
+    assert owners.shard.next_deadline() is None
+
+
 def test_a_claim_of_no_partition_after_nobody_is_complete_at_once(owners: Owners) -> None:  # O9
     owners.own(claim("s1", "job"))
     assert owners.tasks() == {}

@@ -1,9 +1,13 @@
 """Leases, connections and waiting claims (O10): what no record holds."""
 
+from collections.abc import Iterable
+
 import pytest
 
 from fencelog.coordination.ownership.model import OwnershipLimits
+from fencelog.coordination.shard import LogRecord
 from fencelog.errors import ErrorCode
+from fencelog.types import Offset
 from tests.unit.coordination.owners import LEASE_S, Owners, claim
 
 
@@ -86,8 +90,8 @@ def test_a_closed_connection_ends_its_claims_at_once(owners: Owners) -> None:  #
     owners.granted(claim("s1", "a"))
     owners.granted(claim("s2", "b", connection=1))
     owners.granted(claim("s3", "c"))
-    assert not owners.shard.disconnected(9, owners.runtime.now)
-    assert owners.shard.disconnected(1, owners.runtime.now)
+    assert not owners.shard.disconnected(9)
+    assert owners.shard.disconnected(1)
     assert owners.is_due()
     assert owners.renew("s1", 1).error is ErrorCode.OWNER_FENCED
     assert owners.attach("s2", 1) is ErrorCode.OWNER_FENCED
@@ -98,7 +102,7 @@ def test_a_closed_connection_ends_its_claims_at_once(owners: Owners) -> None:  #
 def test_a_claim_that_was_loaded_knows_no_connection(owners: Owners) -> None:  # O10
     owners.granted(claim("s1", "a"))
     owners.runtime.crash()
-    assert not owners.shard.disconnected(1, owners.runtime.now)
+    assert not owners.shard.disconnected(1)
     assert owners.shard.is_live("s1")
 
 
@@ -122,15 +126,48 @@ def test_a_lease_that_ends_during_the_grant_ends_the_claim_with_it(owners: Owner
     assert owners.settled() == ["s1"]
 
 
-def test_one_decision_ends_a_bounded_number_of_claims(owners: Owners) -> None:  # O10
-    for number in range(1100):
-        decision = owners.shard.own(claim(f"s{number}", f"r{number}"), owners.runtime.now, 0)
-        for record in decision.records:
-            owners.shard.replay(record, number, owners.runtime.now)
+def replay_all(owners: Owners, records: Iterable[LogRecord]) -> None:
+    for record in records:
+        owners.shard.replay(record, Offset(0), owners.runtime.now)
+
+
+@pytest.mark.parametrize(("resources", "ended"), [(1, 1000), (300, 4)])
+def test_one_decision_ends_claims_of_a_bounded_number_of_resources(
+    owners: Owners, resources: int, ended: int
+) -> None:  # O10
+    for number in range(ended + 1):
+        names = (f"r{number}.{each}" for each in range(resources))
+        asked = claim(f"s{number}", *names)
+        granted = owners.shard.own(asked, owners.runtime.now, owners.runtime.wall_ms)
+        replay_all(owners, granted.records)
     owners.runtime.advance(LEASE_S)
-    decision = owners.shard.expire(owners.runtime.now, 0)
-    assert len(decision.records) == 1000
+    for count in (ended, 1):
+        decision = owners.shard.expire(owners.runtime.now, owners.runtime.wall_ms)
+        assert len(decision.records) == count
+        assert owners.is_due()
+        replay_all(owners, decision.records)
+    assert owners.shard.next_deadline() is None
+
+
+def test_one_decision_completes_grants_of_a_bounded_number_of_resources(
+    owners: Owners,
+) -> None:  # O9
+    """A claim of many resources ends, and all who took over wait for the work of its end."""
+    owners.granted(claim("s0", *(f"r{each}" for each in range(990)), name="n"))
+    for number in range(1, 6):
+        names = (f"r{each}" for each in range(number, 990, 5))
+        owners.own(claim(f"s{number}", *names, *(f"{number}.{each}" for each in range(202))))
+    tasks = owners.tasks()
+    ended = tasks.pop("s0")
+    for task in tasks.values():
+        owners.done(task)
+    owners.done(ended)
+    decision = owners.shard.expire(owners.runtime.now, owners.runtime.wall_ms)
+    assert len(decision.records) == 3
     assert owners.is_due()
+    replay_all(owners, decision.records)
+    decision = owners.shard.expire(owners.runtime.now, owners.runtime.wall_ms)
+    assert len(decision.records) == 2
 
 
 # -- waiting --------------------------------------------------------------------

@@ -75,7 +75,7 @@ class ClaimConnections:
         number = connection.number
         if number in self._claimants and not self._stopped:
             self._claimants.discard(number)
-            self._runtime.note(lambda shard, now: shard.disconnected(number, now))
+            self._runtime.note(lambda shard, now: shard.disconnected(number))
 
     def _add(self, connection: Connection, session: str) -> None:
         self.leaves(connection)

@@ -29,6 +29,9 @@ from fencelog.wire.own import app_of
 
 log = logging.getLogger(__name__)
 
+REFUSED = Offset(-2)
+"""Instead of a fence offset: the partition takes no owner of this group, now or later."""
+
 
 class Leaders(Protocol):
     """The requests of one broker to another."""
@@ -70,7 +73,8 @@ class Leaders(Protocol):
         """Record a partition's owner in its log; the request is sent when this returns.
 
         The result is the offset of the record once that is committed; NO_FENCE if the partition is
-        deleted (E17) or has a later owner; None if it was refused: retry later.
+        deleted (E17) or has a later owner; REFUSED if it takes none of this group; None if it was
+        refused for now: retry later.
         """
         ...
 
@@ -208,10 +212,8 @@ class LocalLeaders:
             return result
         outcome = found.set_owner(owner, now_ms=self._clock.now_ms())
         if isinstance(outcome, Rejected):
-            is_older = outcome.error is ErrorCode.OWNER_FENCED
-            if not is_older:
-                log.error("%s refused its owner, retrying: %s", partition, outcome.message)
-            result.set_result(NO_FENCE if is_older else None)
+            log.warning("%s refused its owner: %s", partition, outcome.message)
+            result.set_result(_without_fence(outcome.error, owner))
             return result
 
         def recorded(error: Exception | None) -> None:
@@ -267,6 +269,15 @@ class LocalLeaders:
     def sever(self, session: str) -> None:
         """See ``Leaders.sever``."""
         self._claims.sever(session)
+
+
+def _without_fence(error: ErrorCode, owner: Owner) -> Offset | None:
+    """What ``own_partition`` answers where a partition has refused the record."""
+    if error is ErrorCode.OWNER_FENCED:
+        return NO_FENCE
+    if error is ErrorCode.POLICY_VIOLATION:
+        return REFUSED if owner.is_live else NO_FENCE  # an end of what was never there
+    return None
 
 
 async def _next_step(coordinator: Partition, seen: Offset, deadline: Instant) -> bool:

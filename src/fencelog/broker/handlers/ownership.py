@@ -179,14 +179,15 @@ async def _claimed(
         return decision
 
     while True:
-        answer = await broker.ownership.decide(claim.group or "", rule)
+        loaded = await broker.ownership.shard_of(claim.group or "")
+        answer = await broker.ownership.decide_on(loaded, rule)
         if answer.error not in (ErrorCode.NONE, ErrorCode.CLAIM_WAITING):
             return answer
         waits = answer.error is ErrorCode.CLAIM_WAITING
         if waits and asyncio.get_running_loop().time() >= deadline:
             return answer
         settled = await broker.ownership_requests.settled(
-            claim.group, answer.session or claim.session, deadline if waits else None
+            loaded, answer.session or claim.session, deadline if waits else None
         )
         if settled is not None:
             return settled
@@ -196,7 +197,7 @@ def _own_response(answer: OwnAnswer) -> OwnResponse:
     is_known = answer.error in (ErrorCode.NONE, ErrorCode.CLAIM_WAITING)
     return OwnResponse(
         error_code=answer.error,
-        error_message=explain(answer.error),
+        error_message=explain(answer.error, answer.limit),
         session=answer.session if is_known else None,
         lease_ms=answer.lease_ms,
         transactional_id=answer.transactional_id,
@@ -266,9 +267,9 @@ async def release(
 
     def rule(shard: OwnershipShard, now: Instant) -> Decision[tuple[ResourceAnswer, ...]]:
         if session is None:
-            return shard.release_resources(group, message.resources, now, wall_ms)
+            return shard.release_resources(group, message.resources, wall_ms)
         is_own = broker.claims.session_of(connection) == session
-        decision = shard.release(group, session, now, wall_ms)
+        decision = shard.release(group, session, wall_ms)
         if is_own and not any(each.error for each in decision.response):
             broker.claims.leaves(connection)  # others are severed; this one gets its answer
         return decision

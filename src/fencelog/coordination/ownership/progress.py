@@ -5,7 +5,7 @@ work is done again.
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from fencelog.coordination.ownership.leases import Leases
@@ -31,6 +31,8 @@ from fencelog.types import Offset, TimestampMs, TopicPartition
 
 FENCED = OwnAnswer(error=ErrorCode.OWNER_FENCED)
 _NOTHING_REPLAYED = Offset(-1)
+DECISION_MAX = 1_000
+"""Resources of the claims that one decision ends, completes or grants; the last may exceed it."""
 
 
 class Progress:
@@ -61,6 +63,7 @@ class Progress:
     def held(self, session: str) -> None:
         """A grant is complete."""
         self._worked.pop(session, None)
+        self.unblocked.pop(session, None)
         self.settle(session)
 
     def gone(self, session: str) -> None:
@@ -115,14 +118,19 @@ class Progress:
             return ()
         return self._completed(fenced, wall_ms)
 
-    def complete_unblocked(self, wall_ms: TimestampMs) -> list[LogRecord]:
-        """The records of grants that waited for others' work, and wait no more."""
-        records: list[LogRecord] = []
-        for session in tuple(self.unblocked):
-            del self.unblocked[session]
-            grant = self._worked.get(session)
-            if grant is not None and not any(self._table.blockers(grant)):
-                records += self._completed(grant, wall_ms)
+    def is_due(self) -> bool:
+        """Whether claims are to end, or may be complete."""
+        return bool(self.due or self.unblocked)
+
+    def due_records(self, wall_ms: TimestampMs) -> list[LogRecord]:
+        """The records of claims whose claimants are gone, and of grants that wait no more."""
+        gone = (self._table.grants[session] for session in self.due)
+        records = [write_end(grant, wall_ms) for grant in bounded(gone)]
+        for grant in list(bounded(self._table.grants[session] for session in self.unblocked)):
+            del self.unblocked[grant.session]
+            fenced = self._worked.get(grant.session)
+            if fenced is not None and not any(self._table.blockers(grant)):
+                records += self._completed(fenced, wall_ms)
         return records
 
     def _completed(self, fenced: Grant, wall_ms: TimestampMs) -> tuple[LogRecord, ...]:
@@ -164,6 +172,16 @@ class Progress:
         while self._settled and self._settled[0][0] < committed:
             sessions[self._settled.popleft()[1]] = None
         return list(sessions)
+
+
+def bounded(grants: Iterable[Grant]) -> Iterator[Grant]:
+    """Yield as many claims as one decision may be about, one at least."""
+    count = 0
+    for grant in grants:
+        yield grant
+        count += len(grant.resources)
+        if count >= DECISION_MAX:
+            return
 
 
 def answers_of(grant: Grant, error: ErrorCode) -> Iterator[ResourceAnswer]:

@@ -7,11 +7,11 @@ own work is done, and that of every ended claim that shares a resource with it.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 
 from fencelog.coordination.ownership.leases import Leases
 from fencelog.coordination.ownership.model import (
     Claim,
+    Limit,
     OwnAnswer,
     OwnershipLimits,
     OwnershipState,
@@ -19,7 +19,7 @@ from fencelog.coordination.ownership.model import (
     ResourceAnswer,
 )
 from fencelog.coordination.ownership.pages import Pages
-from fencelog.coordination.ownership.progress import FENCED, Progress, answers_of
+from fencelog.coordination.ownership.progress import DECISION_MAX, FENCED, Progress, answers_of
 from fencelog.coordination.ownership.records import write_end, write_grant
 from fencelog.coordination.ownership.rules import (
     Verdict,
@@ -40,8 +40,6 @@ from fencelog.types import CoordinatorEpoch, Instant, Offset, TimestampMs, Topic
 
 _AT_ONCE = Instant(0.0)
 CHANGES_MAX = 1_000
-DECISION_MAX = 1_000
-"""How many claims one decision ends, and how many resources it grants, when many are due."""
 
 
 class OwnershipShard:
@@ -92,7 +90,7 @@ class OwnershipShard:
         """
         repeated = self._waiting.session_of(claim)
         if repeated is not None:
-            return Decision((), self._repeated(repeated))
+            return self._repeated(repeated, now)
         error = validate(claim, self._limits)
         if error is not ErrorCode.NONE:
             return Decision((), OwnAnswer(error=error))
@@ -101,7 +99,7 @@ class OwnershipShard:
             return Decision((), verdict.refusal())
         names = tuple(each.resource for each in all_wanted(claim))
         if not self._has_room(claim.group, names):
-            return Decision((), OwnAnswer(error=ErrorCode.POLICY_VIOLATION))
+            return Decision((), _beyond(Limit.RESOURCES))
         if claim.waits:
             is_queued = any(self._waiting.count(claim.group, name) for name in names)
             if is_queued or verdict.owners:
@@ -115,22 +113,26 @@ class OwnershipShard:
         new = sum(self._table.resource(group, name) is None for name in names)
         return self._table.resource_count + new <= self._limits.resources_max
 
-    def _repeated(self, session: str) -> OwnAnswer:
+    def _repeated(self, session: str, now: Instant) -> Decision[OwnAnswer]:
         waiter = self._waiting.waiter(session)
         if waiter is not None:
-            return self._waits(waiter)
+            return Decision((), self._waits(waiter))
         refusal = self._waiting.refusal(session)
         if refusal is not None:
             self._waiting.forget(session)
             self._leases.forget(session)
-            return refusal
-        return OwnAnswer(error=ErrorCode.NONE, session=session)
+            return Decision((), refusal)
+        # The claimant counts its lease from the sending of this request.
+        self._leases.renew(session, self._table.grants[session].lease_ms, now)
+        answer = OwnAnswer(error=ErrorCode.NONE, session=session)
+        return Decision((), answer, moves_deadline=True)
 
     def _wait(self, claim: Claim, names: tuple[str, ...]) -> OwnAnswer:
         limits, waiting = self._limits, self._waiting
-        is_full = len(waiting) >= limits.waiting_max
-        if is_full or waiting.resource_count + len(names) > limits.waiting_resources_max:
-            return OwnAnswer(error=ErrorCode.POLICY_VIOLATION)
+        if len(waiting) >= limits.waiting_max:
+            return _beyond(Limit.WAITING)
+        if waiting.resource_count + len(names) > limits.waiting_resources_max:
+            return _beyond(Limit.WAITING_RESOURCES)
         self._leases.connect(claim.session, claim.connection)
         return self._waits(waiting.add(claim, names))
 
@@ -198,7 +200,7 @@ class OwnershipShard:
         return grant if (grant.group, grant.epoch) == (group, epoch) else None
 
     def release(
-        self, group: str | None, session: str, now: Instant, wall_ms: TimestampMs
+        self, group: str | None, session: str, wall_ms: TimestampMs
     ) -> Decision[tuple[ResourceAnswer, ...]]:
         """End a claim; the answer is what it held. Repeating it ends nothing more.
 
@@ -218,7 +220,6 @@ class OwnershipShard:
         self,
         group: str | None,
         resources: Sequence[str],
-        now: Instant,
         wall_ms: TimestampMs,
     ) -> Decision[tuple[ResourceAnswer, ...]]:
         """End the claims that hold these resources, whoever has them; answer all they held.
@@ -246,7 +247,7 @@ class OwnershipShard:
 
     # -- what no record says ---------------------------------------------------------------------
 
-    def disconnected(self, connection: int, now: Instant) -> bool:
+    def disconnected(self, connection: int) -> bool:
         """A connection is closed: its claims end, by ``expire``; those that wait are dropped.
 
         Returns whether a deadline may have moved. A claim whose grant is not complete yet ends as
@@ -267,8 +268,7 @@ class OwnershipShard:
 
     def next_deadline(self) -> Instant | None:
         """When the first lease ends; at once where a claim has to end, complete or be granted."""
-        progress = self._progress
-        if progress.due or progress.unblocked or self._waiting.candidates:
+        if self._progress.is_due() or self._waiting.candidates:
             return _AT_ONCE
         return self._leases.next_due()
 
@@ -279,9 +279,7 @@ class OwnershipShard:
         """
         for session in self._leases.expire(now):
             self._progress.gone(session)
-        due = islice(self._progress.due, DECISION_MAX)
-        records = [write_end(self._table.grants[session], wall_ms) for session in due]
-        records += self._progress.complete_unblocked(wall_ms)
+        records = self._progress.due_records(wall_ms)
         for waiter in self._waiting.take_candidates(DECISION_MAX):
             records += self._grant_waiter(waiter, wall_ms)
         return Decision(tuple(records), None)
@@ -296,7 +294,7 @@ class OwnershipShard:
         elif verdict.owners:
             return ()
         elif not self._has_room(claim.group, waiter.names):
-            answer = OwnAnswer(error=ErrorCode.POLICY_VIOLATION)
+            answer = _beyond(Limit.RESOURCES)
         if answer is not None:
             self._waiting.refuse(waiter, answer)
             self._progress.settle(claim.session)
@@ -331,7 +329,6 @@ class OwnershipShard:
         self,
         session: str,
         fence_offsets: Mapping[TopicPartition, Offset],
-        now: Instant,
         wall_ms: TimestampMs,
         *,
         is_live: bool,
@@ -343,6 +340,10 @@ class OwnershipShard:
         """
         records = self._progress.done(session, fence_offsets, wall_ms, is_live=is_live)
         return Decision(records, None)
+
+    def give_up(self, session: str) -> None:
+        """A partition refuses this claim for good: it ends as soon as its grant is complete."""
+        self._leases.give_up(session)
 
     def answer_of(self, session: str) -> OwnAnswer | None:
         """The final answer to a claim; None while it waits or its grant is not complete.
@@ -393,3 +394,7 @@ class OwnershipShard:
         of the last of them: ask again from there. What one record has changed is never parted.
         """
         return self._pages.changes(group, resources, seen_revision, limit)
+
+
+def _beyond(limit: Limit) -> OwnAnswer:
+    return OwnAnswer(error=ErrorCode.POLICY_VIOLATION, limit=limit)
