@@ -122,8 +122,10 @@ class Owners:
 
     def take(self, resources: Sequence[str], group: str | None = None) -> list[ResourceAnswer]:
         """An operator's release."""
-        runtime = self.runtime
-        return list(runtime.append(self.shard.release_resources(group, resources, runtime.wall_ms)))
+        released = self.shard.release_resources(group, resources, self.runtime.wall_ms)
+        answers, rest = self.runtime.append(released)
+        assert rest == []
+        return answers
 
     def disconnect(self, connection: int) -> None:
         self.shard.disconnected(connection)
