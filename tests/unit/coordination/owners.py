@@ -141,6 +141,11 @@ class Owners:
     def attach(self, session: str, epoch: int, group: str | None = None) -> ErrorCode:
         return self.runtime.append(self.shard.attach(group, session, epoch)).error
 
+    def is_live(self, session: str) -> bool:
+        """Whether a claim waits, or was granted and has not ended."""
+        answer = self.shard.answer_of(session)
+        return answer is None or answer.error is ErrorCode.NONE
+
     def settled(self) -> list[str]:
         return self.shard.take_settled(self.runtime.committed)
 

@@ -19,8 +19,6 @@ SESSION_BYTES = 16
 WATCHES_MAX = 10_000
 """Watches that wait at a time; any other is answered at once."""
 
-_LATER_THAN_ALL = 1 << 62
-
 Wakeup: TypeAlias = "asyncio.Future[None]"
 
 
@@ -145,7 +143,7 @@ class OwnershipRequests:
 
 
 def _revision(watched: _Watched) -> int:
-    return watched.loaded.shard.changes(watched.group, (), _LATER_THAN_ALL)[0]
+    return watched.loaded.shard.revision(watched.group)
 
 
 def _wake(wakeup: Wakeup) -> None:

@@ -341,11 +341,6 @@ class OwnershipShard:
         """Sessions whose ``answer_of`` has become final by records below ``committed``, once."""
         return self._progress.take_settled(committed)
 
-    def is_live(self, session: str) -> bool:
-        """Whether the claim was granted and has not ended."""
-        grant = self._table.grants.get(session)
-        return grant is not None and grant.phase is not Phase.ENDED
-
     # -- what operators and watchers ask ---------------------------------------------------------
 
     def describe(
@@ -354,7 +349,7 @@ class OwnershipShard:
         """A page of a group's resources that were ever claimed, by name; None: of all of them.
 
         ``after``: the last name of the page before. Returns the group's revision, the page, and
-        whether more follow. The revision is the offset of the last record about the group.
+        whether more follow.
         """
         return self._pages.describe(group, resources, after, limit)
 
@@ -363,6 +358,10 @@ class OwnershipShard:
     ) -> tuple[list[OwnershipState], bool]:
         """A page of the resources of all groups, by group (null first) and name."""
         return self._pages.describe_all(after, limit)
+
+    def revision(self, group: str | None) -> int:
+        """The offset of the last record about a group; -1 without one."""
+        return self._pages.revision(group)
 
     def changes(
         self,
