@@ -51,6 +51,8 @@ def test_changes_follow_a_revision_through_a_restart(owners: Owners) -> None:  #
     assert (changed.resource, changed.state) == ("a", "free")
     assert revision > seen
     assert owners.shard.changes(None, ["b"], seen) == (revision, [])
+    assert owners.shard.revision(None) == revision
+    assert owners.shard.revision("never") == -1
 
 
 def test_a_record_of_another_topic_is_damage(owners: Owners) -> None:
