@@ -10,7 +10,9 @@ import pytest
 import fencelog
 import fencelog.aio
 from fencelog.client.blocking import Client
-from fencelog.client.cluster import Cluster
+from fencelog.client.claim import Claim as ClaimCore
+from fencelog.client.cluster import Cluster, ClusterOptions
+from fencelog.client.grants import ClaimOptions
 from fencelog.errors import (
     ClaimRefusedError,
     ErrorCode,
@@ -246,6 +248,50 @@ def test_a_refused_claim_leaves_no_connection_of_its_own(owner: Owner, log: Clie
         log.own("t/0", generation=6)
     assert owner.asked.count(ApiKey.OWN) == 1
     assert log.run(open_connections) == 1
+
+
+@pytest.mark.parametrize("how", ["a defect", "a queue", "close"])
+def test_a_claim_that_nothing_renews_any_more_is_lost(
+    owner: Owner, log: Client, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    claim = log.own("t/0", lease_s=30.0)
+    core = claim._core
+    told: list[OwnershipLostError] = []
+    claim.on_lost(told.append)
+
+    async def fail() -> None:
+        raise ZeroDivisionError
+
+    async def disconnect(_: Cluster) -> None:
+        assert core._home is not None
+        if how == "a defect":
+            monkeypatch.setattr(core, "_once", fail)
+        core._home.close("the test")
+
+    if how == "a queue":
+        owner.next(ApiKey.OWN, OwnResponse(error_code=ErrorCode.CLAIM_WAITING, place=1))
+    if how == "close":
+        log.close()
+    else:
+        log.run(disconnect)
+    assert claim.lost.wait(10)
+    (error,) = wait_until(lambda: told, what="the callback")
+    reasons = {"a defect": "ZeroDivisionError", "a queue": "it waits", "close": "client is closed"}
+    assert reasons[how] in str(error)
+    if how != "close":
+        with pytest.raises(OwnershipLostError, match=reasons[how]):
+            claim.check()
+
+
+def test_a_change_before_its_waiter_first_runs_is_seen() -> None:
+    async def wait() -> None:
+        claim = ClaimCore(Cluster(ClusterOptions(bootstrap_servers="a:1")), ClaimOptions(resources=("x",)))
+        waiter = asyncio.create_task(claim.wait_change())
+        claim._signal()
+        async with asyncio.timeout(10):
+            await waiter
+
+    asyncio.run(wait())
 
 
 async def open_connections(cluster: Cluster) -> int:
