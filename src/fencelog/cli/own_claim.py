@@ -13,7 +13,7 @@ from typing import Any
 from fencelog.cli.output import ExitStatus, fail, say, show_line
 from fencelog.client.asynchronous import Claim
 from fencelog.client.cluster import Cluster, ClusterOptions
-from fencelog.client.grants import OVER_PART, STOP_PART, ClaimOptions, Lease
+from fencelog.client.grants import OVER_PART, STOP_PART, ClaimOptions, Grant, Lease
 
 PASSED_ON = (
     signal.SIGINT,
@@ -37,19 +37,19 @@ def kill_at_s(lease: Lease, told_s: float) -> float:
     return min(lease.over_at_s, told_s + lease.length_s * (OVER_PART - STOP_PART))
 
 
-def environment(claim: Claim, cluster: ClusterOptions) -> dict[str, str]:
+def environment(grant: Grant, cluster: ClusterOptions) -> dict[str, str]:
     """What the command finds in its environment, besides ours."""
-    tokens = {name: owned.epoch for name, owned in claim.grant.resources.items()}
+    tokens = {name: owned.epoch for name, owned in grant.resources.items()}
     found = {
         "FENCELOG_BOOTSTRAP_SERVERS": cluster.bootstrap_servers,
-        "FENCELOG_OWN_EPOCH": str(claim.epoch),
-        "FENCELOG_OWN_GENERATION": str(claim.generation),
+        "FENCELOG_OWN_EPOCH": str(grant.highest.epoch),
+        "FENCELOG_OWN_GENERATION": str(grant.highest.generation),
         "FENCELOG_OWN_TOKENS": json.dumps(tokens),
     }
     if len(tokens) == 1:
-        found["FENCELOG_OWN_TOKEN"] = str(claim.epoch)
-    if claim.transactional_id is not None:
-        found["FENCELOG_OWN_TRANSACTIONAL_ID"] = claim.transactional_id
+        found["FENCELOG_OWN_TOKEN"] = str(grant.highest.epoch)
+    if grant.transactional_id is not None:
+        found["FENCELOG_OWN_TRANSACTIONAL_ID"] = grant.transactional_id
     return found
 
 
@@ -125,11 +125,13 @@ async def _run(claim: Claim, options: ClusterOptions, command: Sequence[str]) ->
 
     for number in PASSED_ON:
         asyncio.get_running_loop().add_signal_handler(number, pass_on, number)
-    process = await _start(command, {**os.environ, **environment(claim, options)})
+    # The command has the numbers of this grant, also if there is another one before it starts.
+    grant = claim.grant
+    process = await _start(command, {**os.environ, **environment(grant, options)})
     for number in early:
         _send(process, number)
     try:
-        is_stopped = await _watch(claim, process)
+        is_stopped = await _watch(claim, process, grant.transactional_id)
     finally:
         # What it has left running must not act as an owner, either.
         _send(process, signal.SIGKILL)
@@ -162,10 +164,13 @@ async def _start(command: Sequence[str], variables: Mapping[str, str]) -> Proces
         fail(ExitStatus.CANNOT_RUN, f"cannot run {command[0]}: {error.strerror}")
 
 
-async def _watch(claim: Claim, process: Process) -> bool:
-    """Return when the command has ended; whether it was stopped because ownership was lost."""
+async def _watch(claim: Claim, process: Process, given: str | None) -> bool:
+    """Return when the command has ended; whether it was stopped because ownership was lost.
+
+    ``given``: the transactional id that the command has.
+    """
     loop = asyncio.get_running_loop()
-    given, told_s = claim.transactional_id, None
+    told_s: float | None = None
     exited = asyncio.create_task(process.wait())
     try:
         while not exited.done():
@@ -192,7 +197,7 @@ async def _watch(claim: Claim, process: Process) -> bool:
 
 
 async def _first(
-    task: "asyncio.Task[int]", other: Coroutine[Any, Any, None], wait_s: float
+    task: "asyncio.Task[int]", other: Coroutine[Any, Any, bool], wait_s: float
 ) -> None:
     """Wait for either of them, for so long at most."""
     beside = asyncio.create_task(other)
