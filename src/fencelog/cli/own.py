@@ -23,6 +23,7 @@ from fencelog.cli.output import (
     show_line,
     show_rows,
 )
+from fencelog.wire.own import LEASE_MS_MAX, LEASE_MS_MIN
 
 if TYPE_CHECKING:
     from fencelog.client.model import OwnershipDescription
@@ -34,8 +35,6 @@ app = typer.Typer(
 )
 
 LEASE_MS = 10_000
-LEASE_MS_MIN = 500
-LEASE_MS_MAX = 900_000
 COLUMNS = ("group", "resource", "state", "generation", "epoch", "holder", "host", "waiting")
 _COMMAND = "fencelog.command"
 

@@ -36,6 +36,10 @@ class Claim(GrantFacts):
         self.lost = threading.Event()
         self.on_lost(lambda _: self.lost.set())
 
+    def __repr__(self) -> str:
+        """Resources and group, the epoch, and whether it is live, lost or released."""
+        return repr(self._core)
+
     @property
     def grant(self) -> Grant:
         """The newest grant; another one, with higher epochs, after a lost connection."""

@@ -87,6 +87,14 @@ class Claim(GrantFacts):
         self._task: asyncio.Task[None] | None = None
         self._over: asyncio.TimerHandle | None = None
 
+    def __repr__(self) -> str:
+        """Resources and group, the epoch, and whether it is live, lost or released."""
+        if self._grant is None:
+            return f"<{self._options}, not granted>"
+        ended = "lost" if self.lost.is_set() else "released"
+        state = "live" if self._error is None else ended
+        return f"<{self._options}, epoch {self.epoch}, {state}>"
+
     @property
     def options(self) -> ClaimOptions:
         """What was asked for."""

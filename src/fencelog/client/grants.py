@@ -5,16 +5,20 @@ broker counts from its arrival, so the claimant's lease is over first.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from fencelog.errors import ClaimRefusedError, ErrorCode, RequestError
 from fencelog.rpc.failures import failure
 from fencelog.wire.messages.own import OwnedResource, OwnRequest, OwnResource, OwnResponse
+from fencelog.wire.own import LEASE_MS_MAX, LEASE_MS_MIN
 from fencelog.wire.primitives import error_code
 
 NEXT_GENERATION = -1
 NO_EPOCH = -1
+SHOWN_MAX = 3
+"""Resources that a message names."""
 DOUBT_PART = 1 / 2
 STOP_PART = 2 / 3
 OVER_PART = 9 / 10
@@ -58,6 +62,12 @@ class Lease:
         return self.sent_s + self.length_s * OVER_PART
 
 
+def some_of(resources: Collection[str]) -> str:
+    """Resources in a message: the first three, and how many more there are."""
+    more = len(resources) - SHOWN_MAX
+    return ", ".join(islice(resources, SHOWN_MAX)) + (f" and {more} more" if more > 0 else "")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClaimOptions:
     """What a claimant asks for.
@@ -67,7 +77,7 @@ class ClaimOptions:
         group: None: the owners of writes.
         generation: None: the one after the remembered one; 0 resets it (O2, O4).
         transactional_id: the name from which a transactional id is derived for each grant.
-        lease_s: for how long the claim lives without a renewal.
+        lease_s: for how long the claim lives without a renewal; 0.5 to 900.
         holder: who claims, shown to others.
     """
 
@@ -79,11 +89,14 @@ class ClaimOptions:
     holder: str = ""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a claim of nothing, or a generation below 0."""
+        """Raise ValueError for a claim of nothing, a generation below 0, or no such lease."""
         if not self.resources:
             raise ValueError("a claim names at least one resource")
         if self.generation is not None and self.generation < 0:
             raise ValueError(f"generation {self.generation}: expected 0 or more")
+        if not LEASE_MS_MIN <= self.lease_s * 1000 <= LEASE_MS_MAX:
+            limits = f"{LEASE_MS_MIN / 1000:g} to {LEASE_MS_MAX / 1000:g}"
+            raise ValueError(f"a lease of {self.lease_s:g} s: expected {limits} s")
 
     @property
     def key(self) -> str:
@@ -93,7 +106,7 @@ class ClaimOptions:
     def __str__(self) -> str:
         """The claim in a message."""
         group = "" if self.group is None else f" in group {self.group}"
-        return f"claim of {', '.join(self.resources)}{group}"
+        return f"claim of {some_of(self.resources)}{group}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +136,7 @@ class Grant:
         """One resource. Raises ValueError if the claim does not have it."""
         found = self.resources.get(resource)
         if found is None:
-            raise ValueError(f"{resource} is not in this claim of {', '.join(self.resources)}")
+            raise ValueError(f"{resource} is not in this claim of {some_of(self.resources)}")
         return found
 
 

@@ -20,6 +20,8 @@ def app_of(transactional_id: str | None) -> str | None:
 
 
 OWNED_PREFIX = "__fencelog.own/"
+LEASE_MS_MIN = 500
+LEASE_MS_MAX = 900_000
 
 
 def producers_key(group: str | None, name: str) -> str:

@@ -285,7 +285,9 @@ def test_a_claim_that_nothing_renews_any_more_is_lost(
 
 def test_a_change_before_its_waiter_first_runs_is_seen() -> None:
     async def wait() -> None:
-        claim = ClaimCore(Cluster(ClusterOptions(bootstrap_servers="a:1")), ClaimOptions(resources=("x",)))
+        cluster = Cluster(ClusterOptions(bootstrap_servers="a:1"))
+        claim = ClaimCore(cluster, ClaimOptions(resources=("x",)))
+        assert repr(claim) == "<claim of x, not granted>"
         waiter = asyncio.create_task(claim.wait_change())
         claim._signal()
         async with asyncio.timeout(10):
@@ -307,6 +309,17 @@ def test_a_claim_without_a_group_commits_nothing_and_one_without_an_id_begins_no
             claim.commit_offsets({PLACE: 1})
         with pytest.raises(FencelogError, match="no transactional id"):
             claim.producer(transactional=True)
+
+
+def test_a_claim_shows_what_it_is_of_and_whether_it_is_live(owner: Owner, log: Client) -> None:
+    claim = log.own(["t/0", "job"], group="g", lease_s=30.0)
+    assert repr(claim) == "<claim of t/0, job in group g, epoch 1, live>"
+    claim.release()
+    assert repr(claim) == "<claim of t/0, job in group g, epoch 1, released>"
+    owner.next(ApiKey.RENEW_OWNERSHIP, RenewOwnershipResponse(error_code=ErrorCode.OWNER_FENCED))
+    with log.own("job", lease_s=LEASE_S) as lost:
+        assert lost.lost.wait(10)
+        assert repr(lost) == "<claim of job, epoch 2, lost>"
 
 
 def test_ownership_needs_a_broker_that_has_it(owner: Owner) -> None:

@@ -1,5 +1,7 @@
 """What a claimant sends, what the answer means, and until when it may act."""
 
+import dataclasses
+
 import pytest
 
 from fencelog.client.grants import (
@@ -143,3 +145,21 @@ def test_a_claim_names_one_resource_or_more_and_no_negative_generation() -> None
         ClaimOptions(resources=())
     with pytest.raises(ValueError, match="generation -1: expected 0 or more"):
         ClaimOptions(resources=("a",), generation=-1)
+
+
+@pytest.mark.parametrize("lease_s", [0.4999, 900.1, 3e6, -1.0, float("nan"), float("inf")])
+def test_a_lease_has_limits(lease_s: float) -> None:
+    with pytest.raises(ValueError, match=r"a lease of .* s: expected 0.5 to 900 s"):
+        ClaimOptions(resources=("a",), lease_s=lease_s)
+    for allowed in (0.5, 900):
+        ClaimOptions(resources=("a",), lease_s=allowed)
+
+
+def test_a_message_names_three_resources_and_counts_the_others() -> None:
+    many = [f"r{number}" for number in range(1000)]
+    claim = ClaimOptions(resources=tuple(many), group="etl")
+    assert str(claim) == "claim of r0, r1, r2 and 997 more in group etl"
+    assert str(ClaimOptions(resources=tuple(many[:3]))) == "claim of r0, r1, r2"
+    held = dataclasses.replace(GRANT, resources=dict.fromkeys(many, GRANT.highest))
+    with pytest.raises(ValueError, match=r"x is not in this claim of r0, r1, r2 and 997 more$"):
+        held.of("x")
