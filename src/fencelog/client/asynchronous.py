@@ -30,6 +30,7 @@ from fencelog.client.ownership import Ownership
 from fencelog.client.reader import FETCH_BYTES_MAX, FetchOptions, PartitionReader, records_of
 from fencelog.client.records_buffer import RecordsBuffer
 from fencelog.client.sender import ProducerOptions, Sender, open_sender
+from fencelog.errors import FencelogError
 from fencelog.types import TopicPartition
 
 
@@ -125,13 +126,17 @@ class Claim(ClaimCore):
         """Nothing is sent before it is entered."""
         super().__init__(cluster, options, on_waiting)
         self._wait_s = wait_s
+        self._is_entered = False
 
     async def __aenter__(self) -> Self:
-        """Claim; returns once granted.
+        """Claim; returns once granted. A claim is entered once.
 
         Raises ClaimRefusedError if an owner is in the way or the wait is over, RequestError
         (UNKNOWN_TOPIC_OR_PARTITION, UNSUPPORTED_VERSION …) for all else.
         """
+        if self._is_entered:
+            raise FencelogError("this claim was entered before; make another one with own(…)")
+        self._is_entered = True
         return await self.open(self._wait_s)
 
     async def __aexit__(

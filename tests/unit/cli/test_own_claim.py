@@ -2,14 +2,15 @@
 
 import asyncio
 import dataclasses
-from asyncio.subprocess import Process
+import os
+import signal
 from collections.abc import Mapping, Sequence
 
 import pytest
 
 from fencelog.cli import own_claim
 from fencelog.cli.output import ExitStatus
-from fencelog.cli.own_claim import environment, kill_at_s
+from fencelog.cli.own_claim import Process, environment, kill_at_s
 from fencelog.client.asynchronous import Claim
 from fencelog.client.cluster import Cluster, ClusterOptions
 from fencelog.client.grants import ClaimOptions, Grant, Lease, Owned
@@ -61,14 +62,30 @@ async def test_a_command_that_starts_with_the_id_of_an_earlier_grant_is_stopped(
     first = Grant(session="s", lease_s=9.0, transactional_id="t~7", resources=owned)
     claim, start = Granted(first), own_claim._start
 
-    async def claimed_again_meanwhile(
-        command: Sequence[str], variables: Mapping[str, str]
-    ) -> Process:
+    def claimed_again_meanwhile(command: Sequence[str], variables: Mapping[str, str]) -> Process:
         claim._grant = dataclasses.replace(first, transactional_id="t~8")
-        return await start(command, variables)
+        return start(command, variables)
 
     monkeypatch.setattr(own_claim, "_start", claimed_again_meanwhile)
     async with asyncio.timeout(20):
         with pytest.raises(SystemExit) as ended:
             await own_claim._run(claim, OPTIONS, ["sleep", "1000"])
     assert ended.value.code == ExitStatus.OWNERSHIP_LOST
+
+
+async def test_no_signal_goes_to_a_group_whose_id_may_be_anothers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent: list[tuple[int, bool]] = []
+
+    def killpg(group: int, number: int) -> None:
+        sent.append((number, os.path.exists(f"/proc/{group}")))
+
+    monkeypatch.setattr(os, "killpg", killpg)
+    process = own_claim._start(["sh", "-c", "exit 7"], os.environ)
+    async with asyncio.timeout(20):
+        await process.exited
+        assert await process.end() == 7
+    assert sent == [(signal.SIGKILL, True)], "not reaped yet"
+    process.send(signal.SIGUSR1)
+    assert len(sent) == 1

@@ -348,6 +348,19 @@ def test_the_block_of_an_asyncio_guard_is_cancelled_when_the_claim_is_lost(owner
     asyncio.run(hold())
 
 
+def test_a_claim_is_entered_once(owner: Owner) -> None:
+    async def hold() -> None:
+        async with await fencelog.aio.connect(owner.address) as log:
+            claim = log.own("t/0", lease_s=30.0)
+            for _ in range(2):
+                with pytest.raises(FencelogError, match="entered before"):
+                    async with claim, claim:
+                        raise AssertionError("it would renew twice")
+
+    asyncio.run(hold())
+    assert len(owner.claims) == 1
+
+
 def test_a_block_that_fails_by_itself_says_why(owner: Owner) -> None:
     async def hold() -> None:
         async with (
