@@ -93,7 +93,8 @@ def claim(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Also give out a transactional id, of which only the newest writes.",
+            help="Also give out a transactional id, of which only the newest writes; a claim with "
+            "the same name in the same group takes over, whatever its resources are.",
         ),
     ] = None,
     lease_ms: Annotated[

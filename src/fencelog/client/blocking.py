@@ -392,9 +392,10 @@ class Client(ConnectedClient):
         ``wait``: True, or for so many seconds, waits until the resources are free, and severs
         nobody; ``on_waiting`` is told how many claims are before this one, in the client's thread.
         ``transactional_id``: a name, from which a transactional id is derived for each grant; only
-        the newest can write (``Claim.transactional_id``). ``lease_s``: how long the claim lives
-        without an answer from the broker (0.5 to 900). ``holder``: who claims, to be shown to
-        others; host and process id by default.
+        the newest can write (``Claim.transactional_id``). A claim with the same name in the same
+        group takes over from the other one, whatever their resources are. ``lease_s``: how long the
+        claim lives without an answer from the broker (0.5 to 900). ``holder``: who claims, to be
+        shown to others; host and process id by default.
 
         Raises ClaimRefusedError if an owner is in the way or the wait is over, RequestError
         (UNKNOWN_TOPIC_OR_PARTITION, UNSUPPORTED_VERSION …) for all else.
