@@ -119,19 +119,18 @@ def claim(
     """
     with reported_errors():
         from fencelog.cli.own_claim import hold
-        from fencelog.client.claim import this_process
-        from fencelog.client.grants import ClaimOptions
+        from fencelog.client.grants import claim_options
 
         command = context.meta[_COMMAND]
         if command == ():
             raise UsageError("a command is missing after --")
-        options = ClaimOptions(
-            resources=tuple(resources),
+        options = claim_options(
+            resources,
             group=group,
             generation=generation,
             transactional_id=transactional_id,
             lease_s=lease_ms / 1000,
-            holder=this_process(),
+            holder=None,
         )
         cluster = connection(bootstrap, properties).options()
         status = asyncio.run(hold(cluster, options, command, waits=wait))

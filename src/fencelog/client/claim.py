@@ -51,11 +51,6 @@ Placed = Callable[[int], None]
 Lost = Callable[[OwnershipLostError], None]
 
 
-def this_process() -> str:
-    """The holder that others are shown by default: host and process."""
-    return f"{os.uname().nodename}:{os.getpid()}"
-
-
 class Claim(GrantFacts):
     """One claim and its connections. Belongs to one event loop.
 

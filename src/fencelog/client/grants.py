@@ -4,6 +4,8 @@ A lease is counted from the sending of the request or renewal that the broker an
 broker counts from its arrival, so the claimant's lease is over first.
 """
 
+import math
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -199,9 +201,34 @@ class Waiting:
     place: int
 
 
-def names_of(resources: str | Iterable[str]) -> tuple[str, ...]:
-    """One resource or several, as a tuple."""
-    return (resources,) if isinstance(resources, str) else tuple(resources)
+def this_process() -> str:
+    """The holder that others are shown by default: host and process."""
+    return f"{os.uname().nodename}:{os.getpid()}"
+
+
+def claim_options(
+    resources: str | Iterable[str],
+    *,
+    group: str | None,
+    generation: int | None,
+    transactional_id: str | None,
+    lease_s: float,
+    holder: str | None,
+) -> ClaimOptions:
+    """The options of ``own``: one resource or several; without a holder this process."""
+    return ClaimOptions(
+        resources=(resources,) if isinstance(resources, str) else tuple(resources),
+        group=group,
+        generation=generation,
+        transactional_id=transactional_id,
+        lease_s=lease_s,
+        holder=this_process() if holder is None else holder,
+    )
+
+
+def wait_seconds(wait: bool | float) -> float:
+    """For how long ``own(…, wait=…)`` waits; infinity for True."""
+    return math.inf if wait is True else float(wait)
 
 
 def own_request(

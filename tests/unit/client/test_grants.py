@@ -11,7 +11,6 @@ from fencelog.client.grants import (
     Lease,
     Owned,
     Waiting,
-    names_of,
     own_request,
     read_answer,
 )
@@ -139,8 +138,6 @@ def test_epoch_and_generation_of_a_claim_are_those_of_the_highest_epoch() -> Non
 
 
 def test_a_claim_names_one_resource_or_more_and_no_negative_generation() -> None:
-    assert names_of("orders/0") == ("orders/0",)
-    assert names_of(["a", "b"]) == ("a", "b")
     with pytest.raises(ValueError, match="at least one resource"):
         ClaimOptions(resources=())
     with pytest.raises(ValueError, match="generation -1: expected 0 or more"):
