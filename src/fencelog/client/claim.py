@@ -13,6 +13,7 @@ import math
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any, Self
 
 from fencelog.client.cluster import OWNERSHIP, Cluster
@@ -222,12 +223,7 @@ class Claim(GrantFacts):
                 wait_ms = max(int(this_s * 1000), 1)
             # An answer is under way when the wait ends.
             deadline = Deadline(max(wait.left_s, cluster.deadline().left_s))
-
-            async def attempt(
-                deadline: Deadline = deadline, wait_ms: int = wait_ms
-            ) -> tuple[Grant | Waiting, float]:
-                return await self._own(deadline, claim_id, wait_ms)
-
+            attempt = partial(self._own, deadline, claim_id, wait_ms)
             answer, sent_s = await retrying(attempt, deadline, self._stale_coordinator)
             if not isinstance(answer, Waiting):
                 return answer, sent_s

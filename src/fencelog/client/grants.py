@@ -13,7 +13,7 @@ from itertools import islice
 
 from fencelog.errors import ClaimRefusedError, ErrorCode, RequestError
 from fencelog.rpc.failures import failure
-from fencelog.wire.messages.own import OwnedResource, OwnRequest, OwnResource, OwnResponse
+from fencelog.wire.messages.own import OwnRequest, OwnResource, OwnResponse
 from fencelog.wire.own import LEASE_MS_MAX, LEASE_MS_MIN
 from fencelog.wire.primitives import error_code
 
@@ -160,17 +160,13 @@ class GrantFacts(ABC):
         """The generation of the only resource; of several, of the one with the highest epoch."""
         return self.grant.highest.generation
 
-    def epoch_of(self, resource: str) -> int:
-        """The epoch of one resource (O3). Raises ValueError if the claim does not have it."""
-        return self.grant.of(resource).epoch
-
     def token(self, resource: str) -> int:
         """The fencing token of a resource, for other stores: it grows with every grant (O3).
 
         A store that refuses a token below one that it has seen refuses an owner that was replaced.
         It is the resource's epoch. Raises ValueError if the claim does not have the resource.
         """
-        return self.epoch_of(resource)
+        return self.grant.of(resource).epoch
 
     def fence_offset(self, resource: str) -> int | None:
         """Where the grant is in the partition: all below was written before it (O9).
@@ -287,12 +283,6 @@ def _refusal(options: ClaimOptions, code: ErrorCode, answer: OwnResponse) -> Req
     detail = answer.error_message
     if refused is not None:
         code = error_code(refused.error_code)
-        detail = refused.error_message or _in_the_way(refused)
+        detail = refused.error_message or detail
     error = failure(code, str(options), detail)
     return ClaimRefusedError(code, error.text) if code in REFUSALS else error
-
-
-def _in_the_way(refused: OwnedResource) -> str:
-    """Say who is in the way of a claim."""
-    held_by = f"{refused.holder} holds it" if refused.holder else "nobody holds it now"
-    return f"{refused.resource}: {held_by}, generation {refused.generation}, epoch {refused.epoch}"

@@ -241,10 +241,10 @@ def test_a_process_that_stood_still_finds_its_lease_over_before_any_timer_runs(
 
 def test_a_refused_claim_leaves_no_connection_of_its_own(owner: Owner, log: Client) -> None:
     refused = OwnedResource(
-        resource="t/0", error_code=ErrorCode.RESOURCE_OWNED, generation=7, epoch=8, holder="x"
+        resource="t/0", error_code=ErrorCode.RESOURCE_OWNED, error_message="x has t/0 now"
     )
     owner.next(ApiKey.OWN, OwnResponse(error_code=refused.error_code, resources=[refused]))
-    with pytest.raises(ClaimRefusedError, match=r"t/0: x holds it, generation 7, epoch 8"):
+    with pytest.raises(ClaimRefusedError, match="x has t/0 now"):
         log.own("t/0", generation=6)
     assert owner.asked.count(ApiKey.OWN) == 1
     assert log.run(open_connections) == 1

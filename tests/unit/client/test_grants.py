@@ -97,7 +97,7 @@ def test_a_waiting_claim_is_told_its_place() -> None:
         (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, RequestError),
     ],
 )
-def test_a_refusal_names_resource_holder_generation_and_epoch(
+def test_a_refusal_says_what_the_broker_says_of_the_first_refused_resource(
     code: ErrorCode, kind: type[RequestError]
 ) -> None:  # O6
     answer = OwnResponse(
@@ -106,7 +106,7 @@ def test_a_refusal_names_resource_holder_generation_and_epoch(
         resources=[
             OwnedResource(resource="orders/0"),
             OwnedResource(
-                resource="orders/1", error_code=code, generation=5, epoch=12, holder="other"
+                resource="orders/1", error_code=code, error_message="orders/1 is held by other"
             ),
         ],
     )
@@ -114,7 +114,7 @@ def test_a_refusal_names_resource_holder_generation_and_epoch(
         read_answer(TWO, answer)
     assert type(refused.value) is kind
     assert refused.value.code is code
-    assert "orders/1: other holds it, generation 5, epoch 12" in str(refused.value)
+    assert "in group etl: orders/1 is held by other" in str(refused.value)
 
 
 def test_a_refusal_of_the_whole_claim_says_what_the_broker_says() -> None:
@@ -131,7 +131,7 @@ def test_a_lost_claim_is_a_fenced_one_and_a_refused_request() -> None:
 def test_epoch_and_generation_of_a_claim_are_those_of_the_highest_epoch() -> None:
     facts = Facts()
     assert (facts.epoch, facts.generation, facts.lease_s) == (9, 2, 9.0)
-    assert (facts.token("orders/0"), facts.epoch_of("orders/1")) == (7, 9)
+    assert (facts.token("orders/0"), facts.token("orders/1")) == (7, 9)
     assert (facts.fence_offset("orders/0"), facts.fence_offset("orders/1")) == (100, None)
     with pytest.raises(ValueError, match="orders/2 is not in this claim of orders/0, orders/1"):
         facts.token("orders/2")
