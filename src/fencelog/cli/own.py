@@ -23,6 +23,7 @@ from fencelog.cli.output import (
     show_line,
     show_rows,
 )
+from fencelog.wire.own import LEASE_MS_MAX, LEASE_MS_MIN
 
 if TYPE_CHECKING:
     from fencelog.client.model import OwnershipDescription
@@ -34,8 +35,6 @@ app = typer.Typer(
 )
 
 LEASE_MS = 10_000
-LEASE_MS_MIN = 500
-LEASE_MS_MAX = 900_000
 COLUMNS = ("group", "resource", "state", "generation", "epoch", "holder", "host", "waiting")
 _COMMAND = "fencelog.command"
 
@@ -94,7 +93,8 @@ def claim(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Also give out a transactional id, of which only the newest writes.",
+            help="Also give out a transactional id, of which only the newest writes; a claim with "
+            "the same name in the same group takes over, whatever its resources are.",
         ),
     ] = None,
     lease_ms: Annotated[
@@ -119,19 +119,18 @@ def claim(
     """
     with reported_errors():
         from fencelog.cli.own_claim import hold
-        from fencelog.client.claim import this_process
-        from fencelog.client.grants import ClaimOptions
+        from fencelog.client.grants import claim_options
 
         command = context.meta[_COMMAND]
         if command == ():
             raise UsageError("a command is missing after --")
-        options = ClaimOptions(
-            resources=tuple(resources),
+        options = claim_options(
+            resources,
             group=group,
             generation=generation,
             transactional_id=transactional_id,
             lease_s=lease_ms / 1000,
-            holder=this_process(),
+            holder=None,
         )
         cluster = connection(bootstrap, properties).options()
         status = asyncio.run(hold(cluster, options, command, waits=wait))

@@ -3,18 +3,14 @@
 What operators ask (groups, transactions, configs) only the blocking client has.
 """
 
-import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
 from fencelog.client.admin import Admin
-from fencelog.client.blocking_claim import producer_options
-from fencelog.client.blocking_writers import BATCH_BYTES
 from fencelog.client.claim import Claim as ClaimCore
-from fencelog.client.claim import this_process
 from fencelog.client.cluster import Cluster, ClusterOptions
-from fencelog.client.grants import ClaimOptions, names_of
+from fencelog.client.grants import ClaimOptions, claim_options, wait_seconds
 from fencelog.client.model import (
     Compression,
     Delivery,
@@ -28,8 +24,9 @@ from fencelog.client.model import (
 )
 from fencelog.client.ownership import Ownership
 from fencelog.client.reader import FETCH_BYTES_MAX, FetchOptions, PartitionReader, records_of
-from fencelog.client.records_buffer import RecordsBuffer
-from fencelog.client.sender import ProducerOptions, Sender, open_sender
+from fencelog.client.records_buffer import BATCH_BYTES, RecordsBuffer
+from fencelog.client.sender import ProducerOptions, Sender, open_sender, producer_options
+from fencelog.errors import FencelogError
 from fencelog.types import TopicPartition
 
 
@@ -125,13 +122,17 @@ class Claim(ClaimCore):
         """Nothing is sent before it is entered."""
         super().__init__(cluster, options, on_waiting)
         self._wait_s = wait_s
+        self._is_entered = False
 
     async def __aenter__(self) -> Self:
-        """Claim; returns once granted.
+        """Claim; returns once granted. A claim is entered once.
 
         Raises ClaimRefusedError if an owner is in the way or the wait is over, RequestError
         (UNKNOWN_TOPIC_OR_PARTITION, UNSUPPORTED_VERSION …) for all else.
         """
+        if self._is_entered:
+            raise FencelogError("this claim was entered before; make another one with own(…)")
+        self._is_entered = True
         return await self.open(self._wait_s)
 
     async def __aexit__(
@@ -157,7 +158,7 @@ class Claim(ClaimCore):
         for. A lost connection aborts its open transaction and fences it: open another one then.
         """
         options = producer_options(
-            self.grant, compression, transaction_timeout_ms, transactional=transactional
+            self.transactional_id, compression, transaction_timeout_ms, transactional=transactional
         )
         sender = await open_sender(self.connections, options)
         return Producer(self.connections, sender, batch_bytes)
@@ -306,16 +307,15 @@ class Client:
         on_waiting: Callable[[int], None] | None = None,
     ) -> Claim:
         """Return a claim of resources, all or none; ``async with`` claims and releases it."""
-        options = ClaimOptions(
-            resources=names_of(resources),
+        options = claim_options(
+            resources,
             group=group,
             generation=generation,
             transactional_id=transactional_id,
             lease_s=lease_s,
-            holder=this_process() if holder is None else holder,
+            holder=holder,
         )
-        wait_s = math.inf if wait is True else float(wait)
-        return Claim(self.cluster, options, on_waiting, wait_s)
+        return Claim(self.cluster, options, on_waiting, wait_seconds(wait))
 
     async def describe_ownership(
         self, resources: Sequence[str] | None = None, *, group: str | None = None
@@ -327,17 +327,11 @@ class Client:
         """Every resource that was ever claimed, by group and name."""
         return await Ownership(self.cluster).describe_all()
 
-    async def watch_ownership(
+    def watch_ownership(
         self, resources: Sequence[str] | None = None, *, group: str | None = None
     ) -> AsyncIterator[list[OwnershipDescription]]:
         """The resources of a group as they are, then those that have changed, without end."""
-        ownership = Ownership(self.cluster)
-        revision, found = await ownership.snapshot(group, resources)
-        yield found
-        while True:
-            revision, found = await ownership.changes(group, resources, revision)
-            if found:
-                yield found
+        return Ownership(self.cluster).watch(group, resources)
 
     async def release_ownership(
         self, resources: Sequence[str], *, group: str | None = None

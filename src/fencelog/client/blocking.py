@@ -5,12 +5,11 @@ A client may be used from several threads, and in a forked child, which opens it
 at the first call.
 """
 
-import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fencelog.client.admin import Admin
-from fencelog.client.blocking_writers import BATCH_BYTES, ArrowWriter, Producer
+from fencelog.client.blocking_writers import ArrowWriter, Producer
 from fencelog.client.connected import ConnectedClient
 from fencelog.client.groups import Groups
 from fencelog.client.model import (
@@ -36,6 +35,7 @@ from fencelog.client.model import (
     WriterInfo,
 )
 from fencelog.client.reader import FETCH_BYTES_MAX, Chunk, FetchOptions, PartitionReader, records_of
+from fencelog.client.records_buffer import BATCH_BYTES
 from fencelog.client.sender import ProducerOptions, open_sender
 from fencelog.client.topic_changes import TopicChanges
 from fencelog.client.transaction_admin import TransactionAdmin
@@ -392,29 +392,30 @@ class Client(ConnectedClient):
         ``wait``: True, or for so many seconds, waits until the resources are free, and severs
         nobody; ``on_waiting`` is told how many claims are before this one, in the client's thread.
         ``transactional_id``: a name, from which a transactional id is derived for each grant; only
-        the newest can write (``Claim.transactional_id``). ``lease_s``: how long the claim lives
-        without an answer from the broker (0.5 to 900). ``holder``: who claims, to be shown to
-        others; host and process id by default.
+        the newest can write (``Claim.transactional_id``). A claim with the same name in the same
+        group takes over from the other one, whatever their resources are. ``lease_s``: how long the
+        claim lives without an answer from the broker (0.5 to 900). ``holder``: who claims, to be
+        shown to others; host and process id by default.
 
-        Raises ClaimRefusedError if an owner is in the way or the wait is over, RequestError
-        (UNKNOWN_TOPIC_OR_PARTITION, UNSUPPORTED_VERSION …) for all else.
+        Raises ClaimRefusedError if an owner is in the way or the wait is over, ValueError for a
+        lease out of range, RequestError (UNKNOWN_TOPIC_OR_PARTITION, UNSUPPORTED_VERSION …) for all
+        else.
         """
         from fencelog.client.blocking_claim import Claim
         from fencelog.client.claim import Claim as ClaimCore
-        from fencelog.client.claim import this_process
-        from fencelog.client.grants import ClaimOptions, names_of
+        from fencelog.client.grants import claim_options, wait_seconds
 
-        options = ClaimOptions(
-            resources=names_of(resources),
+        options = claim_options(
+            resources,
             group=group,
             generation=generation,
             transactional_id=transactional_id,
             lease_s=lease_s,
-            holder=this_process() if holder is None else holder,
+            holder=holder,
         )
         loop = self._loop()
         core = ClaimCore(self._cluster, options, on_waiting)
-        loop.run(core.open(math.inf if wait is True else float(wait)))
+        loop.run(core.open(wait_seconds(wait)))
         return Claim(loop, core)
 
     def describe_ownership(
@@ -438,13 +439,13 @@ class Client(ConnectedClient):
         from fencelog.client.ownership import Ownership
 
         loop = self._loop()
-        ownership = Ownership(self._cluster)
-        revision, found = loop.run(ownership.snapshot(group, resources))
-        yield found
+        changes = Ownership(self._cluster).watch(group, resources)
+
+        async def following() -> list[OwnershipDescription]:
+            return await anext(changes)
+
         while True:
-            revision, found = loop.run(ownership.changes(group, resources, revision))
-            if found:
-                yield found
+            yield loop.run(following())
 
     def release_ownership(
         self, resources: Sequence[str], *, group: str | None = None

@@ -8,13 +8,14 @@ from types import TracebackType
 from typing import Self
 
 from fencelog.client.admin import Admin
-from fencelog.client.blocking_writers import BATCH_BYTES, Producer
+from fencelog.client.blocking_writers import Producer
 from fencelog.client.claim import Claim as ClaimCore
 from fencelog.client.grants import Grant, GrantFacts
 from fencelog.client.loop_thread import LoopThread
 from fencelog.client.model import Compression, Isolation, Record
 from fencelog.client.reader import FETCH_BYTES_MAX, FetchOptions, PartitionReader, records_of
-from fencelog.client.sender import ProducerOptions, open_sender
+from fencelog.client.records_buffer import BATCH_BYTES
+from fencelog.client.sender import open_sender, producer_options
 from fencelog.errors import FencelogError, OwnershipLostError
 from fencelog.types import TopicPartition
 
@@ -35,6 +36,10 @@ class Claim(GrantFacts):
         self._pid = os.getpid()
         self.lost = threading.Event()
         self.on_lost(lambda _: self.lost.set())
+
+    def __repr__(self) -> str:
+        """Resources and group, the epoch, and whether it is live, lost or released."""
+        return repr(self._core)
 
     @property
     def grant(self) -> Grant:
@@ -106,7 +111,7 @@ class Claim(GrantFacts):
         for. A lost connection aborts its open transaction and fences it: open another one then.
         """
         options = producer_options(
-            self.grant, compression, transaction_timeout_ms, transactional=transactional
+            self.transactional_id, compression, transaction_timeout_ms, transactional=transactional
         )
         loop = self._owning()
         sender = loop.run(open_sender(self._core.connections, options))
@@ -147,22 +152,3 @@ class Claim(GrantFacts):
                 "this claim was made in the parent process; make one in this process"
             )
         return self._loop
-
-
-def producer_options(
-    grant: Grant,
-    compression: Compression | None,
-    transaction_timeout_ms: int,
-    *,
-    transactional: bool,
-) -> ProducerOptions:
-    """The options of a claim's producer. Raises FencelogError without a transactional id."""
-    if transactional and grant.transactional_id is None:
-        raise FencelogError(
-            "this claim has no transactional id; ask for one with own(…, transactional_id=NAME)"
-        )
-    return ProducerOptions(
-        transactional_id=grant.transactional_id if transactional else None,
-        transaction_timeout_ms=transaction_timeout_ms,
-        compression=compression or "none",
-    )

@@ -18,7 +18,6 @@ from fencelog.errors import FencelogError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-BATCH_BYTES = 1_000_000
 ENCODE_BYTES = 4 << 20
 """Arrow bytes that are buffered before encoding, so that small batches are combined."""
 

@@ -11,9 +11,10 @@ only if nobody else was granted one since (O5). Until that is known, ``check`` w
 import asyncio
 import math
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
-from typing import Self
+from functools import partial
+from typing import Any, Self
 
 from fencelog.client.cluster import OWNERSHIP, Cluster
 from fencelog.client.grants import (
@@ -51,11 +52,6 @@ Placed = Callable[[int], None]
 Lost = Callable[[OwnershipLostError], None]
 
 
-def this_process() -> str:
-    """The holder that others are shown by default: host and process."""
-    return f"{os.uname().nodename}:{os.getpid()}"
-
-
 class Claim(GrantFacts):
     """One claim and its connections. Belongs to one event loop.
 
@@ -86,6 +82,14 @@ class Claim(GrantFacts):
         self._guards: set[asyncio.Timeout] = set()
         self._task: asyncio.Task[None] | None = None
         self._over: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        """Resources and group, the epoch, and whether it is live, lost or released."""
+        if self._grant is None:
+            return f"<{self._options}, not granted>"
+        ended = "lost" if self.lost.is_set() else "released"
+        state = "live" if self._error is None else ended
+        return f"<{self._options}, epoch {self.epoch}, {state}>"
 
     @property
     def options(self) -> ClaimOptions:
@@ -153,9 +157,12 @@ class Claim(GrantFacts):
                 return
             await self._changed.wait()
 
-    async def wait_change(self) -> None:
-        """Wait until the lease is longer, or the claim is granted again or lost."""
-        await self._changed.wait()
+    def wait_change(self) -> Coroutine[Any, Any, bool]:
+        """Wait until the lease is longer, or the claim is granted again or lost.
+
+        Changes count from this call on, also before the first step of what it returns.
+        """
+        return self._changed.wait()
 
     @asynccontextmanager
     async def guard(self) -> AsyncIterator[None]:
@@ -216,12 +223,7 @@ class Claim(GrantFacts):
                 wait_ms = max(int(this_s * 1000), 1)
             # An answer is under way when the wait ends.
             deadline = Deadline(max(wait.left_s, cluster.deadline().left_s))
-
-            async def attempt(
-                deadline: Deadline = deadline, wait_ms: int = wait_ms
-            ) -> tuple[Grant | Waiting, float]:
-                return await self._own(deadline, claim_id, wait_ms)
-
+            attempt = partial(self._own, deadline, claim_id, wait_ms)
             answer, sent_s = await retrying(attempt, deadline, self._stale_coordinator)
             if not isinstance(answer, Waiting):
                 return answer, sent_s
@@ -262,8 +264,7 @@ class Claim(GrantFacts):
             if connection is not None:
                 connection.close("the ownership shard is looked up again")
 
-    def _keep_grant(self, grant: Grant | Waiting, sent_s: float) -> None:
-        assert isinstance(grant, Grant), "a claim that does not ask to wait does not"
+    def _keep_grant(self, grant: Grant, sent_s: float) -> None:
         self._grant, self._home, self._next = grant, self._next, None
         # Connections of an earlier grant are not the owner's any more.
         self.connections.disconnect("the claim was granted again")
@@ -286,8 +287,9 @@ class Claim(GrantFacts):
     # --- keeping it
 
     async def _keep(self) -> None:
-        """Renew until the claim is lost or released."""
+        """Renew until the claim is lost or released; however it ends, a held claim is lost then."""
         backoff = Backoff()
+        why = "the client is closed"
         try:
             while self._error is None:
                 try:
@@ -303,10 +305,12 @@ class Claim(GrantFacts):
                     if error.code in STALE_ROUTE:
                         self._stale_coordinator()
                     await backoff.wait(Deadline(math.inf))
+        except Exception as error:
+            why = f"nothing renews it after {error!r}"
+            raise
         finally:
             if self._error is None:
-                # The loop ends, and the claim with it.
-                self._disconnect("the client is closed")
+                self._lose(self._loss(why))
 
     async def _once(self) -> None:
         """Renew when it is time, or claim again once the connection is lost. Raises RequestError.
@@ -318,7 +322,11 @@ class Claim(GrantFacts):
         if home is None or home.closed:
             held = self.grant
             limit = Deadline(self._lease.over_at_s - loop.time())
-            self._keep_grant(*await self._own(limit, held=held))
+            answer, sent_s = await self._own(limit, held=held)
+            if isinstance(answer, Waiting):
+                what = f"claim of the {self._described()} again"
+                raise failure(ErrorCode.CLAIM_WAITING, what, "it waits, and asked not to")
+            self._keep_grant(answer, sent_s)
             return
         with suppress(TimeoutError):
             async with asyncio.timeout_at(self._lease.renew_at_s):

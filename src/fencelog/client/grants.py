@@ -4,17 +4,23 @@ A lease is counted from the sending of the request or renewal that the broker an
 broker counts from its arrival, so the claimant's lease is over first.
 """
 
+import math
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from fencelog.errors import ClaimRefusedError, ErrorCode, RequestError
 from fencelog.rpc.failures import failure
-from fencelog.wire.messages.own import OwnedResource, OwnRequest, OwnResource, OwnResponse
+from fencelog.wire.messages.own import OwnRequest, OwnResource, OwnResponse
+from fencelog.wire.own import LEASE_MS_MAX, LEASE_MS_MIN
 from fencelog.wire.primitives import error_code
 
 NEXT_GENERATION = -1
 NO_EPOCH = -1
+SHOWN_MAX = 3
+"""Resources that a message names."""
 DOUBT_PART = 1 / 2
 STOP_PART = 2 / 3
 OVER_PART = 9 / 10
@@ -58,6 +64,12 @@ class Lease:
         return self.sent_s + self.length_s * OVER_PART
 
 
+def some_of(resources: Collection[str]) -> str:
+    """Resources in a message: the first three, and how many more there are."""
+    more = len(resources) - SHOWN_MAX
+    return ", ".join(islice(resources, SHOWN_MAX)) + (f" and {more} more" if more > 0 else "")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClaimOptions:
     """What a claimant asks for.
@@ -67,7 +79,7 @@ class ClaimOptions:
         group: None: the owners of writes.
         generation: None: the one after the remembered one; 0 resets it (O2, O4).
         transactional_id: the name from which a transactional id is derived for each grant.
-        lease_s: for how long the claim lives without a renewal.
+        lease_s: for how long the claim lives without a renewal; 0.5 to 900.
         holder: who claims, shown to others.
     """
 
@@ -79,11 +91,14 @@ class ClaimOptions:
     holder: str = ""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a claim of nothing, or a generation below 0."""
+        """Raise ValueError for a claim of nothing, a generation below 0, or no such lease."""
         if not self.resources:
             raise ValueError("a claim names at least one resource")
         if self.generation is not None and self.generation < 0:
             raise ValueError(f"generation {self.generation}: expected 0 or more")
+        if not LEASE_MS_MIN <= self.lease_s * 1000 <= LEASE_MS_MAX:
+            limits = f"{LEASE_MS_MIN / 1000:g} to {LEASE_MS_MAX / 1000:g}"
+            raise ValueError(f"a lease of {self.lease_s:g} s: expected {limits} s")
 
     @property
     def key(self) -> str:
@@ -93,7 +108,7 @@ class ClaimOptions:
     def __str__(self) -> str:
         """The claim in a message."""
         group = "" if self.group is None else f" in group {self.group}"
-        return f"claim of {', '.join(self.resources)}{group}"
+        return f"claim of {some_of(self.resources)}{group}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +138,7 @@ class Grant:
         """One resource. Raises ValueError if the claim does not have it."""
         found = self.resources.get(resource)
         if found is None:
-            raise ValueError(f"{resource} is not in this claim of {', '.join(self.resources)}")
+            raise ValueError(f"{resource} is not in this claim of {some_of(self.resources)}")
         return found
 
 
@@ -145,17 +160,13 @@ class GrantFacts(ABC):
         """The generation of the only resource; of several, of the one with the highest epoch."""
         return self.grant.highest.generation
 
-    def epoch_of(self, resource: str) -> int:
-        """The epoch of one resource (O3). Raises ValueError if the claim does not have it."""
-        return self.grant.of(resource).epoch
-
     def token(self, resource: str) -> int:
         """The fencing token of a resource, for other stores: it grows with every grant (O3).
 
         A store that refuses a token below one that it has seen refuses an owner that was replaced.
         It is the resource's epoch. Raises ValueError if the claim does not have the resource.
         """
-        return self.epoch_of(resource)
+        return self.grant.of(resource).epoch
 
     def fence_offset(self, resource: str) -> int | None:
         """Where the grant is in the partition: all below was written before it (O9).
@@ -186,9 +197,34 @@ class Waiting:
     place: int
 
 
-def names_of(resources: str | Iterable[str]) -> tuple[str, ...]:
-    """One resource or several, as a tuple."""
-    return (resources,) if isinstance(resources, str) else tuple(resources)
+def this_process() -> str:
+    """The holder that others are shown by default: host and process."""
+    return f"{os.uname().nodename}:{os.getpid()}"
+
+
+def claim_options(
+    resources: str | Iterable[str],
+    *,
+    group: str | None,
+    generation: int | None,
+    transactional_id: str | None,
+    lease_s: float,
+    holder: str | None,
+) -> ClaimOptions:
+    """The options of ``own``: one resource or several; without a holder this process."""
+    return ClaimOptions(
+        resources=(resources,) if isinstance(resources, str) else tuple(resources),
+        group=group,
+        generation=generation,
+        transactional_id=transactional_id,
+        lease_s=lease_s,
+        holder=this_process() if holder is None else holder,
+    )
+
+
+def wait_seconds(wait: bool | float) -> float:
+    """For how long ``own(…, wait=…)`` waits; infinity for True."""
+    return math.inf if wait is True else float(wait)
 
 
 def own_request(
@@ -247,12 +283,6 @@ def _refusal(options: ClaimOptions, code: ErrorCode, answer: OwnResponse) -> Req
     detail = answer.error_message
     if refused is not None:
         code = error_code(refused.error_code)
-        detail = refused.error_message or _in_the_way(refused)
+        detail = refused.error_message or detail
     error = failure(code, str(options), detail)
     return ClaimRefusedError(code, error.text) if code in REFUSALS else error
-
-
-def _in_the_way(refused: OwnedResource) -> str:
-    """Say who is in the way of a claim."""
-    held_by = f"{refused.holder} holds it" if refused.holder else "nobody holds it now"
-    return f"{refused.resource}: {held_by}, generation {refused.generation}, epoch {refused.epoch}"

@@ -3,7 +3,7 @@
 A group's resources are in one shard (O6); its broker answers for the group.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -76,6 +76,17 @@ class Ownership:
         for broker in view.brokers:
             await retrying(partial(ask, broker.node_id), deadline)
         return sorted(found, key=lambda each: (each.group or "", each.resource))
+
+    async def watch(
+        self, group: str | None, resources: Sequence[str] | None
+    ) -> AsyncIterator[list[OwnershipDescription]]:
+        """These resources as they are, then those that have changed, without end."""
+        revision, found = await self.snapshot(group, resources)
+        yield found
+        while True:
+            revision, found = await self.changes(group, resources, revision)
+            if found:
+                yield found
 
     async def changes(
         self, group: str | None, resources: Sequence[str] | None, revision: int

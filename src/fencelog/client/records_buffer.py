@@ -9,6 +9,7 @@ from fencelog.wire.batch import Compression as Codec
 from fencelog.wire.batch import read_header
 from fencelog.wire.records import Headers, RecordToWrite, build_batch
 
+BATCH_BYTES = 1_000_000
 MASK = 0xFFFFFFFF
 RECORD_OVERHEAD = 24
 

@@ -57,6 +57,25 @@ class ProducerOptions:
     identity: ProducerIdentity | None = None
 
 
+def producer_options(
+    transactional_id: str | None,
+    compression: Compression | None,
+    transaction_timeout_ms: int,
+    *,
+    transactional: bool,
+) -> ProducerOptions:
+    """The options of the producer of a claim with this id. Raises FencelogError without one."""
+    if transactional and transactional_id is None:
+        raise FencelogError(
+            "this claim has no transactional id; ask for one with own(…, transactional_id=NAME)"
+        )
+    return ProducerOptions(
+        transactional_id=transactional_id if transactional else None,
+        transaction_timeout_ms=transaction_timeout_ms,
+        compression=compression or "none",
+    )
+
+
 async def open_sender(cluster: Cluster, options: ProducerOptions) -> "Sender":
     """Return a sender with its own producer id and epoch.
 

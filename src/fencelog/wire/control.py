@@ -93,7 +93,10 @@ def read_marker(batch: Buffer) -> Marker:
     Raises WireError if the batch is not a transaction marker: not a control batch, or a control
     record of another type.
     """
-    kind, value = _read_record(batch)
+    return _read_marker(*_read_record(batch))
+
+
+def _read_marker(kind: int, value: Reader) -> Marker:
     if kind not in (ABORT, COMMIT):
         raise WireError(f"a control record of type {kind} is not a transaction marker")
     _, coordinator_epoch = value.unpack(_VALUE)
@@ -130,7 +133,7 @@ def read_control(batch: Buffer) -> Marker | OwnershipRecord | None:
         kind, value = _read_record(batch)
         if kind == OWNERSHIP:
             return _read_ownership(value)
-        return read_marker(batch)
+        return _read_marker(kind, value)
     except WireError:
         return None
 

@@ -22,6 +22,8 @@ def app_of(transactional_id: str | None) -> str | None:
 
 
 OWNED_PREFIX = "__fencelog.own/"
+LEASE_MS_MIN = 500
+LEASE_MS_MAX = 900_000
 _EPOCH = re.compile(r"0|[1-9][0-9]{0,18}")
 """As an epoch is spelled; Python reads no number of thousands of digits."""
 

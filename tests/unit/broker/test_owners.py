@@ -22,8 +22,11 @@ from tests.unit.broker.test_configs import alter
 from tests.unit.broker.test_delete_records import delete_records, delete_until_cut, until_cut
 
 KEY = producers_key(None, "orders")
+BEFORE = owner(16, session="before", holder="host-0")
+READER = owner(3, "g", session="reader", holder="host-2")
 OWNER = owner(17, session="mine", holder="host-1", transactional_id=owned_id(KEY, 17))
 GROUPS_OWNER = owner(3, group="g", session="reader")
+OWNERS = [READER, BEFORE, OWNER]
 DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 FENCED = ErrorCode.OWNER_FENCED
 LONG_MS = 60_000
@@ -54,6 +57,8 @@ def attach(node: Node, peer: Peer, session: str | None) -> None:
 WHO: dict[str, tuple[str | None, str | None]] = {
     "anybody": (None, None),
     "the owner": ("mine", None),
+    "the owner in a group": ("reader", None),
+    "the owner before": ("before", None),
     "another claim": ("theirs", None),
     "its transactional id": (None, OWNER.transactional_id),
     "an older transactional id": (None, owned_id(KEY, 16)),
@@ -63,9 +68,11 @@ WHO: dict[str, tuple[str | None, str | None]] = {
 
 REFUSED_WHILE_OWNED = {
     "anybody": DENIED,
-    "another claim": FENCED,
+    "the owner in a group": DENIED,
+    "the owner before": FENCED,
+    "another claim": DENIED,
     "an older transactional id": ErrorCode.INVALID_PRODUCER_EPOCH,
-    "another transactional id": FENCED,
+    "another transactional id": DENIED,
 }
 REFUSED_AFTER_ITS_END = {
     "the owner": FENCED,
@@ -75,28 +82,21 @@ REFUSED_AFTER_ITS_END = {
 }
 """Nobody owns it: but for the last owner's connections and ids, anybody writes."""
 REQUIRED_AFTER_ITS_END = {**REFUSED_WHILE_OWNED, **REFUSED_AFTER_ITS_END}
-REQUIRED_WITHOUT_ANY = {
-    "anybody": DENIED,
-    "the owner": FENCED,
-    "another claim": FENCED,
-    "its transactional id": DENIED,
-    "an older transactional id": DENIED,
-    "another transactional id": FENCED,
-}
+REQUIRED_WITHOUT_ANY = dict.fromkeys(WHO, DENIED)
 
 
 @pytest.mark.parametrize(
     ("ownership", "owners", "refused"),
     [
         ("off", [], {}),
-        ("off", [OWNER], {}),
+        ("off", OWNERS, {}),
         ("if-owned", [], {}),
         ("if-owned", [OWNER._replace(group="g")], {}),
-        ("if-owned", [OWNER], REFUSED_WHILE_OWNED),
-        ("if-owned", [OWNER, OWNER._replace(is_live=False)], REFUSED_AFTER_ITS_END),
+        ("if-owned", OWNERS, REFUSED_WHILE_OWNED),
+        ("if-owned", [*OWNERS, OWNER._replace(is_live=False)], REFUSED_AFTER_ITS_END),
         ("required", [], REQUIRED_WITHOUT_ANY),
-        ("required", [OWNER], REFUSED_WHILE_OWNED),
-        ("required", [OWNER, OWNER._replace(is_live=False)], REQUIRED_AFTER_ITS_END),
+        ("required", OWNERS, REFUSED_WHILE_OWNED),
+        ("required", [*OWNERS, OWNER._replace(is_live=False)], REQUIRED_AFTER_ITS_END),
     ],
 )
 async def test_who_may_write(
@@ -122,8 +122,9 @@ async def test_who_may_write(
             if not passed:
                 found[who] = result.error
                 assert partition.log.log_end_offset == end
-                if OWNER in owners:
-                    assert "host-1" in (result.error_message or "")
+                message = result.error_message or ""
+                assert "t/0" in message or transactional_id is not None
+                assert "host-1" in message or OWNER not in owners
         assert found == refused
 
 

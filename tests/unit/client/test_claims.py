@@ -10,7 +10,9 @@ import pytest
 import fencelog
 import fencelog.aio
 from fencelog.client.blocking import Client
-from fencelog.client.cluster import Cluster
+from fencelog.client.claim import Claim as ClaimCore
+from fencelog.client.cluster import Cluster, ClusterOptions
+from fencelog.client.grants import ClaimOptions
 from fencelog.errors import (
     ClaimRefusedError,
     ErrorCode,
@@ -239,13 +241,59 @@ def test_a_process_that_stood_still_finds_its_lease_over_before_any_timer_runs(
 
 def test_a_refused_claim_leaves_no_connection_of_its_own(owner: Owner, log: Client) -> None:
     refused = OwnedResource(
-        resource="t/0", error_code=ErrorCode.RESOURCE_OWNED, generation=7, epoch=8, holder="x"
+        resource="t/0", error_code=ErrorCode.RESOURCE_OWNED, error_message="x has t/0 now"
     )
     owner.next(ApiKey.OWN, OwnResponse(error_code=refused.error_code, resources=[refused]))
-    with pytest.raises(ClaimRefusedError, match=r"t/0: x holds it, generation 7, epoch 8"):
+    with pytest.raises(ClaimRefusedError, match="x has t/0 now"):
         log.own("t/0", generation=6)
     assert owner.asked.count(ApiKey.OWN) == 1
     assert log.run(open_connections) == 1
+
+
+@pytest.mark.parametrize("how", ["a defect", "a queue", "close"])
+def test_a_claim_that_nothing_renews_any_more_is_lost(
+    owner: Owner, log: Client, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    claim = log.own("t/0", lease_s=30.0)
+    core = claim._core
+    told: list[OwnershipLostError] = []
+    claim.on_lost(told.append)
+
+    async def fail() -> None:
+        raise ZeroDivisionError
+
+    async def disconnect(_: Cluster) -> None:
+        assert core._home is not None
+        if how == "a defect":
+            monkeypatch.setattr(core, "_once", fail)
+        core._home.close("the test")
+
+    if how == "a queue":
+        owner.next(ApiKey.OWN, OwnResponse(error_code=ErrorCode.CLAIM_WAITING, place=1))
+    if how == "close":
+        log.close()
+    else:
+        log.run(disconnect)
+    assert claim.lost.wait(10)
+    (error,) = wait_until(lambda: told, what="the callback")
+    reasons = {"a defect": "ZeroDivisionError", "a queue": "it waits", "close": "client is closed"}
+    assert reasons[how] in str(error)
+    if how != "close":
+        with pytest.raises(OwnershipLostError, match=reasons[how]):
+            claim.check()
+
+
+def test_a_change_before_its_waiter_first_runs_is_seen() -> None:
+    async def wait() -> None:
+        cluster = Cluster(ClusterOptions(bootstrap_servers="a:1"))
+        claim = ClaimCore(cluster, ClaimOptions(resources=("x",)))
+        assert repr(claim) == "<claim of x, not granted>"
+        waiter = asyncio.create_task(claim.wait_change())
+        claim._signal()
+        async with asyncio.timeout(10):
+            await waiter
+
+    asyncio.run(wait())
 
 
 async def open_connections(cluster: Cluster) -> int:
@@ -261,6 +309,17 @@ def test_a_claim_without_a_group_commits_nothing_and_one_without_an_id_begins_no
             claim.commit_offsets({PLACE: 1})
         with pytest.raises(FencelogError, match="no transactional id"):
             claim.producer(transactional=True)
+
+
+def test_a_claim_shows_what_it_is_of_and_whether_it_is_live(owner: Owner, log: Client) -> None:
+    claim = log.own(["t/0", "job"], group="g", lease_s=30.0)
+    assert repr(claim) == "<claim of t/0, job in group g, epoch 1, live>"
+    claim.release()
+    assert repr(claim) == "<claim of t/0, job in group g, epoch 1, released>"
+    owner.next(ApiKey.RENEW_OWNERSHIP, RenewOwnershipResponse(error_code=ErrorCode.OWNER_FENCED))
+    with log.own("job", lease_s=LEASE_S) as lost:
+        assert lost.lost.wait(10)
+        assert repr(lost) == "<claim of job, epoch 2, lost>"
 
 
 def test_ownership_needs_a_broker_that_has_it(owner: Owner) -> None:
@@ -287,6 +346,19 @@ def test_the_block_of_an_asyncio_guard_is_cancelled_when_the_claim_is_lost(owner
             assert claim.lost.is_set()
 
     asyncio.run(hold())
+
+
+def test_a_claim_is_entered_once(owner: Owner) -> None:
+    async def hold() -> None:
+        async with await fencelog.aio.connect(owner.address) as log:
+            claim = log.own("t/0", lease_s=30.0)
+            for _ in range(2):
+                with pytest.raises(FencelogError, match="entered before"):
+                    async with claim, claim:
+                        raise AssertionError("it would renew twice")
+
+    asyncio.run(hold())
+    assert len(owner.claims) == 1
 
 
 def test_a_block_that_fails_by_itself_says_why(owner: Owner) -> None:

@@ -1,5 +1,7 @@
 """What a claimant sends, what the answer means, and until when it may act."""
 
+import dataclasses
+
 import pytest
 
 from fencelog.client.grants import (
@@ -9,7 +11,6 @@ from fencelog.client.grants import (
     Lease,
     Owned,
     Waiting,
-    names_of,
     own_request,
     read_answer,
 )
@@ -96,7 +97,7 @@ def test_a_waiting_claim_is_told_its_place() -> None:
         (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, RequestError),
     ],
 )
-def test_a_refusal_names_resource_holder_generation_and_epoch(
+def test_a_refusal_says_what_the_broker_says_of_the_first_refused_resource(
     code: ErrorCode, kind: type[RequestError]
 ) -> None:  # O6
     answer = OwnResponse(
@@ -105,7 +106,7 @@ def test_a_refusal_names_resource_holder_generation_and_epoch(
         resources=[
             OwnedResource(resource="orders/0"),
             OwnedResource(
-                resource="orders/1", error_code=code, generation=5, epoch=12, holder="other"
+                resource="orders/1", error_code=code, error_message="orders/1 is held by other"
             ),
         ],
     )
@@ -113,7 +114,7 @@ def test_a_refusal_names_resource_holder_generation_and_epoch(
         read_answer(TWO, answer)
     assert type(refused.value) is kind
     assert refused.value.code is code
-    assert "orders/1: other holds it, generation 5, epoch 12" in str(refused.value)
+    assert "in group etl: orders/1 is held by other" in str(refused.value)
 
 
 def test_a_refusal_of_the_whole_claim_says_what_the_broker_says() -> None:
@@ -130,16 +131,32 @@ def test_a_lost_claim_is_a_fenced_one_and_a_refused_request() -> None:
 def test_epoch_and_generation_of_a_claim_are_those_of_the_highest_epoch() -> None:
     facts = Facts()
     assert (facts.epoch, facts.generation, facts.lease_s) == (9, 2, 9.0)
-    assert (facts.token("orders/0"), facts.epoch_of("orders/1")) == (7, 9)
+    assert (facts.token("orders/0"), facts.token("orders/1")) == (7, 9)
     assert (facts.fence_offset("orders/0"), facts.fence_offset("orders/1")) == (100, None)
     with pytest.raises(ValueError, match="orders/2 is not in this claim of orders/0, orders/1"):
         facts.token("orders/2")
 
 
 def test_a_claim_names_one_resource_or_more_and_no_negative_generation() -> None:
-    assert names_of("orders/0") == ("orders/0",)
-    assert names_of(["a", "b"]) == ("a", "b")
     with pytest.raises(ValueError, match="at least one resource"):
         ClaimOptions(resources=())
     with pytest.raises(ValueError, match="generation -1: expected 0 or more"):
         ClaimOptions(resources=("a",), generation=-1)
+
+
+@pytest.mark.parametrize("lease_s", [0.4999, 900.1, 3e6, -1.0, float("nan"), float("inf")])
+def test_a_lease_has_limits(lease_s: float) -> None:
+    with pytest.raises(ValueError, match=r"a lease of .* s: expected 0.5 to 900 s"):
+        ClaimOptions(resources=("a",), lease_s=lease_s)
+    for allowed in (0.5, 900):
+        ClaimOptions(resources=("a",), lease_s=allowed)
+
+
+def test_a_message_names_three_resources_and_counts_the_others() -> None:
+    many = [f"r{number}" for number in range(1000)]
+    claim = ClaimOptions(resources=tuple(many), group="etl")
+    assert str(claim) == "claim of r0, r1, r2 and 997 more in group etl"
+    assert str(ClaimOptions(resources=tuple(many[:3]))) == "claim of r0, r1, r2"
+    held = dataclasses.replace(GRANT, resources=dict.fromkeys(many, GRANT.highest))
+    with pytest.raises(ValueError, match=r"x is not in this claim of r0, r1, r2 and 997 more$"):
+        held.of("x")

@@ -38,6 +38,7 @@ def owner(epoch: int, *, live: bool = True, named: bool = True) -> Owner:
 def runtime() -> Runtime[GroupShard]:
     """A shard in which group ``g`` has an owner of epoch 5 on partition 0 of ``a``."""
     runtime = Runtime(lambda epoch: GroupShard(epoch, GroupLimits(initial_delay_s=0)))
+    set_owner(runtime, owner(4))
     assert set_owner(runtime, owner(5)) is NONE
     return runtime
 
@@ -83,11 +84,12 @@ def commit(
         (None, None, REFUSED),
         ("s5", None, NONE),
         ("s4", None, FENCED),
+        ("of another partition", None, REFUSED),
         (None, owned_id(NAME, 5), NONE),
         ("s4", owned_id(NAME, 5), NONE),
         (None, owned_id(NAME, 4), ErrorCode.INVALID_PRODUCER_EPOCH),
         (None, "mine", REFUSED),
-        ("s5", "mine", FENCED),
+        ("s5", "mine", REFUSED),
     ],
 )
 def test_only_the_live_owner_commits(  # O8
@@ -204,7 +206,9 @@ def test_set_owner_repeated_after_a_crash_anywhere_ends_the_same() -> None:  # O
         runtime.crash(keep=lost)
         set_owner(runtime, owner(decisions - 1), A0, A1)
         assert commit(runtime, A0, A1, session="s2") == {A0: NONE, A1: NONE}
-        assert commit(runtime, A0, A1, session="s1") == {A0: FENCED, A1: FENCED}
+        refused = commit(runtime, A0, A1, session="s1")
+        assert isinstance(refused, dict)
+        assert set(refused.values()) <= {FENCED, REFUSED}, "its record may be lost"
 
 
 @pytest.mark.parametrize("value", [None, b"", b"\0\1"])

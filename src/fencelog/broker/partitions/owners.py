@@ -18,8 +18,8 @@ class OwnerChecks:
         """Start with the owners that the log has."""
         self._name = name
         self._log = partition_log
-        self._sessions: dict[str, bool] = {}
-        """Whether a session owns the partition in some group; False: it did, and does no more."""
+        self._sessions: dict[str, Owner] = {}
+        """What a session owns the partition as; not live: it did, and does no more."""
         self.guards_writes = False
         """Whether a write must be checked."""
         self.guards_reads = False
@@ -30,7 +30,7 @@ class OwnerChecks:
         self.reconfigure(partition_log.config)
 
     def _know_owners(self) -> None:
-        self._sessions = {owner.session: owner.is_live for owner in self._log.owners()}
+        self._sessions = {owner.session: owner for owner in self._log.owners()}
 
     def reconfigure(self, config: LogConfig) -> None:
         """Apply the topic's new settings."""
@@ -47,8 +47,8 @@ class OwnerChecks:
         if len(self._sessions) > 2 * GROUPS_MAX:
             self._know_owners()
         if before is not None:
-            self._sessions[before.session] = False
-        self._sessions[owner.session] = owner.is_live
+            self._sessions[before.session] = before._replace(is_live=False)
+        self._sessions[owner.session] = owner
         self.reconfigure(self._config)
 
     def refused_write(
@@ -78,15 +78,18 @@ class OwnerChecks:
         return self._refused(session, owner)
 
     def _refused(self, session: str | None, owner: Owner | None) -> Rejected:
-        if session is not None:
+        """OWNER_FENCED where the connection's claim did own the writes: others may still live."""
+        name = f"{self._name.topic}/{self._name.partition}"
+        was = None if session is None else self._sessions.get(session)
+        if was is not None and was.group is None and not was.is_live:
             return Rejected(
                 ErrorCode.OWNER_FENCED,
-                f"this connection's claim does not own {self._name}: {self._who(owner)}; claim it "
+                f"this connection's claim no longer owns {name}: {self._who(owner)}; claim it "
                 "again",
             )
         return Rejected(
             ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-            f"only its owner writes to {self._name}: {self._who(owner)}; claim it, attach to the "
+            f"only its owner writes to {name}: {self._who(owner)}; claim it, attach to the "
             "claim, or write with its transactional.id",
         )
 
@@ -103,10 +106,10 @@ class OwnerChecks:
         A connection whose session owned the partition, in any group, and does no more, may not.
         With ``ownership.read=required`` nobody else may but live owners.
         """
-        owns = None if session is None else self._sessions.get(session)
-        if owns is False:
+        owner = None if session is None else self._sessions.get(session)
+        if owner is not None and not owner.is_live:
             return ErrorCode.OWNER_FENCED
-        if self.guards_reads and not owns:
+        if self.guards_reads and owner is None:
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return ErrorCode.NONE
 

@@ -56,10 +56,16 @@ class CommitOwners:
     """The owners of commits in one shard; kept for ever, whatever else of a group is forgotten."""
 
     _owners: dict[tuple[str, TopicPartition], Owner] = field(default_factory=dict)
+    # The session before the newest owner's; compaction forgets it, and only refusals need it.
+    _former: dict[tuple[str, TopicPartition], str] = field(default_factory=dict, compare=False)
 
     def store(self, group: str, partition: TopicPartition, owner: Owner) -> None:
         """Apply a record; called by ``replay`` only."""
-        self._owners[group, partition] = owner
+        place = group, partition
+        known = self._owners.get(place)
+        if known is not None and known.session != owner.session:
+            self._former[place] = known.session
+        self._owners[place] = owner
 
     def get(self, group: str, partition: TopicPartition) -> Owner | None:
         """Return the newest owner, or None where nobody has owned it."""
@@ -82,23 +88,28 @@ class CommitOwners:
     def judge(self, asked: Commit, partition: TopicPartition) -> ErrorCode | None:
         """Return NONE for the owner's commit, None where ownership does not matter, or the refusal.
 
-        The refusals are codes that no stock client retries.
+        The refusals are codes that no stock client retries. OWNER_FENCED is for the connections of
+        a claim that did own the partition's commits: other partitions may well be theirs.
         """
         setting = asked.ownership.get(partition)
         if setting == "off":
             return None
         owner = self.get(asked.group, partition)
         if owner is None or not owner.is_live:
-            return _refusal(asked, owner) if setting == "required" else None
-        return ErrorCode.NONE if asked.is_made_by(owner) else _refusal(asked, owner)
+            return self._refusal(asked, partition, owner) if setting == "required" else None
+        if asked.is_made_by(owner):
+            return ErrorCode.NONE
+        return self._refusal(asked, partition, owner)
 
-
-def _refusal(asked: Commit, owner: Owner | None) -> ErrorCode:
-    if owner is not None and _is_older_producer(asked, owner):
-        return ErrorCode.INVALID_PRODUCER_EPOCH  # a stock producer's ordinary fencing error
-    if asked.session is not None:
-        return ErrorCode.OWNER_FENCED
-    return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    def _refusal(self, asked: Commit, partition: TopicPartition, owner: Owner | None) -> ErrorCode:
+        if owner is not None and _is_older_producer(asked, owner):
+            return ErrorCode.INVALID_PRODUCER_EPOCH  # a stock producer's ordinary fencing error
+        over = {self._former.get((asked.group, partition))}
+        if owner is not None and not owner.is_live:
+            over.add(owner.session)
+        if asked.session is not None and asked.session in over:
+            return ErrorCode.OWNER_FENCED
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def _is_older_producer(asked: Commit, owner: Owner) -> bool:

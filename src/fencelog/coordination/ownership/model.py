@@ -6,6 +6,7 @@ from enum import Enum
 from fencelog.errors import ErrorCode
 from fencelog.log.ownership import Owner
 from fencelog.types import Offset, TimestampMs, TopicPartition
+from fencelog.wire.own import LEASE_MS_MAX, LEASE_MS_MIN
 
 NEXT_GENERATION = -1
 """No generation is named: the one after the remembered one is recorded (O4)."""
@@ -31,8 +32,8 @@ class OwnershipLimits:
     resources_max: int = 1_000_000
     waiting_max: int = 10_000
     waiting_resources_max: int = 100_000
-    lease_ms_min: int = 500
-    lease_ms_max: int = 15 * 60 * 1000
+    lease_ms_min: int = LEASE_MS_MIN
+    lease_ms_max: int = LEASE_MS_MAX
 
 
 class Limit(Enum):

@@ -1,7 +1,8 @@
 """Claims that wait until their resources are free (O10).
 
 Soft state: no record holds it, and a claimant whose connection closes or whose shard is loaded
-again asks again. A later claim never overtakes an earlier one that wants one of its resources.
+again asks again. A later waiting claim never overtakes an earlier one that wants one of its
+resources.
 """
 
 from bisect import bisect_left

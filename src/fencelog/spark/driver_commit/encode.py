@@ -11,7 +11,8 @@ from fencelog.adapters.system_clock import system_stopwatch
 from fencelog.client.arrow_encode import Encoder
 from fencelog.client.batches import EncodedBatch
 from fencelog.client.blocking import Client
-from fencelog.client.blocking_writers import BATCH_BYTES, ENCODE_BYTES
+from fencelog.client.blocking_writers import ENCODE_BYTES
+from fencelog.client.records_buffer import BATCH_BYTES
 from fencelog.errors import ErrorCode, FencelogError, RequestError
 from fencelog.spark.driver_commit.staged import Piece, Staged, sealed
 from fencelog.spark.driver_commit.staging import Output, Staging, staging_of
