@@ -56,7 +56,7 @@ class ReleaseOwnershipRequest(Message):
 
 
 class ReleasedResource(Structure):
-    """What was held and is free now."""
+    """What was held and is free now: all of the claim, or those that the request names."""
 
     __slots__ = ("resource", "epoch")
 
