@@ -109,6 +109,7 @@ async def test_only_the_owner_commits_offsets_also_after_a_power_cut(world: Worl
         await peer.create_topic("t")
         member = Member(peer)
         assert await member.commit(1) is NONE
+        assert await own_commits(node, owner(8)) is NONE
         assert await own_commits(node, owner(9)) is NONE
         assert await member.commit(2) is REFUSED
     world.disk = world.disk.power_loss(Loss.ALL)
@@ -190,4 +191,7 @@ async def test_the_topic_says_whether_its_commits_need_an_owner(  # O8
         attach(node, peer, "s9")
         assert await Member(peer).commit(3) is NONE
         attach(node, peer, "s8")
-        assert await Member(peer).commit(4) is (NONE if setting == "off" else FENCED)
+        assert await Member(peer).commit(4) is owned, "this claim never owned it"
+        await own_commits(node, owner(10))
+        attach(node, peer, "s9")
+        assert await Member(peer).commit(5) is (NONE if setting == "off" else FENCED)
