@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Iterator
+from operator import attrgetter
 from typing import NamedTuple
 
 from fencelog.errors import ErrorCode
@@ -10,7 +11,7 @@ from fencelog.types import Offset
 from fencelog.wire.control import OwnershipRecord
 
 GROUPS_MAX = 1_000
-"""Groups that may ever have an owner of one partition: each segment begins with all of them."""
+"""Groups with an owner that one partition knows: each segment begins with all of them."""
 
 
 class Owner(NamedTuple):
@@ -74,8 +75,16 @@ class Owners:
         return None if stored is None else stored.owner
 
     def replay(self, record: OwnershipRecord, offset: Offset, size: int) -> None:
-        """A record or a copy of one is in the log at ``offset``: the newest one counts."""
+        """A record or a copy of one is in the log at ``offset``: the newest one counts.
+
+        For a group too many the one that ended first is forgotten.
+        """
         owner = Owner(*record[:-1])
+        if not self._is_known_or_fits(owner.group):
+            forgotten = self._ended_first()
+            if forgotten is not None:
+                self.size -= forgotten.size
+                del self._by_group[forgotten.owner.group]
         before = self._by_group.get(owner.group)
         self.size += size - (0 if before is None else before.size)
         self._by_group[owner.group] = StoredOwner(owner, record.offset, offset, size)
@@ -84,15 +93,15 @@ class Owners:
         """Return None if the record is to be appended; the stored one's offsets if it repeats it.
 
         Rejected with OWNER_FENCED if a later grant or the end of this one is known, and with
-        POLICY_VIOLATION for one group too many.
+        POLICY_VIOLATION for one group too many, for good.
         """
         stored = self._by_group.get(owner.group)
         if stored is None:
-            if len(self._by_group) < GROUPS_MAX:
+            if self.has_room(owner.group):
                 return None
             return Rejected(
                 ErrorCode.POLICY_VIOLATION,
-                f"{GROUPS_MAX} groups have had an owner of this partition: no other one may",
+                f"{GROUPS_MAX} groups have an owner of this partition: no other one may",
             )
         known = stored.owner
         if owner.epoch > known.epoch:
@@ -107,6 +116,21 @@ class Owners:
             f"epoch {owner.epoch} of {owner.holder} is over: {known.holder} was granted epoch "
             f"{known.epoch}{'' if known.is_live else ', which has ended'}",
         )
+
+    def has_room(self, group: str | None) -> bool:
+        """Tell whether a group may have an owner: it has had one, or there are not too many."""
+        return self._is_known_or_fits(group) or self._ended_first() is not None
+
+    def _is_known_or_fits(self, group: str | None) -> bool:
+        return group in self._by_group or len(self._by_group) < GROUPS_MAX
+
+    def _ended_first(self) -> StoredOwner | None:
+        """The group that ended first: its id and connections are the longest over.
+
+        The owner of writes is none: of the last one nothing is accepted, however long ago it was.
+        """
+        ended = (each for each in self if not each.owner.is_live and each.owner.group is not None)
+        return min(ended, key=attrgetter("offset"), default=None)
 
     @property
     def lowest(self) -> Offset:

@@ -288,11 +288,16 @@ class PartitionLog:
         """Return the last grant, or its end, in each group."""
         return [stored.owner for stored in self._state.owners]
 
+    def has_room_for_owner(self, group: str | None) -> bool:
+        """Tell whether an owner of this group could be recorded, as far as their number goes."""
+        return self._state.owners.has_room(group)
+
     def set_owner(self, owner: Owner, *, now_ms: int) -> Appended | Rejected:
         """Record a grant or its end (O9); ``base_offset`` of a grant is its fence offset.
 
         A repeated one appends nothing and has the offsets of the first. Rejected with OWNER_FENCED
-        where a later grant of the group is known, or the end of this one.
+        where a later grant of the group is known, or the end of this one, and with POLICY_VIOLATION
+        where too many groups have owners.
         """
         return self._refusal or self._appender.set_owner(self.leader_epoch, owner, now_ms)
 

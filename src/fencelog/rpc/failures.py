@@ -26,7 +26,6 @@ ADVICE = {
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: "earlier records may be missing; write them again",
     ErrorCode.UNKNOWN_MEMBER_ID: "the request is from no member of the group",
     ErrorCode.NON_EMPTY_GROUP: "the group has members; stop them first",
-    ErrorCode.OWNER_FENCED: "to go on, claim again",
     ErrorCode.UNSUPPORTED_VERSION: "the broker does not support it: it is too old, or not fencelog",
 }
 

@@ -3,7 +3,11 @@
 import asyncio
 import time
 from contextlib import AsyncExitStack
+from typing import Any
 
+import pytest
+
+from fencelog.coordination.ownership.shard import OwnershipShard
 from fencelog.errors import ErrorCode
 from fencelog.wire.messages.describe_ownership import (
     DescribeOwnershipRequest,
@@ -148,7 +152,18 @@ async def test_a_zombie_that_claims_again_is_told_so_and_severs_nobody(world: Wo
             zombie = await Claimant(three).own(("a", 9, 1))
         assert zombie.error_code == ErrorCode.OWNER_FENCED
         assert zombie.resources[0].holder == "successor"
+        held = "a was granted since (epoch 2, generation 9), and successor holds it: stop"
+        assert zombie.resources[0].error_message == held
         assert (await successor.renew()).error_code == 0
+        await successor.release()
+        async with Peer.of(node) as three:
+            late = await Claimant(three).own(("a", 9, 1), ("never", -1, 1))
+        assert [ErrorCode(each.error_code) for each in late.resources] == [
+            ErrorCode.OWNER_FENCED
+        ] * 2
+        free, never = [each.error_message or "" for each in late.resources]
+        assert "a was granted since (epoch 2, generation 9), and nobody holds it now" in free
+        assert "never was never claimed" in never
 
 
 async def test_a_half_open_connection_loses_its_claim_with_the_lease(world: World) -> None:
@@ -188,6 +203,32 @@ async def test_watching_tells_what_changes(world: World) -> None:
         assert answer.revision > first.revision
 
 
+async def test_a_commit_looks_at_the_watches_of_its_shard_only(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world.node() as node, Peer.of(node) as one, AsyncExitStack() as stack:
+        groups = [f"g{number}" for number in range(20)]
+        for group in groups:
+            peer = await stack.enter_async_context(Peer.of(node))
+            request = WatchOwnershipRequest(group=group, seen_revision=-1, max_wait_ms=60_000)
+            peer.send(request.API_KEY, 0, request.write(0))
+        requests = node.broker.ownership_requests
+        await until(lambda: requests._watching == len(groups), "all wait")
+        looked: list[str | None] = []
+        revision = OwnershipShard.revision
+
+        def counted(shard: OwnershipShard, group: str | None) -> int:
+            looked.append(group)
+            return revision(shard, group)
+
+        monkeypatch.setattr(OwnershipShard, "revision", counted)
+        await Claimant(one, group="g0").own("a")
+        shard = await node.ownership.shard_of("g0")
+        same = [group for group in groups if await node.ownership.shard_of(group) is shard]
+        assert len(same) < len(groups)
+        assert set(looked) <= set(same)
+
+
 async def watch(
     peer: Peer, seen: int, *, group: str | None = None, max_wait_ms: int = 30_000
 ) -> WatchOwnershipResponse:
@@ -219,6 +260,24 @@ async def test_the_coordinator_of_a_claim_is_found_by_its_group(world: World) ->
         request = FindCoordinatorRequest(key_type=100, coordinator_keys=["", "g"])
         answer = await peer.ask(request, 4, FindCoordinatorResponse)
         assert [(each.key, each.error_code) for each in answer.coordinators] == [("", 0), ("g", 0)]
+
+
+async def test_a_claim_is_not_taken_for_ended_by_a_shard_that_is_loaded_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world.node() as node, Peer.of(node) as one, Peer.of(node) as two:  # O10
+        await Claimant(one).own("a")
+        decide_on = node.ownership.decide_on
+
+        async def then_unloaded(loaded: Any, rule: Any) -> Any:
+            answer = await decide_on(loaded, rule)
+            node.ownership._unload(loaded)
+            return answer
+
+        monkeypatch.setattr(node.ownership, "decide_on", then_unloaded)
+        async with asyncio.timeout(10):
+            answer = await Claimant(two).own("a", claim_id="1", wait_ms=30_000)
+        assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 async def test_a_stop_answers_who_waits(world: World) -> None:

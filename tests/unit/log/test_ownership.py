@@ -68,12 +68,25 @@ def test_a_partition_that_accepts_nothing_takes_no_owner() -> None:  # D2
     assert error_of(partition.log.keep_owners(Offset(5))) is ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_groups_are_bounded_and_known_ones_go_on() -> None:
-    partition = Driver()
-    for number in range(GROUPS_MAX):
+def test_groups_are_bounded_and_the_one_that_ended_first_is_forgotten() -> None:  # O8
+    partition = Driver(segment_bytes=100_000)
+    partition.own(1, live=False)
+    for number in range(GROUPS_MAX - 1):
         assert isinstance(partition.own(1, f"g{number}"), Appended)
     assert error_of(partition.own(1, "one more")) is ErrorCode.POLICY_VIOLATION
+    assert error_of(partition.own(1, "one more", live=False)) is ErrorCode.POLICY_VIOLATION
+    assert not partition.log.has_room_for_owner("one more")
     assert isinstance(partition.own(2, "g7"), Appended)
+    partition.own(1, "g3", live=False)
+    partition.own(1, "g1", live=False)
+    assert partition.log.has_room_for_owner("one more")
+    assert isinstance(partition.own(1, "one more"), Appended)
+    partition.flush()
+    for log in (partition.log, partition.restarted().log):
+        assert len(log.owners()) == GROUPS_MAX
+        assert log.owner("g3") is None
+        assert log.owner("g1") is not None
+        assert log.owner(None) is not None, "the owner of writes is not one of the groups"
 
 
 @pytest.mark.parametrize("how", ["size", "markers", "time", "a grant"])

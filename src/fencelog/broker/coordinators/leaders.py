@@ -12,6 +12,7 @@ from typing import Protocol
 from fencelog.broker.coordinators.claims import ClaimConnections
 from fencelog.broker.coordinators.outcomes import Outcomes, committed_outcomes
 from fencelog.broker.coordinators.runtime import CoordinatorRuntime
+from fencelog.broker.network.limited_log import LimitedLog
 from fencelog.broker.partitions.log_manager import LogManager
 from fencelog.broker.partitions.partition import Partition
 from fencelog.coordination.group.shard import GroupShard
@@ -28,6 +29,9 @@ from fencelog.types import Instant, Offset, TopicPartition
 from fencelog.wire.own import app_of
 
 log = logging.getLogger(__name__)
+
+REFUSED = Offset(-2)
+"""Instead of a fence offset: the partition takes no owner of this group, now or later."""
 
 
 class Leaders(Protocol):
@@ -70,7 +74,8 @@ class Leaders(Protocol):
         """Record a partition's owner in its log; the request is sent when this returns.
 
         The result is the offset of the record once that is committed; NO_FENCE if the partition is
-        deleted (E17) or has a later owner; None if it was refused: retry later.
+        deleted (E17) or has a later owner; REFUSED if it takes none of this group; None if it was
+        refused for now: retry later.
         """
         ...
 
@@ -112,6 +117,7 @@ class LocalLeaders:
         self._claims = claims
         self._clock = clock
         self._markers_wait_s = markers_wait_s
+        self._limited_log = LimitedLog(log)
 
     def write_markers(
         self, partition: TopicPartition, markers: Sequence[MarkerToWrite]
@@ -200,7 +206,7 @@ class LocalLeaders:
         try:
             found = self._logs.find(partition)
         except NotLeaderError as error:
-            log.warning("cannot tell %s its owner now, retrying: %s", partition, error)
+            self._warn("own_partition", "cannot tell %s its owner now: %s", partition, error)
             result.set_result(None)
             return result
         if found is None:
@@ -208,10 +214,8 @@ class LocalLeaders:
             return result
         outcome = found.set_owner(owner, now_ms=self._clock.now_ms())
         if isinstance(outcome, Rejected):
-            is_older = outcome.error is ErrorCode.OWNER_FENCED
-            if not is_older:
-                log.error("%s refused its owner, retrying: %s", partition, outcome.message)
-            result.set_result(NO_FENCE if is_older else None)
+            self._warn("refused", "%s refused its owner: %s", partition, outcome.message)
+            result.set_result(_without_fence(outcome.error, owner))
             return result
 
         def recorded(error: Exception | None) -> None:
@@ -240,7 +244,7 @@ class LocalLeaders:
         try:
             await self._groups.decide(group, rule)
         except NotLeaderError as error:
-            log.warning("cannot tell group %.100s its owners now, retrying: %s", group, error)
+            self._warn("own_commits", "cannot tell group %.100s its owners now: %s", group, error)
             return False
         return True
 
@@ -261,12 +265,26 @@ class LocalLeaders:
                 if not await _next_step(loaded.partition, seen, deadline):
                     return False
         except NotLeaderError as error:
-            log.warning("cannot tell the owner of %.100s now, retrying: %s", key, error)
+            self._warn("own_producers", "cannot tell the owner of %.100s now: %s", key, error)
             return False
 
     def sever(self, session: str) -> None:
         """See ``Leaders.sever``."""
         self._claims.sever(session)
+
+    def _warn(self, kind: str, message: str, *arguments: object) -> None:
+        """Log what is tried again until it is done, for each partition of a claim."""
+        now = Instant(asyncio.get_running_loop().time())
+        self._limited_log.warning(now, kind, message, *arguments)
+
+
+def _without_fence(error: ErrorCode, owner: Owner) -> Offset | None:
+    """What ``own_partition`` answers where a partition has refused the record."""
+    if error is ErrorCode.OWNER_FENCED:
+        return NO_FENCE
+    if error is ErrorCode.POLICY_VIOLATION:
+        return REFUSED if owner.is_live else NO_FENCE  # an end of what was never there
+    return None
 
 
 async def _next_step(coordinator: Partition, seen: Offset, deadline: Instant) -> bool:

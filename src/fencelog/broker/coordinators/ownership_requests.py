@@ -6,7 +6,8 @@ which the shard's records are committed.
 
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from fencelog.broker.coordinators.runtime import CoordinatorRuntime, Loaded
 from fencelog.coordination.ownership.model import OwnAnswer
@@ -22,11 +23,13 @@ WATCHES_MAX = 10_000
 Wakeup: TypeAlias = "asyncio.Future[None]"
 
 
-class _Watched(NamedTuple):
-    """A group of a shard."""
+@dataclass(slots=True)
+class _Watches:
+    """The watches of one group."""
 
-    loaded: Loaded[OwnershipShard]
-    group: str | None
+    revision: int
+    """What they have seen."""
+    wakeups: dict[Wakeup, None] = field(default_factory=dict)
 
 
 class OwnershipRequests:
@@ -40,9 +43,7 @@ class OwnershipRequests:
         self._runtime = runtime
         self._random = random
         self._claims: dict[str, tuple[Loaded[OwnershipShard], Wakeup]] = {}
-        self._watches: dict[_Watched, dict[Wakeup, None]] = {}
-        self._revisions: dict[_Watched, int] = {}
-        """What those who watch a group have seen."""
+        self._watches: dict[Loaded[OwnershipShard], dict[str | None, _Watches]] = {}
         self._watching = 0
         self._closed = False
         runtime.on_unloaded = self._unloaded
@@ -53,11 +54,15 @@ class OwnershipRequests:
         return self._random.bytes(SESSION_BYTES).hex()
 
     async def settled(
-        self, group: str | None, session: str, deadline: Instant | None
+        self, loaded: Loaded[OwnershipShard], session: str, deadline: Instant | None
     ) -> OwnAnswer | None:
-        """Return the final answer to a claim, once it is committed; None at the deadline."""
-        loaded = await self._runtime.shard_of(group or "")
+        """Return the final answer to a claim, once it is committed; None at the deadline.
+
+        ``loaded`` is the shard that decided: one that is loaded since knows of no wait.
+        """
         while True:
+            if loaded.dropped:
+                raise NotLeaderError(f"{loaded.partition.name} was unloaded")
             wakeup = self._new_wakeup()
             self._claims[session] = loaded, wakeup
             try:
@@ -70,31 +75,29 @@ class OwnershipRequests:
     async def changed(self, group: str | None, seen: int, deadline: Instant) -> bool:
         """Return once a group's revision is another than ``seen``; False at the deadline."""
         loaded = await self._runtime.shard_of(group or "")
-        watched = _Watched(loaded, group)
         while True:
             wakeup = self._new_wakeup()
-            self._watch(watched, wakeup)
+            self._watch(loaded, group, wakeup)
             try:
-                revision = await self._runtime.read_on(loaded, lambda shard: _revision(watched))
+                revision = await self._runtime.read_on(loaded, lambda shard: shard.revision(group))
                 if revision != seen:
                     return True
                 if self._watching > WATCHES_MAX or not await _woken(wakeup, deadline):
                     return False
             finally:
-                self._unwatch(watched, wakeup)
+                self._unwatch(loaded, group, wakeup)
 
     def committed(self, loaded: Loaded[OwnershipShard]) -> None:
         """Records of a shard are committed: wake those who wait for what they say."""
         for session in loaded.shard.take_settled(loaded.partition.log.high_watermark):
             if session in self._claims:
                 _wake(self._claims[session][1])
-        for watched, wakeups in self._watches.items():
-            if watched.loaded is loaded:
-                revision = _revision(watched)
-                if revision != self._revisions[watched]:
-                    self._revisions[watched] = revision
-                    for wakeup in wakeups:
-                        _wake(wakeup)
+        for group, watches in self._watches.get(loaded, {}).items():
+            revision = loaded.shard.revision(group)
+            if revision != watches.revision:
+                watches.revision = revision
+                for wakeup in watches.wakeups:
+                    _wake(wakeup)
 
     def close(self) -> None:
         """The broker stops: no request waits any more."""
@@ -108,19 +111,21 @@ class OwnershipRequests:
             raise NotLeaderError("the broker is stopping")
         return asyncio.get_running_loop().create_future()
 
-    def _watch(self, watched: _Watched, wakeup: Wakeup) -> None:
-        if watched not in self._watches:
-            self._watches[watched] = {}
-            self._revisions[watched] = _revision(watched)
-        self._watches[watched][wakeup] = None
+    def _watch(self, loaded: Loaded[OwnershipShard], group: str | None, wakeup: Wakeup) -> None:
+        groups = self._watches.setdefault(loaded, {})
+        if group not in groups:
+            groups[group] = _Watches(loaded.shard.revision(group))
+        groups[group].wakeups[wakeup] = None
         self._watching += 1
 
-    def _unwatch(self, watched: _Watched, wakeup: Wakeup) -> None:
+    def _unwatch(self, loaded: Loaded[OwnershipShard], group: str | None, wakeup: Wakeup) -> None:
         self._watching -= 1
-        wakeups = self._watches[watched]
-        del wakeups[wakeup]
-        if not wakeups:
-            del self._watches[watched], self._revisions[watched]
+        groups = self._watches[loaded]
+        del groups[group].wakeups[wakeup]
+        if not groups[group].wakeups:
+            del groups[group]
+        if not groups:
+            del self._watches[loaded]
 
     def _expired(self, response: object) -> None:
         """A claim that waited may be refused, of which no record tells."""
@@ -133,17 +138,13 @@ class OwnershipRequests:
 
     def _fail(self, fits: Callable[[Loaded[OwnershipShard]], bool], reason: str) -> None:
         waiting = [wakeup for loaded, wakeup in self._claims.values() if fits(loaded)]
-        for watched, wakeups in self._watches.items():
-            if fits(watched.loaded):
-                waiting += wakeups
+        for loaded, groups in self._watches.items():
+            if fits(loaded):
+                waiting += (wakeup for each in groups.values() for wakeup in each.wakeups)
         for wakeup in waiting:
             if not wakeup.done():
                 wakeup.set_exception(NotLeaderError(reason))
                 wakeup.exception()  # it may be one that is not awaited yet
-
-
-def _revision(watched: _Watched) -> int:
-    return watched.loaded.shard.revision(watched.group)
 
 
 def _wake(wakeup: Wakeup) -> None:

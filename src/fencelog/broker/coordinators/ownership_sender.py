@@ -8,21 +8,27 @@ syncs of the logs that they write to.
 import asyncio
 import logging
 from itertools import islice
+from typing import TypeAlias
 
-from fencelog.broker.coordinators.leaders import Leaders
+from fencelog.broker.coordinators.leaders import REFUSED, Leaders
 from fencelog.broker.coordinators.marker_sender import RETRY_S
 from fencelog.broker.coordinators.runtime import CoordinatorRuntime, Loaded
+from fencelog.broker.network.limited_log import LimitedLog
 from fencelog.broker.network.time_slices import ITEMS_PER_SLICE, TimeSlices
-from fencelog.coordination.ownership.model import OwnershipTask
+from fencelog.coordination.ownership.model import NO_FENCE, OwnershipTask
 from fencelog.coordination.ownership.shard import OwnershipShard
+from fencelog.coordination.shard import Decision
 from fencelog.errors import FencelogError
 from fencelog.ports import WallClock
-from fencelog.types import Offset, TopicPartition
+from fencelog.types import Instant, Offset, TopicPartition
 
 log = logging.getLogger(__name__)
 
 PIECES_MAX = 1_000
-"""Pieces that are done at a time."""
+"""Pieces that are done at a time; one that waits to be tried again is none of them."""
+
+Piece: TypeAlias = tuple[Loaded[OwnershipShard], str]
+"""The shard and the session of a claim with work."""
 
 
 class OwnershipSender:
@@ -40,21 +46,30 @@ class OwnershipSender:
         self._leaders = leaders
         self._clock = clock
         self._time_slices = time_slices
-        self._doing: dict[tuple[Loaded[OwnershipShard], str], asyncio.Task[None]] = {}
-        self._due: dict[Loaded[OwnershipShard], asyncio.Handle] = {}
+        self._doing: dict[Piece, asyncio.Task[None]] = {}
+        self._busy = 0
+        self._due: dict[Loaded[OwnershipShard], None] = {}
+        self._skipped: dict[Loaded[OwnershipShard], None] = {}
+        """Shards that have pieces for which there was no place."""
+        self._looking: asyncio.Handle | None = None
+        self._limited_log = LimitedLog(log)
         self._stopped = False
 
     def wake(self, loaded: Loaded[OwnershipShard]) -> None:
         """Look for committed work of this shard in the next iteration of the loop."""
-        if loaded not in self._due and not self._stopped:
-            loop = asyncio.get_running_loop()
-            self._due[loaded] = loop.call_soon(self._begin, loaded)
+        if self._stopped:
+            return
+        self._due[loaded] = None
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().call_soon(self._look)
 
     async def drain(self) -> None:
         """Do all work of all loaded shards; does not return while a leader refuses it."""
         while True:
             for loaded in self._runtime.loaded():
-                self._begin(loaded)
+                self.wake(loaded)
+            while self._due:
+                await self._time_slices.next()
             if not self._doing:
                 return
             await asyncio.wait(list(self._doing.values()))
@@ -62,35 +77,75 @@ class OwnershipSender:
     async def stop(self) -> None:
         """Cancel all work; the next start does the rest."""
         self._stopped = True
-        for handle in self._due.values():
-            handle.cancel()
+        self._due.clear()
+        if self._looking is not None:
+            self._looking.cancel()
         for task in list(self._doing.values()):
             task.cancel()
 
-    def _begin(self, loaded: Loaded[OwnershipShard]) -> None:
-        """Begin the pieces that are not being done. Connections are severed before all else."""
-        self._due.pop(loaded, None)
-        if loaded.dropped:
-            return
-        for session in loaded.shard.outstanding(loaded.partition.log.high_watermark):
-            key = loaded, session
-            if key not in self._doing and len(self._doing) < PIECES_MAX:
-                piece = loaded.shard.task(session)
-                assert piece is not None, session
-                for severed in piece.severed:
-                    self._leaders.sever(severed)
-                work = self._run(loaded, piece)
-                self._doing[key] = asyncio.get_running_loop().create_task(work)
+    def _look(self) -> None:
+        """Begin what is not being done, for one time slice. Severing comes before all else (O7)."""
+        self._looking = None
+        due, self._due = self._due, {}
+        found = [(loaded, self._sever(loaded)) for loaded in due if not loaded.dropped]
+        items = 0
+        for loaded, sessions in found:
+            for session in sessions:
+                if self._busy >= PIECES_MAX:
+                    self._skipped[loaded] = None
+                    break
+                if items >= ITEMS_PER_SLICE:
+                    self.wake(loaded)
+                    break
+                items += self._begin(loaded, session)
+
+    def _sever(self, loaded: Loaded[OwnershipShard]) -> list[str]:
+        """Sever the connections of ended claims; return the sessions whose work is to begin."""
+        committed = loaded.partition.log.high_watermark
+        sessions = [
+            each
+            for each in loaded.shard.outstanding(committed)
+            if (loaded, each) not in self._doing
+        ]
+        for session in sessions:
+            if not loaded.shard.is_live(session):
+                self._leaders.sever(session)
+        return sessions
+
+    def _begin(self, loaded: Loaded[OwnershipShard], session: str) -> int:
+        """Begin a piece; return how much it is."""
+        piece = loaded.shard.task(session)
+        assert piece is not None, session
+        work = self._run(loaded, piece)
+        self._busy += 1
+        self._doing[loaded, session] = asyncio.get_running_loop().create_task(work)
+        return 1 + len(piece.partitions)
 
     async def _run(self, loaded: Loaded[OwnershipShard], piece: OwnershipTask) -> None:
         try:
-            if not await self._do(loaded, piece):
+            if not await self._tried(loaded, piece):
                 await asyncio.sleep(RETRY_S)
-        except FencelogError as error:
-            log.warning("%s: work is retried at its next load: %s", loaded.partition.name, error)
         finally:
             del self._doing[loaded, piece.session]
             self.wake(loaded)
+
+    async def _tried(self, loaded: Loaded[OwnershipShard], piece: OwnershipTask) -> bool:
+        """Do a piece in its place; False: try it again later."""
+        try:
+            return await self._do(loaded, piece)
+        except* FencelogError as errors:
+            now = Instant(asyncio.get_running_loop().time())
+            text = "%s: work is tried again: %s"
+            reason = errors.exceptions[0]
+            self._limited_log.warning(now, "failed", text, loaded.partition.name, reason)
+        except* Exception:
+            log.exception("%s: internal error, please report it", loaded.partition.name)
+        finally:
+            self._busy -= 1
+            skipped, self._skipped = self._skipped, {}
+            for each in skipped:
+                self.wake(each)
+        return False
 
     async def _do(self, loaded: Loaded[OwnershipShard], piece: OwnershipTask) -> bool:
         """Do a piece and record it; False if a leader refused a part of it."""
@@ -111,16 +166,19 @@ class OwnershipSender:
             return False
         if loaded.dropped:
             return True  # the shard that is loaded instead has the work, too
-        await self._runtime.decide_on(
-            loaded,
-            lambda shard, now: shard.done(
-                piece.session, fences, self._clock.now_ms(), is_live=piece.is_live
-            ),
-        )
+
+        def rule(shard: OwnershipShard, now: Instant) -> Decision[None]:
+            del now
+            if REFUSED in fences.values():
+                shard.give_up(piece.session)
+            known = {name: max(offset, NO_FENCE) for name, offset in fences.items()}
+            return shard.done(piece.session, known, self._clock.now_ms(), is_live=piece.is_live)
+
+        await self._runtime.decide_on(loaded, rule)
         return True
 
     async def _own_partitions(self, piece: OwnershipTask) -> dict[TopicPartition, Offset] | None:
-        """Tell each partition's log; return the offsets of the records, None if one refused."""
+        """Tell each partition's log; return the offsets, None if one refused for now."""
         fences: dict[TopicPartition, Offset] = {}
         every = iter(sorted(piece.partitions.items()))
         refused = False

@@ -16,8 +16,8 @@ from fencelog.broker.handlers.ownership_checks import (
     check_names,
     explain,
     explained,
+    refused_partitions,
     too_many,
-    unknown_partitions,
 )
 from fencelog.broker.network.connection import Answer, Connection, Request
 from fencelog.coordination.ownership.model import (
@@ -121,9 +121,9 @@ async def own(broker: Broker, message: OwnRequest, request: Request) -> OwnRespo
     """Claim resources, all or none; answered once the grant is complete (O9) or the wait over."""
     check_claim(message)
     names = [each.resource for each in message.resources]
-    unknown = unknown_partitions(broker, names)
-    if unknown:
-        return _own_response(OwnAnswer(error=unknown[0].error, resources=tuple(unknown)))
+    refused = refused_partitions(broker, message.group, names)
+    if refused:
+        return _own_response(OwnAnswer(error=refused[0].error, resources=tuple(refused)))
     connection = request.connection
     _check_unclaimed(broker, connection, message.claim_id)
     claim = Claim(
@@ -179,14 +179,15 @@ async def _claimed(
         return decision
 
     while True:
-        answer = await broker.ownership.decide(claim.group or "", rule)
+        loaded = await broker.ownership.shard_of(claim.group or "")
+        answer = await broker.ownership.decide_on(loaded, rule)
         if answer.error not in (ErrorCode.NONE, ErrorCode.CLAIM_WAITING):
             return answer
         waits = answer.error is ErrorCode.CLAIM_WAITING
         if waits and asyncio.get_running_loop().time() >= deadline:
             return answer
         settled = await broker.ownership_requests.settled(
-            claim.group, answer.session or claim.session, deadline if waits else None
+            loaded, answer.session or claim.session, deadline if waits else None
         )
         if settled is not None:
             return settled
@@ -196,7 +197,7 @@ def _own_response(answer: OwnAnswer) -> OwnResponse:
     is_known = answer.error in (ErrorCode.NONE, ErrorCode.CLAIM_WAITING)
     return OwnResponse(
         error_code=answer.error,
-        error_message=explain(answer.error),
+        error_message=explain(answer.error, answer.limit),
         session=answer.session if is_known else None,
         lease_ms=answer.lease_ms,
         transactional_id=answer.transactional_id,

@@ -6,12 +6,14 @@ from fencelog.broker.context import Broker
 from fencelog.coordination.ownership.model import (
     NEXT_GENERATION,
     NO_EPOCH,
+    Limit,
     OwnershipLimits,
     ResourceAnswer,
 )
 from fencelog.coordination.ownership.resources import partition_of
-from fencelog.coordination.ownership.rules import RESERVED_PREFIX
+from fencelog.coordination.ownership.rules import GENERATION_MAX, RESERVED_PREFIX
 from fencelog.errors import ErrorCode, RequestError
+from fencelog.log.ownership import GROUPS_MAX
 from fencelog.types import TopicPartition
 from fencelog.wire.messages.own import OwnedResource, OwnRequest, OwnResource
 
@@ -26,10 +28,22 @@ _IN_GENERAL = {
     ErrorCode.CLAIM_IN_PROGRESS: "another claim of a resource is being granted: try again",
     ErrorCode.CLAIM_WAITING: "the claim waits in its place: repeat it with its id to keep that",
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "the coordinator of the group is not available: try again",
-    ErrorCode.POLICY_VIOLATION: "the coordinator of the group has as many claims as it may have",
-    ErrorCode.INVALID_REQUEST: f"a name that begins with {RESERVED_PREFIX} is reserved",
+    ErrorCode.POLICY_VIOLATION: "a partition has owners in as many groups as it may have",
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "a resource is a partition that does not exist",
     ErrorCode.INVALID_TOPIC_EXCEPTION: "a resource is a partition that nobody may own",
+}
+_OF_LIMIT = {
+    Limit.RESOURCES: (
+        f"{LIMITS.resources_max} resources were ever claimed at this coordinator, and no more may "
+        "be: claim one of those"
+    ),
+    Limit.WAITING: (
+        f"{LIMITS.waiting_max} claims wait at this coordinator, and no more may: try again later"
+    ),
+    Limit.WAITING_RESOURCES: (
+        f"the claims that wait at this coordinator may want {LIMITS.waiting_resources_max} "
+        "resources, all together: claim fewer, or try again later"
+    ),
 }
 _OF_RESOURCE = {
     ErrorCode.RESOURCE_OWNED: (
@@ -40,23 +54,42 @@ _OF_RESOURCE = {
         "generation {generation} of {resource} was granted before (epoch {epoch}): name no lower "
         "one, or 0"
     ),
-    ErrorCode.OWNER_FENCED: (
-        "{resource} was granted since (epoch {epoch}, generation {generation}, to {holder}): stop"
-    ),
     ErrorCode.CLAIM_IN_PROGRESS: "a claim of {resource} by {holder} is being granted: try again",
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "{resource} does not exist: create the topic first",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "{resource} does not exist",
     ErrorCode.INVALID_TOPIC_EXCEPTION: "the topic of {resource} is internal: nobody may own it",
+    ErrorCode.POLICY_VIOLATION: (
+        f"{{resource}} has owners in {GROUPS_MAX} groups, and may have no more: release one of them"
+    ),
 }
 
 
-def explain(error: ErrorCode) -> str | None:
+_NEVER_GRANTED = "{resource} was never claimed, so no claim had an epoch of it: stop"
+_GRANTED_SINCE = (
+    "{resource} was granted since (epoch {epoch}, generation {generation}), and {holder} holds it: "
+    "stop"
+)
+_FREE_SINCE = (
+    "{resource} was granted since (epoch {epoch}, generation {generation}), and nobody holds it "
+    "now: stop, or claim it without the epoch"
+)
+
+
+def explain(error: ErrorCode, limit: Limit | None = None) -> str | None:
     """Return what an error of a whole request means, and what to do; None for success."""
-    return None if error is ErrorCode.NONE else _IN_GENERAL.get(error, "the request was refused")
+    if error is ErrorCode.NONE:
+        return None
+    if limit is not None:
+        return _OF_LIMIT[limit]
+    return _IN_GENERAL.get(error, "the request was refused")
 
 
 def explained(answer: ResourceAnswer) -> OwnedResource:
     """Return one resource of a response, with what is in the way."""
-    text = _OF_RESOURCE.get(answer.error)
+    text = (
+        _fenced(answer)
+        if answer.error is ErrorCode.OWNER_FENCED
+        else _OF_RESOURCE.get(answer.error)
+    )
     return OwnedResource(
         resource=answer.resource,
         error_code=answer.error,
@@ -72,6 +105,12 @@ def explained(answer: ResourceAnswer) -> OwnedResource:
         fence_offset=answer.fence_offset,
         holder=answer.holder,
     )
+
+
+def _fenced(answer: ResourceAnswer) -> str:
+    if answer.epoch == NO_EPOCH:
+        return _NEVER_GRANTED
+    return _FREE_SINCE if answer.holder is None else _GRANTED_SINCE
 
 
 def shown(name: str) -> str:
@@ -141,12 +180,14 @@ def too_many(count: int) -> RequestError:
     )
 
 
-def unknown_partitions(broker: Broker, names: Iterable[str]) -> list[ResourceAnswer]:
-    """Return the resources that are partitions which do not exist, or are internal."""
+def refused_partitions(
+    broker: Broker, group: str | None, names: Iterable[str]
+) -> list[ResourceAnswer]:
+    """Return the resources that are partitions which this group cannot own, and why."""
     found: list[ResourceAnswer] = []
     for name in names:
         partition = partition_of(name)
-        error = ErrorCode.NONE if partition is None else _problem(broker, partition)
+        error = ErrorCode.NONE if partition is None else _problem(broker, group, partition)
         if error is not ErrorCode.NONE:
             found.append(
                 ResourceAnswer(
@@ -156,11 +197,15 @@ def unknown_partitions(broker: Broker, names: Iterable[str]) -> list[ResourceAns
     return found
 
 
-def _problem(broker: Broker, partition: TopicPartition) -> ErrorCode:
+def _problem(broker: Broker, group: str | None, partition: TopicPartition) -> ErrorCode:
     topic = broker.catalog.get(partition.topic)
     if topic is None or partition.partition >= topic.partitions:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return ErrorCode.INVALID_TOPIC_EXCEPTION if topic.internal else ErrorCode.NONE
+    if topic.internal:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    found = broker.logs.get(*partition)
+    has_room = found is None or found.log.has_room_for_owner(group)
+    return ErrorCode.NONE if has_room else ErrorCode.POLICY_VIOLATION
 
 
 def _check_name(what: str, name: str) -> None:
@@ -186,6 +231,11 @@ def _check_numbers(resource: OwnResource) -> None:
     ):
         if number < -1:
             raise _invalid(f"the {what} {number} of {shown(resource.resource)!r} is negative")
+    if resource.generation > GENERATION_MAX:
+        raise _invalid(
+            f"the generation {resource.generation} of {shown(resource.resource)!r} is above "
+            f"{GENERATION_MAX}"
+        )
 
 
 def _invalid(text: str) -> RequestError:

@@ -49,6 +49,11 @@ class Leases:
                 self._gone[session] = None
         return sessions
 
+    def give_up(self, session: str) -> None:
+        """End the lease of a claim."""
+        self._timers.cancel(session)
+        self._gone[session] = None
+
     def is_gone(self, session: str) -> bool:
         """Whether its claimant is known to be gone."""
         return session in self._gone

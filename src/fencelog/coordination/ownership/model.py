@@ -1,6 +1,7 @@
 """Requests to an ownership shard, its answers, and the work that follows a decision."""
 
 from dataclasses import dataclass
+from enum import Enum
 
 from fencelog.errors import ErrorCode
 from fencelog.log.ownership import Owner
@@ -32,6 +33,14 @@ class OwnershipLimits:
     waiting_resources_max: int = 100_000
     lease_ms_min: int = 500
     lease_ms_max: int = 15 * 60 * 1000
+
+
+class Limit(Enum):
+    """A limit of a shard that a claim would pass."""
+
+    RESOURCES = "resources_max"
+    WAITING = "waiting_max"
+    WAITING_RESOURCES = "waiting_resources_max"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +100,7 @@ class OwnAnswer:
     """The answer to a claim.
 
     ``error`` is NONE once the grant is complete (O9). CLAIM_WAITING: it waits at ``place``.
+    POLICY_VIOLATION: ``limit`` is reached.
     """
 
     error: ErrorCode
@@ -98,6 +108,7 @@ class OwnAnswer:
     lease_ms: int = -1
     transactional_id: str | None = None
     place: int = -1
+    limit: Limit | None = None
     resources: tuple[ResourceAnswer, ...] = ()
 
 

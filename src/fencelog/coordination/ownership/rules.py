@@ -20,7 +20,7 @@ from fencelog.wire.own import producers_key
 RESERVED_PREFIX = "__fencelog"
 _NEVER_CLAIMED = Resource(generation=0, epoch=0, revision=Offset(-1))
 _RESET = 0
-_GENERATION_MAX = 1 << 62
+GENERATION_MAX = 1 << 62
 """So that the one after it has room in 64 bits."""
 
 # A claim has one error: what no repetition of it can change comes first.
@@ -54,7 +54,7 @@ def validate(claim: Claim, limits: OwnershipLimits) -> ErrorCode:
         and len(set(names)) == len(names)
         and all(_is_name(name, limits) for name in names)
         and not any(name.startswith(RESERVED_PREFIX) for name in names)
-        and all(NEXT_GENERATION <= each.generation <= _GENERATION_MAX for each in claim.wanted)
+        and all(NEXT_GENERATION <= each.generation <= GENERATION_MAX for each in claim.wanted)
         and all(each.prev_epoch >= NO_EPOCH for each in claim.wanted)
         and (claim.group is None or _is_name(claim.group, limits))
         and _fits(claim.holder, limits)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from fencelog.coordination.ownership.leases import Leases
 from fencelog.coordination.ownership.model import (
     Claim,
+    Limit,
     OwnAnswer,
     OwnershipLimits,
     OwnershipState,
@@ -103,7 +104,7 @@ class OwnershipShard:
             return Decision((), verdict.refusal())
         names = tuple(each.resource for each in all_wanted(claim))
         if not self._has_room(claim.group, names):
-            return Decision((), OwnAnswer(error=ErrorCode.POLICY_VIOLATION))
+            return Decision((), _beyond(Limit.RESOURCES))
         if claim.waits:
             is_queued = any(self._waiting.count(claim.group, name) for name in names)
             if is_queued or verdict.owners:
@@ -133,9 +134,10 @@ class OwnershipShard:
 
     def _wait(self, claim: Claim, names: tuple[str, ...]) -> OwnAnswer:
         limits, waiting = self._limits, self._waiting
-        is_full = len(waiting) >= limits.waiting_max
-        if is_full or waiting.resource_count + len(names) > limits.waiting_resources_max:
-            return OwnAnswer(error=ErrorCode.POLICY_VIOLATION)
+        if len(waiting) >= limits.waiting_max:
+            return _beyond(Limit.WAITING)
+        if waiting.resource_count + len(names) > limits.waiting_resources_max:
+            return _beyond(Limit.WAITING_RESOURCES)
         self._leases.connect(claim.session, claim.connection)
         return self._waits(waiting.add(claim, names))
 
@@ -287,7 +289,7 @@ class OwnershipShard:
         elif verdict.owners:
             return ()
         elif not self._has_room(claim.group, waiter.names):
-            answer = OwnAnswer(error=ErrorCode.POLICY_VIOLATION)
+            answer = _beyond(Limit.RESOURCES)
         if answer is not None:
             self._waiting.refuse(waiter, answer)
             self._progress.settle(claim.session)
@@ -328,6 +330,10 @@ class OwnershipShard:
         records = self._progress.done(session, fence_offsets, wall_ms, is_live=is_live)
         return Decision(records, None)
 
+    def give_up(self, session: str) -> None:
+        """A partition refuses this claim for good: it ends as soon as its grant is complete."""
+        self._leases.give_up(session)
+
     def answer_of(self, session: str) -> OwnAnswer | None:
         """The final answer to a claim; None while it waits or its grant is not complete.
 
@@ -340,6 +346,11 @@ class OwnershipShard:
     def take_settled(self, committed: Offset) -> list[str]:
         """Sessions whose ``answer_of`` has become final by records below ``committed``, once."""
         return self._progress.take_settled(committed)
+
+    def is_live(self, session: str) -> bool:
+        """Whether the claim was granted and has not ended."""
+        grant = self._table.grants.get(session)
+        return grant is not None and grant.phase is not Phase.ENDED
 
     # -- what operators and watchers ask ---------------------------------------------------------
 
@@ -385,3 +396,7 @@ def _release_error(grant: Grant) -> ErrorCode:
 def _ends(grants: Iterable[Grant], wall_ms: TimestampMs) -> tuple[LogRecord, ...]:
     """End those whose grants are complete."""
     return tuple(write_end(grant, wall_ms) for grant in grants if grant.phase is Phase.HELD)
+
+
+def _beyond(limit: Limit) -> OwnAnswer:
+    return OwnAnswer(error=ErrorCode.POLICY_VIOLATION, limit=limit)
