@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import weakref
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -12,7 +13,7 @@ import pytest
 from fencelog.broker.coordinators.leaders import LocalLeaders
 from fencelog.broker.network.connection import Connection
 from fencelog.coordination.ownership.model import NO_FENCE
-from fencelog.errors import ErrorCode
+from fencelog.errors import ErrorCode, NotLeaderError
 from fencelog.log.ownership import Owner
 from fencelog.node import Node
 from fencelog.types import TopicPartition
@@ -21,6 +22,7 @@ from fencelog.wire.messages.release_ownership import (
     ReleaseOwnershipRequest,
     ReleaseOwnershipResponse,
 )
+from fencelog.wire.messages.renew_ownership import RenewOwnershipRequest
 from fencelog_sim.world.disk_image import Loss
 from tests.support.groups import Member, committed
 from tests.support.node import Peer, World, batch, delete, until, visible
@@ -115,6 +117,58 @@ async def test_a_write_in_verification_is_not_appended_once_its_connection_is_se
         log = node.logs.get("unowned", 0)
         assert log is not None
         assert log.log.log_end_offset == 0
+
+
+async def test_an_end_of_a_claim_is_no_warning(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with stage(world) as (_node, _first, attached, next_one):  # O7
+        assert (await next_one.own("t/0")).error_code == 0
+        await closed(attached)
+    lines = [each for each in caplog.records if "its claim has ended" in each.message]
+    assert [each.levelno for each in lines] == [logging.INFO] * 2
+
+
+async def test_a_request_does_not_sever_its_own_connection(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would cancel itself before it is done (O7)."""
+    async with stage(world) as (node, first, _attached, _next_one):
+        sever, refused = Connection.sever, []
+
+        def checked(connection: Connection, reason: str) -> None:
+            with pytest.raises(AssertionError):
+                sever(connection, reason)
+            refused.append(connection)
+
+        async def severs(*_: Any) -> None:
+            node.broker.leaders.sever(first.session)
+
+        monkeypatch.setattr(Connection, "sever", checked)
+        monkeypatch.setattr(node.ownership, "decide_on", severs)
+        first.peer.send(RenewOwnershipRequest.API_KEY, 0, renewal(first).write(0))
+        await until(lambda: refused, "it is carried out")
+
+
+def renewal(claimant: Claimant) -> RenewOwnershipRequest:
+    return RenewOwnershipRequest(session=claimant.session, epoch=claimant.epoch)
+
+
+async def test_partitions_that_are_not_available_are_one_line_of_the_log(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world.node() as node:
+
+        def offline(name: TopicPartition) -> None:
+            raise NotLeaderError(f"{name} is offline")
+
+        monkeypatch.setattr(node.logs, "find", offline)
+        owner = Owner(None, 1, "session", None, "holder", is_live=True)
+        for number in range(10):
+            name = TopicPartition("t", number)
+            assert await node.broker.leaders.own_partition(name, owner) is None
+        assert caplog.text.count("is offline") == 1
 
 
 async def test_what_has_arrived_from_a_zombie_is_neither_stored_nor_answered(world: World) -> None:

@@ -12,6 +12,7 @@ from typing import Protocol
 from fencelog.broker.coordinators.claims import ClaimConnections
 from fencelog.broker.coordinators.outcomes import Outcomes, committed_outcomes
 from fencelog.broker.coordinators.runtime import CoordinatorRuntime
+from fencelog.broker.network.limited_log import LimitedLog
 from fencelog.broker.partitions.log_manager import LogManager
 from fencelog.broker.partitions.partition import Partition
 from fencelog.coordination.group.shard import GroupShard
@@ -116,6 +117,7 @@ class LocalLeaders:
         self._claims = claims
         self._clock = clock
         self._markers_wait_s = markers_wait_s
+        self._limited_log = LimitedLog(log)
 
     def write_markers(
         self, partition: TopicPartition, markers: Sequence[MarkerToWrite]
@@ -204,7 +206,7 @@ class LocalLeaders:
         try:
             found = self._logs.find(partition)
         except NotLeaderError as error:
-            log.warning("cannot tell %s its owner now, retrying: %s", partition, error)
+            self._warn("own_partition", "cannot tell %s its owner now: %s", partition, error)
             result.set_result(None)
             return result
         if found is None:
@@ -212,7 +214,7 @@ class LocalLeaders:
             return result
         outcome = found.set_owner(owner, now_ms=self._clock.now_ms())
         if isinstance(outcome, Rejected):
-            log.warning("%s refused its owner: %s", partition, outcome.message)
+            self._warn("refused", "%s refused its owner: %s", partition, outcome.message)
             result.set_result(_without_fence(outcome.error, owner))
             return result
 
@@ -242,7 +244,7 @@ class LocalLeaders:
         try:
             await self._groups.decide(group, rule)
         except NotLeaderError as error:
-            log.warning("cannot tell group %.100s its owners now, retrying: %s", group, error)
+            self._warn("own_commits", "cannot tell group %.100s its owners now: %s", group, error)
             return False
         return True
 
@@ -263,12 +265,17 @@ class LocalLeaders:
                 if not await _next_step(loaded.partition, seen, deadline):
                     return False
         except NotLeaderError as error:
-            log.warning("cannot tell the owner of %.100s now, retrying: %s", key, error)
+            self._warn("own_producers", "cannot tell the owner of %.100s now: %s", key, error)
             return False
 
     def sever(self, session: str) -> None:
         """See ``Leaders.sever``."""
         self._claims.sever(session)
+
+    def _warn(self, kind: str, message: str, *arguments: object) -> None:
+        """Log what is tried again until it is done, for each partition of a claim."""
+        now = Instant(asyncio.get_running_loop().time())
+        self._limited_log.warning(now, kind, message, *arguments)
 
 
 def _without_fence(error: ErrorCode, owner: Owner) -> Offset | None:

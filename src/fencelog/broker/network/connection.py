@@ -406,14 +406,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def fail(self, reason: str) -> None:
         """Close at once and log the reason, such as what the peer sent."""
-        log.warning(
-            "closing connection of %s (%.100s): %s",
-            self.peer,
-            self.client_id,
-            reason,
-            extra={"peer": self.host},
-        )
+        self._log_closing(logging.WARNING, reason)
         self.abort()
+
+    def _log_closing(self, level: int, reason: str) -> None:
+        text = "closing connection of %s (%.100s): %s"
+        log.log(level, text, self.peer, self.client_id, reason, extra={"peer": self.host})
 
     def _out_of_memory(self) -> None:
         """Close because memory was refused: what it holds is free again."""
@@ -443,7 +441,9 @@ class Connection(asyncio.BufferedProtocol):
 
         What was appended stays. Not from within this connection's own request.
         """
-        self.fail(reason)
+        assert self._task is None or asyncio.current_task() is not self._task
+        self._log_closing(logging.INFO, reason)
+        self.abort()
         self._drop_requests()
 
     def abort(self) -> None:
