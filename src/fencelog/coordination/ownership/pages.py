@@ -44,7 +44,7 @@ class Pages:
         """The resources of all groups, as ``OwnershipShard.describe_all`` says."""
         found: list[OwnershipState] = []
         groups = self._groups()
-        first = 0 if after is None else bisect_right(groups, _place(after[0]), key=_place)
+        first = 0 if after is None else bisect_right(groups, _sort_key(after[0]), key=_sort_key)
         if after is not None:
             _, found, has_more = self.describe(after[0], None, after[1], limit)
             if has_more:
@@ -84,7 +84,7 @@ class Pages:
         groups = self._table.groups
         if len(self._order) != len(groups):
             self._order += islice(groups, len(self._order), None)
-            self._order.sort(key=_place)
+            self._order.sort(key=_sort_key)
         return self._order
 
     def _states(
@@ -127,5 +127,5 @@ def _owned(free: OwnershipState, grant: Grant, fence_offset: Offset) -> Ownershi
     )
 
 
-def _place(group: str | None) -> tuple[bool, str]:
+def _sort_key(group: str | None) -> tuple[bool, str]:
     return group is not None, group or ""

@@ -98,7 +98,7 @@ def judge(claim: Claim, table: OwnershipTable) -> Verdict:
     owners = [table.owner(claim.group, each.resource) for each in wanted]
     states = [table.resource(claim.group, each.resource) or _NEVER_CLAIMED for each in wanted]
     # O5 is judged for all of them before anything else, and before anybody is severed.
-    errors = [_fenced(each, state) for each, state in zip(wanted, states, strict=True)]
+    errors = [_fenced_by_epoch(each, state) for each, state in zip(wanted, states, strict=True)]
     if not any(errors):
         errors = [
             _refused(*each, waits=claim.waits) for each in zip(wanted, states, owners, strict=True)
@@ -123,7 +123,7 @@ def judge(claim: Claim, table: OwnershipTable) -> Verdict:
     )
 
 
-def _fenced(wanted: Wanted, state: Resource) -> ErrorCode:
+def _fenced_by_epoch(wanted: Wanted, state: Resource) -> ErrorCode:
     """O5: whoever held it may go on only if nobody else has held it since."""
     is_current = wanted.prev_epoch in (NO_EPOCH, state.epoch or None)
     return ErrorCode.NONE if is_current else ErrorCode.OWNER_FENCED

@@ -110,7 +110,7 @@ class OwnershipShard:
             is_queued = any(self._waiting.count(claim.group, name) for name in names)
             if is_queued or verdict.owners:
                 return Decision((), self._wait(claim, names))
-            self._waiting.follow(claim)
+            self._waiting.recognise(claim)
         self._leases.connect(claim.session, claim.connection)
         records = self._grant(claim, verdict, wall_ms)
         return Decision(records, OwnAnswer(error=ErrorCode.NONE, session=claim.session))

@@ -2,7 +2,7 @@
 
 Soft state: no record holds it, and a claimant whose connection closes or whose shard is loaded
 again asks again. A later waiting claim never overtakes an earlier one that wants one of its
-resources.
+resources; one that does not wait may take them.
 """
 
 from bisect import bisect_left
@@ -58,10 +58,10 @@ class Waiting:
         self.resource_count += len(names)
         for name in names:
             self._queues.setdefault((claim.group, name), []).append(waiter.number)
-        self.follow(claim)
+        self.recognise(claim)
         return waiter
 
-    def follow(self, claim: Claim) -> None:
+    def recognise(self, claim: Claim) -> None:
         """Recognise repetitions of a claim from now on."""
         key = repeat_key(claim)
         if key is not None:
