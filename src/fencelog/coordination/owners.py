@@ -14,16 +14,6 @@ _KEY_VERSION = 10_000
 _VALUE_VERSION = 0
 
 
-def follows(owner: Owner, known: Owner | None) -> bool:
-    """Whether an owner is news: a later grant than the known one, or the end of that one.
-
-    A grant does not follow its own end, so a late repeat revives nobody.
-    """
-    if known is None or owner.epoch > known.epoch:
-        return True
-    return owner.epoch == known.epoch and known.is_live and not owner.is_live
-
-
 def write_commits_owner(group: str, partition: TopicPartition, owner: Owner) -> LogRecord:
     """Return the record in ``__consumer_offsets``: who commits the group's offsets there."""
     key = CommitsOwnerKey(group=group, topic=partition.topic, partition=partition.partition)

@@ -9,6 +9,7 @@ from fencelog.errors import ErrorCode
 from fencelog.log.values import Appended, Rejected
 from fencelog.types import Offset
 from fencelog.wire.control import OwnershipRecord
+from fencelog.wire.own import owned_key_of
 
 GROUPS_MAX = 1_000
 """Groups with an owner that one partition knows: each segment begins with all of them."""
@@ -32,6 +33,25 @@ class Owner(NamedTuple):
     transactional_id: str | None
     holder: str
     is_live: bool
+
+    def follows(self, known: "Owner | None") -> bool:
+        """Whether it is news: a later grant than the known one, or the end of that one.
+
+        A grant does not follow its own end, so a late repeat revives nobody.
+        """
+        if known is None or self.epoch > known.epoch:
+            return True
+        is_same = (self.epoch, self.session) == (known.epoch, known.session)
+        return is_same and known.is_live and not self.is_live
+
+    def has_ended(self, transactional_id: str | None) -> bool:
+        """Whether the id is that of an earlier claim of its name, or its own and it has ended."""
+        if transactional_id is None or self.transactional_id is None:
+            return False
+        asked, current = owned_key_of(transactional_id), owned_key_of(self.transactional_id)
+        if asked is None or current is None or asked[0] != current[0]:
+            return False
+        return 0 <= asked[1] < current[1] + (not self.is_live)
 
 
 class StoredOwner(NamedTuple):
@@ -104,13 +124,11 @@ class Owners:
                 f"{GROUPS_MAX} groups have an owner of this partition: no other one may",
             )
         known = stored.owner
-        if owner.epoch > known.epoch:
+        if owner.follows(known):
             return None
-        if owner.epoch == known.epoch and owner.session == known.session:
-            if owner.is_live == known.is_live:
-                return Appended(stored.offset, Offset(stored.offset + 1))
-            if known.is_live:
-                return None
+        is_same = (owner.epoch, owner.session) == (known.epoch, known.session)
+        if is_same and owner.is_live == known.is_live:
+            return Appended(stored.offset, Offset(stored.offset + 1))
         return Rejected(
             ErrorCode.OWNER_FENCED,
             f"epoch {owner.epoch} of {owner.holder} is over: {known.holder} was granted epoch "

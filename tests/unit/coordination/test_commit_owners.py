@@ -123,6 +123,8 @@ def test_the_topic_says_when_an_owner_is_needed(  # O8
     assert commit(runtime, setting=setting) is afterwards
     ended = FENCED if setting == "required" else NONE
     assert commit(runtime, session="s5", setting=setting) is ended
+    over = ErrorCode.INVALID_PRODUCER_EPOCH if setting == "required" else NONE
+    assert commit(runtime, producer=owned_id(NAME, 5), setting=setting) is over
 
 
 def test_other_partitions_and_other_groups_have_owners_of_their_own(

@@ -6,7 +6,6 @@ from fencelog.log.ownership import GROUPS_MAX, Owner
 from fencelog.log.partition_log import PartitionLog
 from fencelog.log.values import Rejected
 from fencelog.types import TopicPartition
-from fencelog.wire.own import owned_key_of
 
 
 class OwnerChecks:
@@ -63,7 +62,7 @@ class OwnerChecks:
         owner = self._log.owner(None)
         if owner is None:
             return self._refused(session, None)
-        if is_transactional and _has_ended(transactional_id, owner):
+        if is_transactional and owner.has_ended(transactional_id):
             return Rejected(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
                 f"the claim of transactional id {transactional_id} is over: {self._who(owner)}",
@@ -112,13 +111,3 @@ class OwnerChecks:
         if self.guards_reads and owner is None:
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return ErrorCode.NONE
-
-
-def _has_ended(transactional_id: str | None, owner: Owner) -> bool:
-    """Whether the id is that of an earlier claim of the owner's name, or of the ended one."""
-    if transactional_id is None or owner.transactional_id is None:
-        return False
-    wanted, current = owned_key_of(transactional_id), owned_key_of(owner.transactional_id)
-    if wanted is None or current is None or wanted[0] != current[0]:
-        return False
-    return 0 <= wanted[1] < current[1] + (not owner.is_live)

@@ -5,13 +5,12 @@ from dataclasses import dataclass, field
 
 from fencelog.coordination.group.model import NO_MEMBER, Caller
 from fencelog.coordination.group.records import CommittedOffset
-from fencelog.coordination.owners import follows, write_commits_owner
+from fencelog.coordination.owners import write_commits_owner
 from fencelog.coordination.shard import Decision, LogRecord
 from fencelog.errors import ErrorCode
 from fencelog.log.config import OwnershipKind
 from fencelog.log.ownership import Owner
 from fencelog.types import NO_PRODUCER_ID, ProducerId, TopicPartition
-from fencelog.wire.own import owned_key_of
 
 Answers = dict[TopicPartition, ErrorCode]
 
@@ -79,7 +78,7 @@ class CommitOwners:
         error = ErrorCode.NONE
         for partition in partitions:
             known = self.get(group, partition)
-            if follows(owner, known):
+            if owner.follows(known):
                 records.append(write_commits_owner(group, partition, owner))
             elif known is not None and owner.epoch < known.epoch:
                 error = ErrorCode.OWNER_FENCED
@@ -102,7 +101,7 @@ class CommitOwners:
         return self._refusal(asked, partition, owner)
 
     def _refusal(self, asked: Commit, partition: TopicPartition, owner: Owner | None) -> ErrorCode:
-        if owner is not None and _is_older_producer(asked, owner):
+        if owner is not None and owner.has_ended(asked.transactional_id):
             return ErrorCode.INVALID_PRODUCER_EPOCH  # a stock producer's ordinary fencing error
         over = {self._former.get((asked.group, partition))}
         if owner is not None and not owner.is_live:
@@ -110,11 +109,3 @@ class CommitOwners:
         if asked.session is not None and asked.session in over:
             return ErrorCode.OWNER_FENCED
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-
-
-def _is_older_producer(asked: Commit, owner: Owner) -> bool:
-    """Whether the producer is one of an earlier claim of the owner's name."""
-    if asked.transactional_id is None or owner.transactional_id is None:
-        return False
-    old, new = owned_key_of(asked.transactional_id), owned_key_of(owner.transactional_id)
-    return old is not None and new is not None and old[0] == new[0] and old[1] < new[1]

@@ -6,7 +6,6 @@ name's newest owner for ever: an older id stays fenced although its own entry ha
 
 from dataclasses import dataclass, field
 
-from fencelog.coordination.owners import follows
 from fencelog.errors import ErrorCode
 from fencelog.log.ownership import Owner
 from fencelog.wire.own import owned_key_of
@@ -60,7 +59,7 @@ class OwnedIds:
     def ended_by(self, key: str, owner: Owner) -> list[str]:
         """Return the ids whose claims are over once this owner of their name is set."""
         known = self.owners.get(key)
-        newest = owner if known is None or follows(owner, known) else known
+        newest = owner if known is None or owner.follows(known) else known
         return [
             transactional_id
             for transactional_id, epoch in self.ids.get(key, {}).items()

@@ -9,12 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from fencelog.coordination.outcome import TransactionOutcome
-from fencelog.coordination.owners import (
-    follows,
-    read_owner,
-    read_producers_key,
-    write_producers_owner,
-)
+from fencelog.coordination.owners import read_owner, read_producers_key, write_producers_owner
 from fencelog.coordination.shard import Decision, LogRecord
 from fencelog.coordination.transaction.ending import (
     EndResult,
@@ -299,7 +294,7 @@ class TransactionShard:
         if known is not None and owner.epoch < known.epoch:
             return Decision((), ErrorCode.PRODUCER_FENCED)
         over = [self._transactions[each] for each in self._owned.ended_by(key, owner)]
-        records = [write_producers_owner(key, owner)] if follows(owner, known) else []
+        records = [write_producers_owner(key, owner)] if owner.follows(known) else []
         records += [
             write_transaction(aborted(each, wall_ms))
             for each in over
