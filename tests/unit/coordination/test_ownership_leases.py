@@ -170,6 +170,16 @@ def test_one_decision_completes_grants_of_a_bounded_number_of_resources(
     assert len(decision.records) == 2
 
 
+def test_an_operator_s_release_is_parted_into_bounded_decisions(owners: Owners) -> None:  # O10
+    for number in range(4):
+        owners.granted(claim(f"s{number}", *(f"{number}.{each}" for each in range(400))))
+    decision = owners.shard.release_resources(None, ["3.1", "1.1", "never", "0.1", "2.1"], 0)
+    found, rest = decision.response
+    assert [each.resource for each in found] == ["3.1", "1.1", "0.1"]
+    assert len(decision.records) == 3
+    assert rest == ["2.1"]
+
+
 # -- waiting --------------------------------------------------------------------
 
 
