@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fencelog.broker.coordinators import ownership_requests
+from fencelog.coordination.ownership.shard import OwnershipShard
 from fencelog.errors import ErrorCode
 from fencelog.wire.messages.describe_ownership import (
     DescribeOwnershipRequest,
@@ -215,13 +215,13 @@ async def test_a_commit_looks_at_the_watches_of_its_shard_only(
         requests = node.broker.ownership_requests
         await until(lambda: requests._watching == len(groups), "all wait")
         looked: list[str | None] = []
-        revision = ownership_requests._revision
+        revision = OwnershipShard.revision
 
-        def counted(shard: Any, group: str | None) -> int:
+        def counted(shard: OwnershipShard, group: str | None) -> int:
             looked.append(group)
             return revision(shard, group)
 
-        monkeypatch.setattr(ownership_requests, "_revision", counted)
+        monkeypatch.setattr(OwnershipShard, "revision", counted)
         await Claimant(one, group="g0").own("a")
         shard = await node.ownership.shard_of("g0")
         same = [group for group in groups if await node.ownership.shard_of(group) is shard]

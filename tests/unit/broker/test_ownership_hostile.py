@@ -177,6 +177,26 @@ async def test_what_operators_ask_has_limits(world: World) -> None:
         assert (unknown.error_code, unknown.released) == (0, [])
 
 
+async def test_an_operator_is_told_of_the_resources_it_names(world: World) -> None:
+    """However many are freed: those of four claims are more than one decision ends."""
+    async with world.node() as node, AsyncExitStack() as stack:
+        for each in "abcd":
+            peer = await stack.enter_async_context(Peer.of(node))
+            answer = await Claimant(peer).own(*(f"{each}{number}" for number in range(400)))
+            assert answer.error_code == 0
+        names = ["a1", "b1", "c1", "d1", "d2", "never"]
+        operator = await stack.enter_async_context(Peer.of(node))
+        released = await operator.ask(
+            ReleaseOwnershipRequest(resources=names), 0, ReleaseOwnershipResponse
+        )
+        assert released.error_code == 0
+        assert [(each.resource, each.epoch) for each in released.released] == [
+            (each, 1) for each in names[:-1]
+        ]
+        states = await described(operator, *names, "a2", "d3")
+        assert {each.state for each in states} == {"free"}
+
+
 async def test_claims_that_wait_cost_nothing_while_nothing_changes(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

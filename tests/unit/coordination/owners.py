@@ -122,8 +122,10 @@ class Owners:
 
     def take(self, resources: Sequence[str], group: str | None = None) -> list[ResourceAnswer]:
         """An operator's release."""
-        runtime = self.runtime
-        return list(runtime.append(self.shard.release_resources(group, resources, runtime.wall_ms)))
+        released = self.shard.release_resources(group, resources, self.runtime.wall_ms)
+        answers, rest = self.runtime.append(released)
+        assert rest == []
+        return answers
 
     def disconnect(self, connection: int) -> None:
         self.shard.disconnected(connection)
@@ -138,6 +140,11 @@ class Owners:
 
     def attach(self, session: str, epoch: int, group: str | None = None) -> ErrorCode:
         return self.runtime.append(self.shard.attach(group, session, epoch)).error
+
+    def is_live(self, session: str) -> bool:
+        """Whether a claim waits, or was granted and has not ended."""
+        answer = self.shard.answer_of(session)
+        return answer is None or answer.error is ErrorCode.NONE
 
     def settled(self) -> list[str]:
         return self.shard.take_settled(self.runtime.committed)

@@ -36,7 +36,7 @@ def test_an_equal_or_higher_generation_severs_the_owner(owners: Owners, named: s
     answer = owners.shard.answer_of("s1")
     assert answer is not None
     assert answer.error is ErrorCode.OWNER_FENCED
-    assert not owners.shard.is_live("s1")
+    assert not owners.is_live("s1")
 
 
 def test_a_lower_generation_is_refused_while_the_owner_lives(owners: Owners) -> None:  # O1
@@ -45,7 +45,7 @@ def test_a_lower_generation_is_refused_while_the_owner_lives(owners: Owners) -> 
     assert error is ErrorCode.RESOURCE_OWNED
     assert (refused.resource, refused.generation, refused.epoch) == ("job", 5, 1)
     assert refused.holder == "holder of s1"
-    assert owners.shard.is_live("s1")
+    assert owners.is_live("s1")
 
 
 def test_a_claim_severed_on_one_resource_ends_whole(owners: Owners) -> None:  # O1
@@ -53,7 +53,7 @@ def test_a_claim_severed_on_one_resource_ends_whole(owners: Owners) -> None:  # 
     owners.granted(claim("s2", "b@3"))
     assert owners.states()["a"].state == "free"
     assert owners.epochs(claim("s3", "a@3")) == [2]
-    assert owners.shard.is_live("s2")
+    assert owners.is_live("s2")
 
 
 def test_generation_0_takes_any_resource_and_resets_its_generation(owners: Owners) -> None:  # O2
@@ -67,7 +67,7 @@ def test_generation_0_is_fenced_by_a_wrong_epoch(owners: Owners) -> None:  # O2,
     owners.granted(claim("s2", "job"))
     error, _ = owners.refused(claim("s3", "job@0+1"))
     assert error is ErrorCode.OWNER_FENCED
-    assert owners.shard.is_live("s2")
+    assert owners.is_live("s2")
 
 
 def test_each_grant_has_the_next_epoch_whatever_came_between(owners: Owners) -> None:  # O3
@@ -86,7 +86,7 @@ def test_epochs_count_by_group_and_resource(owners: Owners) -> None:  # O3
     owners.granted(claim("s2", "job"))
     assert owners.epochs(claim("s3", "job", group="etl")) == [1]
     assert owners.epochs(claim("s4", "job", "other")) == [3, 1]
-    assert owners.shard.is_live("s3")
+    assert owners.is_live("s3")
 
 
 def test_without_a_name_the_next_generation_is_recorded(owners: Owners) -> None:  # O4
@@ -116,7 +116,7 @@ def test_an_epoch_that_is_not_the_current_one_severs_nobody(
     error, (refused,) = owners.refused(claim("s3", f"job@99+{prev_epoch}"))
     assert error is ErrorCode.OWNER_FENCED
     assert (refused.epoch, refused.holder) == (2, "holder of s2")
-    assert owners.shard.is_live("s2")
+    assert owners.is_live("s2")
 
 
 def test_an_epoch_of_a_resource_that_nobody_ever_had_is_fenced(owners: Owners) -> None:  # O5
@@ -213,7 +213,7 @@ def test_a_transactional_id_is_derived_from_its_own_epochs(owners: Owners) -> No
     assert first.transactional_id == "__fencelog.own/g/n~1"
     assert second.transactional_id == "__fencelog.own/g/n~2"
     assert [each.resource for each in second.resources] == ["b"]
-    assert not owners.shard.is_live("s2"), "who may have the resources may have the id"
+    assert not owners.is_live("s2"), "who may have the resources may have the id"
 
 
 def test_a_refusal_names_the_transactional_id_that_is_in_the_way(owners: Owners) -> None:  # O6
@@ -413,13 +413,23 @@ def test_an_operator_ends_whole_claims(owners: Owners) -> None:  # O10
     owners.own(claim("s3", "orders/0"))
     released = owners.take(["b", "orders/0", "never", "b"])
     assert [(each.resource, each.error) for each in released] == [
-        ("a", ErrorCode.NONE),
         ("b", ErrorCode.NONE),
         ("orders/0", ErrorCode.CLAIM_IN_PROGRESS),
     ]
-    assert owners.shard.is_live("s2")
-    assert owners.shard.is_live("s3")
+    assert owners.is_live("s2")
+    assert owners.is_live("s3")
     assert owners.take(["b"]) == []
+    assert owners.states()["a"].state == "free"
+
+
+def test_an_operator_s_release_is_parted_into_bounded_decisions(owners: Owners) -> None:  # O10
+    for number in range(4):
+        owners.granted(claim(f"s{number}", *(f"{number}.{each}" for each in range(400))))
+    decision = owners.shard.release_resources(None, ["3.1", "1.1", "never", "0.1", "2.1"], 0)
+    found, rest = decision.response
+    assert [each.resource for each in found] == ["3.1", "1.1", "0.1"]
+    assert len(decision.records) == 3
+    assert rest == ["2.1"]
 
 
 def test_a_session_answers_only_with_the_epoch_and_the_group_of_its_claim(
@@ -472,6 +482,8 @@ def test_changes_follow_a_revision_through_a_restart(owners: Owners) -> None:  #
     assert (changed.resource, changed.state) == ("a", "free")
     assert revision > seen
     assert owners.shard.changes(None, ["b"], seen) == (revision, [])
+    assert owners.shard.revision(None) == revision
+    assert owners.shard.revision("never") == -1
 
 
 def test_a_record_of_another_topic_is_damage(owners: Owners) -> None:

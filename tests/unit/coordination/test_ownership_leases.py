@@ -36,12 +36,12 @@ def error_of(owners: Owners, session: str) -> ErrorCode | None:
 def test_a_claim_without_renewal_ends_with_its_lease(owners: Owners) -> None:  # O10
     owners.granted(claim("s1", "job"))
     owners.lapse(LEASE_S - 1)
-    assert owners.shard.is_live("s1")
+    assert owners.is_live("s1")
     owners.renew("s1", 1)
     owners.lapse(LEASE_S - 1)
-    assert owners.shard.is_live("s1")
+    assert owners.is_live("s1")
     owners.lapse(1)
-    assert not owners.shard.is_live("s1")
+    assert not owners.is_live("s1")
     assert owners.renew("s1", 1).error is ErrorCode.OWNER_FENCED
     owners.work()
     assert owners.shard.next_deadline() is None
@@ -69,9 +69,9 @@ def test_after_a_load_each_holder_has_its_whole_lease(owners: Owners) -> None:  
     owners.runtime.advance(LEASE_S - 1)
     owners.runtime.crash()
     owners.lapse(LEASE_S - 1)
-    assert owners.shard.is_live("s1")
+    assert owners.is_live("s1")
     owners.lapse(1)
-    assert not owners.shard.is_live("s1")
+    assert not owners.is_live("s1")
 
 
 def test_the_broker_s_own_pause_is_nobody_s_silence(owners: Owners) -> None:  # O10
@@ -79,10 +79,10 @@ def test_the_broker_s_own_pause_is_nobody_s_silence(owners: Owners) -> None:  # 
     owners.runtime.advance(100)
     assert owners.shard.paused(100)
     owners.lapse(LEASE_S - 1)
-    assert owners.shard.is_live("s1")
+    assert owners.is_live("s1")
     owners.granted(claim("s2", "other"))
     owners.lapse(1)
-    assert (owners.shard.is_live("s1"), owners.shard.is_live("s2")) == (False, True)
+    assert (owners.is_live("s1"), owners.is_live("s2")) == (False, True)
     assert owners.shard.next_deadline() == owners.runtime.now + LEASE_S - 1
 
 
@@ -96,14 +96,14 @@ def test_a_closed_connection_ends_its_claims_at_once(owners: Owners) -> None:  #
     assert owners.renew("s1", 1).error is ErrorCode.OWNER_FENCED
     assert owners.attach("s2", 1) is ErrorCode.OWNER_FENCED
     owners.runtime.expire()
-    assert [owners.shard.is_live(each) for each in ("s1", "s2", "s3")] == [False, False, True]
+    assert [owners.is_live(each) for each in ("s1", "s2", "s3")] == [False, False, True]
 
 
 def test_a_claim_that_was_loaded_knows_no_connection(owners: Owners) -> None:  # O10
     owners.granted(claim("s1", "a"))
     owners.runtime.crash()
     assert not owners.shard.disconnected(1)
-    assert owners.shard.is_live("s1")
+    assert owners.is_live("s1")
 
 
 def test_a_lease_begins_anew_when_the_grant_is_complete(owners: Owners) -> None:  # O10
@@ -120,9 +120,9 @@ def test_a_lease_begins_anew_when_the_grant_is_complete(owners: Owners) -> None:
 def test_a_lease_that_ends_during_the_grant_ends_the_claim_with_it(owners: Owners) -> None:  # O9
     owners.own(claim("s1", "orders/0"))
     owners.lapse(LEASE_S)
-    assert owners.shard.is_live("s1")
+    assert owners.is_live("s1")
     owners.done(owners.tasks()["s1"])
-    assert not owners.shard.is_live("s1")
+    assert not owners.is_live("s1")
     assert owners.settled() == ["s1"]
 
 
@@ -176,7 +176,7 @@ def test_one_decision_completes_grants_of_a_bounded_number_of_resources(
 def test_a_claim_that_waits_severs_nobody(owners: Owners) -> None:  # O1
     owners.granted(claim("s1", "job@3"))
     assert place(owners, "s2", "job@9") == 0
-    assert owners.shard.is_live("s1")
+    assert owners.is_live("s1")
     assert owners.shard.answer_of("s2") is None
     assert owners.states()["job"].waiting == 1
 

@@ -20,8 +20,6 @@ SESSION_BYTES = 16
 WATCHES_MAX = 10_000
 """Watches that wait at a time; any other is answered at once."""
 
-_LATER_THAN_ALL = 1 << 62
-
 Wakeup: TypeAlias = "asyncio.Future[None]"
 
 
@@ -81,9 +79,7 @@ class OwnershipRequests:
             wakeup = self._new_wakeup()
             self._watch(loaded, group, wakeup)
             try:
-                revision = await self._runtime.read_on(
-                    loaded, lambda shard: _revision(shard, group)
-                )
+                revision = await self._runtime.read_on(loaded, lambda shard: shard.revision(group))
                 if revision != seen:
                     return True
                 if self._watching > WATCHES_MAX or not await _woken(wakeup, deadline):
@@ -97,7 +93,7 @@ class OwnershipRequests:
             if session in self._claims:
                 _wake(self._claims[session][1])
         for group, watches in self._watches.get(loaded, {}).items():
-            revision = _revision(loaded.shard, group)
+            revision = loaded.shard.revision(group)
             if revision != watches.revision:
                 watches.revision = revision
                 for wakeup in watches.wakeups:
@@ -118,7 +114,7 @@ class OwnershipRequests:
     def _watch(self, loaded: Loaded[OwnershipShard], group: str | None, wakeup: Wakeup) -> None:
         groups = self._watches.setdefault(loaded, {})
         if group not in groups:
-            groups[group] = _Watches(_revision(loaded.shard, group))
+            groups[group] = _Watches(loaded.shard.revision(group))
         groups[group].wakeups[wakeup] = None
         self._watching += 1
 
@@ -149,10 +145,6 @@ class OwnershipRequests:
             if not wakeup.done():
                 wakeup.set_exception(NotLeaderError(reason))
                 wakeup.exception()  # it may be one that is not awaited yet
-
-
-def _revision(shard: OwnershipShard, group: str | None) -> int:
-    return shard.changes(group, (), _LATER_THAN_ALL)[0]
 
 
 def _wake(wakeup: Wakeup) -> None:

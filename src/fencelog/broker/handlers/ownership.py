@@ -1,7 +1,7 @@
 """Ownership: claims, their leases, and who holds what (O1 to O10)."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import wraps
 from heapq import nsmallest
 from typing import Any, TypeVar
@@ -262,19 +262,10 @@ async def release(
     """End a claim, or, for an operator, whatever claims hold some resources."""
     check_group(message.group)
     check_names("resource", message.resources)
-    group, session, wall_ms = message.group, message.session, broker.clock.now_ms()
-    connection = request.connection
-
-    def rule(shard: OwnershipShard, now: Instant) -> Decision[tuple[ResourceAnswer, ...]]:
-        if session is None:
-            return shard.release_resources(group, message.resources, wall_ms)
-        is_own = broker.claims.session_of(connection) == session
-        decision = shard.release(group, session, wall_ms)
-        if is_own and not any(each.error for each in decision.response):
-            broker.claims.leaves(connection)  # others are severed; this one gets its answer
-        return decision
-
-    answers = await broker.ownership.decide(group or "", rule)
+    if message.session is None:
+        answers = await _taken(broker, message.group, message.resources)
+    else:
+        answers = await _released(broker, message.group, message.session, request.connection)
     error = next((each.error for each in answers if each.error), ErrorCode.NONE)
     return ReleaseOwnershipResponse(
         error_code=error,
@@ -285,6 +276,40 @@ async def release(
             if not each.error
         ],
     )
+
+
+async def _taken(
+    broker: Broker, group: str | None, resources: list[str]
+) -> Sequence[ResourceAnswer]:
+    """End the claims that hold these, in as many decisions as it takes."""
+    answers: list[ResourceAnswer] = []
+    rest = resources
+
+    def rule(
+        shard: OwnershipShard, now: Instant
+    ) -> Decision[tuple[list[ResourceAnswer], list[str]]]:
+        return shard.release_resources(group, rest, broker.clock.now_ms())
+
+    while rest:
+        found, rest = await broker.ownership.decide(group or "", rule)
+        answers += found
+    return answers
+
+
+async def _released(
+    broker: Broker, group: str | None, session: str, connection: Connection
+) -> Sequence[ResourceAnswer]:
+    """End a claim."""
+    wall_ms = broker.clock.now_ms()
+
+    def rule(shard: OwnershipShard, now: Instant) -> Decision[tuple[ResourceAnswer, ...]]:
+        is_own = broker.claims.session_of(connection) == session
+        decision = shard.release(group, session, wall_ms)
+        if is_own and not any(each.error for each in decision.response):
+            broker.claims.leaves(connection)  # others are severed; this one gets its answer
+        return decision
+
+    return await broker.ownership.decide(group or "", rule)
 
 
 @_refusing(DescribeOwnershipResponse)

@@ -13,6 +13,7 @@ from fencelog.wire.messages.describe_ownership import DescribeOwnershipRequest
 from fencelog.wire.messages.list_offsets import ListOffsetsRequest
 from fencelog.wire.messages.metadata import MetadataRequest
 from fencelog.wire.messages.offset_fetch import OffsetFetchRequest
+from fencelog.wire.messages.release_ownership import ReleaseOwnershipRequest
 
 TOPIC_BYTES = 512
 PARTITION_BYTES = 256
@@ -62,3 +63,9 @@ def of_ownership(broker: Broker, message: DescribeOwnershipRequest) -> int:
     del broker
     named = PAGE_MAX if message.resources is None else len(message.resources)
     return min(named, max(message.limit, 0), PAGE_MAX) * ENTRY_BYTES
+
+
+def of_released(broker: Broker, message: ReleaseOwnershipRequest) -> int:
+    """Return the bytes for the named resources; a claim's own were in a request as large."""
+    del broker
+    return len(message.resources) * ENTRY_BYTES

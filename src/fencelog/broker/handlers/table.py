@@ -173,7 +173,7 @@ def _of_ownership() -> list[tuple[ApiKey, RawHandler]]:
         (ApiKey.OWN, ownership.bounded(message_handler(OwnRequest, ownership.own))),
         _on(AttachOwnerRequest, ownership.attach),
         _on(RenewOwnershipRequest, ownership.renew),
-        _on(ReleaseOwnershipRequest, ownership.release),
+        _on(ReleaseOwnershipRequest, ownership.release, response_sizes.of_released),
         _on(DescribeOwnershipRequest, ownership.describe, response_sizes.of_ownership),
         _on(WatchOwnershipRequest, ownership.watch),
     ]

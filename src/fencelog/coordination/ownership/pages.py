@@ -58,6 +58,11 @@ class Pages:
                 return found, True
         return found, False
 
+    def revision(self, group: str | None) -> Offset:
+        """The offset of the last record about a group; -1 without one."""
+        known = self._table.groups.get(group)
+        return Offset(-1) if known is None else known.revision
+
     def changes(
         self, group: str | None, resources: Sequence[str] | None, seen_revision: int, limit: int
     ) -> tuple[int, list[OwnershipState]]:

@@ -19,7 +19,13 @@ from fencelog.coordination.ownership.model import (
     ResourceAnswer,
 )
 from fencelog.coordination.ownership.pages import Pages
-from fencelog.coordination.ownership.progress import DECISION_MAX, FENCED, Progress, answers_of
+from fencelog.coordination.ownership.progress import (
+    DECISION_MAX,
+    FENCED,
+    Progress,
+    answers_of,
+    bounded,
+)
 from fencelog.coordination.ownership.records import write_end, write_grant
 from fencelog.coordination.ownership.rules import (
     Verdict,
@@ -211,38 +217,28 @@ class OwnershipShard:
             self._leases.forget(session)
             return Decision((), (), moves_deadline=True)
         grant = self._table.grants.get(session)
-        if grant is None or grant.group != group:
+        if grant is None or grant.phase is Phase.ENDED or grant.group != group:
             return Decision((), ())
-        return self._released([grant], wall_ms)
+        answers = tuple(answers_of(grant, _release_error(grant)))
+        return Decision(_ends([grant], wall_ms), answers)
 
     def release_resources(
-        self,
-        group: str | None,
-        resources: Sequence[str],
-        wall_ms: TimestampMs,
-    ) -> Decision[tuple[ResourceAnswer, ...]]:
-        """End the claims that hold these resources, whoever has them; answer all they held.
+        self, group: str | None, resources: Sequence[str], wall_ms: TimestampMs
+    ) -> Decision[tuple[list[ResourceAnswer], list[str]]]:
+        """End the claims that hold these resources, whoever has them; each ends as a whole.
 
-        CLAIM_IN_PROGRESS for those of a claim whose grant is not complete: it goes on.
+        Answers those of the resources that were held, with CLAIM_IN_PROGRESS if the claim's grant
+        is not complete: it goes on. And the rest of them, for another decision: one is bounded.
         """
-        owners = (self._table.owner(group, name) for name in resources)
-        grants = {owner.session: owner for owner in owners if owner is not None}
-        return self._released(grants.values(), wall_ms)
-
-    def _released(
-        self, grants: Iterable[Grant], wall_ms: TimestampMs
-    ) -> Decision[tuple[ResourceAnswer, ...]]:
-        records: list[LogRecord] = []
+        owners = {name: self._table.owner(group, name) for name in resources}
+        grants = {owner.session: owner for owner in owners.values() if owner is not None}
+        now = {grant.session: grant for grant in bounded(grants.values())}
         answers: list[ResourceAnswer] = []
-        for grant in grants:
-            if grant.phase is Phase.ENDED:
-                continue
-            is_held = grant.phase is Phase.HELD
-            error = ErrorCode.NONE if is_held else ErrorCode.CLAIM_IN_PROGRESS
-            answers += answers_of(grant, error)
-            if is_held:
-                records.append(write_end(grant, wall_ms))
-        return Decision(tuple(records), tuple(answers))
+        rest = [name for name, owner in owners.items() if owner and owner.session not in now]
+        for grant in now.values():
+            every = answers_of(grant, _release_error(grant))
+            answers += (each for each in every if each.resource in owners)
+        return Decision(_ends(now.values(), wall_ms), (answers, rest))
 
     # -- what no record says ---------------------------------------------------------------------
 
@@ -338,6 +334,11 @@ class OwnershipShard:
         """A partition refuses this claim for good: it ends as soon as its grant is complete."""
         self._leases.give_up(session)
 
+    def is_live(self, session: str) -> bool:
+        """Whether the claim was granted and has not ended."""
+        grant = self._table.grants.get(session)
+        return grant is not None and grant.phase is not Phase.ENDED
+
     def answer_of(self, session: str) -> OwnAnswer | None:
         """The final answer to a claim; None while it waits or its grant is not complete.
 
@@ -351,11 +352,6 @@ class OwnershipShard:
         """Sessions whose ``answer_of`` has become final by records below ``committed``, once."""
         return self._progress.take_settled(committed)
 
-    def is_live(self, session: str) -> bool:
-        """Whether the claim was granted and has not ended."""
-        grant = self._table.grants.get(session)
-        return grant is not None and grant.phase is not Phase.ENDED
-
     # -- what operators and watchers ask ---------------------------------------------------------
 
     def describe(
@@ -364,7 +360,7 @@ class OwnershipShard:
         """A page of a group's resources that were ever claimed, by name; None: of all of them.
 
         ``after``: the last name of the page before. Returns the group's revision, the page, and
-        whether more follow. The revision is the offset of the last record about the group.
+        whether more follow.
         """
         return self._pages.describe(group, resources, after, limit)
 
@@ -373,6 +369,10 @@ class OwnershipShard:
     ) -> tuple[list[OwnershipState], bool]:
         """A page of the resources of all groups, by group (null first) and name."""
         return self._pages.describe_all(after, limit)
+
+    def revision(self, group: str | None) -> int:
+        """The offset of the last record about a group; -1 without one."""
+        return self._pages.revision(group)
 
     def changes(
         self,
@@ -391,3 +391,12 @@ class OwnershipShard:
 
 def _beyond(limit: Limit) -> OwnAnswer:
     return OwnAnswer(error=ErrorCode.POLICY_VIOLATION, limit=limit)
+
+
+def _release_error(grant: Grant) -> ErrorCode:
+    return ErrorCode.NONE if grant.phase is Phase.HELD else ErrorCode.CLAIM_IN_PROGRESS
+
+
+def _ends(grants: Iterable[Grant], wall_ms: TimestampMs) -> tuple[LogRecord, ...]:
+    """End those whose grants are complete."""
+    return tuple(write_end(grant, wall_ms) for grant in grants if grant.phase is Phase.HELD)

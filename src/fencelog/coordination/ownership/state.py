@@ -72,8 +72,12 @@ class Resource:
     """The offset of the last record about it."""
     session: str | None = None
     """The claim that has this epoch; None once it has ended and its work is done."""
-    ending: tuple[str, ...] = ()
-    """Claims that had it and have ended, with work that is not done yet."""
+    ending: str | None = None
+    """The claim that had it and has ended, with work that is not done yet.
+
+    There is one at most: a newer claim's grant is complete only once that work is done, and no
+    claim ends before its grant is complete.
+    """
 
 
 @dataclass(slots=True)

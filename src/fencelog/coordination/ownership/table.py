@@ -70,7 +70,7 @@ class OwnershipTable:
         resources = self.groups[ended.group]
         for granted in ended.resources:
             resource = resources.resources[granted.resource]
-            resource.ending = (*resource.ending, session)
+            resource.ending = session
             if resource.session == session:
                 resource.revision = offset
                 resources.changed(granted.resource, resource)
@@ -84,7 +84,8 @@ class OwnershipTable:
         resources = self.groups[known.group]
         for granted in known.resources:
             resource = resources.resources[granted.resource]
-            resource.ending = tuple(each for each in resource.ending if each != session)
+            if resource.ending == session:
+                resource.ending = None
             if resource.session == session:
                 resource.session = None
         return known
@@ -130,5 +131,5 @@ class OwnershipTable:
         """Ended claims that share a resource with this one and have outstanding work."""
         for granted in grant.resources:
             resource = self.resource(grant.group, granted.resource)
-            if resource is not None:
-                yield from resource.ending
+            if resource is not None and resource.ending is not None:
+                yield resource.ending
