@@ -198,7 +198,9 @@ def test_signals_are_passed_on_and_the_status_is_that_of_a_shell(cli: Cli, job: 
 def test_what_cannot_run_or_is_asked_wrongly_is_told(cli: Cli, job: str) -> None:
     assert "no command nonesuch" in cli.refused(NO_COMMAND, "own", "claim", job, "--", "nonesuch")
     assert "missing after --" in cli.refused(2, "own", "claim", job, "--")
-    assert "create the topic" in cli.refused(4, "own", "claim", f"{job}/0")
+    assert "does not exist; create it first, or check the name" in cli.refused(
+        4, "own", "claim", f"{job}/0"
+    )
     nowhere = ("-b", "127.0.0.1:1", "--wait")
     assert "connection refused" in cli.refused(3, "own", "claim", job, *nowhere)
 
