@@ -36,7 +36,7 @@ from fencelog.client.model import (
 )
 from fencelog.client.reader import FETCH_BYTES_MAX, Chunk, FetchOptions, PartitionReader, records_of
 from fencelog.client.records_buffer import BATCH_BYTES
-from fencelog.client.sender import ProducerOptions, open_sender
+from fencelog.client.sender import ProducerOptions, Sender, open_sender
 from fencelog.client.topic_changes import TopicChanges
 from fencelog.client.transaction_admin import TransactionAdmin
 from fencelog.client.versioned_transactions import Transactions
@@ -229,9 +229,15 @@ class Client(ConnectedClient):
         batch_bytes: int = BATCH_BYTES,
     ) -> ArrowWriter:
         """A writer of Arrow batches for one attempt; renews its transaction until closed (V7)."""
-        loop = self._loop()
         options = ProducerOptions(joined=joined, compression=compression or "none")
-        sender = loop.run(open_sender(self._cluster, options))
+        sender = self.run(lambda cluster: open_sender(cluster, options))
+        return self.writer_of(sender, topic=topic, batch_bytes=batch_bytes)
+
+    def writer_of(
+        self, sender: Sender, *, topic: str | None = None, batch_bytes: int = BATCH_BYTES
+    ) -> ArrowWriter:
+        """A writer of Arrow batches over a sender that was opened in this client's loop."""
+        loop = self._loop()
         return ArrowWriter(loop, self._cluster, sender, topic=topic, batch_bytes=batch_bytes)
 
     # --- versioned transactions

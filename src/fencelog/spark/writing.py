@@ -32,12 +32,12 @@ from fencelog.spark.schema import to_write
 from fencelog.spark.worker_heap import freeze_imports
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     import pyarrow
 
     from fencelog.client.blocking import Client
     from fencelog.client.blocking_writers import ArrowWriter
+    from fencelog.client.cluster import Cluster
+    from fencelog.client.sender import Sender
 
 NO_PRODUCER = -1
 BATCH_ID: Final = "streaming.sql.batchId"
@@ -80,22 +80,36 @@ def write(
         freeze_imports()
         return staged
     client = connect(options.connection)
-    # The broker is asked while the first rows are waited for: they come from another process.
-    joining = _joining(client, options, identity) if options.exactly_once else None
-    first = list(islice(rows, 1))
-    joined = _joined(joining, client, options, identity) if joining is not None else None
-    if isinstance(joined, AlreadyCommitted):
-        # Spark treats a task that does not read its input as failed.
-        for _ in rows:
-            pass
-        return Written(identity, NO_PRODUCER, 0)
-    with closing(_writer(client, options, joined)) as writer:
-        for batch in chain(first, rows):
-            if batch.num_rows:
-                writer.write(to_write(batch, roles))
-        count = writer.flush()
+    if not options.exactly_once:
+        plain = client.arrow_writer(topic=options.topic, compression=options.compression)
+        with closing(plain) as writer:
+            count = _write_all(writer, rows, roles)
+        freeze_imports()
+        return Written(identity, NO_PRODUCER, count)
+    with closing(_Attempt(client, options, identity)) as attempt:
+        # The broker is asked while the first rows are waited for: they come from another process.
+        first = list(islice(rows, 1))
+        joined = attempt.joined()
+        if isinstance(joined, AlreadyCommitted):
+            # Spark treats a task that does not read its input as failed.
+            for _ in rows:
+                pass
+            return Written(identity, NO_PRODUCER, 0)
+        count = _write_all(attempt.writer(), chain(first, rows), roles)
     freeze_imports()
-    return Written(identity, NO_PRODUCER if joined is None else joined.producer_id, count)
+    return Written(identity, joined.producer_id, count)
+
+
+def _write_all(
+    writer: "ArrowWriter",
+    rows: Iterator["pyarrow.RecordBatch"],
+    roles: tuple[tuple[str, str], ...],
+) -> int:
+    """Write rows; return how many, once all are acknowledged."""
+    for batch in rows:
+        if batch.num_rows:
+            writer.write(to_write(batch, roles))
+    return writer.flush()
 
 
 def commit(
@@ -170,13 +184,23 @@ def check(options: SinkOptions, *, streaming: bool) -> None:
             raise
 
 
-def _joining(
-    client: "Client", options: SinkOptions, identity: BatchIdentity
-) -> "Future[Joined | AlreadyCommitted]":
-    from fencelog.client.versioned_transactions import Transactions
+class _Attempt:
+    """The transaction of one task attempt: joined, and renewed from then on until it is closed.
 
-    return client.submit(
-        lambda cluster: Transactions(cluster).join(
+    Both begin when this is made: the first row may come later than the transaction's timeout (V7).
+    """
+
+    def __init__(self, client: "Client", options: SinkOptions, identity: BatchIdentity) -> None:
+        self._client, self._options, self._identity = client, options, identity
+        self._opening = client.submit(self._open)
+        self._writer: ArrowWriter | None = None
+
+    async def _open(self, cluster: "Cluster") -> "tuple[Joined | AlreadyCommitted, Sender | None]":
+        from fencelog.client.sender import ProducerOptions, open_sender
+        from fencelog.client.versioned_transactions import Transactions
+
+        options, identity = self._options, self._identity
+        joined = await Transactions(cluster).join(
             identity.app,
             identity.query_id,
             identity.run_id,
@@ -186,21 +210,37 @@ def _joining(
             WriterInfo(host=identity.host, session_ms=_session_ms()),
             identity.allow_gaps,
         )
-    )
+        if isinstance(joined, AlreadyCommitted):
+            return joined, None
+        producer = ProducerOptions(joined=joined, compression=options.compression)
+        return joined, await open_sender(cluster, producer)
 
+    def joined(self) -> Joined | AlreadyCommitted:
+        """The producer to write with, once the broker has answered."""
+        try:
+            joined, _ = self._opening.result()
+        except RequestError as error:
+            if error.code is ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+                check_timeout(self._options, timeout_ms_max(self._client))
+            client, app = self._client, self._identity.app
+            raise explained(lambda: client.describe_app(app), error, self._identity) from error
+        return joined
 
-def _joined(
-    joining: "Future[Joined | AlreadyCommitted]",
-    client: "Client",
-    options: SinkOptions,
-    identity: BatchIdentity,
-) -> Joined | AlreadyCommitted:
-    try:
-        return joining.result()
-    except RequestError as error:
-        if error.code is ErrorCode.INVALID_TRANSACTION_TIMEOUT:
-            check_timeout(options, timeout_ms_max(client))
-        raise explained(lambda: client.describe_app(identity.app), error, identity) from error
+    def writer(self) -> "ArrowWriter":
+        """Its writer; not after AlreadyCommitted."""
+        _, sender = self._opening.result()
+        assert sender is not None, "the batch is to be written"
+        self._writer = self._client.writer_of(sender, topic=self._options.topic)
+        return self._writer
+
+    def close(self) -> None:
+        """Renew no more, whether or not something was written."""
+        if self._writer is not None:
+            self._writer.close()
+        elif self._opening.exception() is None:
+            _, sender = self._opening.result()
+            if sender is not None:
+                self._client.run(lambda cluster: sender.close())
 
 
 def _session_ms() -> int:
@@ -227,12 +267,6 @@ def stream_of_task() -> tuple[str | None, str | None, str | None]:
     assert context is not None, "Spark writes in tasks"
     batch, query_id, run_id = (context.getLocalProperty(name) for name in STREAM_PROPERTIES)
     return batch, query_id, run_id
-
-
-def _writer(client: "Client", options: SinkOptions, joined: Joined | None) -> "ArrowWriter":
-    if joined is None:
-        return client.arrow_writer(topic=options.topic, compression=options.compression)
-    return client.versioned_writer(joined, topic=options.topic, compression=options.compression)
 
 
 def batch_fingerprint(checkpoint_location: str | None, batch_id: int) -> bytes:
