@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -92,7 +93,8 @@ def test_its_producer_writes_under_the_transactional_id_and_an_older_one_is_fenc
 ) -> None:  # O8
     cli.out("topic", "create", topic)
     named = ("--transactional-id", topic)
-    write = f"{sys.executable} -m fencelog topic produce {topic} -X transactional.id="
+    python = shlex.quote(sys.executable)
+    write = f"{python} -m fencelog topic produce {topic} -X transactional.id="
     script = f"echo $FENCELOG_OWN_TRANSACTIONAL_ID; echo a | {write}$FENCELOG_OWN_TRANSACTIONAL_ID"
     old = cli.out("own", "claim", f"{topic}/0", *named, "--", "sh", "-c", script).split()[0]
     with running(cli, "claim", f"{topic}/0", *named, "--", "sh", "-c", SLEEPS) as owner:

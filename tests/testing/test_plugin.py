@@ -20,7 +20,7 @@ import sys
 def test_it():
     assert "fencelog.testing" in sys.modules
     loaded = {name for name in sys.modules if name.startswith("fencelog")}
-    assert loaded == {"fencelog", "fencelog.testing"}
+    assert loaded == {"fencelog", "fencelog.testing", "fencelog.version"}
 """
 
 

