@@ -8,12 +8,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import Generic, TypeVar
 
 from fencelog.broker.coordinators.leaders import Leaders
 from fencelog.broker.coordinators.runtime import CoordinatorRuntime, Loaded
-from fencelog.broker.network.time_slices import ITEMS_PER_SLICE, TimeSlices
+from fencelog.broker.network.time_slices import TimeSlices
 from fencelog.coordination.shard import Decision, Shard
 from fencelog.errors import FencelogError
 from fencelog.log.values import MarkerToWrite
@@ -103,12 +102,9 @@ class MarkerSender(Generic[S]):
         others to be marked repeatedly.
         """
         done: set[TopicPartition] = set()
-        every = iter(piece.markers.items())
-        while part := list(islice(every, ITEMS_PER_SLICE)):
+        async for part in self._time_slices.parts(piece.markers.items()):
             writes = [(name, self._leaders.write_markers(name, markers)) for name, markers in part]
             done.update([name for name, result in writes if await result])
-            if len(part) == ITEMS_PER_SLICE:
-                await self._time_slices.next()
         if done or not piece.markers:
             await self._runtime.decide_on(loaded, lambda shard, now: piece.written(shard, done))
         return done == piece.markers.keys()

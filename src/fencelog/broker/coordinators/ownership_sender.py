@@ -8,7 +8,6 @@ syncs of the logs that they write to.
 import asyncio
 import logging
 from collections.abc import Collection
-from itertools import islice
 from typing import TypeAlias
 
 from fencelog.broker.coordinators.leaders import REFUSED, Leaders
@@ -210,9 +209,8 @@ class OwnershipSender:
     async def _own_partitions(self, piece: OwnershipTask) -> dict[TopicPartition, Offset] | None:
         """Tell each partition's log; return the offsets, None if one refused for now."""
         fences: dict[TopicPartition, Offset] = {}
-        every = iter(sorted(piece.partitions.items()))
         refused = False
-        while part := list(islice(every, ITEMS_PER_SLICE)):
+        async for part in self._time_slices.parts(sorted(piece.partitions.items())):
             asked = [(name, self._leaders.own_partition(name, owner)) for name, owner in part]
             for name, result in asked:
                 offset = await result
@@ -220,6 +218,4 @@ class OwnershipSender:
                     refused = True
                 else:
                     fences[name] = offset
-            if len(part) == ITEMS_PER_SLICE:
-                await self._time_slices.next()
         return None if refused else fences

@@ -8,6 +8,7 @@ slice at most before the loop polls its socket.
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
+from itertools import islice
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -37,6 +38,17 @@ class TimeSlices:
         for number, item in enumerate(items, 1):
             yield item
             if number % ITEMS_PER_SLICE == 0:
+                await self.next()
+
+    async def parts(self, items: Iterable[T]) -> AsyncIterator[list[T]]:
+        """Iterate over lists of ``ITEMS_PER_SLICE`` items, the last one shorter, as ``each`` does.
+
+        For work that is begun for all items of a list before any of it is awaited.
+        """
+        every = iter(items)
+        while part := list(islice(every, ITEMS_PER_SLICE)):
+            yield part
+            if len(part) == ITEMS_PER_SLICE:
                 await self.next()
 
     def _grant(self, loop: asyncio.AbstractEventLoop) -> None:
