@@ -25,7 +25,7 @@ from fencelog.client.model import (
 from fencelog.client.ownership import Ownership
 from fencelog.client.reader import FETCH_BYTES_MAX, FetchOptions, PartitionReader, records_of
 from fencelog.client.records_buffer import BATCH_BYTES, RecordsBuffer
-from fencelog.client.sender import ProducerOptions, Sender, open_sender, producer_options
+from fencelog.client.sender import Sender, open_sender, owner_options, producer_options
 from fencelog.errors import FencelogError
 from fencelog.types import TopicPartition
 
@@ -157,7 +157,7 @@ class Claim(ClaimCore):
         ``transactional``: with the claim's transactional id; raises FencelogError if none was asked
         for. A lost connection aborts its open transaction and fences it: open another one then.
         """
-        options = producer_options(
+        options = owner_options(
             self.transactional_id, compression, transaction_timeout_ms, transactional=transactional
         )
         sender = await open_sender(self.connections, options)
@@ -282,12 +282,12 @@ class Client:
         batch_bytes: int = BATCH_BYTES,
     ) -> Producer:
         """A producer of Python records; with a transactional id the previous one is fenced (E7)."""
-        options = ProducerOptions(
-            idempotent=idempotent and isolation == "read_committed",
-            acks=-1 if isolation == "read_committed" else 1,
-            transactional_id=transactional_id,
-            transaction_timeout_ms=transaction_timeout_ms,
-            compression=compression or "none",
+        options = producer_options(
+            transactional_id,
+            compression,
+            transaction_timeout_ms,
+            idempotent=idempotent,
+            isolation=isolation,
         )
         sender = await open_sender(self.cluster, options)
         return Producer(self.cluster, sender, batch_bytes)

@@ -36,7 +36,7 @@ from fencelog.client.model import (
 )
 from fencelog.client.reader import FETCH_BYTES_MAX, Chunk, FetchOptions, PartitionReader, records_of
 from fencelog.client.records_buffer import BATCH_BYTES
-from fencelog.client.sender import ProducerOptions, Sender, open_sender
+from fencelog.client.sender import ProducerOptions, Sender, open_sender, producer_options
 from fencelog.client.topic_changes import TopicChanges
 from fencelog.client.transaction_admin import TransactionAdmin
 from fencelog.client.versioned_transactions import Transactions
@@ -196,12 +196,12 @@ class Client(ConnectedClient):
         sent again, and may be stored twice. With a transactional id the previous producer is fenced
         before this returns (E7).
         """
-        options = ProducerOptions(
-            idempotent=idempotent and isolation == "read_committed",
-            acks=-1 if isolation == "read_committed" else 1,
-            transactional_id=transactional_id,
-            transaction_timeout_ms=transaction_timeout_ms,
-            compression=compression or "none",
+        options = producer_options(
+            transactional_id,
+            compression,
+            transaction_timeout_ms,
+            idempotent=idempotent,
+            isolation=isolation,
         )
         loop = self._loop()
         sender = loop.run(open_sender(self._cluster, options))
@@ -215,10 +215,9 @@ class Client(ConnectedClient):
         batch_bytes: int = BATCH_BYTES,
     ) -> ArrowWriter:
         """An idempotent writer of Arrow batches without a transaction (at-least-once sinks)."""
-        loop = self._loop()
         options = ProducerOptions(compression=compression or "none")
-        sender = loop.run(open_sender(self._cluster, options))
-        return ArrowWriter(loop, self._cluster, sender, topic=topic, batch_bytes=batch_bytes)
+        sender = self.run(lambda cluster: open_sender(cluster, options))
+        return self.writer_of(sender, topic=topic, batch_bytes=batch_bytes)
 
     def versioned_writer(
         self,

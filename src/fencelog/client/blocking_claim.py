@@ -15,7 +15,7 @@ from fencelog.client.loop_thread import LoopThread
 from fencelog.client.model import Compression, Isolation, Record
 from fencelog.client.reader import FETCH_BYTES_MAX, FetchOptions, PartitionReader, records_of
 from fencelog.client.records_buffer import BATCH_BYTES
-from fencelog.client.sender import open_sender, producer_options
+from fencelog.client.sender import open_sender, owner_options
 from fencelog.errors import FencelogError, OwnershipLostError
 from fencelog.types import TopicPartition
 
@@ -110,7 +110,7 @@ class Claim(GrantFacts):
         ``transactional``: with the claim's transactional id; raises FencelogError if none was asked
         for. A lost connection aborts its open transaction and fences it: open another one then.
         """
-        options = producer_options(
+        options = owner_options(
             self.transactional_id, compression, transaction_timeout_ms, transactional=transactional
         )
         loop = self._owning()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from fencelog.client.batches import EncodedBatch
 from fencelog.client.cluster import TRANSACTION, Cluster
-from fencelog.client.model import Compression, Delivery, Joined
+from fencelog.client.model import Compression, Delivery, Joined, ProduceIsolation
 from fencelog.client.partition_sender import PartitionSender, ProducerIdentity
 from fencelog.client.producer_ids import ask_for_end, init_producer_id
 from fencelog.client.retry import RETRIABLE, again, retrying
@@ -58,6 +58,25 @@ class ProducerOptions:
 
 
 def producer_options(
+    transactional_id: str | None,
+    compression: Compression | None,
+    transaction_timeout_ms: int,
+    *,
+    idempotent: bool,
+    isolation: ProduceIsolation,
+) -> ProducerOptions:
+    """The options of a client's producer: ``read_uncommitted`` is acks=1, never idempotent (F5)."""
+    is_committed = isolation == "read_committed"
+    return ProducerOptions(
+        idempotent=idempotent and is_committed,
+        acks=-1 if is_committed else 1,
+        transactional_id=transactional_id,
+        transaction_timeout_ms=transaction_timeout_ms,
+        compression=compression or "none",
+    )
+
+
+def owner_options(
     transactional_id: str | None,
     compression: Compression | None,
     transaction_timeout_ms: int,
