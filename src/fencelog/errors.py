@@ -179,6 +179,14 @@ class ExhaustedError(StorageError):
     """Disk space, open files or memory ran out: nothing was done, and it may succeed later."""
 
 
+class UnknownOutcomeError(StorageError):
+    """The answer of a write to the metadata store was lost: it may be stored, or be stored later."""
+
+
+class HistoryLostError(FencelogError):
+    """The metadata store no longer has the changes that a watch asks for: read a snapshot anew."""
+
+
 class NotLeaderError(FencelogError):
     """This broker is not, or no longer, the leader of the shard or partition."""
 

@@ -4,7 +4,7 @@ Each has one contract suite under ``tests/contracts`` that every adapter passes.
 sockets are not here: they come from the running loop, which the simulator replaces.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 from fencelog.types import Buffer, TimestampMs
@@ -104,6 +104,10 @@ class Disk(Protocol):
         ...
 
 
+LeaseId: TypeAlias = int
+"""A lease of a metadata store, as ``grant`` has returned it."""
+
+
 class MetadataWrite(NamedTuple):
     """One write of a ``MetadataStore.commit``."""
 
@@ -112,10 +116,36 @@ class MetadataWrite(NamedTuple):
     """The new value; None removes the key."""
     expected_version: int | None = None
     """The version to be replaced: 0 expects absence, None replaces any."""
+    lease: LeaseId | None = None
+    """The lease with whose end the key is removed; None: the key stays until it is removed."""
+
+
+class MetadataSnapshot(NamedTuple):
+    """All keys with a prefix, at one instant."""
+
+    cells: Sequence[tuple[str, bytes, int]]
+    """Key, value and version of each, in key order."""
+    revision: int
+    """The store's revision at that instant: a watch from here on misses nothing."""
+
+
+class MetadataChange(NamedTuple):
+    """A key as a commit has left it."""
+
+    key: str
+    value: bytes | None
+    """The new value; None: the key was removed."""
+    version: int
+    """The key's version from then on, or the revision of its removal; it grows with each commit."""
 
 
 class MetadataStore(Protocol):
-    """Small, durable, versioned values: topics, configs, counters. Every write is synced."""
+    """Small, durable, versioned values: topics, configs, counters, who leads. Every write is synced.
+
+    A method raises StorageError if it has changed nothing, and UnknownOutcomeError where the answer
+    of a write was lost: it may be stored, or be stored later; read before anything is done that
+    depends on it.
+    """
 
     async def get(self, key: str) -> tuple[bytes, int] | None:
         """Return value and version of a key, or None."""
@@ -123,6 +153,10 @@ class MetadataStore(Protocol):
 
     async def list(self, prefix: str) -> list[tuple[str, bytes, int]]:
         """Return key, value and version of each key with this prefix, in key order."""
+        ...
+
+    async def snapshot(self, prefix: str) -> MetadataSnapshot:
+        """Return what ``list`` does, with the revision from which a ``watch`` goes on."""
         ...
 
     async def put(self, key: str, value: bytes, *, expected_version: int) -> int | None:
@@ -133,16 +167,44 @@ class MetadataStore(Protocol):
         """Remove a key at this version; False if its version is different."""
         ...
 
-    async def commit(self, writes: Sequence[MetadataWrite]) -> bool:
+    async def commit(
+        self, writes: Sequence[MetadataWrite], *, unchanged: Mapping[str, int] | None = None
+    ) -> bool:
         """Apply all writes, to different keys, at once; False if a version is different.
 
-        Nothing is written then, nor if it raises StorageError; after a crash all writes are there
-        or none.
+        ``unchanged``: versions of other keys, which are compared only; 0 expects absence. Nothing is
+        written if it returns False; after a crash all writes are there or none.
         """
         ...
 
+    def watch(self, prefix: str, revision: int) -> AsyncIterator[Sequence[MetadataChange]]:
+        """Yield what each commit after this revision has changed of the keys with this prefix.
+
+        In order, each commit once and whole, also over lost connections to the store; the end of a
+        lease is a commit. Raises HistoryLostError when the store no longer has the changes after the
+        revision: take a ``snapshot``, which has their result, and watch from there. Close the
+        iterator to end the watch.
+        """
+        ...
+
+    async def grant(self, ttl_s: float) -> LeaseId:
+        """Begin a lease, which ends ``ttl_s`` after the last ``renew``, and its keys with it.
+
+        A store may round the time up. Its end comes no earlier, by the store's clock: who counts the
+        same time from the sending of the last renewal knows first.
+        """
+        ...
+
+    async def renew(self, lease: LeaseId) -> bool:
+        """Let the lease's time begin again; False if it has ended: its keys are gone."""
+        ...
+
+    async def revoke(self, lease: LeaseId) -> None:
+        """End a lease now: its keys are removed in one commit. Nothing if it has ended."""
+        ...
+
     async def close(self) -> None:
-        """Release the store."""
+        """Release the store; its watches end."""
         ...
 
 
