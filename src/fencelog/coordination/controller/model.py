@@ -61,6 +61,8 @@ class Registration(NamedTuple):
     port: int
     incarnation: str
     """Random: another life of the process has another one."""
+    directory: str
+    """The id of its data directory: the same one again is the same broker, started anew."""
     rack: str | None = None
     is_stopping: bool = False
     """It asks to lead nothing any more."""
@@ -79,6 +81,7 @@ class Registration(NamedTuple):
                 host=str(fields["host"]),
                 port=int(fields["port"]),
                 incarnation=str(fields["incarnation"]),
+                directory=str(fields["directory"]),
                 rack=None if fields["rack"] is None else str(fields["rack"]),
                 is_stopping=bool(fields["is_stopping"]),
             )
