@@ -1,1 +1,1 @@
-"""The controller's rules: which brokers hold and lead which partitions. Pure: snapshots to changes."""
+"""The controller's rules: who holds and who leads a partition. Pure: snapshots to changes."""

@@ -50,11 +50,14 @@ class PartitionState(NamedTuple):
                 eligible=_node_ids(fields["eligible"]),
             )
         except (ValueError, TypeError, KeyError) as error:
-            raise CorruptionError(f"metadata key {key}: not a partition's state: {error}") from error
+            raise CorruptionError(f"metadata key {key}: no partition state: {error}") from error
 
 
 class Registration(NamedTuple):
-    """A broker that is in the cluster. Its key is written once in each life, and once more when it stops."""
+    """A broker that is in the cluster.
+
+    Its key is written once in each life, and once more when the broker stops.
+    """
 
     node_id: NodeId
     host: str
