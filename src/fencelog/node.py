@@ -14,6 +14,7 @@ from fencelog.adapters.system_clock import SystemClock, SystemRandom, system_sto
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.context import Broker
 from fencelog.broker.coordinators.claims import ClaimConnections
+from fencelog.broker.coordinators.coordinator_epochs import next_coordinator_epoch
 from fencelog.broker.coordinators.group_requests import GroupRequests
 from fencelog.broker.coordinators.leaders import LocalLeaders
 from fencelog.broker.coordinators.marker_sender import MarkerSender
@@ -325,24 +326,13 @@ class Node:
             self.config.internal_partitions,
             new_shard,
             open_partition=self._open_internal,
-            next_epoch=self._next_coordinator_epoch,
+            next_epoch=lambda shard: next_coordinator_epoch(
+                self._ports.metadata, shard, self._coordinator_epoch_seen
+            ),
             clock=self._ports.clock,
             observer=self._observer,
             replay_marker=replay_marker,
         )
-
-    async def _next_coordinator_epoch(self, shard: str) -> CoordinatorEpoch:
-        """Return a number that grows with every load of a shard, stored before it is used (E17).
-
-        It is above every epoch that a log has at the start: the metadata may be an older copy.
-        """
-        key = f"coordinator-epoch/{shard}"
-        while True:
-            cell = await self._ports.metadata.get(key)
-            stored, version = (int(cell[0]), cell[1]) if cell else (-1, 0)
-            value = max(stored, self._coordinator_epoch_seen) + 1
-            if await self._ports.metadata.put(key, b"%d" % value, expected_version=version):
-                return CoordinatorEpoch(value)
 
     async def _resume(self) -> None:
         """Load every shard that has records, and write the markers of decided transactions."""
