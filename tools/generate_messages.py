@@ -3,9 +3,8 @@
 Sources are Kafka's own message definitions, as the kafka-python package ships them, and in the same
 form ``src/fencelog/wire/definitions``, fencelog's own requests, and
 ``src/fencelog/coordination/definitions``, the records of the coordinators (type ``data``).
-``ApiKey`` and ``BrokerApiKey`` say which requests are spoken. After a change to any of these, run it
-and commit what it
-writes::
+``ApiKey`` and ``BrokerApiKey`` say which requests are spoken. After a change to any of these, run
+it and commit what it writes::
 
     .venv/bin/python -m tools.generate_messages
 

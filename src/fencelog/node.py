@@ -14,7 +14,7 @@ from fencelog.adapters.system_clock import SystemClock, SystemRandom, system_sto
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.context import Broker
 from fencelog.broker.coordinators.claims import ClaimConnections
-from fencelog.broker.coordinators.coordinator_epochs import next_coordinator_epoch
+from fencelog.broker.coordinators.coordinator_epochs import CoordinatorEpochs
 from fencelog.broker.coordinators.group_requests import GroupRequests
 from fencelog.broker.coordinators.leaders import LocalLeaders
 from fencelog.broker.coordinators.marker_sender import MarkerSender
@@ -112,8 +112,8 @@ class Node:
         self._running = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
-        self._coordinator_epoch_seen = CoordinatorEpoch(-1)
         clock, metadata = ports.clock, ports.metadata
+        self._coordinator_epochs = CoordinatorEpochs(metadata)
         self.flusher = LogFlusher(sync=config.durability == "fsync")
         self.logs = LogManager(ports.disk, config, self.flusher, observer)
         self.cleaner = LogCleaner(self.logs, clock, config.compaction_interval_s)
@@ -126,6 +126,7 @@ class Node:
         self.transactions, self.versioned, self.groups, self.ownership = runtimes
         claims = ClaimConnections(self.ownership)
         leaders = LocalLeaders(
+            catalog,
             self.logs,
             self.transactions,
             self.versioned,
@@ -201,7 +202,7 @@ class Node:
         undo.push_async_callback(broker.controller.stop)
         await broker.controller.start()
         undo.callback(broker.deadlines.stop)
-        self._coordinator_epoch_seen = highest_coordinator_epoch(self.logs)
+        self._coordinator_epochs.seen = highest_coordinator_epoch(self.logs)
         undo.push_async_callback(self._cancel_tasks)
         self._begin(self.flusher.run())
         undo.push_async_callback(self.flusher.drained)
@@ -326,9 +327,7 @@ class Node:
             self.config.internal_partitions,
             new_shard,
             open_partition=self._open_internal,
-            next_epoch=lambda shard: next_coordinator_epoch(
-                self._ports.metadata, shard, self._coordinator_epoch_seen
-            ),
+            next_epoch=self._coordinator_epochs.next,
             clock=self._ports.clock,
             observer=self._observer,
             replay_marker=replay_marker,
@@ -356,7 +355,7 @@ class Node:
                 highest = max(highest, loaded.shard.highest_producer_id())
         await self.broker.producer_ids.start_above(ProducerId(highest))
         # Before the markers: one of a stale coordinator would be refused, and retried.
-        if not is_whole or not await self._orphaned.end():
+        if not is_whole or not await self._orphaned.end(self.logs.partitions()):
             # Its decisions are unknown, so the last stable offsets stay where they are.
             log.error("a coordinator is offline: orphaned transactions stay open")
         await self._orphaned.retire()

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from fencelog.adapters.sqlite_metadata import SqliteMetadata
-from fencelog.broker.coordinators.coordinator_epochs import next_coordinator_epoch
+from fencelog.broker.coordinators.coordinator_epochs import CoordinatorEpochs
 from fencelog.broker.coordinators.producer_ids import BLOCK_SIZE, ProducerIds
 from fencelog.errors import ErrorCode, StorageError
-from fencelog.types import CoordinatorEpoch, ProducerId
+from fencelog.types import ProducerId, TopicPartition
 from fencelog_sim.world.gate import Lost
 from fencelog_sim.world.metadata import SimMetadata, SimStore
 from tests.support.node import Peer, World
@@ -84,14 +84,10 @@ async def test_two_brokers_share_no_coordinator_epoch_where_answers_are_lost(
     store = SimStore()
     one, other = store.session(), store.session()
     lose_every_second_answer(one, lost)
-    seen = CoordinatorEpoch(-1)
-    epochs = [
-        await next_coordinator_epoch(each, "__transaction_state-0", seen)
-        for _ in range(4)
-        for each in (one, other)
-    ]
+    shard = TopicPartition("__transaction_state", 0)
+    brokers = [CoordinatorEpochs(one), CoordinatorEpochs(other)]
+    epochs = [await each.next(shard) for _ in range(4) for each in brokers]
     assert epochs == sorted(set(epochs))
-    assert await next_coordinator_epoch(other, "b", CoordinatorEpoch(7)) == 8
 
 
 def lose_every_second_answer(session: SimMetadata, lost: Lost) -> None:
