@@ -122,8 +122,7 @@ class Node:
         controller = Controller(config, catalog, settings, self.logs, ports.random)
         self._open_internal = controller.open_internal
         self._observer = observer
-        runtimes = self._new_runtimes()
-        self.transactions, self.versioned, self.groups, self.ownership = runtimes
+        self.transactions, self.versioned, self.groups, self.ownership = self._new_runtimes()
         claims = ClaimConnections(self.ownership)
         leaders = LocalLeaders(
             catalog,

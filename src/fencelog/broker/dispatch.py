@@ -79,14 +79,17 @@ class Dispatcher:
     """Finds the handler of a request."""
 
     def __init__(
-        self, broker: Broker, handlers: Mapping[ApiKey | BrokerApiKey, RawHandler]
+        self,
+        broker: Broker,
+        handlers: Mapping[ApiKey, RawHandler],
+        of_brokers: Mapping[BrokerApiKey, RawHandler] | None = None,
     ) -> None:
-        """Take one handler for each API key of clients, and in a cluster for those of brokers."""
-        missing = set(ApiKey) - handlers.keys()
-        assert not missing, missing
+        """Take exactly one handler for each API key; in a cluster also for those of brokers."""
+        assert handlers.keys() == set(ApiKey), handlers.keys() ^ set(ApiKey)
         self._broker = broker
         self._handlers: dict[int, tuple[RawHandler, int, int]] = {
-            int(key): (handler, *key.versions) for key, handler in handlers.items()
+            int(key): (handler, *key.versions)
+            for key, handler in (*handlers.items(), *(of_brokers or {}).items())
         }
 
     def __call__(self, frame: bytearray, connection: Connection) -> Answer:

@@ -24,7 +24,7 @@ from fencelog.coordination.shard import Decision
 from fencelog.coordination.transaction.shard import TransactionShard
 from fencelog.coordination.transaction.state import ClientVersion, ProducerIdAndEpoch
 from fencelog.coordination.versioned.shard import VersionedShard
-from fencelog.errors import ErrorCode, FencelogError, NotLeaderError, StorageError
+from fencelog.errors import ErrorCode, FencelogError, NotLeaderError
 from fencelog.log.ownership import Owner
 from fencelog.log.partition_log import PartitionLog
 from fencelog.log.values import MarkerToWrite, Rejected
@@ -178,7 +178,8 @@ class LocalLeaders:
 
         def committed(error: Exception | None) -> None:
             if not result.done():  # else the caller was cancelled
-                result.set_result(not isinstance(error, StorageError))  # deleted counts as done
+                # Deleted counts as done; a leadership that has ended does not.
+                result.set_result(error is None or not self._catalog.has(partition))
 
         found.when_committed(outcome.end_offset, committed)
         return result
@@ -293,7 +294,7 @@ class LocalLeaders:
             if error is None:
                 result.set_result(outcome.base_offset)
             else:
-                result.set_result(None if isinstance(error, StorageError) else NO_FENCE)
+                result.set_result(None if self._catalog.has(partition) else NO_FENCE)
 
         found.when_committed(outcome.end_offset, recorded)
         return result
