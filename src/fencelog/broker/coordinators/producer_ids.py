@@ -23,7 +23,11 @@ class ProducerIds:
         self._lock = asyncio.Lock()
 
     async def start_above(self, highest_seen: ProducerId) -> None:
-        """Never assign an id that a log or snapshot has: its old state would apply to new data."""
+        """Never assign an id that a log or snapshot here has: it has the state of another producer.
+
+        Blocks are reserved for the whole cluster, so this only matters where the metadata store is
+        an older copy than the logs.
+        """
         cell = await self._store.get(KEY)
         reserved = int(cell[0]) if cell else 0
         if reserved <= highest_seen:
