@@ -12,7 +12,8 @@ from fencelog.adapters.etcd_metadata import EtcdMetadata
 from fencelog.errors import StorageError, UnknownOutcomeError
 from fencelog.ports import COMMIT_BYTES_MAX, COMMIT_KEYS_MAX, MetadataWrite
 from tests.clients.install import NotInstalled
-from tests.support.etcd import Certificates, Etcd, certificates, running_etcd
+from tests.support.etcd import Certificates, Etcd, certificates
+from tests.support.etcd_fixtures import etcd_or_skip
 
 NAME, PASSWORD = "orders", "of-orders"
 QUOTA_BYTES = 200_000
@@ -72,7 +73,7 @@ def test_many_keys_are_read_in_pages_as_of_one_revision(etcd: Etcd) -> None:
 
 
 def test_a_full_etcd_refuses_writes_and_says_what_to_do() -> None:
-    with running_etcd(options=[f"--quota-backend-bytes={QUOTA_BYTES}"]) as small:
+    with etcd_or_skip(options=[f"--quota-backend-bytes={QUOTA_BYTES}"]) as small:
 
         async def scenario(store: EtcdMetadata) -> None:
             async def fill() -> None:
@@ -102,7 +103,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 @pytest.fixture(scope="module")
 def guarded(keys: Certificates) -> Iterator[Etcd]:
     """An etcd with TLS on both sides, and users."""
-    with running_etcd(tls=keys, options=["--auth-token-ttl=1"]) as etcd:
+    with etcd_or_skip(tls=keys, options=["--auth-token-ttl=1"]) as etcd:
         etcd.members[0].enable_users(NAME, PASSWORD, f"{NAME}/")
         yield etcd
 
@@ -160,7 +161,7 @@ def test_who_may_not_is_told_so(
 
 
 def test_users_may_be_enabled_while_a_broker_runs() -> None:
-    with running_etcd() as etcd:
+    with etcd_or_skip() as etcd:
 
         async def main() -> None:
             store = await opened(etcd, None, User(NAME, PASSWORD))

@@ -4,7 +4,7 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -12,17 +12,10 @@ import pytest
 from fencelog.adapters.etcd_metadata import EtcdMetadata
 from fencelog.errors import HistoryLostError, StorageError, UnknownOutcomeError
 from fencelog.settings.metadata_url import EtcdUrl
-from tests.support.etcd import Etcd, free_ports, running_etcd
+from tests.support.etcd import Etcd, free_ports
 
 DEADLINE_S = 60.0
 WRITERS = 8
-
-
-@pytest.fixture
-def own_etcd() -> Iterator[Etcd]:
-    """One member, which the test may kill."""
-    with running_etcd() as etcd:
-        yield etcd
 
 
 @asynccontextmanager

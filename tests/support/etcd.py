@@ -47,22 +47,21 @@ class EtcdMember:
         self.name = name
         self.client_port, self.peer_port = free_ports(2)
         self._tls = tls
-        self._scheme = "http" if tls is None else "https"
         self._log = folder / f"{name}.log"
-        client = f"{self._scheme}://{self.endpoint}"
-        self._command = [
+        self._base = f"{'http' if tls is None else 'https'}://{self.endpoint}"
+        self._line = [
             str(program),
             *PACE,
             f"--name={name}",
             f"--data-dir={folder / name}",
-            f"--listen-client-urls={client}",
-            f"--advertise-client-urls={client}",
+            f"--listen-client-urls={self._base}",
+            f"--advertise-client-urls={self._base}",
             f"--listen-peer-urls={self.peer_url}",
             f"--initial-advertise-peer-urls={self.peer_url}",
             *options,
         ]
         if tls is not None:
-            self._command += [
+            self._line += [
                 f"--cert-file={tls.cert}",
                 f"--key-file={tls.key}",
                 f"--trusted-ca-file={tls.ca}",
@@ -84,10 +83,10 @@ class EtcdMember:
         """Start the process; ``cluster``: all members' names and URLs, the first time."""
         assert self._process is None
         if cluster:
-            self._command.append(f"--initial-cluster={','.join(cluster)}")
+            self._line.append(f"--initial-cluster={','.join(cluster)}")
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                self._line, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
 
     def wait(self) -> None:
@@ -115,21 +114,12 @@ class EtcdMember:
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
-    def command(self, path: str, token: str = "", **fields: object) -> dict[str, Any]:
-        """Give an operator's command to the gateway: a path below ``/v3`` and its fields."""
-        request = urllib.request.Request(
-            f"{self._scheme}://{self.endpoint}/v3/{path}",
-            json.dumps(fields).encode(),
-            {"Authorization": token} if token else {},
-        )
-        with urllib.request.urlopen(request, timeout=STOP_S, context=self._context()) as answer:
-            return dict(json.load(answer))
-
     def compact(self) -> None:
         """Let etcd forget its history."""
-        key = base64.b64encode(b"any").decode()
-        revision = self.command("kv/range", key=key)["header"]["revision"]
-        self.command("kv/compaction", revision=revision, physical=True)
+        compact(self._base, self._context())
+
+    def _command(self, path: str, **fields: object) -> None:
+        command(self._base, path, self._context(), **fields)
 
     def enable_users(self, name: str, password: str, prefix: str) -> None:
         """Enable authentication, with a user who may read and write one prefix."""
@@ -137,12 +127,12 @@ class EtcdMember:
             base64.b64encode(each.encode()).decode() for each in (prefix, prefix[:-1] + "0")
         )
         for user, word in (("root", "of-root"), (name, password)):
-            self.command("auth/user/add", name=user, password=word)
-            self.command("auth/role/add", name=user)
-            self.command("auth/user/grant", user=user, role=user)
+            self._command("auth/user/add", name=user, password=word)
+            self._command("auth/role/add", name=user)
+            self._command("auth/user/grant", user=user, role=user)
         allowed = {"permType": "READWRITE", "key": begin, "range_end": end}
-        self.command("auth/role/grant", name=name, perm=allowed)
-        self.command("auth/enable")
+        self._command("auth/role/grant", name=name, perm=allowed)
+        self._command("auth/enable")
 
     def _context(self) -> ssl.SSLContext | None:
         if self._tls is None:
@@ -154,12 +144,28 @@ class EtcdMember:
     def _is_healthy(self) -> bool:
         assert self._process is not None
         assert self._process.poll() is None, self._log.read_text(errors="replace")
-        url = f"{self._scheme}://{self.endpoint}/health"
+        url = f"{self._base}/health"
         try:
             with urllib.request.urlopen(url, timeout=1, context=self._context()) as answer:
                 return bool(json.load(answer)["health"] == "true")
         except (OSError, urllib.error.URLError):
             return False
+
+
+def command(
+    base: str, path: str, context: ssl.SSLContext | None = None, **fields: object
+) -> dict[str, Any]:
+    """Give an operator's command to a member's gateway: a path below ``/v3`` and its fields."""
+    request = urllib.request.Request(f"{base}/v3/{path}", json.dumps(fields).encode())
+    with urllib.request.urlopen(request, timeout=STOP_S, context=context) as answer:
+        return dict(json.load(answer))
+
+
+def compact(base: str, context: ssl.SSLContext | None = None) -> None:
+    """Let an etcd forget its history up to now."""
+    key = base64.b64encode(b"any").decode()
+    revision = command(base, "kv/range", context, key=key)["header"]["revision"]
+    command(base, "kv/compaction", context, revision=revision, physical=True)
 
 
 def _state(task: Path) -> str:
