@@ -1,1 +1,1 @@
-"""The controller's rules: which brokers hold and lead which partitions. Pure: snapshots to changes."""
+"""Which brokers hold and lead which partitions. Pure: from what is stored to what changes."""

@@ -32,6 +32,8 @@ class PartitionState(NamedTuple):
 
     The high watermark has not moved since, so they have everything below it (KIP-966).
     """
+    leader_life: str = ""
+    """The incarnation that was elected: another life of the leader waits for another epoch."""
 
     def encode(self) -> bytes:
         """Return the stored form."""
@@ -48,13 +50,16 @@ class PartitionState(NamedTuple):
                 leader_epoch=LeaderEpoch(int(fields["leader_epoch"])),
                 isr=_node_ids(fields["isr"]),
                 eligible=_node_ids(fields["eligible"]),
+                leader_life=str(fields["leader_life"]),
             )
         except (ValueError, TypeError, KeyError) as error:
-            raise CorruptionError(f"metadata key {key}: not a partition's state: {error}") from error
+            raise CorruptionError(
+                f"metadata key {key}: not a partition's state: {error}"
+            ) from error
 
 
 class Registration(NamedTuple):
-    """A broker that is in the cluster. Its key is written once in each life, and once more when it stops."""
+    """A broker that is in the cluster. It is written once in each life, and when it stops."""
 
     node_id: NodeId
     host: str
