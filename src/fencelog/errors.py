@@ -180,7 +180,7 @@ class ExhaustedError(StorageError):
 
 
 class UnknownOutcomeError(StorageError):
-    """The answer of a write to the metadata store was lost: it may be stored, or be stored later."""
+    """No answer to a write to the metadata store: it may be stored, or be stored later."""
 
 
 class HistoryLostError(FencelogError):

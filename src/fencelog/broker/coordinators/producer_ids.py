@@ -3,7 +3,7 @@
 import asyncio
 
 from fencelog.broker.observer import Observer
-from fencelog.errors import NotLeaderError, StorageError
+from fencelog.errors import NotLeaderError, StorageError, UnknownOutcomeError
 from fencelog.ports import MetadataStore
 from fencelog.types import ProducerId
 
@@ -53,7 +53,10 @@ class ProducerIds:
             value, version = (int(cell[0]), cell[1]) if cell else (0, 0)
             begin = max(value, minimum)
             end = begin + BLOCK_SIZE
-            stored = await self._store.put(KEY, b"%d" % end, expected_version=version)
+            try:
+                stored = await self._store.put(KEY, b"%d" % end, expected_version=version)
+            except UnknownOutcomeError:
+                continue  # the block may be ours: it is skipped
             if stored is not None:
                 self._next, self._end = begin, end
                 return
