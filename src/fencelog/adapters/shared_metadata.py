@@ -6,7 +6,6 @@ takes its own port with it and leaves the store to the others.
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
-from contextlib import aclosing
 from typing import Any, TypeVar
 
 from fencelog.ports import (
@@ -66,9 +65,8 @@ class SharedMetadata:
 
         async def follow() -> None:
             try:
-                async with aclosing(self._store.watch(prefix, revision)) as changes:
-                    async for each in changes:
-                        tell(each)
+                async for each in self._store.watch(prefix, revision):
+                    tell(each)
             except Exception as error:  # noqa: BLE001 - raised where the watch is read
                 tell(error)
             else:
