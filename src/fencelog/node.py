@@ -14,6 +14,7 @@ from fencelog.adapters.system_clock import SystemClock, SystemRandom, system_sto
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.context import Broker
 from fencelog.broker.coordinators.claims import ClaimConnections
+from fencelog.broker.coordinators.coordinator_epochs import CoordinatorEpochs
 from fencelog.broker.coordinators.group_requests import GroupRequests
 from fencelog.broker.coordinators.leaders import LocalLeaders
 from fencelog.broker.coordinators.marker_sender import MarkerSender
@@ -111,8 +112,8 @@ class Node:
         self._running = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
-        self._coordinator_epoch_seen = CoordinatorEpoch(-1)
         clock, metadata = ports.clock, ports.metadata
+        self._coordinator_epochs = CoordinatorEpochs(metadata)
         self.flusher = LogFlusher(sync=config.durability == "fsync")
         self.logs = LogManager(ports.disk, config, self.flusher, observer)
         self.cleaner = LogCleaner(self.logs, clock, config.compaction_interval_s)
@@ -125,6 +126,7 @@ class Node:
         self.transactions, self.versioned, self.groups, self.ownership = runtimes
         claims = ClaimConnections(self.ownership)
         leaders = LocalLeaders(
+            catalog,
             self.logs,
             self.transactions,
             self.versioned,
@@ -200,7 +202,7 @@ class Node:
         undo.push_async_callback(broker.controller.stop)
         await broker.controller.start()
         undo.callback(broker.deadlines.stop)
-        self._coordinator_epoch_seen = highest_coordinator_epoch(self.logs)
+        self._coordinator_epochs.seen = highest_coordinator_epoch(self.logs)
         undo.push_async_callback(self._cancel_tasks)
         self._begin(self.flusher.run())
         undo.push_async_callback(self.flusher.drained)
@@ -325,24 +327,11 @@ class Node:
             self.config.internal_partitions,
             new_shard,
             open_partition=self._open_internal,
-            next_epoch=self._next_coordinator_epoch,
+            next_epoch=self._coordinator_epochs.next,
             clock=self._ports.clock,
             observer=self._observer,
             replay_marker=replay_marker,
         )
-
-    async def _next_coordinator_epoch(self, shard: str) -> CoordinatorEpoch:
-        """Return a number that grows with every load of a shard, stored before it is used (E17).
-
-        It is above every epoch that a log has at the start: the metadata may be an older copy.
-        """
-        key = f"coordinator-epoch/{shard}"
-        while True:
-            cell = await self._ports.metadata.get(key)
-            stored, version = (int(cell[0]), cell[1]) if cell else (-1, 0)
-            value = max(stored, self._coordinator_epoch_seen) + 1
-            if await self._ports.metadata.put(key, b"%d" % value, expected_version=version):
-                return CoordinatorEpoch(value)
 
     async def _resume(self) -> None:
         """Load every shard that has records, and write the markers of decided transactions."""
@@ -366,7 +355,7 @@ class Node:
                 highest = max(highest, loaded.shard.highest_producer_id())
         await self.broker.producer_ids.start_above(ProducerId(highest))
         # Before the markers: one of a stale coordinator would be refused, and retried.
-        if not is_whole or not await self._orphaned.end():
+        if not is_whole or not await self._orphaned.end(self.logs.partitions()):
             # Its decisions are unknown, so the last stable offsets stay where they are.
             log.error("a coordinator is offline: orphaned transactions stay open")
         await self._orphaned.retire()
