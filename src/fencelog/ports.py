@@ -108,6 +108,12 @@ LeaseId: TypeAlias = int
 """A lease of a metadata store, as ``grant`` has returned it."""
 
 
+COMMIT_KEYS_MAX = 128
+"""Keys that one ``MetadataStore.commit`` writes and compares together: etcd's own by default."""
+COMMIT_BYTES_MAX = 1 << 20
+"""Bytes of its keys and values together, which leaves a third of etcd's limit to the form."""
+
+
 class MetadataWrite(NamedTuple):
     """One write of a ``MetadataStore.commit``."""
 
@@ -179,7 +185,8 @@ class MetadataStore(Protocol):
 
         ``unchanged``: versions of other keys, which are compared only; 0 expects absence. It is
         False, too, if the lease of a write has ended. Nothing is written then; after a crash all
-        writes are there or none.
+        writes are there or none. Its caller splits what is over ``COMMIT_KEYS_MAX`` or
+        ``COMMIT_BYTES_MAX``: a cluster's store refuses it with StorageError.
         """
         ...
 

@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from fencelog.adapters.etcd_metadata import EtcdMetadata
 from fencelog.adapters.sqlite_metadata import SqliteMetadata
 from fencelog.ports import MetadataStore
 from fencelog_sim.world.gate import NO_SPACE, Fault
 from fencelog_sim.world.metadata import SimMetadata, SimStore
+from tests.support.etcd import compact
 
 Open = Callable[[], Awaitable[MetadataStore]]
 """Opens the store; a call after a close opens the same one again."""
@@ -15,6 +17,7 @@ Open = Callable[[], Awaitable[MetadataStore]]
 ONE_PROCESS = ("sqlite", "unsynced sqlite", "sim", "slow sim")
 """Stores of a single process: what is asked for takes effect in the order of the calls."""
 ALL = (*ONE_PROCESS, "shared sim")
+"""Those that start no process."""
 
 
 def opener(name: str, directory: Path) -> Open:
@@ -44,11 +47,10 @@ async def a_while(verb: str, key: str, size: int) -> None:
 
 
 async def fill(store: MetadataStore) -> None:
-    """Leave no space for a large value."""
+    """Leave no space for a large value; the etcd of the contract never has."""
     if isinstance(store, SimMetadata):
         store.gate = lambda _verb, _key, size: Fault(NO_SPACE) if size > 10_000 else None
-    else:
-        assert isinstance(store, SqliteMetadata)
+    elif isinstance(store, SqliteMetadata):
         await store._run(lambda connection: connection.execute("PRAGMA max_page_count = 8"))
 
 
@@ -56,6 +58,8 @@ async def forget_history(store: MetadataStore) -> None:
     """Let the store forget all changes up to now, as etcd does when it is compacted."""
     if isinstance(store, SimMetadata):
         store.store.compact()
+    elif isinstance(store, EtcdMetadata):
+        await asyncio.to_thread(compact, f"http://{store._members._members[0].address}")
     else:
         assert isinstance(store, SqliteMetadata)
         assert store._history is not None
