@@ -46,16 +46,19 @@ class DataDirectory:
         self._checkpointing = asyncio.Lock()
 
     @classmethod
-    async def open(cls, disk: Disk, random: Random, *, node_id: int = 1) -> Self:
+    async def open(
+        cls, disk: Disk, random: Random, *, node_id: int = 1, cluster_id: str | None = None
+    ) -> Self:
         """Read the files of the last run, and begin a run that counts as unclean until ``close``.
 
-        Raises CorruptionError if the top files are unreadable, belong to another node, or have a
+        A new directory belongs to the cluster ``cluster_id``, or to a new one. Raises
+        CorruptionError if the top files are unreadable, belong to another node, or have a
         newer format than this broker's.
         """
         # A killed run may have left names that were never synced; they are relied on from now on.
         await disk.sync_directory("")
-        cluster_id = await _cluster_id(disk, random, node_id)
-        directory = cls(disk, cluster_id=cluster_id, node_id=node_id)
+        found = await _cluster_id(disk, random, node_id, cluster_id)
+        directory = cls(disk, cluster_id=found, node_id=node_id)
         present = set(await directory.partitions())
         directory._recovery_points = await _read_offsets(disk, layout.RECOVERY_POINT_CHECKPOINT)
         directory._log_starts = await _read_offsets(disk, layout.LOG_START_CHECKPOINT)
@@ -68,6 +71,15 @@ class DataDirectory:
             # Last: where this fails before, the next start is as clean as this one was.
             await remove_file(disk, layout.CLEAN_SHUTDOWN)
         return directory
+
+    @staticmethod
+    async def cluster_of(disk: Disk, node_id: int) -> str | None:
+        """Return the cluster that the directory on this disk belongs to; None if it is new.
+
+        Raises CorruptionError as ``open`` does.
+        """
+        content = await read_file(disk, layout.META_PROPERTIES)
+        return None if content is None else _properties(content, node_id)["cluster.id"]
 
     async def partitions(self) -> list[TopicPartition]:
         """Partitions that have a directory here."""
@@ -236,7 +248,7 @@ async def _read_offsets(disk: Disk, path: str) -> dict[TopicPartition, Offset]:
         raise CorruptionError(f"{path}: {error}") from error
 
 
-async def _cluster_id(disk: Disk, random: Random, node_id: int) -> str:
+async def _cluster_id(disk: Disk, random: Random, node_id: int, wanted: str | None) -> str:
     """Return the cluster id in ``meta.properties``; create that file for a new directory.
 
     Raises CorruptionError for a damaged file, and for one of another node or a newer format.
@@ -251,7 +263,7 @@ async def _cluster_id(disk: Disk, random: Random, node_id: int) -> str:
                 "restore it from a backup of this directory"
             )
         properties = {
-            "cluster.id": layout.topic_id_text(TopicId(random.bytes(16))),
+            "cluster.id": wanted or layout.topic_id_text(TopicId(random.bytes(16))),
             "directory.id": layout.topic_id_text(TopicId(random.bytes(16))),
             "node.id": str(node_id),
             "version": "1",
