@@ -18,7 +18,7 @@ from fencelog.log.rebuild import LogBuilder
 from fencelog.log.state import LogState
 from fencelog.log.values import MarkerToWrite
 from fencelog.types import Instant, Offset, ProducerId
-from fencelog_sim.monitors.log_oracle import LogOracle
+from fencelog_sim.monitors.observed_log import LogOracle
 
 GIVEN = frozenset({"coordinator_epoch", "_limits"})
 """What a shard is made with: no record says it."""
