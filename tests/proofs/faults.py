@@ -109,8 +109,9 @@ def search(kind: str, find: Find, asked: argparse.Namespace) -> list[Found]:
     wanted = [(each, argument) for each in asked.faults for argument in each.arguments(kind)]
     found = []
     with ThreadPoolExecutor(asked.jobs) as pool:
-        searches = pool.map(lambda pair: look_for(*pair, find, asked.seed), wanted)
-        for each in searches:
+        # One by one in this thread: only the main one may set the alarm that ends a stuck case.
+        side_by_side = map if asked.jobs == 1 else pool.map
+        for each in side_by_side(lambda pair: look_for(*pair, find, asked.seed), wanted):
             found.append(each)
             print(f"{kind:10} {each.line}", flush=True)
     return found

@@ -124,6 +124,7 @@ class World:
         log_start: int = 0,
         clean: str | None = None,
         was_compacted: bool = False,
+        was_created: bool = False,
         leader_epoch: int = 0,
         limits: WritebackLimits | None = None,
     ) -> "World":
@@ -137,6 +138,7 @@ class World:
             durability=durability,
             topic_id=TOPIC_ID,
             was_compacted=was_compacted,
+            was_created=was_created,
             leader_epoch=LeaderEpoch(leader_epoch),
             writeback=Writeback(limits),
         )

@@ -85,12 +85,13 @@ class PartitionStore:
         await disk.make_directory(directory)
         if any(name.endswith(layout.LOG) for name in await disk.list(directory)):
             raise StorageError(f"{directory}: already has segment files")
+        # Before there are files: where they cannot all be made, ``recover`` does the rest later.
+        await disk.sync_directory(parent_of(directory))
         log = PartitionLog.create(config)
         store = cls(disk, directory, log, durability, writeback or Writeback())
         try:
             await store._segments.make_newest(log.log_end_offset)
             await write_topic_id(disk, directory, topic_id)  # syncs the directory for both files
-            await disk.sync_directory(parent_of(directory))
         except BaseException:
             await store.close(clean=False)
             raise

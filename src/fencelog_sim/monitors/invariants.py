@@ -20,7 +20,8 @@ from fencelog.log import layout
 from fencelog.log.values import MarkerToWrite
 from fencelog.node import Node
 from fencelog.types import Instant, Offset, ProducerId, TopicPartition
-from fencelog_sim.monitors.log_oracle import LogOracle, LogOracles
+from fencelog_sim.monitors.log_oracle import LogOracles
+from fencelog_sim.monitors.observed_log import LogOracle
 from fencelog_sim.monitors.replays import LogReplay, ShardReplay
 from fencelog_sim.monitors.upkeep import RecoveryPoint, Retention, Timers, forgotten
 from fencelog_sim.world.disk import Loss
@@ -234,7 +235,9 @@ class Monitor(Watcher):
                 )
             if oracle.stale:
                 self._recoveries += 1
-                self._oracles.reconcile(oracle)
+                if self._oracles.reconcile(oracle) and oracle.end == partition.log.log_end_offset:
+                    log = partition.log
+                    self._oracles.recall(oracle, lambda: any(replay.compare(oracle, log)))
             high_watermark = partition.log.high_watermark
             if high_watermark < oracle.promised:
                 self._report(

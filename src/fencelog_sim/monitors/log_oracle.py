@@ -9,17 +9,17 @@ files.
 from collections.abc import Callable, Sequence
 from zlib import crc32
 
-from fencelog.broker.metadata.catalog import INTERNAL_TOPICS
 from fencelog.coordination.shard import LogRecord
 from fencelog.errors import CorruptionError, WireError
 from fencelog.log import layout
-from fencelog.types import NO_PRODUCER_ID, TopicId, TopicPartition
+from fencelog.types import NO_PRODUCER_ID, TopicPartition
 from fencelog.wire.batch import HEADER_BYTES, BatchHeader, check_crc, read_header
 from fencelog.wire.control import Marker, OwnershipRecord, read_control
 from fencelog.wire.records import read_records
 from fencelog_sim.monitors.compacted import Batch, Swap, SwapChecker
 from fencelog_sim.monitors.coordinator_model import Coordinators, Place
 from fencelog_sim.monitors.ledger import Ledger
+from fencelog_sim.monitors.observed_log import LogOracle
 
 _METADATA = f"{layout.PARTITION_METADATA}.tmp"
 VIOLATIONS_MAX = 40
@@ -28,50 +28,6 @@ ReadFile = Callable[[str], bytes | None]
 LiveOffsets = Callable[[TopicPartition], tuple[int, int, bool] | None]
 """Log start and high watermark of a partition that is open, and whether its start knew no more
 than the batches that are there."""
-
-
-class LogOracle:
-    """All that was appended to one partition and is still there."""
-
-    def __init__(self, name: TopicPartition, topic_id: TopicId | None) -> None:
-        """An empty log."""
-        self.name = name
-        self.topic_id = topic_id
-        self.batches: list[Batch] = []
-        self.ledger = Ledger()
-        self.end = 0
-        self.leader_epoch = -1
-        self.segment = 0
-        """Base offset of the file that grows."""
-        self.size = 0
-        """Its bytes, of whole batches."""
-        self.promised = 0
-        """Where the high watermark was at the last crash: what must be found again (D1)."""
-        self.synced = 0
-        """Below this even the loss of a host's power takes nothing, in every mode."""
-        self.log_start = 0
-        self.stale = False
-        """A crash came after all this was seen; what survived was not looked at yet."""
-        self.apart: tuple[int, str] | None = None
-        """A marker that came without those that belong to it, unless its append failed (V6)."""
-        self.rebuilt = 0
-        """How often batches were taken back: what was derived from them has to be made anew."""
-        self.swaps: list[Swap] = []
-        """What compaction has done since the last crash, which may take it back."""
-        self.compacted = False
-        """Whether it ever did anything here."""
-        self.knows_less = False
-        """The broker continued from a checkpoint and lost what followed it: of batches that are
-        gone it knows more than what is left of the log says."""
-
-    @property
-    def is_internal(self) -> bool:
-        """Whether a coordinator's records are in it."""
-        return self.name.topic in INTERNAL_TOPICS
-
-    def path_of(self, segment: int) -> str:
-        """The file of a segment."""
-        return f"{layout.directory_name(self.name)}/{layout.file_name(segment, layout.LOG)}"
 
 
 class LogOracles:
@@ -253,7 +209,7 @@ class LogOracles:
         self.swaps += 1
         log.compacted = True
         log.swaps.append(swap)
-        _put(log, swap.new, base, end)
+        log.put(swap.new, base, end)
 
     def removed(self, path: str) -> None:
         """A file was removed; if it was a compacted one before its swap, compaction gave it up."""
@@ -264,7 +220,7 @@ class LogOracles:
             return
         swap = log.swaps.pop()
         assert swap.base == base, (swap.base, base)
-        _put(log, swap.old, swap.base, swap.end)
+        log.put(swap.old, swap.base, swap.end)
 
     def _judge_swap(self, log: LogOracle, swap: Swap, high_watermark: int, data: bytes) -> None:
         contents: dict[int, bytes | None] = {}
@@ -302,7 +258,7 @@ class LogOracles:
             if content is None or _is(content, swap.new):
                 settled.append(swap)
             else:
-                _put(log, swap.old, swap.base, swap.end)
+                log.put(swap.old, swap.base, swap.end)
 
     # -- after a crash -------------------------------------------------------------------------
 
@@ -313,10 +269,11 @@ class LogOracles:
         for log in self.logs.values():
             log.stale = True
 
-    def reconcile(self, log: LogOracle, before: tuple[int, int] | None = None) -> None:
+    def reconcile(self, log: LogOracle, before: tuple[int, int] | None = None) -> bool:
         """Read what recovery has left of a log, and continue from there.
 
-        ``before``: the bytes of this file from this position on were appended since.
+        ``before``: the bytes of this file from this position on were appended since. Returns
+        whether ``recall`` has to look from where on the broker knows the log.
         """
         log.stale = False
         log.apart = None
@@ -337,13 +294,40 @@ class LogOracles:
             )
         self._check_rest(log, kept, size, before)
         log.promised = min(log.promised, end)
-        may_be_forgotten = len(kept) + len(lost) < len(log.batches) or log.compacted
+        deleted = log.batches[: len(log.batches) - len(kept) - len(lost)]
         is_rebuilt = offsets is None or offsets[2]
-        log.knows_less = not is_rebuilt and (log.knows_less or (may_be_forgotten and bool(lost)))
-        if lost or (may_be_forgotten and is_rebuilt):
-            self._rebuild(log, kept)
+        log.knows_less = not is_rebuilt and (log.knows_less or (log.compacted and bool(lost)))
+        if lost:
+            self._rebuild(log, [*deleted, *kept])
+        if is_rebuilt and (deleted or log.compacted):
+            self._remember(log, kept[0].segment if kept else end)
         log.end = end
         log.segment, log.size = (kept[-1].segment, size) if kept else (end, 0)
+        return not is_rebuilt and not log.knows_less
+
+    def recall(self, log: LogOracle, differs: Callable[[], bool]) -> None:
+        """Find from where on the broker's state knows a log, which it loaded from a stored one.
+
+        Kafka keeps the state of producers whose batches retention has deleted, and so do snapshots
+        and checkpoints, until a start has to read the log itself. The next one may find a
+        checkpoint from before that start again, or a snapshot that it wrote. Nothing else than
+        what one of the starts knew is accepted, and it holds until the broker ends.
+        """
+        at_first = log.memory
+        for memory in sorted(log.memories - {at_first}) if differs() else ():
+            self._remember(log, memory)
+            if not differs():
+                return
+        if log.memory != at_first:
+            self._remember(log, at_first)
+
+    def _remember(self, log: LogOracle, memory: int) -> None:
+        """Let the broker's state tell of the files from this one on."""
+        batches = [*log.forgotten, *log.batches]
+        log.memory = memory
+        log.memories.add(memory)
+        log.forgotten = [each for each in batches if each.segment < memory]
+        self._rebuild(log, [each for each in batches if each.segment >= memory])
 
     def _survivors(
         self, log: LogOracle, before: tuple[int, int] | None
@@ -440,14 +424,6 @@ class LogOracles:
         for problem in problems:
             if problem is not None:
                 self.report(log.name, f"{where}: {problem}")
-
-
-def _put(log: LogOracle, batches: Sequence[Batch], base: int, end: int) -> None:
-    """Let these be the batches of the files from ``base`` to ``end``."""
-    before = [each for each in log.batches if each.segment < base]
-    after = [each for each in log.batches if each.segment >= end]
-    log.batches = [*before, *batches, *after]
-    log.rebuilt += 1
 
 
 def _is(content: bytes, batches: Sequence[Batch]) -> bool:

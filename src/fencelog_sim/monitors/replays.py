@@ -11,6 +11,7 @@ from fencelog.coordination.group.shard import GroupShard
 from fencelog.coordination.ownership.table import OwnershipTable
 from fencelog.coordination.shard import LogRecord, Shard
 from fencelog.coordination.versioned.table import VersionedTable
+from fencelog.errors import CorruptionError
 from fencelog.log.config import LogConfig
 from fencelog.log.partition_log import PartitionLog
 from fencelog.log.producers import UNKNOWN_SEQUENCE, ProducerState
@@ -18,7 +19,7 @@ from fencelog.log.rebuild import LogBuilder
 from fencelog.log.state import LogState
 from fencelog.log.values import MarkerToWrite
 from fencelog.types import Instant, Offset, ProducerId
-from fencelog_sim.monitors.log_oracle import LogOracle
+from fencelog_sim.monitors.observed_log import LogOracle
 
 GIVEN = frozenset({"coordinator_epoch", "_limits"})
 """What a shard is made with: no record says it."""
@@ -160,7 +161,11 @@ class LogReplay:
         """What is wrong; all of the log must be on disk."""
         if log.swaps and not _has_taken_over(log, live):
             return
-        state = self._feed(log)
+        try:
+            state = self._feed(log)
+        except CorruptionError as error:
+            yield f"its log cannot be replayed: {error}"
+            return
         yield from _ledger_difference(log, live)
         mine = live._state
         if mine.producers != state.producers:

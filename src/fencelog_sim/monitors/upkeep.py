@@ -16,7 +16,7 @@ from fencelog.broker.partitions.partition import Partition
 from fencelog.log.config import LogConfig
 from fencelog.types import Offset
 from fencelog_sim.monitors.compacted import Batch
-from fencelog_sim.monitors.log_oracle import LogOracle
+from fencelog_sim.monitors.observed_log import LogOracle
 from fencelog_sim.world.disk import SimDisk
 from fencelog_sim.world.disk_image import Directory, Inode
 

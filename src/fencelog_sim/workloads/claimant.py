@@ -13,11 +13,11 @@ from fencelog.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchR
 from fencelog.wire.messages.own import OwnRequest, OwnResource
 from fencelog_sim.workload import Stage
 from fencelog_sim.workloads.own import ERRORS
-from fencelog_sim.workloads.owning import PATIENCE_S, READERS, Claim, own
+from fencelog_sim.workloads.owned_offsets import PATIENCE_S
+from fencelog_sim.workloads.owning import HOWS, NAMES, READERS, Claim, own
 
 TOPIC = "owned"
 STRINGS = ("leader", "shard:7")
-NAMES = ("etl", "sink")
 CLAIMS_MAX = 3
 """Claims that a process goes on with, its lost ones among them."""
 CLAIM_SHARE = 0.4
@@ -34,7 +34,6 @@ PREV_SHARE = 0.3
 NAME_SHARE = 0.5
 WAIT_MS = 300
 LEASE_MS = (500, 2500)
-HOWS = ("commit", "commit", "abort", "desert")
 
 
 class Claimant:
@@ -156,12 +155,15 @@ class Claimant:
             await claim.renew()
         elif chance < 0.35:
             await self._read(claim, self._random.choice(partitions))
-        elif claim.group is not None:
-            await self._commit(claim, self._random.choice(partitions))
         elif claim.transactional_id is not None and chance < 0.7:
             count = self._random.randint(1, len(partitions))
             chosen = self._random.sample(partitions, count)
-            await claim.transact(chosen, self._random.choice(HOWS))
+            transact = claim.transact if claim.group is None else claim.transact_offsets
+            await transact(chosen, self._random.choice(HOWS))
+            if claim.group is not None:
+                await look(self._stage, self._cluster, chosen[0], claim.session)
+        elif claim.group is not None:
+            await self._commit(claim, self._random.choice(partitions))
         else:
             await claim.write(self._random.choice(partitions))
 

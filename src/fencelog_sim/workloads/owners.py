@@ -27,16 +27,18 @@ from fencelog_sim.workload import Stage
 from fencelog_sim.workloads.claimant import STRINGS, TOPIC, look, play
 from fencelog_sim.workloads.own import ERRORS, OwnWriter, open_cluster
 from fencelog_sim.workloads.owned_log import rows_of
+from fencelog_sim.workloads.owned_offsets import PATIENCE_S
 from fencelog_sim.workloads.owners_history import problems_of
 from fencelog_sim.workloads.owning import (
     NOBODY,
-    PATIENCE_S,
     READERS,
+    TRANSACTIONAL_SHARE,
     Claim,
     commit_as_nobody,
     fetch,
     own,
     send_once,
+    transact_as_nobody,
 )
 from fencelog_sim.workloads.plans import Send, completed, invoked, named, unknown
 from fencelog_sim.workloads.settling import (
@@ -62,7 +64,7 @@ class Owners:
     """The workload."""
 
     name: str = NAME
-    may_lose: bool = False
+    may_lose: bool = True
     expires: bool = False
 
     async def prepare(self, stage: Stage) -> None:
@@ -163,10 +165,12 @@ async def _try_owned(stage: Stage, cluster: Cluster, count: int) -> None:
     partition = TopicPartition(TOPIC, stage.random.randrange(stage.scale.partitions))
     value = f"{NOBODY}:{stage.history.process}.{count}"
     connection = await cluster.leader(partition, Deadline(PATIENCE_S))
-    if stage.random.random() < COMMIT_SHARE:
-        await commit_as_nobody(stage, cluster, connection, partition, value)
-    else:
+    if stage.random.random() >= COMMIT_SHARE:
         await send_once(stage, connection, partition, value, NOBODY)
+    elif stage.random.random() < TRANSACTIONAL_SHARE:
+        await transact_as_nobody(stage, cluster, partition, value)
+    else:
+        await commit_as_nobody(stage, cluster, connection, partition, value)
 
 
 async def _write_plainly(stage: Stage, cluster: Cluster, count: int) -> None:

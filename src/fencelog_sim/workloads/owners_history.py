@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 from fencelog.check.history import Event
 from fencelog.coordination.ownership.model import NEXT_GENERATION
-from fencelog_sim.workloads.owned_rows import Logs, session_of
-from fencelog_sim.workloads.owning import NOBODY
+from fencelog_sim.workloads.offsets_history import Offsets
+from fencelog_sim.workloads.owned_rows import Logs
 
 PROBLEMS_MAX = 20
 Note: TypeAlias = Mapping[str, Any]
@@ -22,11 +22,12 @@ Place: TypeAlias = tuple[str | None, str]
 def problems_of(events: Sequence[Event]) -> list[str]:
     """Return what does not hold."""
     notes: list[Note] = [event for event in events if event["type"] == "meta"]
-    grants, commits, logs = Grants(), Commits(), Logs()
+    grants, commits, logs, offsets = Grants(), Commits(), Logs(), Offsets()
     problems: list[str] = []
     for note in notes:
         problems += grants.take(note)
         problems += commits.take(note, grants)
+        problems += offsets.take(note, grants)
         logs.take(note)
     problems += grants.overtaken()
     problems += logs.problems()
@@ -138,15 +139,12 @@ def _generation_problems(
 
 
 class Commits:
-    """Committed offsets, and fetches of attached connections, beside the grants."""
+    """What commits and fetches of attached connections were answered, beside the grants."""
 
     def __init__(self) -> None:
         """Nothing is committed."""
         self._asked: dict[str, dict[Place, int]] = {}
         """The newest epochs when something was asked, by the value or number that names it."""
-        self._acknowledged: dict[str, int] = {}
-        """The highest epoch whose owner has committed, by partition."""
-        self._floors: dict[tuple[str, str], int] = {}
         self._count = 0
         self._begun: dict[str, int] = {}
         """When a commit was asked for, by its metadata."""
@@ -157,7 +155,6 @@ class Commits:
 
     def take(self, note: Note, grants: Grants) -> Iterator[str]:
         """Apply a note; yield what it shows to be wrong."""
-        process = str(note.get("process"))
         self._count += 1
         match note["what"]:
             case "commit":
@@ -175,12 +172,6 @@ class Commits:
             case "nobody committed":
                 times = self._begun[note["metadata"]], self._count, str(note["metadata"])
                 self._nobodys.setdefault(note["partition"], []).append(times)
-            case "look":
-                self._floors[process, note["partition"]] = self._acknowledged.get(
-                    note["partition"], 0
-                )
-            case "found" if note["metadata"] is not None:
-                yield from self._found(process, note, grants)
             case _:
                 return
 
@@ -198,24 +189,10 @@ class Commits:
     def _committed(self, note: Note, grants: Grants) -> Iterator[str]:
         """Whoever is the owner before and after another's commit was it all the time."""
         partition, session = note["partition"], note["session"]
-        epoch = grants.epoch(session, partition) or 0
-        self._acknowledged[partition] = max(epoch, self._acknowledged.get(partition, 0))
         owned_from = self._owned_from.setdefault((session, partition), self._count)
         for begun, ended, metadata in self._nobodys.get(partition, ()):
             if owned_from < begun and ended < self._begun[note["metadata"]]:
                 yield f"not the owner's: {partition} took {metadata}, {session} owned it (O8)"
-
-    def _found(self, process: str, note: Note, grants: Grants) -> Iterator[str]:
-        partition, metadata = note["partition"], note["metadata"]
-        session = session_of(metadata)
-        if session.startswith(NOBODY):
-            return
-        epoch, floor = grants.epoch(session, partition), self._floors[process, partition]
-        if epoch is not None and epoch < floor:
-            yield (
-                f"older commit: {partition} has {metadata} of epoch {epoch}, after a commit of "
-                f"epoch {floor} (O8)"
-            )
 
 
 def _states(notes: Sequence[Note]) -> Iterator[str]:

@@ -42,16 +42,21 @@ from fencelog.wire.messages.release_ownership import (
     ReleaseOwnershipResponse,
 )
 from fencelog.wire.messages.renew_ownership import RenewOwnershipRequest, RenewOwnershipResponse
+from fencelog.wire.own import owned_id, producers_key
 from fencelog.wire.primitives import error_code
 from fencelog.wire.records import RecordToWrite, build_batch
 from fencelog_sim.workload import Stage
 from fencelog_sim.workloads.own import ERRORS, encode
+from fencelog_sim.workloads.owned_offsets import PATIENCE_S, OffsetProducer
 
 READERS = "readers"
 """The only group."""
+NAMES = ("etl", "sink")
+"""Of the claims' transactional ids."""
+HOWS = ("commit", "commit", "abort", "desert")
+"""What becomes of a transaction."""
 NOBODY = "-"
 """What the session begins with in what is written without a claim."""
-PATIENCE_S = 4.0
 CONNECT_S = 2.0
 PRODUCE_VERSION = 9
 FETCH_VERSION = 12
@@ -59,6 +64,8 @@ COMMIT_VERSION_MAX = 9
 FETCH_WAIT_MS = 400
 FETCH_BYTES = 16 << 10
 TRANSACTION_TIMEOUT_MS = 5_000
+OTHERS_TIMEOUT_MS = 1_000
+"""Of transactions without a claim: while one is open, nobody sees the group's offsets."""
 REFUSALS = frozenset(
     {
         ErrorCode.OWNER_FENCED,
@@ -68,6 +75,9 @@ REFUSALS = frozenset(
     }
 )
 """Whoever is not the owner gets one of these, and nothing is written (O8)."""
+TRANSACTIONAL_SHARE = 0.5
+"""Of the commits without a claim, those in a transaction."""
+IMPOSTOR_SHARE = 0.2
 RENEWALS = 3
 """How many renewals fit into a lease."""
 
@@ -93,6 +103,7 @@ class Claim:
     data: Connection | None = None
     reads: Connection | None = None
     sender: Sender | None = None
+    offsets: OffsetProducer | None = None
     sent: list[str] = field(default_factory=list)
     """Values of the open transaction."""
     renewal: "asyncio.Task[None] | None" = None
@@ -185,6 +196,10 @@ class Claim:
 
         Nobody's, unless somebody owns it.
         """
+        if self.group is not None and self.stage.random.random() < TRANSACTIONAL_SHARE:
+            value = f"{NOBODY}{self.value()}"
+            await transact_as_nobody(self.stage, self.cluster, partition, value)
+            return
         connection = await dial(self.stage)
         try:
             value = f"{NOBODY}{self.value()}"
@@ -204,12 +219,12 @@ class Claim:
         with contextlib.suppress(*ERRORS):
             for number in range(writes):
                 partition = self.partitions[number % len(self.partitions)]
-                if self.group is not None:
-                    await self.commit(partition)
-                elif self.transactional_id is None:
-                    await self.write(partition)
-                else:
+                if self.transactional_id is None or (self.group is not None and number % 2):
+                    await (self.write if self.group is None else self.commit)(partition)
+                elif self.group is None:
                     await self.transact([partition], "desert")
+                else:
+                    await self.transact_offsets([partition], "commit")
 
     async def reading(self) -> Connection:
         """The attached connection for fetches. Raises one of ERRORS."""
@@ -236,6 +251,36 @@ class Claim:
         self._note("commit", partition=key_of(*partition), metadata=metadata)
         await commit_offset(self.cluster, self.data, self.group, partition, self._count, metadata)
         self._note("committed", partition=key_of(*partition), metadata=metadata)
+
+    async def transact_offsets(self, partitions: Sequence[TopicPartition], how: str) -> None:
+        """Commit offsets of the group in a transaction of the claim's id.
+
+        ``commit``, ``abort`` or ``desert`` it: one that was deserted goes on. Raises one of ERRORS.
+        """
+        async with self._writing:
+            try:
+                await self._transact_offsets(partitions, how)
+            except ERRORS:
+                self.offsets = None
+                raise
+
+    async def _transact_offsets(self, partitions: Sequence[TopicPartition], how: str) -> None:
+        assert self.group is not None
+        assert self.transactional_id is not None
+        if self.offsets is None:
+            self.offsets = await OffsetProducer.open(
+                *(self.stage, self.cluster, self.group, self.transactional_id),
+                TRANSACTION_TIMEOUT_MS,
+            )
+        await self.offsets.begin()
+        for partition in partitions:
+            metadata = self.value()
+            named = {"partition": key_of(*partition), "metadata": metadata, "is_pending": True}
+            self._note("commit", **named)
+            await self.offsets.commit(partition, self._count, metadata)
+            self._note("committed", **named)
+        if how != "desert":
+            await self.offsets.end(commit=how == "commit")
 
     async def transact(self, partitions: Sequence[TopicPartition], how: str) -> None:
         """Write in the transaction of the claim's id, and ``commit``, ``abort`` or ``desert`` it.
@@ -360,6 +405,30 @@ async def commit_as_nobody(
     stage.history.note(what="nobody commits", **named)
     await commit_offset(cluster, connection, READERS, partition, 0, value)
     stage.history.note(what="nobody committed", **named)
+
+
+async def transact_as_nobody(
+    stage: Stage, cluster: Cluster, partition: TopicPartition, value: str
+) -> None:
+    """Commit an offset of the readers in a transaction without a claim. Raises RequestError.
+
+    Some name the transactional id of a claim, with a producer id that is not its.
+    """
+    random = stage.random
+    producer = await OffsetProducer.open(
+        stage, cluster, READERS, f"of {stage.history.process}", OTHERS_TIMEOUT_MS
+    )
+    await producer.begin()
+    named = {"partition": key_of(*partition), "metadata": value, "is_pending": True}
+    as_whom = None
+    if random.random() < IMPOSTOR_SHARE:
+        as_whom = owned_id(producers_key(READERS, random.choice(NAMES)), random.randint(1, 9))
+    stage.history.note(what="nobody commits", **named)
+    await producer.commit(partition, 0, value, as_whom)
+    stage.history.note(what="nobody committed", **named)
+    how = random.choice(HOWS)
+    if how != "desert":
+        await producer.end(commit=how == "commit")
 
 
 async def own(

@@ -22,7 +22,8 @@ from fencelog.types import (
 from fencelog.wire.batch import assign, read_header
 from fencelog.wire.control import marker_batch
 from fencelog.wire.records import RecordToWrite, build_batch
-from fencelog_sim.monitors.log_oracle import LogOracle, LogOracles
+from fencelog_sim.monitors.log_oracle import LogOracles
+from fencelog_sim.monitors.observed_log import LogOracle
 
 DATA = TopicPartition("orders", 0)
 OTHER = TopicPartition("orders", 1)

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from fencelog.errors import CorruptionError, StorageError
+from fencelog.errors import CorruptionError, ExhaustedError, StorageError
 from fencelog.log import layout
 from fencelog.log.config import LogConfig
 from fencelog.wire.batch import iterate
@@ -407,5 +407,21 @@ def test_an_overwritten_tail_never_crashes_recovery() -> None:
             disk.overwrite(FIRST, data[:start] + noise + data[start + 80 :])
             again = await World.recover(disk, durability="os")
             assert data.startswith(await again.read_all())
+
+    run(scenario())
+
+
+def test_a_partition_for_which_there_was_no_room_outlives_a_power_cut_once_there_was() -> None:
+    async def scenario() -> None:  # D1
+        disk = SimDisk(operations=[])
+        disk.free_bytes = 0
+        with pytest.raises(ExhaustedError):
+            await World.create(disk)
+        disk.free_bytes = None
+        world = await World.recover(disk)
+        world.append_values(b"kept")
+        await world.flush()
+        again = await World.recover(world.disk.power_loss(Loss.ALL))
+        assert await again.values() == [b"kept"]
 
     run(scenario())

@@ -241,7 +241,7 @@ def test_segments_that_a_kill_left_without_a_durable_name_are_served_with_one() 
         await world.flush()
         data = await world.read_all()
         killed = world.disk.restarted()
-        again = await recovered(killed)
+        again = await recovered(killed, was_created=True)
         assert not again.store.is_rebuilt
         assert await again.read_all() == data
         after = killed.power_loss(Loss.ALL)

@@ -288,7 +288,8 @@ class TransactionShard:
 
         ``key``: the ``producers_key``; the owner's transactional id selects the shard.
         CONCURRENT_TRANSACTIONS while markers of those are outstanding: repeat it. NONE once all
-        are written; PRODUCER_FENCED for an older epoch than the known one.
+        are written; PRODUCER_FENCED for an older epoch than the known one. The claim's shard counts
+        this as done for good, so no power cut may take it back.
         """
         known = self._owned.owners.get(key)
         if known is not None and owner.epoch < known.epoch:
@@ -302,7 +303,7 @@ class TransactionShard:
         ]
         is_active = any(each.state.is_active for each in over)
         error = ErrorCode.CONCURRENT_TRANSACTIONS if is_active else ErrorCode.NONE
-        return Decision(tuple(records), error)
+        return Decision(tuple(records), error, must_sync=True)
 
     # -- markers ---------------------------------------------------------------------------------
 
