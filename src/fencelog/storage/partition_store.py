@@ -20,10 +20,16 @@ from fencelog.log.recovery_checkpoint import side_checksum
 from fencelog.log.values import Isolation, ReadPlan, SegmentWrite
 from fencelog.ports import Disk, DiskFile
 from fencelog.storage.checkpoint import parent_of, replace_file
-from fencelog.storage.checkpointer import Captured, Checkpointer, read_recovery_checkpoint
+from fencelog.storage.checkpointer import (
+    Begin,
+    Captured,
+    Checkpointer,
+    read_recovery_checkpoint,
+    store_begin,
+)
 from fencelog.storage.clean_stop import CleanStop, synced_checksum
 from fencelog.storage.open_segment import OpenSegment
-from fencelog.storage.recover import Durability, Recovered, Recovery
+from fencelog.storage.recover import Durability, Recovery
 from fencelog.storage.segment import Batches, Pause, find_timestamp, read_batches
 from fencelog.storage.segment_files import SegmentFiles
 from fencelog.storage.side_files import write_side_files
@@ -34,7 +40,7 @@ from fencelog.types import LeaderEpoch, Offset, TimestampMs, TopicId
 
 
 class PartitionStore:
-    """The directory of one partition; use ``create`` or ``recover``."""
+    """The directory of one partition."""
 
     def __init__(
         self,
@@ -44,7 +50,7 @@ class PartitionStore:
         durability: Durability,
         writeback: Writeback,
     ) -> None:
-        """Start without segments."""
+        """Start without segments; use ``create`` or ``recover``."""
         self._disk = disk
         self._directory = directory
         self._log = log
@@ -76,15 +82,34 @@ class PartitionStore:
         config: LogConfig,
         durability: Durability,
         writeback: Writeback | None = None,
+        begin: Begin | None = None,
     ) -> tuple[Self, PartitionLog]:
         """Create an empty partition, durably.
 
-        ``writeback`` is what all partitions of a broker share. A crash meanwhile leaves a directory
-        that ``recover`` accepts. Raises StorageError.
+        ``writeback`` is what all partitions of a broker share; ``begin`` is for a replica that
+        begins above 0. A crash leaves a directory that ``recover`` accepts. Raises StorageError.
         """
         await disk.make_directory(directory)
         if any(name.endswith(layout.LOG) for name in await disk.list(directory)):
             raise StorageError(f"{directory}: already has segment files")
+        if begin is not None:
+            await store_begin(disk, directory, begin)
+            await disk.sync_directory(parent_of(directory))
+            opened = await cls.recover(
+                disk,
+                directory,
+                config,
+                clean=None,
+                recovery_point=begin.offset,
+                log_start=begin.offset,
+                durability=durability,
+                topic_id=topic_id,
+                writeback=writeback,
+                high_watermark=begin.offset,
+            )
+            path = opened[0]._segments.path(begin.offset, layout.SNAPSHOT)
+            await replace_file(disk, path, begin.snapshot)
+            return opened
         log = PartitionLog.create(config)
         store = cls(disk, directory, log, durability, writeback or Writeback())
         try:
@@ -113,16 +138,25 @@ class PartitionStore:
         was_created: bool = False,
         leader_epoch: LeaderEpoch = FIRST_EPOCH,
         writeback: Writeback | None = None,
+        high_watermark: Offset | None = None,
+        truncate_to: Offset | None = None,
     ) -> tuple[Self, PartitionLog]:
         """Open a partition of an earlier run, whatever its end was (D2, D3, E15).
 
         ``clean`` is from ``DataDirectory.take_clean``. ``topic_id``, if given, must be the stored
         one, and is stored if a crash left none. ``was_created``: its first segment was durable.
-        ``leader_epoch`` is the newest epoch in which this broker was the leader: no batch has a
-        newer one. Raises CorruptionError naming file and offset, and StorageError.
+        No batch has a newer epoch than ``leader_epoch``. ``high_watermark`` is that of a replica,
+        as far as it is known; None: everything is committed.
+
+        ``truncate_to`` is where a replica's log forks from its leader's (F7): ``clean`` is then of
+        its last ``close``, and a recovery point not above the fork was stored before. A crash
+        meanwhile leaves files that ``recover`` accepts. Raises CorruptionError naming file and
+        offset, also if the fork is below the high watermark, and StorageError.
         """
         if topic_id is not None:
             await check_topic_id(disk, directory, topic_id)
+        checkpoint = await read_recovery_checkpoint(disk, directory)
+        log_start = log_start if checkpoint is None else max(log_start, checkpoint.start_offset)
         recovered = await Recovery(
             disk=disk,
             directory=directory,
@@ -134,11 +168,13 @@ class PartitionStore:
             was_compacted=was_compacted,
             was_created=was_created,
             leader_epoch=leader_epoch,
-            checkpoint=await read_recovery_checkpoint(disk, directory),
+            checkpoint=checkpoint,
+            high_watermark=high_watermark,
+            truncate_to=truncate_to,
         ).run()
         builder = recovered.builder
         active_files = builder.side_files(recovered.base_offsets[-1])
-        log = builder.finish()
+        log = builder.finish(high_watermark)
         store = cls(disk, directory, log, durability, writeback or Writeback())
         store.truncated = recovered.truncated
         store.is_rebuilt = not recovered.is_clean and recovered.checkpoint is None
@@ -150,14 +186,10 @@ class PartitionStore:
         if recovered.is_clean and clean is not None:
             store._segments.names_are_durable()
             store.clean_stop = CleanStop(log.log_end_offset, clean)
-        store._opened(recovered)
+        checkpoint = recovered.checkpoint
+        covered = 0 if checkpoint is None else checkpoint.size_from(recovered.base_offsets[0])
+        store._writeback.moved(store, max(log.size - covered, 0))
         return store, log
-
-    def _opened(self, recovered: Recovered) -> None:
-        covered = 0
-        if recovered.checkpoint is not None:
-            covered = recovered.checkpoint.size_from(recovered.base_offsets[0])
-        self._writeback.moved(self, max(self._log.size - covered, 0))
 
     @property
     def recovery_point(self) -> Offset:

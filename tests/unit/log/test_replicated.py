@@ -40,6 +40,11 @@ def busy_leader() -> Driver:
             leader.produce(7, 0, epoch * 4 + number if epoch < 5 else 12 + number)
             leader.produce_in_transaction(10 + number, epoch, 0)
             leader.produce_in_transaction(10 + number, epoch, 1)
+            guard = leader.log.begin_verification(20, epoch, -1)
+            offsets = make_batch(20, epoch, transactional=True)  # as a coordinator writes them
+            assert isinstance(leader.append(offsets, guard, internal=True), Appended)
+            if number % 2:
+                leader.mark(abort(20, epoch, epoch))
             leader.own(epoch + 1, "a" if number % 2 else None)
             if number != epoch % 3:
                 end = commit if number % 2 else abort
@@ -236,5 +241,8 @@ def test_a_replica_that_begins_at_the_log_start_knows_all_that_the_leader_knows(
         known, expected = all_of(log), all_of(leader.log)
         for key in ("producers", "open", "owners", "highest_producer_id"):
             assert known[key] == expected[key], (start, key)
+        whole_ones = [each for each in expected["aborted"] if each.first_offset >= start]
+        assert set(whole_ones) <= set(known["aborted"])
+        assert all(each.first_offset <= each.last_offset for each in known["aborted"])
         assert log.last_epoch == leader.log.last_epoch
         assert log.last_stable_offset == leader.log.last_stable_offset
