@@ -105,9 +105,8 @@ class PartitionStore:
                 durability=durability,
                 topic_id=topic_id,
                 writeback=writeback,
-                high_watermark=begin.offset,
             )
-            path = opened[0]._segments.path(begin.offset, layout.SNAPSHOT)
+            path = f"{directory}/{layout.file_name(begin.offset, layout.SNAPSHOT)}"
             await replace_file(disk, path, begin.snapshot)
             return opened
         log = PartitionLog.create(config)
@@ -148,10 +147,10 @@ class PartitionStore:
         No batch has a newer epoch than ``leader_epoch``. ``high_watermark`` is that of a replica,
         as far as it is known; None: everything is committed.
 
-        ``truncate_to`` is where a replica's log forks from its leader's (F7): ``clean`` is then of
-        its last ``close``, and a recovery point not above the fork was stored before. A crash
-        meanwhile leaves files that ``recover`` accepts. Raises CorruptionError naming file and
-        offset, also if the fork is below the high watermark, and StorageError.
+        ``truncate_to`` is where a replica's log forks from its leader's (F7): a recovery point not
+        above it was stored before, and ``clean`` is of the last ``close``. A crash leaves files
+        that ``recover`` accepts. Raises CorruptionError naming file and offset, also if the fork is
+        below the high watermark, and StorageError.
         """
         if topic_id is not None:
             await check_topic_id(disk, directory, topic_id)
@@ -230,7 +229,7 @@ class PartitionStore:
     async def sync(self) -> None:
         """Return when everything written before the call is on stable storage, its name included.
 
-        Raises ExhaustedError if it could not begin. Raises StorageError; nothing is ever
+        Raises ExhaustedError if it could not begin, and StorageError: then nothing is ever
         acknowledged from here again (D2).
         """
         # Concurrent calls wait for each other: one must not rely on another's unfinished sync.
@@ -251,9 +250,8 @@ class PartitionStore:
     async def read(self, plan: ReadPlan, *, to_send: bool = False) -> Batches:
         """Return the whole batches of a plan, the first one even above ``max_bytes``.
 
-        ``to_send``: they are sent and not looked at, so large ones need no copy.
-        Empty if the segment was deleted after the plan was made. Raises CorruptionError if the file
-        has no batches there, StorageError if it cannot be read.
+        ``to_send``: they are not looked at, so large ones need no copy. Empty if the segment was
+        deleted meanwhile. Raises CorruptionError if the file has no batches there, StorageError.
         """
         segment = self._segments.get(plan.segment_base_offset)
         file = None if segment is None else await self._segments.begin_read(segment)
@@ -317,9 +315,8 @@ class PartitionStore:
         """Replace segments by the cleaned file, which is written and synced.
 
         The file is first renamed to ``.swap``: a crash before leaves the old files, a crash after
-        leaves the new one. A reader continues in the file in which it began. Returns False, with
-        nothing changed, if a segment was deleted meanwhile. Raises StorageError; the store has then
-        failed.
+        leaves the new one. A reader continues in the file in which it began. False: a segment was
+        deleted meanwhile, and nothing is changed. Raises StorageError; the store has then failed.
         """
         async with self._sync_lock:
             self._usable.check()
