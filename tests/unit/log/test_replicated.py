@@ -153,7 +153,6 @@ def test_a_follower_appends_nothing_of_its_own() -> None:
 def test_a_verification_of_an_earlier_leadership_is_void() -> None:  # E14
     partition = Driver()
     guard = partition.log.begin_verification(7, 0, 0)
-    partition.log.follow(1)
     partition.log.lead(2)
     refused = partition.append(make_batch(7, 0, 0, transactional=True), guard)
     assert isinstance(refused, Rejected)
