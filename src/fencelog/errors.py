@@ -180,7 +180,7 @@ class ExhaustedError(StorageError):
 
 
 class UnknownOutcomeError(StorageError):
-    """The answer of a write to the metadata store was lost: it may be stored, or be stored later."""
+    """No answer to a write to the metadata store: it may be stored, or be stored later."""
 
 
 class HistoryLostError(FencelogError):
@@ -188,7 +188,16 @@ class HistoryLostError(FencelogError):
 
 
 class NotLeaderError(FencelogError):
-    """This broker is not, or no longer, the leader of the shard or partition."""
+    """This broker does not, or not now, serve the shard or partition."""
+
+    coordinator_error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    """What a client is answered that asked for a coordinator."""
+
+
+class NotCoordinatorError(NotLeaderError):
+    """The shard belongs to another broker: look its coordinator up again."""
+
+    coordinator_error = ErrorCode.NOT_COORDINATOR
 
 
 class FencedError(FencelogError):

@@ -108,6 +108,12 @@ LeaseId: TypeAlias = int
 """A lease of a metadata store, as ``grant`` has returned it."""
 
 
+COMMIT_KEYS_MAX = 128
+"""Keys that one ``MetadataStore.commit`` writes and compares together: etcd's own by default."""
+COMMIT_BYTES_MAX = 1 << 20
+"""Bytes of its keys and values together, which leaves a third of etcd's limit to the form."""
+
+
 class MetadataWrite(NamedTuple):
     """One write of a ``MetadataStore.commit``."""
 
@@ -117,7 +123,7 @@ class MetadataWrite(NamedTuple):
     expected_version: int | None = None
     """The version to be replaced: 0 expects absence, None replaces any."""
     lease: LeaseId | None = None
-    """The lease with whose end the key is removed; None: the key stays until it is removed."""
+    """The lease with whose end the key is removed; None: it stays, also if it had a lease."""
 
 
 class MetadataSnapshot(NamedTuple):
@@ -136,15 +142,20 @@ class MetadataChange(NamedTuple):
     value: bytes | None
     """The new value; None: the key was removed."""
     version: int
-    """The key's version from then on, or the revision of its removal; it grows with each commit."""
+    """The key's version from then on, or the revision of its removal.
+
+    It grows with each commit, and all changes of one commit have the same.
+    """
 
 
 class MetadataStore(Protocol):
-    """Small, durable, versioned values: topics, configs, counters, who leads. Every write is synced.
+    """Small, durable, versioned values: topics, configs, counters, who leads. Writes are synced.
 
     A method raises StorageError if it has changed nothing, and UnknownOutcomeError where the answer
-    of a write was lost: it may be stored, or be stored later; read before anything is done that
-    depends on it.
+    of a write was lost: it may be stored, or be stored later, as long as its versions are the ones
+    it expects. Read before anything is done that depends on it. The store of a single process
+    raises only the former: nothing in the process sees such a write, though after a crash it may be
+    there. Calls that overlap may take effect in any order.
     """
 
     async def get(self, key: str) -> tuple[bytes, int] | None:
@@ -172,8 +183,10 @@ class MetadataStore(Protocol):
     ) -> bool:
         """Apply all writes, to different keys, at once; False if a version is different.
 
-        ``unchanged``: versions of other keys, which are compared only; 0 expects absence. Nothing is
-        written if it returns False; after a crash all writes are there or none.
+        ``unchanged``: versions of other keys, which are compared only; 0 expects absence. It is
+        False, too, if the lease of a write has ended. Nothing is written then; after a crash all
+        writes are there or none. Its caller splits what is over ``COMMIT_KEYS_MAX`` or
+        ``COMMIT_BYTES_MAX``: a cluster's store refuses it with StorageError.
         """
         ...
 
@@ -181,22 +194,26 @@ class MetadataStore(Protocol):
         """Yield what each commit after this revision has changed of the keys with this prefix.
 
         In order, each commit once and whole, also over lost connections to the store; the end of a
-        lease is a commit. Raises HistoryLostError when the store no longer has the changes after the
-        revision: take a ``snapshot``, which has their result, and watch from there. Close the
-        iterator to end the watch.
+        lease is a commit. Raises HistoryLostError when the store no longer has the changes after
+        the revision: take a ``snapshot``, which has their result, and watch from there. Cancel the
+        task that iterates to end the watch.
         """
         ...
 
     async def grant(self, ttl_s: float) -> LeaseId:
         """Begin a lease, which ends ``ttl_s`` after the last ``renew``, and its keys with it.
 
-        A store may round the time up. Its end comes no earlier, by the store's clock: who counts the
-        same time from the sending of the last renewal knows first.
+        A store may round the time up. Its end comes no earlier, by the store's clock: who counts
+        the same time from the sending of the last renewal knows first. A lease whose grant failed
+        ends by itself.
         """
         ...
 
     async def renew(self, lease: LeaseId) -> bool:
-        """Let the lease's time begin again; False if it has ended: its keys are gone."""
+        """Let the lease's time begin again; False if it has ended: its keys are gone.
+
+        If it raises, the time may have begun again or not.
+        """
         ...
 
     async def revoke(self, lease: LeaseId) -> None:

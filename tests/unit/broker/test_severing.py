@@ -164,6 +164,7 @@ async def test_partitions_that_are_not_available_are_one_line_of_the_log(
             raise NotLeaderError(f"{name} is offline")
 
         monkeypatch.setattr(node.logs, "find", offline)
+        monkeypatch.setattr(node.broker.catalog, "has", lambda name: True)
         owner = Owner(None, 1, "session", None, "holder", is_live=True)
         for number in range(10):
             name = TopicPartition("t", number)

@@ -6,12 +6,13 @@ and keep no reference to the shard or the partition that answers.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from fencelog.broker.coordinators.claims import ClaimConnections
-from fencelog.broker.coordinators.outcomes import Outcomes, committed_outcomes
+from fencelog.broker.coordinators.outcomes import OpenOn, Outcomes, committed_outcomes
 from fencelog.broker.coordinators.runtime import CoordinatorRuntime
+from fencelog.broker.metadata.catalog import Catalog
 from fencelog.broker.network.limited_log import LimitedLog
 from fencelog.broker.partitions.log_manager import LogManager
 from fencelog.broker.partitions.partition import Partition
@@ -63,8 +64,15 @@ class Leaders(Protocol):
         """
         ...
 
-    async def outcomes(self) -> Outcomes:
-        """Ask for the outcomes of transactions that are open on partitions (E17).
+    async def offsets_partition(self, group: str) -> TopicPartition:
+        """Return the partition of a group's offsets, which exists: its markers must find it.
+
+        Raises NotLeaderError while it cannot be created.
+        """
+        ...
+
+    async def outcomes(self, transactions: Collection[OpenOn]) -> Outcomes:
+        """Ask all coordinators of the cluster for the outcomes of these open transactions (E17).
 
         Raises NotLeaderError while any coordinator is not available.
         """
@@ -101,6 +109,7 @@ class LocalLeaders:
 
     def __init__(
         self,
+        catalog: Catalog,
         logs: LogManager,
         transactions: CoordinatorRuntime[TransactionShard],
         versioned: CoordinatorRuntime[VersionedShard],
@@ -110,6 +119,7 @@ class LocalLeaders:
         markers_wait_s: float,
     ) -> None:
         """``markers_wait_s``: how long a transaction waits for the markers of the one before."""
+        self._catalog = catalog
         self._logs = logs
         self._transactions = transactions
         self._versioned = versioned
@@ -124,14 +134,14 @@ class LocalLeaders:
     ) -> "asyncio.Future[bool]":
         """Append the markers now; see ``Leaders.write_markers``."""
         result: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        if not self._catalog.has(partition):
+            result.set_result(True)  # deleted: nothing is left to mark (E17)
+            return result
         try:
             found = self._logs.find(partition)
         except NotLeaderError as error:
             log.warning("cannot write markers to %s now, retrying: %s", partition, error)
             result.set_result(False)
-            return result
-        if found is None:
-            result.set_result(True)  # deleted: nothing is left to mark (E17)
             return result
         outcome = found.append_markers(markers, now_ms=self._clock.now_ms())
         if isinstance(outcome, Rejected):
@@ -194,8 +204,13 @@ class LocalLeaders:
             if not await _next_step(loaded.partition, seen, deadline):
                 return error
 
-    async def outcomes(self) -> Outcomes:
-        """See ``Leaders.outcomes``."""
+    async def offsets_partition(self, group: str) -> TopicPartition:
+        """See ``Leaders.offsets_partition``."""
+        return (await self._groups.shard_of(group)).partition.name
+
+    async def outcomes(self, transactions: Collection[OpenOn]) -> Outcomes:
+        """See ``Leaders.outcomes``; all coordinators are here, and are asked by ``of``."""
+        del transactions
         return await committed_outcomes(self._transactions, self._versioned, self._logs)
 
     def own_partition(
@@ -203,14 +218,14 @@ class LocalLeaders:
     ) -> "asyncio.Future[Offset | None]":
         """Append the record now; see ``Leaders.own_partition``."""
         result: asyncio.Future[Offset | None] = asyncio.get_running_loop().create_future()
+        if not self._catalog.has(partition):
+            result.set_result(NO_FENCE)  # deleted: nothing is left to own (E17)
+            return result
         try:
             found = self._logs.find(partition)
         except NotLeaderError as error:
             self._warn("own_partition", "cannot tell %s its owner now: %s", partition, error)
             result.set_result(None)
-            return result
-        if found is None:
-            result.set_result(NO_FENCE)  # deleted: nothing is left to own (E17)
             return result
         outcome = found.set_owner(owner, now_ms=self._clock.now_ms())
         if isinstance(outcome, Rejected):

@@ -103,8 +103,8 @@ async def offset_commit(
             message.group_id,
             lambda shard, now: commit_offsets(broker, shard, requested, now),
         )
-    except NotLeaderError:
-        answers |= dict.fromkeys(requested.offsets, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    except NotLeaderError as refused:
+        answers |= dict.fromkeys(requested.offsets, refused.coordinator_error)
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(
@@ -190,8 +190,8 @@ async def txn_offset_commit(
         if ErrorCode.NONE in stored.values():
             accepted_on(broker, request, message.producer_id, message.producer_epoch)
         answers |= {name: _for_producer(error, version) for name, error in stored.items()}
-    except NotLeaderError:
-        answers |= dict.fromkeys(requested.offsets, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    except NotLeaderError as refused:
+        answers |= dict.fromkeys(requested.offsets, refused.coordinator_error)
     return TxnOffsetCommitResponse(
         topics=[
             TxnOffsetCommitResponseTopic(
@@ -321,8 +321,8 @@ async def _fetch(
         found, pending = await broker.groups.read(
             group, lambda shard: (_found(broker, shard, group, wanted), shard.pending(group))
         )
-    except NotLeaderError:
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    except NotLeaderError as refused:
+        return refused.coordinator_error
     names = [*found, *(pending - found.keys())] if wanted is None else wanted
     unstable = pending.intersection(names)
     offsets = {

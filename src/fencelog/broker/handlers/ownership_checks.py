@@ -28,6 +28,7 @@ _IN_GENERAL = {
     ErrorCode.CLAIM_IN_PROGRESS: "another claim of a resource is being granted: try again",
     ErrorCode.CLAIM_WAITING: "the claim waits in its place: repeat it with its id to keep that",
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "the coordinator of the group is not available: try again",
+    ErrorCode.NOT_COORDINATOR: "the coordinator of the group is another broker: look it up again",
     ErrorCode.POLICY_VIOLATION: "a partition has owners in as many groups as it may have",
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "a resource is a partition that does not exist",
     ErrorCode.INVALID_TOPIC_EXCEPTION: "a resource is a partition that nobody may own",

@@ -9,7 +9,7 @@ Version notes: ListTransactions filters by age from 1 on, by a pattern of the id
 from collections.abc import Iterable, Iterator
 
 from fencelog.broker.context import Broker
-from fencelog.broker.coordinators.outcomes import all_shards
+from fencelog.broker.coordinators.outcomes import shards_here
 from fencelog.broker.network.connection import Request
 from fencelog.broker.partitions.partition import failure_code
 from fencelog.coordination.encoding import by_topic
@@ -64,12 +64,12 @@ async def list_transactions(
     except PatternError:
         return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
     try:
-        await all_shards(broker.transactions, broker.logs)
+        await shards_here(broker.transactions, broker.logs)
         found = await broker.transactions.read_all(lambda shard: list(shard.transactions()))
-        await all_shards(broker.versioned, broker.logs)
+        await shards_here(broker.versioned, broker.logs)
         apps = await broker.versioned.read_all(lambda shard: list(shard.transactions()))
-    except NotLeaderError:
-        return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    except NotLeaderError as refused:
+        return ListTransactionsResponse(error_code=refused.coordinator_error)
     now_ms = broker.clock.now_ms()
     listed = [_listed(one) for one in found if _is_old_enough(message, one.started_ms, now_ms)]
     open_apps = [one for one in apps if _is_old_enough(message, one.opened_ms, now_ms)]
@@ -150,8 +150,8 @@ async def _describe(broker: Broker, requested: str) -> DescribedTransaction:
         if app is not None:
             return await _describe_app(broker, app)
         found = await broker.transactions.read(requested, lambda shard: shard.describe(requested))
-    except NotLeaderError:
-        return _refused(requested, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    except NotLeaderError as refused:
+        return _refused(requested, refused.coordinator_error)
     if found is None:
         return _refused(requested, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
     return DescribedTransaction(

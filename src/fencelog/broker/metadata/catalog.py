@@ -139,6 +139,11 @@ class Catalog:
         name = self._names.get(topic_id)
         return None if name is None else self._topics.get(name)
 
+    def has(self, name: TopicPartition) -> bool:
+        """Whether a topic has this partition, wherever its replicas are."""
+        topic = self._topics.get(name.topic)
+        return topic is not None and 0 <= name.partition < topic.partitions
+
     def colliding(self, name: str) -> str | None:
         """Return another topic whose metric names would be the same (Kafka's rule), or None."""
         other = self._folded.get(folded(name))

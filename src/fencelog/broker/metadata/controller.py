@@ -241,9 +241,8 @@ class Controller:
         assert topic_name in INTERNAL_TOPICS, topic_name
         name = TopicPartition(topic_name, index)
         self._logs.forget_exhausted(name)
-        partition = self._logs.find(name)
-        if partition is not None:
-            return partition
+        if self._logs.get(*name) is not None or name in self._logs.offline():
+            return self._logs.find(name)
         topic = self._catalog.get(topic_name)
         if topic is None:
             try:
@@ -256,9 +255,7 @@ class Controller:
                 topic = self._catalog.get(topic_name)
                 assert topic is not None
         await self._open_new([(topic, [name])])
-        partition = self._logs.find(name)
-        assert partition is not None
-        return partition
+        return self._logs.find(name)
 
     async def add_partitions(self, topic: Topic, count: int) -> None:
         """Raise a topic's partition count to ``count``, durably. Raises RequestError.

@@ -271,15 +271,17 @@ class LogManager:
         """Return an open partition, or None."""
         return self._partitions.get(TopicPartition(topic, index))
 
-    def find(self, name: TopicPartition) -> Partition | None:
-        """Return an open partition; None when there is no such partition.
+    def find(self, name: TopicPartition) -> Partition:
+        """Return an open partition.
 
-        Raises NotLeaderError when it exists and is offline.
+        Raises NotLeaderError when it is offline or not here: whether it exists, the catalog says.
         """
         partition = self._partitions.get(name)
-        if partition is None and name in self._offline:
+        if partition is not None:
+            return partition
+        if name in self._offline:
             raise NotLeaderError(f"{name} is offline: {self._offline[name]}")
-        return partition
+        raise NotLeaderError(f"{name} is not here")
 
     def forget_exhausted(self, name: TopicPartition) -> None:
         """Let a partition be opened again that is offline because something ran out."""
