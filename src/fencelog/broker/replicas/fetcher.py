@@ -236,9 +236,7 @@ class Fetcher:
             if followed is not None:
                 self._take_one(followed, _answer(one), records)
 
-    def _take_one(
-        self, followed: Followed, answer: PartitionAnswer, records: memoryview
-    ) -> None:
+    def _take_one(self, followed: Followed, answer: PartitionAnswer, records: memoryview) -> None:
         key = followed.key
         match decide(followed.local_end, answer):
             case Append(high_watermark, log_start):

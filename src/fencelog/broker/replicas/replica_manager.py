@@ -189,9 +189,7 @@ class ReplicaManager:
             elif not future.done():
                 future.set_result(None)
 
-    def _next(
-        self, key: Key, replica: _Replica | None
-    ) -> Coroutine[None, None, None] | None:
+    def _next(self, key: Key, replica: _Replica | None) -> Coroutine[None, None, None] | None:
         """Return what has to be awaited before the newest state can be in force."""
         stored = self._cluster.partitions.get(PartitionKey(*key))
         if key[0] in self._cluster.deleted:
@@ -247,9 +245,7 @@ class ReplicaManager:
         elif self._led.get(key) is None and state.leader in self._cluster.brokers:
             self._follow(key, partition, state)
 
-    def _lead(
-        self, key: Key, replica: _Replica, partition: Partition, stored: StoredState
-    ) -> None:
+    def _lead(self, key: Key, replica: _Replica, partition: Partition, stored: StoredState) -> None:
         """Begin to lead, if this life of the broker was elected."""
         state, epoch_start = stored.state, partition.log.log_end_offset
         if state.leader_life != self._identity.incarnation:
