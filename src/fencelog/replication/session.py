@@ -133,7 +133,7 @@ class LeaderSession(Generic[K]):
         """Return the number of partitions."""
         return len(self._entries)
 
-    def keys(self) -> list[K]:
+    def partitions(self) -> list[K]:
         """Return all partitions."""
         return list(self._entries)
 

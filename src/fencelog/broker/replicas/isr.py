@@ -206,13 +206,7 @@ class IsrWriter:
     async def _read(self, proposal: _Proposal) -> None:
         """Another write came first: take what is stored."""
         key = proposal.write.key
-        while True:
-            try:
-                found = await self._store.get(key)
-                break
-            except StorageError as error:
-                log.warning("asking again for %s: %s", key, error)
-                await asyncio.sleep(RETRY_S)
+        found = await self._get(key)
         if found is None:
             return  # the topic was deleted
         try:
@@ -221,3 +215,11 @@ class IsrWriter:
             log.error("%s", error)  # noqa: TRY400 - what another wrote needs no traceback
             return
         self._settle(proposal.led, state, found[1])
+
+    async def _get(self, key: str) -> tuple[bytes, int] | None:
+        while True:
+            try:
+                return await self._store.get(key)
+            except StorageError as error:
+                log.warning("asking again for %s: %s", key, error)
+                await asyncio.sleep(RETRY_S)

@@ -9,21 +9,22 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol
 
 from fencelog.broker.metadata.catalog import Topic
 from fencelog.broker.metadata.cluster_state import Changed, ClusterState, PartitionKey, StoredState
 from fencelog.broker.network.time_slices import TimeSlices
 from fencelog.broker.partitions.concurrency import CONCURRENCY_MAX
 from fencelog.broker.partitions.partition import Partition
-from fencelog.broker.replicas.fetcher import Connect, Fetcher
+from fencelog.broker.replicas.fetcher import Fetcher
 from fencelog.broker.replicas.isr import IsrWriter
 from fencelog.broker.replicas.led import Key, Led, LedPartitions
 from fencelog.broker.replicas.logs import Logs
 from fencelog.coordination.controller.model import PartitionState
 from fencelog.coordination.controller.rules import isr_size_needed
-from fencelog.errors import CorruptionError, NotLeaderError, RequestError, StorageError
-from fencelog.replication.leader import Leadership, LeaderProgress
+from fencelog.errors import CorruptionError, NotLeaderError, StorageError
+from fencelog.replication.leader import LeaderProgress, Leadership
+from fencelog.rpc.connection import Connection
 from fencelog.storage.checkpointer import Begin
 from fencelog.types import Instant, LeaderEpoch, NodeId, Offset, TopicId, TopicPartition
 
@@ -32,8 +33,17 @@ log = logging.getLogger(__name__)
 RETRY_S = 1.0
 """After which time a step that failed, or a leader's snapshot, is tried again."""
 
-Snapshot: TypeAlias = Callable[[NodeId, Key, LeaderEpoch], Awaitable[Begin]]
-"""Asks a leader where a new replica begins; raises NotLeaderError without an answer."""
+
+class Leaders(Protocol):
+    """The leaders on other brokers."""
+
+    async def connection(self, leader: NodeId) -> Connection:
+        """Return a proven connection for replica fetches. Raises RequestError."""
+        ...
+
+    async def snapshot(self, leader: NodeId, key: Key, leader_epoch: LeaderEpoch) -> Begin:
+        """Ask where a new replica begins. Raises NotLeaderError without an answer."""
+        ...
 
 
 class Identity(NamedTuple):
@@ -77,8 +87,7 @@ class ReplicaManager:
         led: LedPartitions,
         isr: IsrWriter,
         min_isr: Callable[[TopicId], int],
-        connect: Connect,
-        snapshot: Snapshot,
+        leaders: Leaders,
         *,
         all_replicas: bool,
     ) -> None:
@@ -89,8 +98,7 @@ class ReplicaManager:
         self._led = led
         self._isr = isr
         self._min_isr = min_isr
-        self._connect = connect
-        self._snapshot = snapshot
+        self._leaders = leaders
         self._all_replicas = all_replicas
         self._time_slices = TimeSlices()
         self._replicas: dict[Key, _Replica] = {}
@@ -191,9 +199,9 @@ class ReplicaManager:
 
     def _next(self, key: Key, replica: _Replica | None) -> Coroutine[None, None, None] | None:
         """Return what has to be awaited before the newest state can be in force."""
-        stored = self._cluster.partitions.get(PartitionKey(*key))
         if key[0] in self._cluster.deleted:
             return None if replica is None else self._remove(key, replica)
+        stored = self._cluster.partitions.get(PartitionKey(*key))
         if stored is None or self._identity.node_id not in stored.state.replicas:
             return None
         if replica is None:
@@ -204,11 +212,16 @@ class ReplicaManager:
             return self._open(key, replica)
         if replica.partition is None or replica.is_offline:
             return None
-        if replica.work is not None:
-            work, replica.work = replica.work, None
-            if work.leader_epoch == stored.state.leader_epoch:
-                return self._reopen(key, replica, replica.partition, work, stored.state.leader)
-        self._apply(key, replica, replica.partition, stored)
+        return self._follow_on(key, replica, replica.partition, stored)
+
+    def _follow_on(
+        self, key: Key, replica: _Replica, partition: Partition, stored: StoredState
+    ) -> Coroutine[None, None, None] | None:
+        """Take the state's role; return what its files need first, if that is still so."""
+        work, replica.work = replica.work, None
+        if work is not None and work.leader_epoch == stored.state.leader_epoch:
+            return self._reopen(key, replica, partition, work, stored.state.leader)
+        self._apply(key, replica, partition, stored)
         return None
 
     async def _carry_out(
@@ -280,7 +293,7 @@ class ReplicaManager:
         self._following[key] = leader
         known = self._fetchers.get(leader)
         if known is None:
-            fetcher = Fetcher(leader, self._connect, self, self._time_slices)
+            fetcher = Fetcher(leader, self._leaders.connection, self, self._time_slices)
             task = asyncio.get_running_loop().create_task(fetcher.run())
             known = self._fetchers[leader] = fetcher, task
         known[0].follow(key, partition, state.leader_epoch)
@@ -348,8 +361,8 @@ class ReplicaManager:
             replica.partition = await self._logs.truncate(partition, work.fork, work.leader_epoch)
         else:
             try:
-                begin = await self._snapshot(leader, key, work.leader_epoch)
-            except (NotLeaderError, RequestError) as error:
+                begin = await self._leaders.snapshot(leader, key, work.leader_epoch)
+            except NotLeaderError as error:
                 log.warning("%s: no snapshot from broker %d: %s", replica.name, leader, error)
                 await asyncio.sleep(RETRY_S)
                 replica.work = work

@@ -18,7 +18,7 @@ from fencelog.errors import CorruptionError, ErrorCode, StorageError
 from fencelog.log.values import EpochStart, Isolation, ReadPlan
 from fencelog.replication.follower import differs
 from fencelog.replication.session import LeaderSession, Position, Watermarks
-from fencelog.types import Buffer, LeaderEpoch, NodeId, Offset, TopicId
+from fencelog.types import Buffer, Instant, LeaderEpoch, NodeId, Offset, TopicId
 from fencelog.wire.messages.replica_fetch import (
     FetchedReplica,
     ReplicaFetchRequest,
@@ -41,7 +41,7 @@ Settle = Callable[[list[Buffer]], None]
 class _Asked(NamedTuple):
     """A request that is not answered yet."""
 
-    deadline: float
+    deadline: Instant
     max_bytes: int
     partition_max_bytes: int
     settle: Settle
@@ -108,7 +108,7 @@ class Stream:
         wait_s = max(message.max_wait_ms, 0) / 1000
         self._asked.append(
             _Asked(
-                loop.time() + wait_s,
+                Instant(loop.time() + wait_s),
                 max(message.max_bytes, 1),
                 max(message.partition_max_bytes, 1),
                 settle,
@@ -122,19 +122,10 @@ class Stream:
         if led is None or led.progress.leader_epoch != position.leader_epoch:
             return
         self._listen(key, led)
-        if self._fork(led, position) is None:
+        if _fork(led, position) is None:
             led.acknowledged(self.follower, position)
             if not led.progress.is_member(self.follower):
                 self._led.caught_up(key)
-
-    def _fork(self, led: Led, position: Position) -> EpochStart | ErrorCode | None:
-        """Return where the logs differ; None if they agree, as far as the follower's goes."""
-        if position.last_epoch < 0:
-            return None
-        mine = led.partition.log.end_of_epoch(position.last_epoch)
-        if mine is None:
-            return ErrorCode.UNKNOWN_LEADER_EPOCH
-        return mine if differs(position.last_epoch, position.fetch_offset, mine) else None
 
     def _listen(self, key: Key, led: Led) -> None:
         known = self._interests.get(key)
@@ -170,7 +161,7 @@ class Stream:
 
     def close(self) -> None:
         """The connection is gone, or a newer one has come: what was said here counts no more."""
-        for key in self._session.keys():
+        for key in self._session.partitions():
             self._forget(key)
 
     def _wake(self) -> None:
@@ -249,25 +240,27 @@ class Stream:
 
     async def _look(self, key: Key, max_bytes: int, *, at_least_one: bool) -> "_Fetched | None":
         """Return what to tell of one partition; None if that is known."""
-        session = self._session
-        position = session.look(key)
+        position, led = self._session.look(key), self._led.get(key)
         if position is None:
             return None
-        led = self._led.get(key)
         error = _leadership_error(led, position)
-        if error is not ErrorCode.NONE or led is None:
-            return self._failed(key, led, position, error)
+        fork = None if led is None or error else _fork(led, position)
+        if led is None or error or isinstance(fork, ErrorCode):
+            told = fork if isinstance(fork, ErrorCode) else error
+            return self._failed(key, led, position, told)
         self._listen(key, led)
-        fork = self._fork(led, position)
-        if isinstance(fork, ErrorCode):
-            return self._failed(key, led, position, fork)
         if fork is not None:
             return self._told(key, led, position, diverging=fork)
         if not led.progress.has_heard(self.follower):
-            session.forget(key)
+            self._session.forget(key)
             return _Fetched(_message(key, led, NO_OFFSET), ())
-        if not session.may_send(key):
+        if not self._session.may_send(key):
             return self._told(key, led, position)
+        return await self._read(key, led, position, max_bytes, at_least_one=at_least_one)
+
+    async def _read(
+        self, key: Key, led: Led, position: Position, max_bytes: int, *, at_least_one: bool
+    ) -> "_Fetched | None":
         try:
             found = await led.partition.read(
                 position.fetch_offset,
@@ -281,7 +274,7 @@ class Stream:
         if found.error is not ErrorCode.NONE:
             return self._failed(key, led, position, found.error)
         if not found.parts and found.plan is not None and not found.plan.is_empty:
-            session.ready[key] = None  # this answer has no room for it
+            self._session.ready[key] = None  # this answer has no room for it
         return self._told(key, led, position, parts=tuple(found.parts))
 
     def _told(
@@ -377,6 +370,16 @@ def _leadership_error(led: Led | None, position: Position) -> ErrorCode:
     if position.leader_epoch > led.progress.leader_epoch:
         return ErrorCode.UNKNOWN_LEADER_EPOCH
     return ErrorCode.NONE
+
+
+def _fork(led: Led, position: Position) -> EpochStart | ErrorCode | None:
+    """Return where the logs differ; None if they agree, as far as the follower's goes."""
+    if position.last_epoch < 0:
+        return None
+    mine = led.partition.log.end_of_epoch(position.last_epoch)
+    if mine is None:
+        return ErrorCode.UNKNOWN_LEADER_EPOCH
+    return mine if differs(position.last_epoch, position.fetch_offset, mine) else None
 
 
 def snapshot(led: LedPartitions, message: ReplicaSnapshotRequest) -> ReplicaSnapshotResponse:
