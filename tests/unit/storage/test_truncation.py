@@ -90,7 +90,7 @@ def replicate(world: World, stored: bytes, end: Offset) -> None:
             assert isinstance(outcome, Appended), outcome
 
 
-async def truncated(world: World, fork: Offset, *, high_watermark: Offset = Offset(0)) -> World:
+async def truncated(world: World, fork: Offset, *, high_watermark: int = 0) -> World:
     """What the broker does: stop, lower the recovery point, open anew."""
     checksum = await world.stop()
     directory = await DataDirectory.open(world.disk, SimRandom(Random(0)))
@@ -101,7 +101,7 @@ async def truncated(world: World, fork: Offset, *, high_watermark: Offset = Offs
         recovery_point=directory.recovery_point(PARTITION),
         clean=checksum,
         leader_epoch=LAST_EPOCH,
-        high_watermark=high_watermark,
+        high_watermark=Offset(high_watermark),
         truncate_to=fork,
     )
 
