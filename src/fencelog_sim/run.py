@@ -182,7 +182,7 @@ class _Run:
 
     async def _main(self) -> None:
         world, scale = self._world, self._result.scale
-        await world.start_broker()
+        await world.host.start()
         office = self._stage("prepare")
         await self._in_office("prepare", self._workload.prepare(office), PREPARE_LIMIT_S)
         keepers = [
@@ -203,7 +203,7 @@ class _Run:
             world.kill_client(process)
         settling = self._workload.settle(self._stage(FINAL))
         await self._in_office(FINAL, settling, SETTLE_LIMIT_S)
-        await world.stop_broker()
+        await world.host.stop()
 
     async def _in_office(self, name: str, work: Coroutine[Any, Any, None], limit_s: float) -> None:
         """Do one of the workload's own tasks, as a process of its own, within a limit."""

@@ -113,6 +113,10 @@ class SimStore:
             if keys:
                 self.commit([MetadataWrite(key, None) for key in keys])
 
+    def lease_of(self, key: str) -> LeaseId | None:
+        """The lease with whose end the key goes; None without one."""
+        return self._leased.get(key)
+
     def leases(self) -> list[LeaseId]:
         """Those that have not ended."""
         return list(self._leases)
