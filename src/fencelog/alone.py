@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 
 from fencelog.adapters.sqlite_metadata import METADATA_FILE
@@ -32,6 +33,8 @@ Senders = tuple[
     MarkerSender[TransactionShard] | MarkerSender[VersionedShard] | OwnershipSender, ...
 ]
 """The senders of all coordinators' outstanding work, those of markers first."""
+Begin = Callable[[Coroutine[None, None, None]], None]
+"""Starts work that runs for as long as the broker does."""
 
 
 class Alone:
@@ -103,7 +106,7 @@ class Alone:
                 "claims are not answered"
             )
 
-    async def join(self, broker: Broker, undo: AsyncExitStack) -> None:
+    async def join(self, broker: Broker, begin: Begin, undo: AsyncExitStack) -> None:
         """Do nothing: there is no one to join."""
 
     async def _load_shards(self, broker: Broker) -> bool:

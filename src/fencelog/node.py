@@ -221,7 +221,7 @@ class Node:
         undo.callback(broker.group_requests.close)
         undo.callback(broker.ownership_requests.close)
         undo.callback(broker.claims.stop)
-        await self.membership.join(broker, undo)
+        await self.membership.join(broker, self._begin, undo)
 
     async def stop(self) -> None:
         """Finish open requests, flush, and close so that the next start trusts the files."""
