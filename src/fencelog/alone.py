@@ -54,6 +54,7 @@ class Alone:
         self._metadata = metadata
         self._random = random
         self._logs = logs
+        self.placement = None
         self.catalog = Catalog(metadata)
         self.settings = Settings(config, metadata)
         self.controller = Controller(config, self.catalog, self.settings, logs, random)
@@ -63,6 +64,14 @@ class Alone:
     def leaders(self, local: LocalLeaders) -> Leaders:
         """Return ``local``: there are no others."""
         return local
+
+    def broker_handlers(self, local: LocalLeaders) -> Mapping[BrokerApiKey, RawHandler]:
+        """Return none: there are no others."""
+        del local
+        return {}
+
+    def connection_closed(self, connection: Connection) -> None:
+        """Do nothing: it was a client's."""
 
     async def open(self, undo: AsyncExitStack) -> str:
         """Recover all partitions; return the directory's cluster id.

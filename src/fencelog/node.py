@@ -75,10 +75,30 @@ class Ports:
 class Membership(Protocol):
     """What a broker holds and leads, and how it learns it: alone, or as one of a cluster."""
 
-    catalog: Catalog
-    settings: Settings
-    controller: Controller
-    coordinator_epochs: CoordinatorEpochs
+    @property
+    def catalog(self) -> Catalog:
+        """The topics."""
+        ...
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        ...
+
+    @property
+    def controller(self) -> TopicChanges:
+        """Who changes topics and settings."""
+        ...
+
+    @property
+    def coordinator_epochs(self) -> CoordinatorEpochs:
+        """Numbers the loads of each shard."""
+        ...
+
+    @property
+    def placement(self) -> Placement | None:
+        """The other brokers, and who leads what; None for a broker that is alone."""
+        ...
 
     async def open_internal(self, topic_name: str, index: int) -> Partition:
         """Return the partition of a coordinator's shard. Raises NotLeaderError."""
@@ -94,8 +114,8 @@ class Membership(Protocol):
     ) -> None:
         """Go on with what the last run left, before the broker listens."""
 
-    async def join(self, broker: Broker, undo: AsyncExitStack) -> None:
-        """The broker listens: begin to take part."""
+    async def join(self, broker: Broker, begin: Begin, undo: AsyncExitStack) -> None:
+        """The broker listens: begin to take part, with work that ends before upkeep does."""
 
 
 NewMembership = Callable[[BrokerConfig, Disk, MetadataStore, Random, LogManager], Membership]
@@ -169,7 +189,7 @@ class Node:
             observer=observer,
             address=(config.host, config.port),
         )
-        self.server = new_server(config, Dispatcher(self.broker, handlers()), ports.stopwatch)
+        self.server = new_server(config, Dispatcher(self.broker, handlers(), membership.broker_handlers(local)), ports.stopwatch)
         self.server.on_closed = self._connection_closed
 
     @property
@@ -256,6 +276,7 @@ class Node:
     def _connection_closed(self, connection: Connection) -> None:
         self.broker.writer_connections.closed(connection)
         self.broker.claims.closed(connection)
+        self.membership.connection_closed(connection)
 
     def _begin(self, work: Coroutine[None, None, None]) -> None:
         """Start a task that runs for as long as the broker does."""

@@ -101,6 +101,15 @@ class DataDirectory:
             await remove_file(disk, layout.CLEAN_SHUTDOWN)
         return directory
 
+    @staticmethod
+    async def cluster_of(disk: Disk, node_id: int) -> str | None:
+        """Return the cluster that the directory on this disk belongs to; None if it is new.
+
+        Raises CorruptionError as ``open`` does.
+        """
+        content = await read_file(disk, layout.META_PROPERTIES)
+        return None if content is None else _properties(content, node_id)["cluster.id"]
+
     async def partitions(self) -> list[TopicPartition]:
         """Partitions that have a directory here."""
         return await self.partitions_of(self._disk)
