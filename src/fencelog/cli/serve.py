@@ -47,6 +47,18 @@ def serve(
     durability: Annotated[
         str | None, typer.Option(metavar="fsync|os", help=DURABILITY_HELP, show_default="fsync")
     ] = None,
+    metadata: Annotated[
+        str | None,
+        typer.Option(
+            metavar="sqlite|etcd://HOST:PORT,…/NAME",
+            help="Where topics and leaders are kept; etcd: by all brokers of a cluster.",
+            show_default="sqlite",
+        ),
+    ] = None,
+    node_id: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="The broker's number in its cluster.", show_default="1"),
+    ] = None,
     config: ConfigOption = None,
 ) -> None:
     """Run a broker on a data directory.
@@ -58,6 +70,8 @@ def serve(
         data_dir=str(data_dir.resolve()),
         listen=listen,
         durability=durability,
+        metadata=metadata,
+        node_id=None if node_id is None else str(node_id),
         config=config,
     )
     _run(flags.resolve, stops=STOPS)

@@ -110,10 +110,9 @@ def test_what_asks_for_what_is_the_case_anyway_needs_no_word(text: str) -> None:
     [
         ("process.roles=controller", "write broker,controller"),
         ("process.roles=observer", "expected broker,controller or broker"),
-        ("controller.quorum.voters=1@a:1,2@b:1", "fencelog is one broker"),
-        ("controller.quorum.bootstrap.servers=a:1,b:1", "fencelog is one broker"),
-        ("default.replication.factor=3", "expected 1: fencelog is one broker"),
-        ("offsets.topic.replication.factor=3", "expected 1: fencelog is one broker"),
+        ("controller.quorum.voters=1@a:1,2@b:1", "the controller is one of the brokers"),
+        ("controller.quorum.bootstrap.servers=a:1,b:1", "the controller is one of the brokers"),
+        ("default.replication.factor=0", "expected a whole number from 1"),
         ("compression.type=brotli", "expected producer, uncompressed, gzip"),
         ("remote.log.storage.system.enable=true", "there is no tiered storage"),
         ("authorizer.class.name=A", "there is no authorization; leave it out"),
