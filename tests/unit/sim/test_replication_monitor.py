@@ -164,6 +164,19 @@ def test_a_replica_joins_before_it_has_caught_up() -> None:
     assert "broker 3 is in sync or eligible in epoch 0" in violation_of(rig, story)
 
 
+def test_an_eligible_replica_lacks_what_is_committed() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        rig.state(1, 0, (1, 2))
+        await rig.write(1, 0)
+        await rig.write(2, 0)
+        rig.watermark(1, 1)
+        rig.state(1, 0, (1,), (2, 3))
+
+    assert "broker 3 is in sync or eligible in epoch 0" in violation_of(rig, story)
+
+
 def test_the_high_watermark_passes_an_in_sync_replica() -> None:
     rig = Rig()
 
