@@ -29,21 +29,26 @@ from fencelog.broker.metadata.registration import (
     leave_replica_sets,
 )
 from fencelog.broker.metadata.settings import Settings
+from fencelog.broker.network.connection import Connection
+from fencelog.broker.network.time_slices import TimeSlices
 from fencelog.broker.partitions.log_manager import LogManager
 from fencelog.broker.peers.identity import Identity
 from fencelog.broker.peers.incoming import IncomingPeers
 from fencelog.broker.peers.outgoing import OutgoingPeers
 from fencelog.broker.replicas.isr import IsrWriter
+from fencelog.broker.replicas.leaders import RemoteLeaders
 from fencelog.broker.replicas.led import LedPartitions
+from fencelog.broker.replicas.replica_manager import Identity as Life
 from fencelog.broker.replicas.replica_manager import ReplicaManager
 from fencelog.broker.replicas.serving import Serving
 from fencelog.coordination.controller.model import PartitionState, Registration
-from fencelog.errors import FencedError
+from fencelog.errors import FencedError, NotCoordinatorError, StorageError
 from fencelog.log.config import LogConfig
 from fencelog.node import NewMembership
 from fencelog.ports import Disk, MetadataStore, Random
 from fencelog.storage.directory import DataDirectory
 from fencelog.types import NodeId, TopicId, TopicPartition
+from fencelog.wire.api_versions import BrokerApiKey
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +108,7 @@ class ClusterMember:
         self._random = random
         self._logs = logs
         self._directory: DataDirectory | None = None
-        self._lost: asyncio.Future[None] | None = None
+        self._is_lost = False
         self._registration: BrokerRegistration | None = None
         self.state = ClusterState(metadata)
         self.placement = ClusterPlacement(identity.node_id, self.state)
@@ -120,20 +125,27 @@ class ClusterMember:
             random,
             ReplicationFactors(config.replication_factor, config.internal_replication_factor),
         )
-        self.coordinator_epochs = CoordinatorEpochs(metadata, self._led_here)
+        self.coordinator_epochs = CoordinatorEpochs(metadata, self._leading)
         self.open_internal = self.controller.open_internal
-        self.peers = OutgoingPeers(identity, random, self._gone)
-        self.incoming = IncomingPeers(identity, random)
+        self._peers = OutgoingPeers(identity, random, self._gone)
+        self._incoming = IncomingPeers(identity, random)
         self._led = LedPartitions()
+        self._serving = Serving(self._led, TimeSlices())
 
     def leaders(self, local: LocalLeaders) -> Leaders:
         """Return the leaders on all brokers."""
-        return ClusterLeaders(local, self.peers, self.catalog, self.placement, self._metadata)
+        return ClusterLeaders(local, self._peers, self.catalog, self.placement, self._metadata)
 
-    def min_isr(self, topic_id: TopicId) -> int:
-        """Return ``min.insync.replicas`` of a topic, the default for one that is not known."""
-        found = self._feed.min_isr(topic_id)
-        return LogConfig().min_insync_replicas if found is None else found
+    def broker_handlers(self, local: LocalLeaders) -> Mapping[BrokerApiKey, RawHandler]:
+        """Return the handlers of what other brokers ask, proof first."""
+        return {
+            **broker_handlers(self._incoming, local),
+            **replica_handlers(self._incoming, self._serving, self._led),
+        }
+
+    def connection_closed(self, connection: Connection) -> None:
+        """What another broker has asked for on this connection is carried out no further."""
+        self._incoming.closed(connection)
 
     async def open(self, undo: AsyncExitStack) -> str:
         """Open the data directory, and read what the metadata store has; return the cluster's id.
@@ -170,14 +182,61 @@ class ClusterMember:
         """Do nothing: shards are loaded where their partitions are led."""
 
     async def join(self, broker: Broker, begin: Begin, undo: AsyncExitStack) -> None:
-        """Register, and follow the metadata: replicas, elections, the others. Raises StorageError.
+        """Register, and follow the metadata: replicas, elections, other brokers.
 
-        Raises FencedError while another broker has the same number.
+        Raises StorageError, and FencedError while another broker has the same number.
         """
-        assert self._directory is not None
-        self._lost = asyncio.get_running_loop().create_future()
+        registration = self._registration = self._new_registration(broker)
+        await registration.begin()
+        isr = IsrWriter(
+            self._metadata,
+            self.state,
+            self._led,
+            self._identity.incarnation,
+            self._serving.life_of,
+            self._min_isr,
+            self._config.replica_lag_s,
+        )
+        replicas = self._replica_manager(broker, isr)
+        controller = ClusterController(self._metadata, self.state, registration, self._feed.min_isr)
+        self.state.subscribe(self._brokers_changed)
+        self._brokers_changed(Changed(brokers={self._identity.node_id}))
+        stopped = asyncio.Event()
+        works = (
+            self.state.run(),
+            registration.run(),
+            controller.run(),
+            replicas.run(),
+            isr.run(),
+            stopped.wait(),
+        )
+        begin(self._take_part([asyncio.get_running_loop().create_task(each) for each in works]))
+        undo.callback(stopped.set)
+        undo.push_async_callback(self._leave)
+
+    async def _take_part(self, works: Sequence["asyncio.Task[object]"]) -> None:
+        """Go on until one of these ends: the broker stops, or its lease is lost.
+
+        Raises FencedError in the latter case, and what ended one of them otherwise.
+        """
+        try:
+            done, _ = await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
+            for each in done:
+                each.result()
+            if self._is_lost:
+                raise FencedError("the broker's lease is lost: it answers nothing any more")
+        finally:
+            for each in works:
+                each.cancel()
+            await asyncio.wait(works)
+            self._peers.close()
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _new_registration(self, broker: Broker) -> BrokerRegistration:
+        assert self._directory is not None, "``open`` comes first"
         host, port = broker.address
-        registration = self._registration = BrokerRegistration(
+        return BrokerRegistration(
             self._metadata,
             self.state,
             Registration(
@@ -191,66 +250,46 @@ class ClusterMember:
             ttl_s=self._config.session_timeout_s,
             on_lost=self._lease_lost,
         )
-        await registration.begin()
-        serving = Serving(self._led, broker.time_slices)
-        isr = IsrWriter(
-            self._metadata,
+
+    def _replica_manager(self, broker: Broker, isr: IsrWriter) -> ReplicaManager:
+        coordinators = {
+            each.topic: each
+            for each in (broker.transactions, broker.versioned, broker.groups, broker.ownership)
+        }
+
+        def led_here(name: TopicPartition) -> None:
+            if name.topic in coordinators:
+                coordinators[name.topic].lead(name.partition)
+
+        def resigned(name: TopicPartition) -> None:
+            if name.topic in coordinators:
+                coordinators[name.topic].resign(name.partition)
+
+        replicas = ReplicaManager(
+            Life(self._identity.node_id, self._identity.incarnation),
             self.state,
+            OpenLogs(self._logs, self.catalog, self.settings),
             self._led,
-            self._identity.incarnation,
-            serving.life_of,
-            self.min_isr,
-            self._config.replica_lag_s,
+            isr,
+            self._min_isr,
+            RemoteLeaders(self._peers),
+            all_replicas=self._config.replication_commit == "all",
         )
-        replicas = self._replicas(broker, isr)
-        controller = ClusterController(self._metadata, self.state, registration, self._feed.min_isr)
-        self.state.subscribe(self._brokers_changed)
-        self._brokers_changed(Changed(brokers={self._identity.node_id}))
-        stopped = asyncio.Event()
-
-        async def run() -> None:
-            """Take part until the broker stops; raises FencedError when its lease is lost."""
-            works = [
-                asyncio.get_running_loop().create_task(each)
-                for each in (
-                    self.state.run(),
-                    registration.run(),
-                    controller.run(),
-                    replicas.run(),
-                    isr.run(),
-                    stopped.wait(),
-                )
-            ]
-            try:
-                done, _ = await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
-                for each in done:
-                    each.result()
-            finally:
-                for each in works:
-                    each.cancel()
-                await asyncio.wait(works)
-                self.peers.close()
-            if not stopped.is_set():
-                raise FencedError("the broker's lease is lost: it serves nothing any more")
-
-        begin(run())
-        undo.callback(stopped.set)
-        undo.push_async_callback(self._leave)
-
-    # -- inside --------------------------------------------------------------------------------
-
-    def _replicas(self, broker: Broker, isr: IsrWriter) -> ReplicaManager:
-        raise NotImplementedError
+        replicas.led_here, replicas.resigned = led_here, resigned
+        replicas.removed = self.controller.files_removed
+        self.controller.opened = replicas.opened
+        return replicas
 
     async def _leave(self) -> None:
-        """Let others lead, then end the registration: no one waits for the lease to end."""
+        """Let others lead, then end the registration: nobody waits for the lease to end."""
         registration = self._registration
-        assert registration is not None
-        with suppress(TimeoutError):
+        assert registration is not None, "``join`` comes first"
+        with suppress(TimeoutError, StorageError):
             async with asyncio.timeout(STOP_S):
                 await registration.announce_stop()
                 await self.state.until(lambda: not self._leads_for_others())
-        await registration.end()
+        with suppress(StorageError):
+            await registration.end()
 
     def _leads_for_others(self) -> bool:
         """Whether a partition is led here that another in-sync replica could lead."""
@@ -261,12 +300,17 @@ class ClusterMember:
             for stored in self.state.partitions.values()
         )
 
+    def _min_isr(self, topic_id: TopicId) -> int:
+        """Return ``min.insync.replicas`` of a topic, the default for one that is not known."""
+        found = self._feed.min_isr(topic_id)
+        return LogConfig().min_insync_replicas if found is None else found
+
     def _lease_lost(self) -> None:
-        """Nothing is answered any more; the node ends."""
+        self._is_lost = True
 
     def _brokers_changed(self, changed: Changed) -> None:
         if changed.brokers:
-            self.peers.update(self.placement.brokers())
+            self._peers.update(self.placement.brokers())
 
     async def _gone(self, gone: Registration) -> None:
         """End the registration of a broker whose process is gone."""
@@ -274,9 +318,20 @@ class ClusterMember:
         if known is not None and known.registration.incarnation == gone.incarnation:
             await fence(self._metadata, self.state, gone.node_id, known.version)
 
-    async def _led_here(self, name: TopicPartition) -> Mapping[str, int]:
-        """Return the key and version that say that this broker leads a partition."""
-        raise NotImplementedError
+    async def _leading(self, name: TopicPartition) -> Mapping[str, int]:
+        """Return the key and version that say that this broker leads a partition.
+
+        Raises NotCoordinatorError where another one does.
+        """
+        topic = self.catalog.get(name.topic)
+        key = None if topic is None else PartitionKey(topic.topic_id, name.partition)
+        stored = None if key is None else self.state.partitions.get(key)
+        led = None if key is None else self._led.get(key)
+        if key is None or stored is None or led is None:
+            raise NotCoordinatorError(f"{name} is not led by this broker")
+        if stored.state.leader_epoch != led.progress.leader_epoch:
+            raise NotCoordinatorError(f"{name} is led by broker {stored.state.leader}")
+        return {key.text: stored.version}
 
 
 async def cluster_membership(

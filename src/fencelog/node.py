@@ -36,7 +36,6 @@ from fencelog.broker.handlers.table import handlers
 from fencelog.broker.metadata.catalog import (
     Catalog,
 )
-from fencelog.broker.metadata.controller import Controller
 from fencelog.broker.metadata.settings import Settings
 from fencelog.broker.network.connection import Connection
 from fencelog.broker.network.server import Server
@@ -189,7 +188,11 @@ class Node:
             observer=observer,
             address=(config.host, config.port),
         )
-        self.server = new_server(config, Dispatcher(self.broker, handlers(), membership.broker_handlers(local)), ports.stopwatch)
+        self.server = new_server(
+            config,
+            Dispatcher(self.broker, handlers(), membership.broker_handlers(local)),
+            ports.stopwatch,
+        )
         self.server.on_closed = self._connection_closed
 
     @property
