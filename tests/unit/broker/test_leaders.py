@@ -178,10 +178,10 @@ def test_a_version_1_producer_is_verified_and_nothing_is_added(world: World) -> 
                 ID, identity(producer), asked, ClientVersion.V1
             )
             expected = {OTHER: ErrorCode.TRANSACTION_ABORTABLE, NAME: ErrorCode.NONE}
-            assert found == expected
+            assert found.errors == expected
             stranger = ProducerIdAndEpoch(ProducerId(999), ProducerEpoch(0))
             found = await node.broker.leaders.verify(ID, stranger, [NAME], ClientVersion.V1)
-            assert found == {NAME: ErrorCode.INVALID_PRODUCER_ID_MAPPING}
+            assert found.errors == {NAME: ErrorCode.INVALID_PRODUCER_ID_MAPPING}
             assert coordinator.partition.log.log_end_offset == end
 
     asyncio.run(scenario())
@@ -200,7 +200,7 @@ def test_a_version_2_producer_is_answered_once_its_partitions_are_durable(world:
             await until(lambda: world.disk.waiting, "the coordinator's log is synced")
             assert not verification.done()
             world.disk.release()
-            assert await verification == {NAME: ErrorCode.NONE, OTHER: ErrorCode.NONE}
+            assert (await verification).errors == {NAME: ErrorCode.NONE, OTHER: ErrorCode.NONE}
             (coordinator,) = node.transactions.loaded()
             found = coordinator.shard.describe(ID)
             assert found is not None
@@ -221,11 +221,11 @@ def test_an_attempt_of_a_versioned_transaction_is_enlisted(world: World) -> None
             end = coordinator.partition.log.log_end_offset
             ask = node.broker.leaders.verify
             found = await ask(joined.transactional_id, producer, [NAME, OTHER], ClientVersion.V1)
-            assert found == {NAME: ErrorCode.NONE, OTHER: ErrorCode.NONE}
+            assert found.errors == {NAME: ErrorCode.NONE, OTHER: ErrorCode.NONE}
             assert coordinator.partition.log.high_watermark > end
             stranger = ProducerIdAndEpoch(ProducerId(999), ProducerEpoch(0))
             found = await ask(joined.transactional_id, stranger, [NAME], ClientVersion.V1)
-            assert found[NAME] is not ErrorCode.NONE
+            assert found.errors[NAME] is not ErrorCode.NONE
 
     asyncio.run(scenario())
 
@@ -251,7 +251,7 @@ def test_a_first_write_waits_for_the_markers_of_the_last_transaction(world: Worl
             await settle()
             assert not verification.done()
             world.disk.release()
-            assert await verification == {OTHER: ErrorCode.NONE}
+            assert (await verification).errors == {OTHER: ErrorCode.NONE}
 
     asyncio.run(scenario())
 
@@ -265,7 +265,7 @@ def test_a_first_write_waits_no_longer_than_a_client_would(
             found = await node.broker.leaders.verify(
                 ID, identity(producer), [OTHER], ClientVersion.V2
             )
-            assert found == {OTHER: ErrorCode.CONCURRENT_TRANSACTIONS}
+            assert found.errors == {OTHER: ErrorCode.CONCURRENT_TRANSACTIONS}
             world.disk.release()
 
     asyncio.run(scenario())
@@ -384,4 +384,4 @@ async def begin_elsewhere(node: Node, producer: ProducerIdAndEpoch) -> None:
         ),
     )
     found = await node.broker.leaders.verify(ELSEWHERE, producer, [OTHER], ClientVersion.V2)
-    assert found == {OTHER: ErrorCode.NONE}
+    assert found.errors == {OTHER: ErrorCode.NONE}

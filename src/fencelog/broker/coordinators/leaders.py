@@ -1,38 +1,65 @@
 """Requests of a broker to partition leaders and transaction coordinators, wherever they are.
 
-All leaders are on this broker, so every request is a direct call. Callers use this interface only,
-and keep no reference to the shard or the partition that answers.
+Callers use this interface only, and keep no reference to the shard or the partition that answers.
+What a leader on this broker does for a request is begun in the step of the call, with no await
+before it.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Collection, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from fencelog.broker.coordinators.claims import ClaimConnections
 from fencelog.broker.coordinators.outcomes import OpenOn, Outcomes, committed_outcomes
-from fencelog.broker.coordinators.runtime import CoordinatorRuntime
+from fencelog.broker.coordinators.runtime import CoordinatorRuntime, Loaded
 from fencelog.broker.metadata.catalog import Catalog
 from fencelog.broker.network.limited_log import LimitedLog
 from fencelog.broker.partitions.log_manager import LogManager
 from fencelog.broker.partitions.partition import Partition
 from fencelog.coordination.group.shard import GroupShard
+from fencelog.coordination.outcome import TransactionOutcome
 from fencelog.coordination.ownership.model import NO_FENCE
 from fencelog.coordination.shard import Decision
 from fencelog.coordination.transaction.shard import TransactionShard
 from fencelog.coordination.transaction.state import ClientVersion, ProducerIdAndEpoch
 from fencelog.coordination.versioned.shard import VersionedShard
-from fencelog.errors import ErrorCode, FencelogError, NotLeaderError, StorageError
+from fencelog.errors import ErrorCode, FencelogError, NotLeaderError
 from fencelog.log.ownership import Owner
+from fencelog.log.partition_log import PartitionLog
 from fencelog.log.values import MarkerToWrite, Rejected
 from fencelog.ports import WallClock
-from fencelog.types import Instant, Offset, TopicPartition
+from fencelog.types import (
+    CoordinatorEpoch,
+    Instant,
+    LeaderEpoch,
+    Offset,
+    ProducerId,
+    TopicPartition,
+)
 from fencelog.wire.own import app_of
 
 log = logging.getLogger(__name__)
 
 REFUSED = Offset(-2)
 """Instead of a fence offset: the partition takes no owner of this group, now or later."""
+
+
+class Verified(NamedTuple):
+    """A coordinator's answer to ``Leaders.verify``."""
+
+    errors: dict[TopicPartition, ErrorCode]
+    """Why the producer may not write to a partition; NONE if it may."""
+    coordinator_epoch: CoordinatorEpoch
+
+    def is_stale(self, partition_log: PartitionLog, producer_id: ProducerId) -> bool:
+        """Whether a later coordinator has ended a transaction of this producer here (E17).
+
+        The answer is then of a deposed one, and may be about that transaction. Checked in the step
+        of the append.
+        """
+        known = partition_log.producer(producer_id)
+        return known is not None and known.coordinator_epoch > self.coordinator_epoch
 
 
 class Leaders(Protocol):
@@ -54,7 +81,7 @@ class Leaders(Protocol):
         producer: ProducerIdAndEpoch,
         partitions: Sequence[TopicPartition],
         client_version: ClientVersion,
-    ) -> dict[TopicPartition, ErrorCode]:
+    ) -> Verified:
         """Ask the coordinator whether a producer may write to these partitions in a transaction.
 
         The answer is valid with a guard that was taken before this call (E14). A producer of
@@ -151,7 +178,8 @@ class LocalLeaders:
 
         def committed(error: Exception | None) -> None:
             if not result.done():  # else the caller was cancelled
-                result.set_result(not isinstance(error, StorageError))  # deleted counts as done
+                # Deleted counts as done; a leadership that has ended does not.
+                result.set_result(error is None or not self._catalog.has(partition))
 
         found.when_committed(outcome.end_offset, committed)
         return result
@@ -162,31 +190,34 @@ class LocalLeaders:
         producer: ProducerIdAndEpoch,
         partitions: Sequence[TopicPartition],
         client_version: ClientVersion,
-    ) -> dict[TopicPartition, ErrorCode]:
+    ) -> Verified:
         """See ``Leaders.verify``."""
         if app_of(transactional_id) is not None:
-            error = await self._versioned.decide(
-                transactional_id, lambda shard, now: shard.add_partitions(*producer, *partitions)
+            app = await self._versioned.shard_of(transactional_id)
+            error = await self._versioned.decide_on(
+                app, lambda shard, now: shard.add_partitions(*producer, *partitions)
             )
-            return dict.fromkeys(partitions, error)
+            return Verified(dict.fromkeys(partitions, error), app.shard.coordinator_epoch)
+        loaded = await self._transactions.shard_of(transactional_id)
         if client_version is ClientVersion.V2:
-            error = await self._add_partitions(transactional_id, producer, partitions)
-            return dict.fromkeys(partitions, error)
-        errors = await self._transactions.read(
-            transactional_id,
+            error = await self._add_partitions(loaded, transactional_id, producer, partitions)
+            return Verified(dict.fromkeys(partitions, error), loaded.shard.coordinator_epoch)
+        errors = await self._transactions.read_on(
+            loaded,
             lambda shard: [shard.verify(transactional_id, *producer, each) for each in partitions],
         )
-        return dict(zip(partitions, errors, strict=True))
+        found = dict(zip(partitions, errors, strict=True))
+        return Verified(found, loaded.shard.coordinator_epoch)
 
     async def _add_partitions(
         self,
+        loaded: Loaded[TransactionShard],
         transactional_id: str,
         producer: ProducerIdAndEpoch,
         partitions: Sequence[TopicPartition],
     ) -> ErrorCode:
         deadline = Instant(asyncio.get_running_loop().time() + self._markers_wait_s)
         while True:
-            loaded = await self._transactions.shard_of(transactional_id)
             # Taken before the decision: markers may be written while its answer waits.
             seen = loaded.partition.log.log_end_offset
             error = await self._transactions.decide_on(
@@ -212,6 +243,30 @@ class LocalLeaders:
         """See ``Leaders.outcomes``; all coordinators are here, and are asked by ``of``."""
         del transactions
         return await committed_outcomes(self._transactions, self._versioned, self._logs)
+
+    async def shard_outcomes(
+        self, coordinator: str, index: int, transactions: Sequence[OpenOn]
+    ) -> tuple[LeaderEpoch, list[TransactionOutcome]]:
+        """Return what one shard knows of open transactions, and the leadership it is loaded in.
+
+        Raises NotLeaderError if it is not here.
+        """
+        if coordinator == self._transactions.topic:
+            loaded = await self._transactions.load(index)
+            outcomes = await self._transactions.read_on(
+                loaded, lambda shard: [shard.outcome(*each) for each in transactions]
+            )
+            return loaded.partition.log.leader_epoch, outcomes
+        if coordinator == self._versioned.topic:
+            app = await self._versioned.load(index)
+            outcomes = await self._versioned.read_on(
+                app,
+                lambda shard: [
+                    shard.outcome(producer.producer_id, name) for producer, name in transactions
+                ],
+            )
+            return app.partition.log.leader_epoch, outcomes
+        raise NotLeaderError(f"{coordinator} has no transactions")
 
     def own_partition(
         self, partition: TopicPartition, owner: Owner
@@ -239,7 +294,7 @@ class LocalLeaders:
             if error is None:
                 result.set_result(outcome.base_offset)
             else:
-                result.set_result(None if isinstance(error, StorageError) else NO_FENCE)
+                result.set_result(None if self._catalog.has(partition) else NO_FENCE)
 
         found.when_committed(outcome.end_offset, recorded)
         return result

@@ -154,7 +154,7 @@ class CoordinatorRuntime(Generic[S]):
         except asyncio.CancelledError:
             caller = asyncio.current_task()
             assert caller is not None
-            if not task.cancelled() or self._stopped or caller.cancelling():
+            if caller.cancelling() or not task.cancelled():
                 raise
             raise NotCoordinatorError(f"{self.topic}-{index} is led by another broker") from None
         except FencelogError as error:

@@ -227,14 +227,17 @@ async def _commit_in_transaction(broker: Broker, requested: Commit, producer: _P
     guard = partition.log.begin_verification(producer_id, epoch)
     # A commit has the rights of the claim whose id it names, so that is verified each time (O8).
     if guard is not None or owned_key_of(producer.transactional_id) is not None:
-        errors = await broker.leaders.verify(
+        verified = await broker.leaders.verify(
             producer.transactional_id,
             producer.identity,
             [partition.name],
             producer.client_version,
         )
-        if errors[partition.name] is not ErrorCode.NONE:
-            return dict.fromkeys(requested.offsets, errors[partition.name])
+        error = verified.errors[partition.name]
+        if error is ErrorCode.NONE and verified.is_stale(partition.log, producer_id):
+            error = ErrorCode.COORDINATOR_NOT_AVAILABLE  # retriable: it is verified again
+        if error is not ErrorCode.NONE:
+            return dict.fromkeys(requested.offsets, error)
     pending = replace(
         requested, producer_id=producer_id, transactional_id=producer.transactional_id
     )

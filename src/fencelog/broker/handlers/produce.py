@@ -10,6 +10,7 @@ Version notes: from 7 on zstd; from 11 on TRANSACTION_ABORTABLE; from 12 on tran
 """
 
 from fencelog.broker.context import Broker
+from fencelog.broker.coordinators.leaders import Verified
 from fencelog.broker.dispatch import respond
 from fencelog.broker.handlers.batch_checks import Batch, check_at_once, check_in_slices
 from fencelog.broker.handlers.connection_fencing import accepted_on, refuse_stale_connection
@@ -22,7 +23,7 @@ from fencelog.coordination.transaction.state import ClientVersion, ProducerIdAnd
 from fencelog.errors import ErrorCode, LimitError, NotLeaderError, WireError
 from fencelog.log.values import Rejected
 from fencelog.log.verification import VerificationGuard
-from fencelog.types import Offset, TopicPartition
+from fencelog.types import CoordinatorEpoch, Offset, TopicPartition
 from fencelog.wire.api_versions import PRODUCE_ADDS_PARTITIONS_FROM, PRODUCE_VERSION_MIN_ACCEPTED
 from fencelog.wire.batch import BatchHeader, Compression, read_header, validate_produced
 from fencelog.wire.hot import (
@@ -395,16 +396,19 @@ async def _finish(
     for producer, batches in by_producer.items():
         names = [partition.name for partition, *_ in batches]
         # A marker that is appended meanwhile invalidates the guard.
-        errors = await _verify(broker, message.transactional_id, producer, names, version)
+        verified = await _verify(broker, message.transactional_id, producer, names, version)
         async for each in broker.time_slices.each(batches):
-            _append_verified(broker, waiting, each, errors[each[0].name], version)
+            _append_verified(broker, waiting, each, verified, version)
     return waiting.answer(message.acks, message.timeout_ms)
 
 
 def _append_verified(
-    broker: Broker, waiting: _Waiting, requested: _Unverified, error: ErrorCode, version: int
+    broker: Broker, waiting: _Waiting, requested: _Unverified, verified: Verified, version: int
 ) -> None:
     partition, header, batch, guard = requested
+    error = verified.errors[partition.name]
+    if error is ErrorCode.NONE and verified.is_stale(partition.log, header.producer_id):
+        error = ErrorCode.NOT_ENOUGH_REPLICAS  # retriable: it is verified again
     if error is ErrorCode.NONE:
         if partition.owners.guards_writes and _is_not_the_owners(waiting, partition, header):
             return
@@ -438,12 +442,16 @@ async def _verify(
     producer: ProducerIdAndEpoch,
     names: list[TopicPartition],
     version: int,
-) -> dict[TopicPartition, ErrorCode]:
+) -> Verified:
     """Verify that the transaction has these partitions (E14); V5 and version 2 add them."""
     if not transactional_id:
-        return dict.fromkeys(names, ErrorCode.TRANSACTION_ABORTABLE)
+        return _unverified(names, ErrorCode.TRANSACTION_ABORTABLE)
     client = ClientVersion.V2 if version >= PRODUCE_ADDS_PARTITIONS_FROM else ClientVersion.V1
     try:
         return await broker.leaders.verify(transactional_id, producer, names, client)
     except NotLeaderError:
-        return dict.fromkeys(names, ErrorCode.NOT_ENOUGH_REPLICAS)
+        return _unverified(names, ErrorCode.NOT_ENOUGH_REPLICAS)
+
+
+def _unverified(names: list[TopicPartition], error: ErrorCode) -> Verified:
+    return Verified(dict.fromkeys(names, error), CoordinatorEpoch(-1))
