@@ -5,7 +5,7 @@ from typing import Protocol
 from fencelog.broker.partitions.partition import Partition
 from fencelog.broker.replicas.led import Key
 from fencelog.storage.checkpointer import Begin
-from fencelog.types import LeaderEpoch, Offset, TopicPartition
+from fencelog.types import LeaderEpoch, Offset, TopicId, TopicPartition
 
 
 class Logs(Protocol):
@@ -33,6 +33,6 @@ class Logs(Protocol):
         """Raise the log start to this offset, or to the high watermark if that is lower (D4)."""
         ...
 
-    async def remove(self, key: Key, name: TopicPartition) -> None:
-        """Remove a deleted topic's replica, durably."""
+    async def remove(self, topic_id: TopicId, name: str) -> None:
+        """Remove all replicas of a deleted topic, open or not, durably."""
         ...

@@ -20,7 +20,7 @@ from fencelog.broker.replicas.fetcher import Fetcher
 from fencelog.broker.replicas.isr import IsrWriter
 from fencelog.broker.replicas.led import Key, Led, LedPartitions
 from fencelog.broker.replicas.logs import Logs
-from fencelog.coordination.controller.model import PartitionState
+from fencelog.coordination.controller.model import NO_LEADER, PartitionState
 from fencelog.coordination.controller.rules import isr_size_needed
 from fencelog.errors import CorruptionError, NotLeaderError, StorageError
 from fencelog.replication.leader import LeaderProgress, Leadership
@@ -102,6 +102,8 @@ class ReplicaManager:
         self._all_replicas = all_replicas
         self._time_slices = TimeSlices()
         self._replicas: dict[Key, _Replica] = {}
+        self._names: set[TopicPartition] = set()
+        """Those of all replicas: a topic of the same name waits until a deleted one is removed."""
         self._fetchers: dict[NodeId, tuple[Fetcher, asyncio.Task[None]]] = {}
         self._following: dict[Key, NodeId] = {}
         self._due: dict[Key, None] = {}
@@ -119,8 +121,10 @@ class ReplicaManager:
 
     async def run(self) -> None:
         """Follow the metadata until cancelled."""
-        self._changed(Changed(partitions=set(self._cluster.partitions)))
         try:
+            for topic_id in list(self._cluster.deleted):
+                await self._remove(topic_id)  # before a topic of the same name is opened
+            self._mark(self._cluster.partitions)
             while True:
                 due, self._due = list(self._due), {}
                 async for key in self._time_slices.each(due):
@@ -164,8 +168,8 @@ class ReplicaManager:
 
     def _changed(self, changed: Changed) -> None:
         self._mark(changed.partitions)
-        if changed.deleted:
-            gone = self._cluster.deleted
+        gone = changed.deleted & self._cluster.deleted.keys()
+        if gone:
             self._mark(key for key in self._replicas if key[0] in gone)
 
     def _mark(self, keys: Iterable[Key]) -> None:
@@ -200,14 +204,15 @@ class ReplicaManager:
     def _next(self, key: Key, replica: _Replica | None) -> Coroutine[None, None, None] | None:
         """Return what has to be awaited before the newest state can be in force."""
         if key[0] in self._cluster.deleted:
-            return None if replica is None else self._remove(key, replica)
+            return self._begin_removal(TopicId(key[0]))
         stored = self._cluster.partitions.get(PartitionKey(*key))
         if stored is None or self._identity.node_id not in stored.state.replicas:
             return None
         if replica is None:
             name = self._logs.name_of(key)
-            if name is None:
-                return None  # the topic's key comes in the same commit, or not at all
+            if name is None or name in self._names:
+                return None  # the topic is not known any more, or a deleted one has these files
+            self._names.add(name)
             replica = self._replicas[key] = _Replica(name)
             return self._open(key, replica)
         if replica.partition is None or replica.is_offline:
@@ -255,7 +260,7 @@ class ReplicaManager:
                 partition.follow(state.leader_epoch)
         if led is not None and led is self._led.get(key):
             self._isr.adopt(led, stored)
-        elif self._led.get(key) is None and state.leader in self._cluster.brokers:
+        elif self._led.get(key) is None and state.leader != NO_LEADER:
             self._follow(key, partition, state)
 
     def _lead(self, key: Key, replica: _Replica, partition: Partition, stored: StoredState) -> None:
@@ -367,17 +372,32 @@ class ReplicaManager:
                 await asyncio.sleep(RETRY_S)
                 replica.work = work
                 return
-            log.warning("%s: beginning anew at %d", replica.name, begin.offset)
-            replica.partition = await self._logs.begin_anew(partition, begin)
+            if begin.offset > partition.log.log_end_offset:  # else the leader knows better now
+                log.warning("%s: beginning anew at %d", replica.name, begin.offset)
+                replica.partition = await self._logs.begin_anew(partition, begin)
         replica.leader_epoch = LeaderEpoch(-1)
 
-    async def _remove(self, key: Key, replica: _Replica) -> None:
-        """Remove the files of a deleted topic's partition."""
-        self._end_role(key, replica)
-        await self._logs.remove(key, replica.name)
-        del self._replicas[key]
-        if not any(other[0] == key[0] for other in self._replicas):
-            await self.removed(TopicId(key[0]))
+    def _begin_removal(self, topic_id: TopicId) -> Coroutine[None, None, None] | None:
+        """Return the removal of a deleted topic's replicas, once none of them is busy."""
+        found = {key: each for key, each in self._replicas.items() if key[0] == topic_id}
+        if not found or any(each.is_busy for each in found.values()):
+            return None
+        for key, replica in found.items():
+            self._end_role(key, replica)
+            replica.is_busy = True
+        return self._remove(topic_id)
+
+    async def _remove(self, topic_id: TopicId) -> None:
+        """Remove a deleted topic's files, open or not, and store that nothing is left here."""
+        deleted = self._cluster.deleted.get(topic_id)
+        if deleted is None:
+            return
+        await self._logs.remove(topic_id, deleted.name)
+        for key in [key for key in self._replicas if key[0] == topic_id]:
+            self._names.discard(self._replicas.pop(key).name)
+        self._mark(key for key in self._cluster.partitions if key not in self._replicas)
+        if self._identity.node_id in deleted.brokers:
+            await self.removed(topic_id)
 
 
 async def _nothing(topic_id: TopicId) -> None:
