@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 
 from fencelog.adapters.sqlite_metadata import METADATA_FILE
@@ -16,9 +16,11 @@ from fencelog.broker.coordinators.orphaned_transactions import (
     highest_coordinator_epoch,
 )
 from fencelog.broker.coordinators.ownership_sender import OwnershipSender
+from fencelog.broker.dispatch import RawHandler
 from fencelog.broker.metadata.catalog import INTERNAL_TOPICS, Catalog
 from fencelog.broker.metadata.controller import Controller
 from fencelog.broker.metadata.settings import Settings
+from fencelog.broker.network.connection import Connection
 from fencelog.broker.partitions.log_manager import LogManager
 from fencelog.coordination.transaction.shard import TransactionShard
 from fencelog.coordination.versioned.shard import VersionedShard
@@ -26,6 +28,7 @@ from fencelog.errors import CorruptionError, NotLeaderError
 from fencelog.ports import Disk, MetadataStore, Random
 from fencelog.storage.directory import DataDirectory
 from fencelog.types import ProducerId
+from fencelog.wire.api_versions import BrokerApiKey
 
 log = logging.getLogger(__name__)
 

@@ -17,6 +17,9 @@ from fencelog.broker.coordinators.cluster_leaders import ClusterLeaders
 from fencelog.broker.coordinators.coordinator_epochs import CoordinatorEpochs
 from fencelog.broker.coordinators.leaders import Leaders, LocalLeaders
 from fencelog.broker.coordinators.orphaned_transactions import OrphanedTransactions
+from fencelog.broker.dispatch import RawHandler
+from fencelog.broker.handlers.peers import broker_handlers
+from fencelog.broker.handlers.replicas import replica_handlers
 from fencelog.broker.metadata.catalog import Catalog
 from fencelog.broker.metadata.cluster_birth import cluster_identity
 from fencelog.broker.metadata.cluster_controller import ClusterController

@@ -11,7 +11,7 @@ from typing import Protocol
 from fencelog.adapters.file_disk import DirectoryLock, FileDisk
 from fencelog.adapters.sqlite_metadata import METADATA_FILE, SqliteMetadata
 from fencelog.adapters.system_clock import SystemClock, SystemRandom, system_stopwatch
-from fencelog.alone import Alone, Senders
+from fencelog.alone import Alone, Begin, Senders
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.context import Broker
 from fencelog.broker.coordinators.claims import ClaimConnections
@@ -104,6 +104,12 @@ class Membership(Protocol):
 
     def leaders(self, local: LocalLeaders) -> Leaders:
         """Return the leaders of all partitions and shards; ``local`` are those of this broker."""
+
+    def broker_handlers(self, local: LocalLeaders) -> Mapping[BrokerApiKey, RawHandler]:
+        """Return the handlers of the requests of other brokers."""
+
+    def connection_closed(self, connection: Connection) -> None:
+        """A connection to this broker is closed."""
 
     async def open(self, undo: AsyncExitStack) -> str:
         """Open the data directory and the partitions in it; return the cluster's id."""

@@ -62,13 +62,26 @@ class _Disk(FileDisk):
         self.close()
 
 
+class InCluster(NamedTuple):
+    """What a broker of a cluster in one process shares with the others."""
+
+    store: MetadataStore
+    loop: asyncio.AbstractEventLoop
+    """The one that the store runs in."""
+    routes: Mapping[int, int]
+    """The port of this broker's link to another one, by that one's own port."""
+
+
 class NodeThread:
     """A running broker. All its tasks run in its own loop, so that all can be cancelled."""
 
-    def __init__(self, config: BrokerConfig, holds: Sequence[Held]) -> None:
+    def __init__(
+        self, config: BrokerConfig, holds: Sequence[Held], cluster: InCluster | None = None
+    ) -> None:
         """Start the broker. Raises CorruptionError or StorageError for an unusable directory."""
         self._config = config
         self._holds = holds
+        self._cluster = cluster
         self._open = AsyncExitStack()
         self._node: Node | None = None
         self._server: HoldingServer | None = None
@@ -130,11 +143,23 @@ class NodeThread:
         config = self._config
         disk = _Disk(config.data_dir)
         self._open.push_async_callback(disk.abandon)
-        metadata = await SqliteMetadata.open(Path(config.data_dir) / METADATA_FILE, sync=False)
-        self._open.push_async_callback(metadata.close)
-        ports = Ports(disk=disk, metadata=metadata, clock=SystemClock(), random=SystemRandom())
-        self._node = Node(config, ports, new_server=self._new_server)
+        random, membership = SystemRandom(), Alone
+        if self._cluster is None:
+            metadata = await SqliteMetadata.open(Path(config.data_dir) / METADATA_FILE, sync=False)
+            self._open.push_async_callback(metadata.close)
+        else:
+            metadata = SharedMetadata(self._cluster.store, self._cluster.loop)
+            _route(self._cluster.routes)
+            membership = await cluster_membership(config, disk, metadata, random, BOOT_ID)
+        ports = Ports(disk=disk, metadata=metadata, clock=SystemClock(), random=random)
+        self._node = Node(
+            config, ports, new_membership=membership, new_server=self._new_server
+        )
         await self._node.start()
+
+    def pause(self, until: threading.Event) -> None:
+        """Stop the broker's thread as SIGSTOP does, until the event is set."""
+        self._thread.call_soon(until.wait)
 
     def _new_server(
         self, config: BrokerConfig, dispatch: Dispatcher, stopwatch: Stopwatch
@@ -156,6 +181,17 @@ class NodeThread:
         await self._open.aclose()
         if failure is not None:
             raise failure
+
+
+def _route(routes: Mapping[int, int]) -> None:
+    """Let this loop's connections to other brokers go through their links."""
+    loop = asyncio.get_running_loop()
+    connect = loop.create_connection
+
+    async def through_link(protocol: Any, host: str, port: int, **how: Any) -> Any:
+        return await connect(protocol, host, routes.get(port, port), **how)
+
+    loop.create_connection = through_link  # type: ignore[method-assign]
 
 
 async def _no_farewell() -> None:
