@@ -1,12 +1,11 @@
 """Three brokers in the test's process, over one metadata store, with methods that inject faults."""
 
-import asyncio
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from fencelog.adapters.sqlite_metadata import METADATA_FILE, SqliteMetadata
 from fencelog.broker.config import BrokerConfig
@@ -89,12 +88,12 @@ class LocalCluster:
     def cut(self, one: int, other: int) -> None:
         """Hold back everything between two brokers, until ``heal``; clients reach both."""
         for pair in ((one, other), (other, one)):
-            self._run(_now(self._links[pair].cut))
+            self._change(self._links[pair].cut)
 
     def heal(self) -> None:
         """End every cut."""
         for link in self._links.values():
-            self._run(_now(link.heal))
+            self._change(link.heal)
 
     def leader(self, topic: str, partition: int = 0) -> int:
         """Return the broker that leads a partition. Raises FencelogError while none does."""
@@ -195,8 +194,17 @@ class LocalCluster:
         shared = InCluster(self._store, self._thread.loop, routes)
         self._nodes[broker] = NodeThread(config, [], shared)
 
-    def _run(self, work: "asyncio.Future[None] | object") -> None:
-        raise NotImplementedError
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        assert self._thread is not None, "``start`` comes first"
+        self._thread.run(work)
+
+    def _change(self, change: Callable[[], None]) -> None:
+        """Call this in the loop of the links."""
+
+        async def run() -> None:
+            change()
+
+        self._run(run())
 
     def _port(self, broker: int) -> int:
         return int(self._ports[broker].getsockname()[1])
@@ -222,7 +230,3 @@ def _reserved() -> socket.socket:
     port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     port.bind((HOST, 0))
     return port
-
-
-async def _now(change: "object") -> None:
-    raise NotImplementedError

@@ -2,15 +2,18 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine, Sequence
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 from weakref import WeakSet
 
 from fencelog.adapters.file_disk import FileDisk, FileDiskFile
+from fencelog.adapters.shared_metadata import SharedMetadata
 from fencelog.adapters.sqlite_metadata import METADATA_FILE, SqliteMetadata
 from fencelog.adapters.system_clock import SystemClock, SystemRandom
+from fencelog.alone import Alone
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.context import Broker
 from fencelog.broker.dispatch import Dispatcher
@@ -19,8 +22,8 @@ from fencelog.coordination.group.model import Leaver
 from fencelog.coordination.shard import Decision
 from fencelog.coordination.transaction.records import read_key
 from fencelog.coordination.transaction.shard import TransactionShard
-from fencelog.node import Node, Ports
-from fencelog.ports import Stopwatch
+from fencelog.node import NewMembership, Node, Ports
+from fencelog.ports import MetadataStore, Stopwatch
 from fencelog.testing.held_requests import Held, HoldingServer
 from fencelog.types import Instant
 
@@ -29,6 +32,8 @@ R = TypeVar("R")
 
 SETTLE_TIMEOUT_S = 10.0
 POLL_S = 0.001
+BOOT_ID = "the test's"
+"""A machine that does not start again: no power is cut in a test."""
 END_TIMEOUT_S = 10.0
 
 
@@ -143,23 +148,25 @@ class NodeThread:
         config = self._config
         disk = _Disk(config.data_dir)
         self._open.push_async_callback(disk.abandon)
-        random, membership = SystemRandom(), Alone
+        random = SystemRandom()
+        membership: NewMembership = Alone
+        metadata: MetadataStore
         if self._cluster is None:
             metadata = await SqliteMetadata.open(Path(config.data_dir) / METADATA_FILE, sync=False)
             self._open.push_async_callback(metadata.close)
         else:
+            from fencelog.cluster_node import cluster_membership
+
             metadata = SharedMetadata(self._cluster.store, self._cluster.loop)
             _route(self._cluster.routes)
             membership = await cluster_membership(config, disk, metadata, random, BOOT_ID)
         ports = Ports(disk=disk, metadata=metadata, clock=SystemClock(), random=random)
-        self._node = Node(
-            config, ports, new_membership=membership, new_server=self._new_server
-        )
+        self._node = Node(config, ports, new_membership=membership, new_server=self._new_server)
         await self._node.start()
 
     def pause(self, until: threading.Event) -> None:
         """Stop the broker's thread as SIGSTOP does, until the event is set."""
-        self._thread.call_soon(until.wait)
+        self._thread.loop.call_soon_threadsafe(until.wait)
 
     def _new_server(
         self, config: BrokerConfig, dispatch: Dispatcher, stopwatch: Stopwatch
