@@ -126,6 +126,7 @@ class World:
         was_compacted: bool = False,
         leader_epoch: int = 0,
         limits: WritebackLimits | None = None,
+        **more: Offset | None,
     ) -> "World":
         store, log = await PartitionStore.recover(
             disk,
@@ -139,6 +140,7 @@ class World:
             was_compacted=was_compacted,
             leader_epoch=LeaderEpoch(leader_epoch),
             writeback=Writeback(limits),
+            **more,
         )
         return cls(disk, store, log, durability)
 

@@ -40,6 +40,9 @@ SLICE = 1000
 NEWS_TIMEOUT_S = 1.0
 """How long the watch may take to show what was committed, or why it was not."""
 RETRY_S = 0.5
+CONFLICT_S = 0.01
+"""The wait after a second conflict in a row; each further one doubles it, up to ``RETRY_S``."""
+CONFLICTS_MAX = 10
 BALANCE_S = 30.0
 """How often partitions are given back to their first replicas."""
 
@@ -75,6 +78,8 @@ class ClusterController:
         """The partitions to look at."""
         self._batch = WRITES_MAX
         """How many partitions are changed at once; fewer where one of them keeps conflicting."""
+        self._conflicts = 0
+        """How many commits in a row have conflicted."""
         self._balance_at = 0.0
 
     @property
@@ -102,7 +107,7 @@ class ClusterController:
             self._state.unsubscribe(self._noticed)
 
     def _noticed(self, changed: Changed) -> None:
-        if changed.brokers or changed.settings:
+        if changed.brokers or changed.settings or changed.deleted:
             self._is_new = True
         self._dirty.update(dict.fromkeys(sorted(changed.partitions)))
         for name in sorted(changed.topics):
@@ -210,12 +215,15 @@ class ClusterController:
         while rest:
             batch, rest = rest[: self._batch], rest[self._batch :]
             if await self._commit_batch(seen, {key: states[key] for key in batch}):
-                self._batch = WRITES_MAX
+                self._batch, self._conflicts = WRITES_MAX, 0
                 continue
             self._batch = max(1, len(batch) // 2)
-            self._dirty.update(dict.fromkeys([*batch, *rest]))
+            # The others first: one of these may keep changing.
+            self._dirty.update(dict.fromkeys([*rest, *batch]))
             log.info("%d partitions changed meanwhile: looking at them again", len(batch))
             await self._shown(lambda: self._state.revision != seen.revision)
+            await asyncio.sleep(min(RETRY_S, CONFLICT_S * (2**self._conflicts - 1)))
+            self._conflicts = min(self._conflicts + 1, CONFLICTS_MAX)
             return
 
     async def _commit_batch(self, seen: _Seen, states: dict[PartitionKey, PartitionState]) -> bool:
