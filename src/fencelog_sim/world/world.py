@@ -50,6 +50,14 @@ class Setting:
     """After how many minutes offsets and transactional ids are forgotten; 0: the defaults."""
     compaction_s: float = 0.5
     """How long the cleaner waits between two rounds."""
+    replicas: int = 1
+    """Of each partition; what follows is a cluster's."""
+    broker_session_s: float = 9.0
+    """How long a broker counts as alive without a word."""
+    replica_lag_s: float = 30.0
+    """How long a replica may be behind before it leaves the in-sync ones."""
+    commits_at_all: bool = False
+    """Whether all replicas must have what is committed, in sync or not."""
 
 
 class World:
