@@ -5,7 +5,7 @@
 
 from fencelog.broker.context import Broker
 from fencelog.broker.handlers.record_keys import BYTES_MAX, find_keyless, find_keyless_in_slices
-from fencelog.broker.partitions.partition import IN_SYNC_REPLICAS, Partition
+from fencelog.broker.partitions.partition import Partition
 from fencelog.errors import ErrorCode, LimitError, WireError
 from fencelog.wire.batch import BatchHeader, Compression
 from fencelog.wire.hot import PartitionResult
@@ -24,11 +24,11 @@ def check_at_once(batch: Batch, acks: int) -> PartitionResult | None:
     """
     partition, header, records = batch
     index, needed = partition.name.partition, partition.log.config.min_insync_replicas
-    if acks == ACKS_ALL and needed > IN_SYNC_REPLICAS:
+    if acks == ACKS_ALL and needed > partition.in_sync:
         return PartitionResult(
             index,
             ErrorCode.NOT_ENOUGH_REPLICAS,
-            error_message=f"{partition.name} has {IN_SYNC_REPLICAS} in-sync replica, "
+            error_message=f"{partition.name} has {partition.in_sync} in-sync replicas, "
             f"min.insync.replicas is {needed}",
         )
     if _has_other_codec(partition, header):

@@ -42,8 +42,6 @@ log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
 """After what time a write is tried again for which there was no room."""
-IN_SYNC_REPLICAS = 1
-"""The one copy that each partition has."""
 
 
 class Fetched(NamedTuple):
@@ -97,12 +95,14 @@ class Partition:
         "codec",
         "committed",
         "failure",
+        "in_sync",
         "is_always_synced",
         "is_compacted",
         "log",
         "markers_appended",
         "name",
         "owners",
+        "read_error",
         "remove_reader",
         "resumed",
         "stamps_on_append",
@@ -146,6 +146,14 @@ class Partition:
         """Whether every record must have a key."""
         self.codec: Compression | None = None
         """The codec that every produced batch is stored in; None if each keeps its own."""
+        self.in_sync = 1
+        """The number of in-sync replicas; ``set_in_sync`` changes it."""
+        self.read_error = ErrorCode.NONE
+        """What a reader is told instead of data; who changes it interrupts the readers.
+
+        NOT_LEADER_OR_FOLLOWER while another broker leads; OFFSET_NOT_AVAILABLE until the high
+        watermark has reached the start of the leader epoch (F8).
+        """
         self.checks_batches = False
         """Whether the topic asks more of a produced batch than others do."""
         # The purgatory's own methods, for speed: a request calls them for each partition.
@@ -164,8 +172,13 @@ class Partition:
         self.codec = config.codec
         self.owners.reconfigure(config)
         self._purgatory.interrupt_readers()
+        self.set_in_sync(self.in_sync)
+
+    def set_in_sync(self, count: int) -> None:
+        """The ISR has another size: with acks=all, what has too few replicas is refused."""
+        self.in_sync = count
         opens_batches = self.is_compacted or self.codec is not None
-        self.checks_batches = opens_batches or config.min_insync_replicas > IN_SYNC_REPLICAS
+        self.checks_batches = opens_batches or self.log.config.min_insync_replicas > count
 
     # -- appending -----------------------------------------------------------------------------
 
