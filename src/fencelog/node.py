@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,13 +30,15 @@ from fencelog.broker.coordinators.producer_ids import ProducerIds
 from fencelog.broker.coordinators.runtime import Loaded
 from fencelog.broker.coordinators.runtimes import Runtimes, new_runtimes
 from fencelog.broker.coordinators.writer_connections import WriterConnections
-from fencelog.broker.dispatch import Dispatcher
+from fencelog.broker.dispatch import Dispatcher, RawHandler
 from fencelog.broker.fetching.sessions import FetchSessions
 from fencelog.broker.handlers.table import handlers
 from fencelog.broker.metadata.catalog import (
     Catalog,
 )
 from fencelog.broker.metadata.settings import Settings
+from fencelog.broker.metadata.placement import Placement
+from fencelog.broker.metadata.topic_changes import TopicChanges
 from fencelog.broker.network.connection import Connection
 from fencelog.broker.network.server import Server
 from fencelog.broker.network.time_slices import TimeSlices
@@ -50,6 +52,7 @@ from fencelog.coordination.transaction.shard import TransactionShard
 from fencelog.coordination.versioned.shard import VersionedShard
 from fencelog.errors import FencelogError, StorageError
 from fencelog.ports import Disk, MetadataStore, Random, Stopwatch, WallClock
+from fencelog.wire.api_versions import BrokerApiKey
 
 log = logging.getLogger(__name__)
 
@@ -77,27 +80,22 @@ class Membership(Protocol):
     @property
     def catalog(self) -> Catalog:
         """The topics."""
-        ...
 
     @property
     def settings(self) -> Settings:
         """The settings in force."""
-        ...
-
-    @property
-    def controller(self) -> TopicChanges:
-        """Who changes topics and settings."""
-        ...
 
     @property
     def coordinator_epochs(self) -> CoordinatorEpochs:
         """Numbers the loads of each shard."""
-        ...
 
     @property
     def placement(self) -> Placement | None:
         """The other brokers, and who leads what; None for a broker that is alone."""
-        ...
+
+    @property
+    def controller(self) -> TopicChanges:
+        """Return what changes topics and settings."""
 
     async def open_internal(self, topic_name: str, index: int) -> Partition:
         """Return the partition of a coordinator's shard. Raises NotLeaderError."""
