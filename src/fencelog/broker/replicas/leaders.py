@@ -33,9 +33,7 @@ class RemoteLeaders:
         request = ReplicaSnapshotRequest(
             topic_id=key[0], partition=key[1], leader_epoch=leader_epoch
         )
-        answer = await self._peers.ask(
-            leader, request, ReplicaSnapshotResponse, SNAPSHOT_TIMEOUT_S
-        )
+        answer = await self._peers.ask(leader, request, ReplicaSnapshotResponse, SNAPSHOT_TIMEOUT_S)
         begin = Begin(
             Offset(answer.offset),
             bytes(answer.snapshot),
