@@ -69,7 +69,6 @@ class BrokerConfig:
     rack: str = of_broker("broker.rack")
     replication_factor: int = of_broker("default.replication.factor")
     internal_replication_factor: int = of_broker("offsets.topic.replication.factor")
-    transaction_replication_factor: int = of_broker("transaction.state.log.replication.factor")
     replication_commit: str = of_broker("replication.commit")
     replica_lag_s: float = seconds_of_broker("replica.lag.time.max.ms")
     session_timeout_s: float = seconds_of_broker("broker.session.timeout.ms")

@@ -9,11 +9,7 @@ CA_FILE, CERT_FILE, KEY_FILE = (f"{PLACE}.{each}.file" for each in ("ca", "cert"
 USER, PASSWORD_FILE = f"{PLACE}.user", f"{PLACE}.password.file"
 ETCD_KEYS = (CA_FILE, CERT_FILE, KEY_FILE, USER, PASSWORD_FILE)
 """What only an etcd has."""
-REPLICATION_FACTORS = (
-    "default.replication.factor",
-    "offsets.topic.replication.factor",
-    "transaction.state.log.replication.factor",
-)
+REPLICATION_FACTORS = ("default.replication.factor", "offsets.topic.replication.factor")
 
 CLUSTER_SETTINGS = (
     broker(
@@ -39,14 +35,9 @@ CLUSTER_SETTINGS = (
         "offsets.topic.replication.factor",
         Short(1, INT16_MAX),
         3,
-        "copies of a partition of each internal topic but the next one; of fewer brokers, when it "
-        "is created, each has one",
-    ),
-    broker(
-        "transaction.state.log.replication.factor",
-        Short(1, INT16_MAX),
-        3,
-        "the same of `__transaction_state`",
+        "copies of a partition of each internal topic; of fewer brokers, when it is created, each "
+        "has one",
+        aliases=("transaction.state.log.replication.factor",),
     ),
     broker(
         "replication.commit",

@@ -39,6 +39,8 @@ class SimStore:
         self.values: dict[str, tuple[bytes, int]] = {}
         self.revision = 0
         self.history = ChangeHistory(begins_after=0)
+        self.committed: Callable[[Sequence[MetadataChange]], None] | None = None
+        """Shown the changes of each commit, in the step in which it takes effect."""
         self._leases: dict[LeaseId, _Lease] = {}
         self._last_lease = 0
         self._leased: dict[str, LeaseId] = {}
@@ -82,6 +84,8 @@ class SimStore:
                     self._leased[key] = lease
         if changes:
             self.history.add(self.revision, changes)
+            if self.committed is not None:
+                self.committed(changes)
         return self.revision
 
     def compact(self) -> None:

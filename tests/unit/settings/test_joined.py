@@ -60,6 +60,12 @@ def test_a_name_that_is_overridden_must_have_a_meaning_too() -> None:
     assert "log.retention.hours='x'" in refusal("log.retention.ms=1\nlog.retention.hours=x")
 
 
+def test_two_names_that_say_the_same_need_no_word() -> None:
+    found = joined("log.retention.minutes=60\nlog.retention.hours=1")
+    assert found.values == {"log.retention.ms": str(HOUR_MS)}
+    assert found.notices == []
+
+
 def test_of_a_name_given_twice_the_later_holds_and_the_earlier_is_named() -> None:
     found = joined("num.partitions=2\nnum.partitions=3")
     assert found.values == {"num.partitions": "3"}

@@ -282,6 +282,36 @@ def test_an_isolated_host_is_in_reach_of_the_store_only() -> None:
     rig.play(story)
 
 
+@pytest.mark.parametrize(
+    ("how", "cuts"),
+    [
+        ("in", {("10.0.0.3", "10.0.0.2")}),
+        ("out", {("10.0.0.2", "10.0.0.3")}),
+        ("both", {("10.0.0.3", "10.0.0.2"), ("10.0.0.2", "10.0.0.3")}),
+    ],
+)
+def test_a_link_is_cut_the_way_that_the_plan_says(how: str, cuts: set) -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        await nemesis(rig, Fault(kind=Kind.LINK, at=0.0, host=2, other=3, how=how)).run()
+        assert rig.world.network.cuts == cuts
+
+    rig.play(story)
+
+
+def test_a_power_cut_of_one_host_leaves_the_clients_alone() -> None:
+    rig = Rig(durability="os")
+
+    async def story() -> None:
+        rig.world.start_client("c", client_host(0), lambda: asyncio.sleep(1))
+        rig.one.cut_power(Loss.ALL)
+        assert list(rig.world.clients) == ["c"]
+        assert rig.world.lost_at is None
+
+    rig.play(story)
+
+
 def test_a_watch_is_late_for_one_host() -> None:
     rig = Rig()
 

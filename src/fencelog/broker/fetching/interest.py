@@ -2,7 +2,8 @@
 
 from typing import NamedTuple, Protocol
 
-from fencelog.broker.partitions.partition import Fetched, Partition
+from fencelog.broker.partitions.partition import Partition
+from fencelog.broker.partitions.reading import Fetched
 from fencelog.errors import ErrorCode
 from fencelog.log.values import Isolation
 from fencelog.types import LeaderEpoch, Offset, TopicId
@@ -131,7 +132,8 @@ class Interest:
             return ENOUGH
         if self._start is None:
             self._start = plan.segment_base_offset, plan.position
-        if plan.is_empty:
+        is_known = partition.read_error is ErrorCode.NONE or isolation is Isolation.TAIL
+        if plan.is_empty or not is_known:
             return 0
         if self._exhausted is not None and self._exhausted[0] == plan.upper_offset:
             return self._exhausted[1]

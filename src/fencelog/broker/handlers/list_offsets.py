@@ -42,6 +42,8 @@ FROM_VERSION = {
 }
 """The first version that has each special timestamp."""
 NEVER = 1 << 15
+OFFSET_NOT_AVAILABLE_FROM = 5
+"""The first version whose clients know this error."""
 NO_TIMESTAMP = TimestampMs(-1)
 UNUSED_EPOCH = LeaderEpoch(0)
 """What Metadata says of a partition without files."""
@@ -76,6 +78,8 @@ async def _one(
     else:
         epoch = UNUSED_EPOCH if partition is None else partition.log.leader_epoch
         error = epoch_error(requested.current_leader_epoch, epoch)
+    if error is ErrorCode.NONE and partition is not None:
+        error = _unavailable(partition, requested.timestamp, version)
     if error is not ErrorCode.NONE:
         return ListOffsetsPartitionResponse(partition_index=index, error_code=error)
     if partition is None:
@@ -104,6 +108,15 @@ async def _one(
         timestamp=timestamp,
         leader_epoch=partition.log.leader_epoch,
     )
+
+
+def _unavailable(partition: Partition, timestamp: int, version: int) -> ErrorCode:
+    """Return why only the start of a log may be told; NONE if its end may, too (F8, KIP-207)."""
+    if partition.read_error is ErrorCode.NONE or timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return ErrorCode.NONE
+    if version < OFFSET_NOT_AVAILABLE_FROM:
+        return ErrorCode.LEADER_NOT_AVAILABLE
+    return partition.read_error
 
 
 def _is_unused(broker: Broker, topic: str, index: int) -> bool:

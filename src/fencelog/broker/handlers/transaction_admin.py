@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from fencelog.broker.context import Broker
 from fencelog.broker.coordinators.outcomes import shards_here
 from fencelog.broker.network.connection import Request
-from fencelog.broker.partitions.partition import failure_code
+from fencelog.broker.partitions.purgatory import failure_code
 from fencelog.coordination.encoding import by_topic
 from fencelog.coordination.id_pattern import IdPattern, PatternError
 from fencelog.coordination.transaction.state import Transaction, TxnState
