@@ -13,6 +13,7 @@ from fencelog.broker.network.response_budget import QueuedResponses, ResponseBud
 from fencelog.broker.network.time_slices import TimeSlices
 from fencelog.broker.partitions.log_flusher import LogFlusher
 from fencelog.broker.partitions.partition import Partition
+from fencelog.broker.partitions.role import FollowerRole
 from fencelog.broker.partitions.tail_cache import TailCache
 from fencelog.broker.replicas.fetcher import Fetcher
 from fencelog.broker.replicas.led import Key, Led, LedPartitions
@@ -34,7 +35,6 @@ from fencelog_sim.world.disk import SimDisk
 from tests.support import node as support
 from tests.support.log import NOW_MS
 from tests.support.storage import batch_of
-from tests.unit.replicas.replica_partition import ReplicaPartition
 
 TOPIC = TopicId(bytes(range(16)))
 Tamper = Callable[[bytes], bytes]
@@ -100,7 +100,7 @@ class Host:
     hosts: "dict[NodeId, Host]"
     durability: str = "os"
     disk: SimDisk = field(default_factory=SimDisk)
-    partitions: dict[Key, ReplicaPartition] = field(default_factory=dict)
+    partitions: dict[Key, Partition] = field(default_factory=dict)
     offline: dict[Key, str] = field(default_factory=dict)
     wires: list[Wire] = field(default_factory=list)
     cuts: list[int] = field(default_factory=list)
@@ -125,11 +125,13 @@ class Host:
         self._opened(key(index), store, log)
 
     def _opened(self, one: Key, store: PartitionStore, log: object) -> None:
-        self.partitions[one] = ReplicaPartition(
+        self.partitions[one] = Partition(
             TopicPartition("t", one[1]),
             log,  # type: ignore[arg-type]
             store,
+            role=FollowerRole(log.log_end_offset),  # type: ignore[attr-defined]
             enqueue=self.flusher.enqueue,
+            observer=None,
             tails=TailCache(1 << 20),
         )
 
@@ -150,7 +152,7 @@ class Host:
         )
         self._opened(one, store, log)
 
-    def partition(self, index: int = 0) -> ReplicaPartition:
+    def partition(self, index: int = 0) -> Partition:
         return self.partitions[key(index)]
 
     # -- roles -----------------------------------------------------------------------------------
@@ -212,7 +214,7 @@ class Host:
     async def _cut(self, one: Key, offset: Offset) -> None:
         partition = self.partitions[one]
         high_watermark = partition.log.high_watermark
-        partition.remove()
+        partition.remove("is opened anew")
         await partition.close(clean=False)
         await self.reopen(
             one, recovery_point=offset, truncate_to=offset, high_watermark=high_watermark

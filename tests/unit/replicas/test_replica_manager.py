@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 from fencelog.broker.metadata.catalog import Topic
 from fencelog.broker.metadata.cluster_state import ClusterState, PartitionKey, encoded_deletion
+from fencelog.broker.partitions.partition import Partition
 from fencelog.broker.replicas.isr import IsrWriter
 from fencelog.broker.replicas.led import Key
 from fencelog.broker.replicas.replica_manager import Identity, ReplicaManager
@@ -19,8 +20,7 @@ from fencelog.types import LeaderEpoch, NodeId, Offset, TopicId, TopicPartition
 from fencelog.wire.messages.replica_snapshot import ReplicaSnapshotRequest
 from fencelog_sim.world.metadata import SimStore
 from tests.support.partition import scenario
-from tests.unit.replicas.hosts import TOPIC, Host, key
-from tests.unit.replicas.replica_partition import ReplicaPartition
+from tests.unit.replicas.hosts import TOPIC, Host, key, until
 
 PARTITIONS = 3
 OTHER = TopicId(bytes(range(16, 32)))
@@ -80,7 +80,7 @@ class Node:
 
     async def open_replica(
         self, one: Key, name: TopicPartition, leader_epoch: LeaderEpoch
-    ) -> ReplicaPartition | None:
+    ) -> Partition | None:
         if one in self.damaged:
             return None
         await self.host.open(one[1])
@@ -91,11 +91,11 @@ class Node:
 
     async def truncate(
         self, name: TopicPartition, offset: Offset, leader_epoch: LeaderEpoch
-    ) -> ReplicaPartition:
+    ) -> Partition:
         self.host.cuts.append(offset)
         partition = self.host.partitions[key(name.partition)]
         high_watermark = partition.log.high_watermark
-        partition.remove()
+        partition.remove("is opened anew")
         await partition.close(clean=False)
         await self.host.reopen(
             key(name.partition),
@@ -105,23 +105,23 @@ class Node:
         )
         return self.host.partitions[key(name.partition)]
 
-    async def begin_anew(self, name: TopicPartition, begin: Begin | None) -> ReplicaPartition:
+    async def begin_anew(self, name: TopicPartition, begin: Begin | None) -> Partition:
         partition = self.host.partitions.pop(key(name.partition), None)
         if partition is not None:
-            partition.remove()
+            partition.remove("is opened anew")
             await partition.close(clean=False)
             await self.host.disk.remove(str(name))
         await self.host.open(name.partition, begin)
         return self.host.partitions[key(name.partition)]
 
-    def raise_start(self, partition: ReplicaPartition, offset: Offset) -> None:
+    def raise_start(self, partition: Partition, offset: Offset) -> None:
         partition.advance_start(min(offset, partition.log.high_watermark))
 
     async def remove(self, topic_id: TopicId, name: str) -> None:
         self.removals.append(name)
         for one, partition in list(self.host.partitions.items()):
             del self.host.partitions[one]
-            partition.remove()
+            partition.remove("is opened anew")
             await partition.close(clean=False)
             await self.host.disk.remove(str(partition.name))
 
@@ -172,7 +172,7 @@ class Cluster:
         )
         self.commit((name, state._replace(**fields).encode()))
 
-    def partition(self, node: int, index: int = 0) -> ReplicaPartition:
+    def partition(self, node: int, index: int = 0) -> Partition:
         return self.hosts[NodeId(node)].partition(index)
 
     def leads(self, node: int, epoch: int, index: int = 0) -> bool:

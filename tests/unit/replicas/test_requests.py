@@ -35,6 +35,7 @@ from fencelog.wire.messages.replica_snapshot import (
 )
 from tests.support.brokers import HERE, THERE, Target
 from tests.support.node import Peer, World, until
+from tests.support.storage import batch_of
 
 EPOCH = LeaderEpoch(3)
 
@@ -88,8 +89,14 @@ async def stage(world: World) -> AsyncIterator[tuple[Leader, Key, OutgoingPeers,
 
 
 def position(key: Key, offset: int = 0, **fields: int) -> ReplicaPosition:
-    given = {"leader_epoch": int(EPOCH), "last_epoch": -1, "durable_end": offset, **fields}
-    return ReplicaPosition(topic_id=key[0], partition=key[1], fetch_offset=offset, **given)
+    given = {
+        "leader_epoch": int(EPOCH),
+        "last_epoch": -1,
+        "durable_end": offset,
+        "partition": key[1],
+        **fields,
+    }
+    return ReplicaPosition(topic_id=key[0], fetch_offset=offset, **given)
 
 
 async def fetch(
@@ -121,13 +128,13 @@ async def test_nobody_fetches_as_a_replica_without_a_proof(
 async def test_a_follower_is_told_what_it_lacks_and_its_word_counts_at_once(world: World) -> None:
     async with stage(world) as (leader, key, peers, peer):
         connection = await peers.connection(THERE, Lane.FETCHES)
-        assert (await peer.produce("t", "a"))[0] is ErrorCode.NONE
+        assert (await peer.produce("t", batch_of(b"a"), acks=1)).error is ErrorCode.NONE
         (told,) = (await fetch(connection, position(key))).partitions
         assert (told.error_code, told.fetch_offset, told.high_watermark) == (0, 0, 1)
         assert told.records_size > 0
         progress = leader.led.get(key).progress  # type: ignore[union-attr]
         waiting = asyncio.ensure_future(fetch(connection, position(key, 1), wait_ms=60_000))
-        await until(lambda: progress.has_heard(HERE))
+        await until(lambda: progress._followers[HERE].fetch_end == 1, "its word counts")
         # A second request ends the wait of the first.
         again = await fetch(connection, position(key, 1, durable_end=1), wait_ms=0)
         assert (await waiting).partitions == []
@@ -163,7 +170,7 @@ async def test_a_request_of_a_hundred_thousand_partitions_closes_the_connection(
         connection = await peers.connection(THERE, Lane.FETCHES)
         with pytest.raises(RequestError):
             await fetch(connection, *[position(key)] * 100_000)
-        assert (await peer.produce("t", "a"))[0] is ErrorCode.NONE
+        assert (await peer.produce("t", batch_of(b"a"), acks=1)).error is ErrorCode.NONE
         assert (await fetch(await peers.connection(THERE, Lane.FETCHES), position(key))).partitions
 
 

@@ -183,13 +183,12 @@ class IsrWriter:
             write = MetadataWrite(name.text, left.encode(), stored.version)
             if await commit_known(self._store, [write]):
                 return True
-            seen = stored.version
-            await self._cluster.until(lambda seen=seen: self._version(name) != seen)
+            await self._changed(name, stored)
         return False
 
-    def _version(self, name: PartitionKey) -> int:
-        stored = self._cluster.partitions.get(name)
-        return 0 if stored is None else stored.version
+    async def _changed(self, name: PartitionKey, known: StoredState) -> None:
+        """Return once this broker has seen another state of a partition than this one."""
+        await self._cluster.until(lambda: self._cluster.partitions.get(name) != known)
 
     # -- the store -------------------------------------------------------------------------------
 

@@ -4,7 +4,8 @@ from typing import Protocol
 
 from fencelog.broker.metadata.catalog import OWNERSHIP_TOPIC, Catalog
 from fencelog.broker.metadata.settings import Settings
-from fencelog.broker.partitions.log_manager import LogManager, Replica
+from fencelog.broker.partitions.log_manager import LogManager
+from fencelog.broker.partitions.opening import Replica
 from fencelog.broker.partitions.partition import Partition
 from fencelog.broker.replicas.led import Key
 from fencelog.errors import CorruptionError
