@@ -205,7 +205,7 @@ class PartitionSender:
 
     def _result(self, connection: Connection, body: memoryview, version: int) -> PartitionResult:
         try:
-            topics, _ = read_produce_response(body, version)
+            topics, *_ = read_produce_response(body, version)
         except WireError as error:
             connection.close(f"malformed response to Produce: {error}")
             raise failure(

@@ -279,6 +279,7 @@ def test_a_newer_life_than_the_one_that_is_gone_is_not_fenced() -> None:
         version = host.state.brokers[ONE].version
         old.kill()
         new = await joined(store, life=2)
+        await host.state.until(lambda: host.state.brokers[ONE].version != version)
         assert not await fence(host.session, host.state, ONE, version)
         await asyncio.sleep(1)
         assert new.lost_at == []

@@ -6,6 +6,7 @@ data directory: its local log begins at the log start, and nothing is in remote 
 
 from fencelog.broker.context import Broker
 from fencelog.broker.fetching.interest import epoch_error
+from fencelog.broker.handlers.brokers import missing
 from fencelog.broker.network.connection import Request
 from fencelog.broker.partitions.partition import Partition
 from fencelog.errors import CorruptionError, ErrorCode, StorageError, WireError
@@ -42,8 +43,6 @@ FROM_VERSION = {
 }
 """The first version that has each special timestamp."""
 NEVER = 1 << 15
-OFFSET_NOT_AVAILABLE_FROM = 5
-"""The first version whose clients know this error."""
 NO_TIMESTAMP = TimestampMs(-1)
 UNUSED_EPOCH = LeaderEpoch(0)
 """What Metadata says of a partition without files."""
@@ -70,7 +69,7 @@ async def _one(
     index = requested.partition_index
     partition = broker.logs.get(topic, index)
     if partition is None and not _is_unused(broker, topic, index):
-        error = broker.logs.missing(topic, index)
+        error = missing(broker, topic, index)
     elif isolation not in tuple(Isolation):
         error = ErrorCode.INVALID_REQUEST
     elif requested.timestamp < 0 and version < FROM_VERSION.get(requested.timestamp, NEVER):
@@ -78,8 +77,8 @@ async def _one(
     else:
         epoch = UNUSED_EPOCH if partition is None else partition.log.leader_epoch
         error = epoch_error(requested.current_leader_epoch, epoch)
-    if error is ErrorCode.NONE and partition is not None:
-        error = _unavailable(partition, requested.timestamp, version)
+        if partition is not None:
+            error = error or partition.read_error
     if error is not ErrorCode.NONE:
         return ListOffsetsPartitionResponse(partition_index=index, error_code=error)
     if partition is None:
@@ -110,15 +109,6 @@ async def _one(
     )
 
 
-def _unavailable(partition: Partition, timestamp: int, version: int) -> ErrorCode:
-    """Return why only the start of a log may be told; NONE if its end may, too (F8, KIP-207)."""
-    if partition.read_error is ErrorCode.NONE or timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return ErrorCode.NONE
-    if version < OFFSET_NOT_AVAILABLE_FROM:
-        return ErrorCode.LEADER_NOT_AVAILABLE
-    return partition.read_error
-
-
 def _is_unused(broker: Broker, topic: str, index: int) -> bool:
     """Whether this partition of an internal topic has no files yet.
 
@@ -126,6 +116,8 @@ def _is_unused(broker: Broker, topic: str, index: int) -> bool:
     """
     found = broker.catalog.get(topic)
     is_there = found is not None and found.internal and 0 <= index < found.partitions
+    if broker.placement is not None:
+        return False  # in a cluster every partition has its replicas from the beginning
     return is_there and broker.logs.missing(topic, index) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
@@ -159,9 +151,11 @@ async def offset_for_leader_epoch(
 def _epoch_end(broker: Broker, topic: str, requested: OffsetForLeaderPartition) -> EpochEndOffset:
     partition = broker.logs.get(topic, requested.partition)
     if partition is None:
-        error = broker.logs.missing(topic, requested.partition)
+        error = missing(broker, topic, requested.partition)
     else:
         error = epoch_error(requested.current_leader_epoch, partition.log.leader_epoch)
+        if partition.read_error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            error = error or partition.read_error
     if partition is None or error is not ErrorCode.NONE:
         return EpochEndOffset(partition=requested.partition, error_code=error)
     found = partition.log.end_of_epoch(requested.leader_epoch)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from fencelog.broker.context import Broker
+from fencelog.broker.handlers.brokers import missing
 from fencelog.coordination.ownership.model import (
     NEXT_GENERATION,
     NO_EPOCH,
@@ -208,7 +209,7 @@ def _problem(broker: Broker, group: str | None, name: TopicPartition) -> ErrorCo
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     partition = broker.logs.get(*name)
     if partition is None:
-        return broker.logs.missing(*name)
+        return missing(broker, *name)
     if partition.failure is not None:
         return ErrorCode.KAFKA_STORAGE_ERROR
     has_room = partition.log.has_room_for_owner(group)

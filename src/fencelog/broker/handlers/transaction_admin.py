@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from fencelog.broker.context import Broker
 from fencelog.broker.coordinators.outcomes import shards_here
+from fencelog.broker.handlers.brokers import missing
 from fencelog.broker.network.connection import Request
 from fencelog.broker.partitions.purgatory import failure_code
 from fencelog.coordination.encoding import by_topic
@@ -226,7 +227,7 @@ async def _producers(broker: Broker, topic: str, index: int) -> PartitionRespons
             )
         return PartitionResponse(partition_index=index, active_producers=found)
     known = broker.catalog.get(topic)
-    error = broker.logs.missing(topic, index)
+    error = missing(broker, topic, index)
     is_unused = known is not None and known.internal and 0 <= index < known.partitions
     if is_unused and error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return PartitionResponse(partition_index=index)  # created when its coordinator is needed

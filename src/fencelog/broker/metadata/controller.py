@@ -256,11 +256,16 @@ class Controller:
         await self._open_new([(topic, [name])])
         return self._logs.find(name)
 
-    async def add_partitions(self, topic: Topic, count: int) -> None:
+    async def add_partitions(
+        self, topic: Topic, count: int, assignment: Sequence[Sequence[NodeId]] = ()
+    ) -> None:
         """Raise a topic's partition count to ``count``, durably. Raises RequestError.
+
+        ``assignment`` is of a cluster only: here each partition is on this broker.
 
         A new partition that cannot be created is offline, and is created at the next start.
         """
+        del assignment
         await self._changes.run(lambda: self._add_partitions(topic.name, count))
 
     async def _add_partitions(self, name: str, count: int) -> None:

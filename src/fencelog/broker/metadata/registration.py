@@ -116,9 +116,6 @@ class BrokerRegistration:
         """Renew the lease until it is lost."""
         while not self._lost.is_set():
             await self._wait(self._sent_at + self._ttl_s / RENEWALS)
-            # Not even a renewal is sent too late: what would it be worth after a pause?
-            if _now() >= self.deadline:
-                self.lose("it was not renewed in time")
             while not self._lost.is_set() and not await self._renew():
                 await self._wait(_now() + self._ttl_s / RETRIES)
 
@@ -127,6 +124,7 @@ class BrokerRegistration:
         assert self.lease is not None
         sent_at = _now()
         if sent_at >= self.deadline:
+            # Also after a pause in which the store has kept the lease: others may be told already.
             self.lose("it was not renewed in time")
             return False
         try:

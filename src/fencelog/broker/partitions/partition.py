@@ -139,7 +139,7 @@ class Partition:
     # -- roles ---------------------------------------------------------------------------------
 
     def lead(self, progress: Progress) -> None:
-        """Begin a leadership: whoever waits on an earlier one is told that it is over (F1)."""
+        """Begin a leadership: whoever waits on an earlier one is told that it is over."""
         self.log.lead(progress.leader_epoch)
         self.owners = OwnerChecks(self.name, self.log)
         self._begin(LeaderRole(progress))
@@ -165,7 +165,7 @@ class Partition:
         self.leads = role.leads
         """Whether this broker decides what is appended."""
         self.read_error = role.read_error
-        """Why nobody but a replica may read now; NONE if everybody may (F8)."""
+        """What a reader is told instead of data (F8)."""
         # The purgatory's own methods, for speed: a request calls them for each partition.
         self.when_committed: Callable[[Offset, Done], None] = self._purgatory.when_committed
         self.committed = self._purgatory.committed
@@ -378,7 +378,9 @@ class Partition:
     def _advance(self, high_watermark: Offset) -> None:
         before = self.log.high_watermark
         self.log.advance_high_watermark(high_watermark)
-        self.read_error = self._role.read_error
+        if self.read_error is not self._role.read_error:
+            self.read_error = self._role.read_error
+            self._purgatory.interrupt_readers()
         if self._observer is not None and self.log.high_watermark > before:
             self._observer.high_watermark_moved(self.name, self.log.high_watermark)
         self._purgatory.advance(self.log.high_watermark)
