@@ -13,28 +13,30 @@ from fencelog.broker.network.response_budget import QueuedResponses, ResponseBud
 from fencelog.broker.network.time_slices import TimeSlices
 from fencelog.broker.partitions.log_flusher import LogFlusher
 from fencelog.broker.partitions.partition import Partition
+from fencelog.broker.partitions.role import FollowerRole
 from fencelog.broker.partitions.tail_cache import TailCache
 from fencelog.broker.replicas.fetcher import Fetcher
 from fencelog.broker.replicas.led import Key, Led, LedPartitions
 from fencelog.broker.replicas.serving import Serving, Stream, snapshot
 from fencelog.errors import ErrorCode, RequestError
 from fencelog.log.config import LogConfig
-from fencelog.log.values import Appended
-from fencelog.replication.leader import Leadership, LeaderProgress
+from fencelog.log.values import Appended, EpochStart
+from fencelog.replication.leader import LeaderProgress, Leadership
 from fencelog.storage.checkpointer import Begin
-from fencelog.log.values import EpochStart
 from fencelog.storage.partition_store import PartitionStore
 from fencelog.types import Buffer, Instant, LeaderEpoch, NodeId, Offset, TopicId, TopicPartition
 from fencelog.wire.batch import read_header
 from fencelog.wire.messages.replica_fetch import ReplicaFetchRequest
-from fencelog.wire.messages.replica_snapshot import ReplicaSnapshotRequest
+from fencelog.wire.messages.replica_snapshot import (
+    ReplicaSnapshotRequest,
+    ReplicaSnapshotResponse,
+)
 from fencelog_sim.world.disk import SimDisk
+from tests.support import node as support
 from tests.support.log import NOW_MS
 from tests.support.storage import batch_of
-from tests.unit.replicas.replica_partition import ReplicaPartition
 
 TOPIC = TopicId(bytes(range(16)))
-DEADLINE_S = 20.0
 Tamper = Callable[[bytes], bytes]
 
 
@@ -43,18 +45,16 @@ def key(index: int = 0) -> Key:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Let everybody run until the condition holds; fails after a while."""
-    async with asyncio.timeout(DEADLINE_S):
-        while not condition():
-            await asyncio.sleep(0.001)
+    """Let everybody run until the condition holds."""
+    await support.until(condition, "the replicas do not get there")
 
 
 class Wire:
     """A proven connection of a follower to a leader."""
 
-    def __init__(self, stream: Stream, tamper: Tamper) -> None:
+    def __init__(self, stream: Stream, leader: "Host") -> None:
         self._stream = stream
-        self._tamper = tamper
+        self._leader = leader
         self._waiting: list[asyncio.Future[memoryview]] = []
         self._task = asyncio.get_running_loop().create_task(stream.run())
         self.requests: list[ReplicaFetchRequest] = []
@@ -74,7 +74,7 @@ class Wire:
         return answer
 
     def _settle(self, body: list[Buffer]) -> None:
-        data = memoryview(bytearray(self._tamper(b"".join(body))))
+        data = memoryview(bytearray(self._leader.tamper(b"".join(body))))
         answer = self._waiting.pop(0)
         if not answer.done():
             answer.set_result(data)
@@ -100,15 +100,15 @@ class Host:
     hosts: "dict[NodeId, Host]"
     durability: str = "os"
     disk: SimDisk = field(default_factory=SimDisk)
-    partitions: dict[Key, ReplicaPartition] = field(default_factory=dict)
+    partitions: dict[Key, Partition] = field(default_factory=dict)
     offline: dict[Key, str] = field(default_factory=dict)
     wires: list[Wire] = field(default_factory=list)
     cuts: list[int] = field(default_factory=list)
-    tamper: Tamper = staticmethod(lambda body: body)  # type: ignore[assignment]
-    """What happens to the answers that this host sends."""
     is_up: bool = True
 
     def __post_init__(self) -> None:
+        self.tamper: Tamper = bytes
+        """What happens to the answers that this host sends."""
         self.time_slices = TimeSlices()
         self.led = LedPartitions()
         self.serving = Serving(self.led, self.time_slices)
@@ -125,11 +125,13 @@ class Host:
         self._opened(key(index), store, log)
 
     def _opened(self, one: Key, store: PartitionStore, log: object) -> None:
-        self.partitions[one] = ReplicaPartition(
+        self.partitions[one] = Partition(
             TopicPartition("t", one[1]),
             log,  # type: ignore[arg-type]
             store,
+            role=FollowerRole(log.log_end_offset),  # type: ignore[attr-defined]
             enqueue=self.flusher.enqueue,
+            observer=None,
             tails=TailCache(1 << 20),
         )
 
@@ -150,7 +152,7 @@ class Host:
         )
         self._opened(one, store, log)
 
-    def partition(self, index: int = 0) -> ReplicaPartition:
+    def partition(self, index: int = 0) -> Partition:
         return self.partitions[key(index)]
 
     # -- roles -----------------------------------------------------------------------------------
@@ -200,7 +202,7 @@ class Host:
         if not (other.is_up and self.is_up):
             raise RequestError(ErrorCode.NETWORK_EXCEPTION, "connection refused")
         stream = other.serving.open(self.node, f"life of {self.node}", _responses())
-        self.wires.append(Wire(stream, lambda body: other.tamper(body)))
+        self.wires.append(Wire(stream, other))
         return self.wires[-1]
 
     # -- what streams ask of the owner of the replicas -------------------------------------------
@@ -212,7 +214,7 @@ class Host:
     async def _cut(self, one: Key, offset: Offset) -> None:
         partition = self.partitions[one]
         high_watermark = partition.log.high_watermark
-        partition.remove()
+        partition.remove("is opened anew")
         await partition.close(clean=False)
         await self.reopen(
             one, recovery_point=offset, truncate_to=offset, high_watermark=high_watermark
@@ -233,12 +235,7 @@ class Host:
             ),
         )
         assert answer.error_code == ErrorCode.NONE
-        begin = Begin(
-            Offset(answer.offset),
-            bytes(answer.snapshot),
-            [EpochStart(each.epoch, Offset(each.start_offset)) for each in answer.leader_epochs],
-        )
-        await self.open(one[1], begin)
+        await self.open(one[1], begin_of(answer))
         self._again(one)
 
     def _again(self, one: Key) -> None:
@@ -264,9 +261,7 @@ class Host:
 
     def bytes_of(self, index: int = 0) -> bytes:
         """The log's files, one after the other."""
-        names = sorted(
-            path for path in self.disk_names(f"t-{index}") if path.endswith(".log")
-        )
+        names = sorted(path for path in self.disk_names(f"t-{index}") if path.endswith(".log"))
         return b"".join(self.disk.contents(f"t-{index}/{name}") for name in names)
 
     def disk_names(self, directory: str) -> list[str]:
@@ -288,6 +283,12 @@ class Host:
         for task in self.tasks:
             task.cancel()
         await asyncio.wait(self.tasks)
+
+
+def begin_of(answer: ReplicaSnapshotResponse) -> Begin:
+    """Where a new replica begins, by its leader's answer."""
+    epochs = [EpochStart(each.epoch, Offset(each.start_offset)) for each in answer.leader_epochs]
+    return Begin(Offset(answer.offset), bytes(answer.snapshot), epochs)
 
 
 def _responses() -> QueuedResponses:

@@ -1,4 +1,4 @@
-"""The leader writes its in-sync replicas itself: compared, counted twice, and never guessed (F2)."""
+"""The leader writes its in-sync replicas itself: compared, counted twice, never guessed (F2)."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -214,7 +214,9 @@ async def test_a_state_older_than_its_own_write_is_not_adopted() -> None:
         await until(lambda: here.members() == (1, 2))
         here.cluster.partitions[NAME] = older
         IsrWriter.adopt(
-            _Settles(here), led, StoredState(older.state, older.version)  # type: ignore[arg-type]
+            _Settles(here),
+            led,
+            StoredState(older.state, older.version),  # type: ignore[arg-type]
         )
         assert here.members() == (1, 2)
 

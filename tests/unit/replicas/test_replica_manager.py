@@ -6,11 +6,12 @@ from contextlib import asynccontextmanager
 
 from fencelog.broker.metadata.catalog import Topic
 from fencelog.broker.metadata.cluster_state import ClusterState, PartitionKey, encoded_deletion
+from fencelog.broker.partitions.partition import Partition
 from fencelog.broker.replicas.isr import IsrWriter
 from fencelog.broker.replicas.led import Key
 from fencelog.broker.replicas.replica_manager import Identity, ReplicaManager
+from fencelog.broker.replicas.serving import snapshot
 from fencelog.coordination.controller.model import NO_LEADER, PartitionState, Registration
-from fencelog.errors import CorruptionError
 from fencelog.log.values import EpochStart
 from fencelog.ports import MetadataWrite
 from fencelog.rpc.connection import Connection
@@ -18,10 +19,8 @@ from fencelog.storage.checkpointer import Begin
 from fencelog.types import LeaderEpoch, NodeId, Offset, TopicId, TopicPartition
 from fencelog.wire.messages.replica_snapshot import ReplicaSnapshotRequest
 from fencelog_sim.world.metadata import SimStore
-from fencelog.broker.replicas.serving import snapshot
 from tests.support.partition import scenario
 from tests.unit.replicas.hosts import TOPIC, Host, key, until
-from tests.unit.replicas.replica_partition import ReplicaPartition
 
 PARTITIONS = 3
 OTHER = TopicId(bytes(range(16, 32)))
@@ -79,40 +78,50 @@ class Node:
     def name_of(self, one: Key) -> TopicPartition | None:
         return TopicPartition("t", one[1])
 
-    async def open_replica(self, one: Key, name: TopicPartition) -> ReplicaPartition | None:
+    async def open_replica(
+        self, one: Key, name: TopicPartition, leader_epoch: LeaderEpoch
+    ) -> Partition | None:
         if one in self.damaged:
-            raise CorruptionError("a bit has changed")
+            return None
         await self.host.open(one[1])
         return self.host.partitions[one]
 
+    def is_damaged(self, name: TopicPartition) -> bool:
+        return key(name.partition) in self.damaged
+
     async def truncate(
-        self, partition: ReplicaPartition, offset: Offset, leader_epoch: LeaderEpoch
-    ) -> ReplicaPartition:
-        one = key(partition.name.partition)
+        self, name: TopicPartition, offset: Offset, leader_epoch: LeaderEpoch
+    ) -> Partition:
         self.host.cuts.append(offset)
+        partition = self.host.partitions[key(name.partition)]
         high_watermark = partition.log.high_watermark
-        partition.remove()
+        partition.remove("is opened anew")
         await partition.close(clean=False)
         await self.host.reopen(
-            one, recovery_point=offset, truncate_to=offset, high_watermark=high_watermark
+            key(name.partition),
+            recovery_point=offset,
+            truncate_to=offset,
+            high_watermark=high_watermark,
         )
-        return self.host.partitions[one]
+        return self.host.partitions[key(name.partition)]
 
-    async def begin_anew(self, partition: ReplicaPartition, begin: Begin) -> ReplicaPartition:
-        partition.remove()
-        await partition.close(clean=False)
-        await self.host.disk.remove(str(partition.name))
-        await self.host.open(partition.name.partition, begin)
-        return self.host.partitions[key(partition.name.partition)]
+    async def begin_anew(self, name: TopicPartition, begin: Begin | None) -> Partition:
+        partition = self.host.partitions.pop(key(name.partition), None)
+        if partition is not None:
+            partition.remove("is opened anew")
+            await partition.close(clean=False)
+            await self.host.disk.remove(str(name))
+        await self.host.open(name.partition, begin)
+        return self.host.partitions[key(name.partition)]
 
-    def raise_start(self, partition: ReplicaPartition, offset: Offset) -> None:
+    def raise_start(self, partition: Partition, offset: Offset) -> None:
         partition.advance_start(min(offset, partition.log.high_watermark))
 
     async def remove(self, topic_id: TopicId, name: str) -> None:
         self.removals.append(name)
         for one, partition in list(self.host.partitions.items()):
             del self.host.partitions[one]
-            partition.remove()
+            partition.remove("is opened anew")
             await partition.close(clean=False)
             await self.host.disk.remove(str(partition.name))
 
@@ -126,7 +135,9 @@ class Node:
             topic_id=one[0], partition=one[1], leader_epoch=leader_epoch
         )
         answer = snapshot(self.host.hosts[leader].led, request)
-        epochs = [EpochStart(each.epoch, Offset(each.start_offset)) for each in answer.leader_epochs]
+        epochs = [
+            EpochStart(each.epoch, Offset(each.start_offset)) for each in answer.leader_epochs
+        ]
         return Begin(Offset(answer.offset), bytes(answer.snapshot), epochs)
 
 
@@ -161,7 +172,7 @@ class Cluster:
         )
         self.commit((name, state._replace(**fields).encode()))
 
-    def partition(self, node: int, index: int = 0) -> ReplicaPartition:
+    def partition(self, node: int, index: int = 0) -> Partition:
         return self.hosts[NodeId(node)].partition(index)
 
     def leads(self, node: int, epoch: int, index: int = 0) -> bool:
@@ -204,7 +215,7 @@ async def test_a_new_topic_is_ready_once_its_replicas_have_roles() -> None:
         node = cluster.nodes[1]
         await until(lambda: PartitionKey(TOPIC, 0) in node.cluster.partitions)
         topic = Topic(name="t", topic_id=TOPIC, partitions=1, settings={})
-        await asyncio.wait_for(node.manager.opened(topic), 10)  # noqa: TID251
+        await asyncio.wait_for(node.manager.opened(topic), 10)
         assert cluster.leads(1, 0)
 
 
@@ -300,17 +311,38 @@ async def test_a_deleted_topic_is_removed_everywhere() -> None:
 
 
 @scenario
-async def test_a_damaged_replica_is_offline_and_the_others_serve() -> None:
+async def test_a_damaged_replica_leaves_and_is_replaced_from_the_leader() -> None:
     async with running() as cluster:
         cluster.nodes[2].damaged.add(key())
-        cluster.lead(1, 0, isr=(NodeId(1), NodeId(3)))
+        cluster.lead(1)
+        await until(lambda: 2 not in cluster.state().isr or cluster.committed(0))
+        cluster.hosts[NodeId(1)].produce(b"x")
+        await until(lambda: cluster.committed(1))
+        await until(lambda: cluster.state().isr == (1, 2, 3))
+
+
+@scenario
+async def test_a_damaged_leader_leaves_too() -> None:
+    async with running() as cluster:
+        cluster.nodes[1].damaged.add(key())
+        cluster.lead(1)
+        await until(lambda: cluster.state().leader == NO_LEADER)
+        assert cluster.state().isr == (2, 3)
+        cluster.lead(2, isr=(NodeId(2), NodeId(3)))
+        await until(lambda: cluster.state().isr == (1, 2, 3))
+
+
+@scenario
+async def test_the_only_complete_replica_is_not_given_up_for_its_damage() -> None:
+    async with running() as cluster:
+        cluster.nodes[2].damaged.add(key())
+        cluster.lead(2, isr=(NodeId(2),))
         cluster.lead(1, 1)
         await until(lambda: cluster.leads(1, 0, 1))
-        cluster.hosts[NodeId(1)].produce(b"x", index=0)
+        await until(lambda: cluster.nodes[2].manager._replicas[key()].is_offline)
+        assert cluster.state().isr == (2,)
         cluster.hosts[NodeId(1)].produce(b"x", index=1)
         await until(lambda: cluster.committed(1, 1))
-        await until(lambda: cluster.partition(3).log.high_watermark == 1)
-        assert cluster.nodes[2].manager._replicas[key()].is_offline
 
 
 @scenario

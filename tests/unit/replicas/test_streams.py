@@ -2,11 +2,14 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 import pytest
 
-from fencelog.log.values import Isolation
+from fencelog.errors import StorageError
 from fencelog.types import Offset
+from fencelog.wire.messages.replica_fetch import FetchedReplica, ReplicaFetchResponse
+from fencelog_sim.world.disk import Loss
 from tests.support.partition import scenario
 from tests.unit.replicas.hosts import Host, key, running, until
 
@@ -31,7 +34,7 @@ async def test_what_comes_later_follows_at_once() -> None:
         third.follow(1, 1)
         for number in range(20):
             end = leader.produce(b"%d" % number).end_offset
-            await asyncio.wait_for(leader.partition().committed(end), 5)  # noqa: TID251
+            await asyncio.wait_for(leader.partition().committed(end), 5)
         assert second.bytes_of() == third.bytes_of() == leader.bytes_of()
 
 
@@ -41,9 +44,7 @@ async def test_idle_partitions_are_in_no_request() -> None:
         for index in range(200):
             leader.lead(1, index=index)
             follower.follow(1, 1, index)
-        await until(
-            lambda: all(leader.led.get(key(i)).progress.has_heard(2) for i in range(200))
-        )
+        await until(lambda: all(leader.led.get(key(i)).progress.has_heard(2) for i in range(200)))
         (wire,) = follower.wires
         await until(lambda: not wire.requests[-1].positions)
         before = len(wire.requests)
@@ -138,7 +139,7 @@ async def test_a_follower_that_crashes_before_its_sync_fetches_again() -> None:
         await until(lambda: follower.partition().log.log_end_offset == 2)
         await follower.stop()
         again = Host(follower.node, follower.hosts, "fsync")
-        again.disk = follower.disk.power_loss(__import__("fencelog_sim.world.disk", fromlist=["Loss"]).Loss.ALL)
+        again.disk = follower.disk.power_loss(Loss.ALL)
         follower.hosts[again.node] = again
         await again.reopen(key())
         assert again.partition().log.log_end_offset == 1
@@ -161,7 +162,9 @@ async def test_a_replica_below_the_leaders_start_begins_with_its_snapshot() -> N
         follower.follow(1, 1)
         await until(lambda: follower.partition().log.log_end_offset == 3)
         assert follower.partition().log.log_start_offset == 2
-        known = {each.producer_id: each.last_sequence for each in follower.partition().log.producers()}
+        known = {
+            each.producer_id: each.last_sequence for each in follower.partition().log.producers()
+        }
         assert known == {7: 0, 8: 1}  # E4
 
 
@@ -171,7 +174,7 @@ async def test_a_failed_partition_does_not_stop_the_others() -> None:
         for index in range(2):
             leader.lead(1, index=index)
             follower.follow(1, 1, index)
-        follower.partition(0).fail(__import__("fencelog.errors", fromlist=["x"]).StorageError("broken"))
+        follower.partition(0).fail(StorageError("broken"))
         leader.produce(b"x", index=0)
         leader.produce(b"y", index=1)
         await until(lambda: leader.partition(1).log.high_watermark == 1)
@@ -181,22 +184,51 @@ async def test_a_failed_partition_does_not_stop_the_others() -> None:
 # -- what a leader must not be believed -----------------------------------------------------------
 
 
-def flip_last(body: bytes) -> bytes:
-    return body[:-1] + bytes([body[-1] ^ 1]) if len(body) > 200 else body
+def too_many(body: bytes) -> bytes:
+    """An answer that names a hundred thousand partitions."""
+    del body
+    return ReplicaFetchResponse(partitions=[FetchedReplica()] * 100_000).write(0)
 
 
-def skip_a_batch(body: bytes) -> bytes:
-    """Number the first batch as if one were missing; its checksum still fits."""
-    place = body.find(b"\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00")
-    return body
+def too_long(body: bytes) -> bytes:
+    """An answer with more records than it says."""
+    return body + b"more"
+
+
+def cut_short(body: bytes) -> bytes:
+    return body[:-1]
+
+
+@pytest.mark.parametrize("tamper", [too_many, too_long, cut_short])
+def test_an_answer_that_is_none_closes_the_connection_and_nothing_else(
+    tamper: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    @scenario
+    async def test() -> None:
+        async with running() as (leader, follower):
+            leader.tamper = tamper
+            leader.lead(1)
+            leader.produce(b"x")
+            follower.follow(1, 1)
+            await until(lambda: len(follower.wires) > 1)
+            assert follower.wires[0].closed_by.startswith("malformed response")
+            assert follower.partition().log.log_end_offset == 0
+            leader.tamper = bytes
+            await until(lambda: leader.partition().log.high_watermark == 1)
+
+    test()
+    assert "replica fetches from broker 1" in caplog.text
 
 
 @pytest.mark.parametrize("what", ["crc", "gap", "epoch"])
-def test_records_that_do_not_fit_are_refused_and_nothing_else(what: str, caplog) -> None:
+def test_records_that_do_not_fit_are_refused_and_nothing_else(
+    what: str, caplog: pytest.LogCaptureFixture
+) -> None:
     @scenario
     async def test() -> None:
         caplog.set_level(logging.WARNING)
         async with running(2, partitions=2) as (leader, follower):
+            marked = b""
 
             def tamper(body: bytes) -> bytes:
                 place = body.find(marked)
@@ -214,8 +246,7 @@ def test_records_that_do_not_fit_are_refused_and_nothing_else(what: str, caplog)
             for index in range(2):
                 leader.lead(1, index=index)
             leader.produce(b"first")
-            marked = leader_bytes = b""
-            await until(lambda: leader.bytes_of())
+            await until(leader.bytes_of)
             marked = leader.bytes_of()
             leader.tamper = tamper
             for index in range(2):
@@ -224,7 +255,7 @@ def test_records_that_do_not_fit_are_refused_and_nothing_else(what: str, caplog)
             await until(lambda: leader.partition(1).log.high_watermark == 1)
             await until(lambda: "at offset" in caplog.text)
             assert follower.partition().log.log_end_offset == 0
-            leader.tamper = lambda body: body
+            leader.tamper = bytes
             await until(lambda: leader.partition().log.high_watermark == 1)
 
     test()

@@ -20,7 +20,7 @@ from fencelog.broker.metadata.cluster_state import (
 from fencelog.broker.metadata.known_commits import WRITES_MAX, commit_known
 from fencelog.broker.replicas.led import Key, Led, LedPartitions
 from fencelog.coordination.controller.model import PartitionState
-from fencelog.coordination.controller.rules import isr_changed, isr_size_needed
+from fencelog.coordination.controller.rules import isr_changed, isr_size_needed, without
 from fencelog.errors import CorruptionError, StorageError, UnknownOutcomeError
 from fencelog.ports import MetadataStore, MetadataWrite
 from fencelog.types import Instant, NodeId, TopicId
@@ -166,6 +166,29 @@ class IsrWriter:
                 state.leader_epoch,
             )
             self._led.changed(led.key)  # who has left says again where it is
+
+    async def leave(self, key: Key, node: NodeId) -> bool:
+        """Take this broker out of a partition's in-sync and eligible replicas.
+
+        False, with nothing written, if no other replica has all that is committed. Raises
+        StorageError. Call it only while the partition is not open here.
+        """
+        name = PartitionKey(*key)
+        while (stored := self._cluster.partitions.get(name)) is not None:
+            left = without(stored.state, node)
+            if left == stored.state:
+                return True
+            if not (left.isr or left.eligible):
+                return False
+            write = MetadataWrite(name.text, left.encode(), stored.version)
+            if await commit_known(self._store, [write]):
+                return True
+            await self._changed(name, stored)
+        return False
+
+    async def _changed(self, name: PartitionKey, known: StoredState) -> None:
+        """Return once this broker has seen another state of a partition than this one."""
+        await self._cluster.until(lambda: self._cluster.partitions.get(name) != known)
 
     # -- the store -------------------------------------------------------------------------------
 

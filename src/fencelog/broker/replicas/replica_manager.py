@@ -214,7 +214,7 @@ class ReplicaManager:
                 return None  # the topic is not known any more, or a deleted one has these files
             self._names.add(name)
             replica = self._replicas[key] = _Replica(name)
-            return self._open(key, replica)
+            return self._open(key, replica, stored.state.leader_epoch)
         if replica.partition is None or replica.is_offline:
             return None
         return self._follow_on(key, replica, replica.partition, stored)
@@ -353,8 +353,15 @@ class ReplicaManager:
 
     # -- files -----------------------------------------------------------------------------------
 
-    async def _open(self, key: Key, replica: _Replica) -> None:
-        replica.partition = await self._logs.open_replica(key, replica.name)
+    async def _open(self, key: Key, replica: _Replica, leader_epoch: LeaderEpoch) -> None:
+        """Open a replica. A damaged one is begun anew if others have all that is committed."""
+        name = replica.name
+        replica.partition = await self._logs.open_replica(key, name, leader_epoch)
+        is_damaged = replica.partition is None and self._logs.is_damaged(name)
+        # First it counts no more in the cluster, because it has nothing when it begins.
+        if is_damaged and await self._isr.leave(key, self._identity.node_id):
+            log.warning("%s: replacing the damaged replica from its leader", name)
+            replica.partition = await self._logs.begin_anew(name, None)
         replica.is_offline = replica.partition is None
 
     async def _reopen(
@@ -363,7 +370,9 @@ class ReplicaManager:
         """Cut the log, or begin it anew; the role is taken again on the new partition."""
         if work.fork is not None:
             log.warning("%s: cutting the log at %d, the fork", replica.name, work.fork)
-            replica.partition = await self._logs.truncate(partition, work.fork, work.leader_epoch)
+            replica.partition = await self._logs.truncate(
+                replica.name, work.fork, work.leader_epoch
+            )
         else:
             try:
                 begin = await self._leaders.snapshot(leader, key, work.leader_epoch)
@@ -374,7 +383,7 @@ class ReplicaManager:
                 return
             if begin.offset > partition.log.log_end_offset:  # else the leader knows better now
                 log.warning("%s: beginning anew at %d", replica.name, begin.offset)
-                replica.partition = await self._logs.begin_anew(partition, begin)
+                replica.partition = await self._logs.begin_anew(replica.name, begin)
         replica.leader_epoch = LeaderEpoch(-1)
 
     def _begin_removal(self, topic_id: TopicId) -> Coroutine[None, None, None] | None:

@@ -373,13 +373,17 @@ def _leadership_error(led: Led | None, position: Position) -> ErrorCode:
 
 
 def _fork(led: Led, position: Position) -> EpochStart | ErrorCode | None:
-    """Return where the logs differ; None if they agree, as far as the follower's goes."""
-    if position.last_epoch < 0:
-        return None
-    mine = led.partition.log.end_of_epoch(position.last_epoch)
-    if mine is None:
-        return ErrorCode.UNKNOWN_LEADER_EPOCH
-    return mine if differs(position.last_epoch, position.fetch_offset, mine) else None
+    """Return where the logs differ, or why they cannot be compared; None if they agree so far."""
+    log = led.partition.log
+    if position.last_epoch >= 0:
+        mine = log.end_of_epoch(position.last_epoch)
+        if mine is None:
+            return ErrorCode.UNKNOWN_LEADER_EPOCH
+        if differs(position.last_epoch, position.fetch_offset, mine):
+            return mine
+    if not log.log_start_offset <= position.fetch_offset <= log.log_end_offset:
+        return ErrorCode.OFFSET_OUT_OF_RANGE
+    return None
 
 
 def snapshot(led: LedPartitions, message: ReplicaSnapshotRequest) -> ReplicaSnapshotResponse:
