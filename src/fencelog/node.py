@@ -36,8 +36,8 @@ from fencelog.broker.handlers.table import handlers
 from fencelog.broker.metadata.catalog import (
     Catalog,
 )
-from fencelog.broker.metadata.settings import Settings
 from fencelog.broker.metadata.placement import Placement
+from fencelog.broker.metadata.settings import Settings
 from fencelog.broker.metadata.topic_changes import TopicChanges
 from fencelog.broker.network.connection import Connection
 from fencelog.broker.network.server import Server

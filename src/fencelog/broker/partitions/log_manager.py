@@ -32,8 +32,8 @@ from fencelog.errors import (
 )
 from fencelog.log.config import LogConfig
 from fencelog.ports import Disk
-from fencelog.storage.checkpointer import Begin
 from fencelog.settings.kinds import INT64_MAX
+from fencelog.storage.checkpointer import Begin
 from fencelog.storage.clean_stop import CleanStop
 from fencelog.storage.directory import DataDirectory
 from fencelog.storage.topic_id import read_topic_id
