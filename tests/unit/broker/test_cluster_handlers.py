@@ -171,7 +171,7 @@ async def test_a_produce_names_the_leader_instead(
             assert partition is not None
             partition.log.refuse_appends("it follows")
         else:
-            del node.broker.logs._partitions["t", 1]  # type: ignore[arg-type]
+            del node.broker.logs._led["t", 1]  # type: ignore[arg-type]
         data = batch("a", producer_id=5, epoch=0, sequence=0, transactional=is_here)
         body = b"".join(
             bytes(each)

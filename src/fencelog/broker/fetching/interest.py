@@ -2,7 +2,8 @@
 
 from typing import NamedTuple, Protocol
 
-from fencelog.broker.partitions.partition import Fetched, Partition
+from fencelog.broker.partitions.partition import Partition
+from fencelog.broker.partitions.reading import Fetched
 from fencelog.errors import ErrorCode
 from fencelog.log.values import Isolation, ReadPlan
 from fencelog.types import LeaderEpoch, Offset, TopicId

@@ -12,7 +12,7 @@ from fencelog.broker.context import Broker
 from fencelog.broker.coordinators.outcomes import shards_here
 from fencelog.broker.handlers.brokers import missing
 from fencelog.broker.network.connection import Request
-from fencelog.broker.partitions.partition import failure_code
+from fencelog.broker.partitions.purgatory import failure_code
 from fencelog.coordination.encoding import by_topic
 from fencelog.coordination.id_pattern import IdPattern, PatternError
 from fencelog.coordination.transaction.state import Transaction, TxnState
