@@ -36,6 +36,8 @@ class _Commit:
     """From when on everybody must see it, or a later one."""
     outcome: bool | None = None
     """What was asked for its transaction."""
+    may_be_lost: bool = False
+    """It was begun before a power cut in ``os`` mode."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,8 @@ class Offsets:
         self._count += 1
         match note["what"]:
             case "commit" | "nobody commits":
-                is_pending = note.get("is_pending", False)
-                commit = _Commit(note["partition"], self._count, is_pending)
+                commit = _Commit(note["partition"], self._count, note.get("is_pending", False))
+                commit.may_be_lost = note.get("may_be_lost", False)
                 self._commits[note["metadata"]] = commit
             case "committed" | "nobody committed":
                 commit = self._commits[note["metadata"]]
@@ -87,6 +89,8 @@ class Offsets:
             case "found":
                 look = self._looks[str(note["process"]), note["partition"]]
                 yield from self._found(note["partition"], note["metadata"], look, epochs)
+                if note.get("may_be_lost", False):
+                    self._seen.pop(note["partition"], None)
             case _:
                 return
 
@@ -103,11 +107,13 @@ class Offsets:
     ) -> Iterator[str]:
         what = f"{partition} has {metadata}"
         found = None if metadata is None else self._commits[metadata]
-        if found is not None and found.is_pending and found.outcome is not True:
+        is_undecided = found is not None and found.is_pending and found.outcome is not True
+        if found is not None and is_undecided and not found.may_be_lost:
             yield f"undecided: {what} of a transaction that was not to be committed (E10)"
         for name, each in self._commits.items():
             is_due = each.effective is not None and each.effective < look.at
-            if each.partition != partition or not is_due or name == metadata:
+            is_due = is_due and each.partition == partition and not each.may_be_lost
+            if not is_due or name == metadata:
                 continue
             if found is None or (found.taken is not None and found.taken < each.begun):
                 yield f"lost offset: {what}, though {name} was committed after it (D1, E10)"

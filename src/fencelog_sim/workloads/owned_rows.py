@@ -40,6 +40,8 @@ class _Log:
     """Values of the open transactions, by producer id."""
     outcomes: dict[str, bool | None] = field(default_factory=dict)
     """By value: committed, aborted or (None) open."""
+    may_hang: frozenset[str] = frozenset()
+    """Values of transactions whose end a power cut in ``os`` mode may have taken."""
     places: dict[int, str] = field(default_factory=dict)
     """Values by offset."""
     fences: dict[int, tuple[str | None, int, str]] = field(default_factory=dict)
@@ -92,7 +94,7 @@ class _Log:
             yield f"nobody's: {what}, though an owner is required (O8)"
         for values in self.open.values():
             other = session_of(values[0])
-            if other != session and not is_nobodys:
+            if other != session and not is_nobodys and values[0] not in self.may_hang:
                 yield f"still open: {what}, and {values[0]} of a former owner is (O8)"
         if is_transactional:
             self.open.setdefault(producer_id, []).append(value)
@@ -110,9 +112,14 @@ class Logs:
         self._ended: list[Note] = []
         self._granted: list[Note] = []
         self._seen: list[Note] = []
+        self._may_hang: set[str] = set()
 
     def take(self, note: Note) -> None:
         """Keep what matters here."""
+        if note.get("may_be_lost", False) and note["what"] != "topic":
+            if note["what"] == "write":
+                self._may_hang.add(note["value"])
+            return
         match note["what"]:
             case "topic":
                 self._is_required = note["ownership"] == "required"
@@ -135,7 +142,7 @@ class Logs:
         """Yield what is wrong; nothing if the logs could not be read."""
         logs: dict[str, _Log] = {}
         for name, rows in self._rows.items():
-            log = logs[name] = _Log(name, self._is_required)
+            log = logs[name] = _Log(name, self._is_required, may_hang=frozenset(self._may_hang))
             for row in rows:
                 yield from log.take(row)
         for note in self._granted:

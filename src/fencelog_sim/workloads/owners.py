@@ -64,7 +64,7 @@ class Owners:
     """The workload."""
 
     name: str = NAME
-    may_lose: bool = False
+    may_lose: bool = True
     expires: bool = False
 
     async def prepare(self, stage: Stage) -> None:

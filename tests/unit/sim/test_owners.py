@@ -154,6 +154,11 @@ def grant(claim: str, session: str, epoch: int) -> list[Event]:
     return [{**own(claim), **of_group}, {**answer, **of_group}]
 
 
+def before_the_cut(*events: Event) -> list[Event]:
+    """What was done before a power cut in ``os`` mode."""
+    return [{**event, "may_be_lost": True} for event in events]
+
+
 A, B = grant("1", "a", 1), grant("2", "b", 2)
 
 
@@ -214,7 +219,25 @@ def test_what_is_wrong_with_commits_is_named(events: list[Event], problem: str) 
         [*committed("a:1", pending=True), *ends("a:1", answered=False), *found("a:1"), *B],
         [*committed("a:1", pending=True), *ends("a:1", commits=False), *found(None)],
         [*committed("a:1"), *committed("a:2", answered=False), *found("a:1"), *found("a:2")],
+        [*before_the_cut(*committed("a:1"), *found("a:1")), *found(None)],
+        [
+            *before_the_cut(*committed("a:1", pending=True), *ends("a:1"), *B, *found("a:1")),
+            *found(None),
+        ],
+        # The commit of the transaction before is done again, on a coordinator that knows no other.
+        [*before_the_cut(*committed("a:1", pending=True)), *found("a:1")],
+        # What was seen before is gone, and what was there before that is seen again.
+        [*committed("a:1"), *before_the_cut(*B, *committed("b:9"), *found("b:9")), *found("a:1")],
     ],
 )
 def test_offsets_that_a_sound_broker_may_show_are_let_pass(events: list[Event]) -> None:
     assert problems_of([*A, *events]) == []
+
+
+def test_a_power_cut_may_take_records_and_no_epoch() -> None:
+    wrote = note("wrote", partition=P, offset=9, value="b:9", session="b")
+    left = log(owner(0, 1, "a"), data(1, "a:1"))
+    again = [own("3"), granted("3", "c", 2, 2)]
+    assert problems_of([TOPIC, *before_the_cut(*TWO, wrote), left]) == []
+    found = problems_of([TOPIC, *before_the_cut(*TWO, wrote), *again, left])
+    assert any(each.startswith("two owners") for each in found), found

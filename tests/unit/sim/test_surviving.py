@@ -52,6 +52,15 @@ def test_an_offset_may_be_given_again_after_the_power_cut() -> None:
     assert clients.kinds(LOST_AT) == set()
 
 
+def test_what_was_noted_before_the_power_cut_says_so() -> None:
+    clients = Clients()
+    for at in (1.0, 7.0):
+        clients.at = at
+        clients.recorder("w").note(what="granted")
+    noted = surviving(clients.events, LOST_AT)
+    assert [each.get("may_be_lost", False) for each in noted] == [True, False]
+
+
 def test_what_is_there_twice_is_a_duplicate_whenever_it_was_sent() -> None:
     clients = Clients()
     clients.send(1.0, "a", 0)
