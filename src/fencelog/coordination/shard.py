@@ -36,6 +36,9 @@ class Decision(Generic[R]):
     response: R
     moves_deadline: bool = False
     """Whether ``next_deadline`` may be earlier now although no record says so."""
+    must_sync: bool = False
+    """Whether the records count as committed only once they are on stable storage, in every
+    durability mode."""
 
 
 class Shard(Protocol):

@@ -41,7 +41,7 @@ class One:
         self._name = name
         self.begins_segment = name.startswith("rolls")
         self.must_sync = name.startswith("ahead")
-        self.is_always_synced = False
+        self.recovery_point = self.synced_below = Offset(0)
 
     async def write(self) -> Offset:
         self._files.written.append(self._name)

@@ -11,7 +11,8 @@ from fencelog.types import TopicPartition
 from fencelog.wire.own import owned_id, producers_key
 from fencelog_sim.world.disk import Loss
 from tests.support.groups import FAST, Member, committed
-from tests.support.node import Peer, World, visible
+from tests.support.node import Peer, World, batch, visible
+from tests.support.ownership import Claimant
 from tests.support.transactions import Producer, Worker, listed, offsets_settled, settled
 
 KEY = producers_key("g", "orders")
@@ -124,6 +125,35 @@ async def test_only_the_owner_commits_offsets_also_after_a_power_cut(world: Worl
         assert await own_commits(node, owner(8)) is FENCED
         assert await own_commits(node, owner(9, live=False)) is NONE
         assert await member.commit(3) is NONE
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+async def test_what_counts_as_told_of_an_owner_outlives_a_power_cut_in_os_mode(  # O8
+    world: World, goes_on: bool
+) -> None:
+    """A claim's shard is synced in every mode; so must be what it has recorded as done."""
+    async with (
+        world.node(crash=True, durability="os", **FAST) as node,
+        Peer.of(node) as one,
+        Peer.of(node) as two,
+        Peer.of(node) as three,
+    ):
+        await one.create_topic("t")
+        old, new, writer = Claimant(one, "g"), Claimant(two, "g"), Claimant(three)
+        await old.own("t/0", name="orders")
+        await writer.own("t/0")
+        await node.logs.checkpoint()
+        await new.own("t/0", name="orders")
+        if not goes_on:
+            await new.release()
+            await writer.release()
+            await node.ownership_sender.drain()
+        world.disk = world.disk.power_loss(Loss.ALL)
+    async with world.node(durability="os", **FAST) as node, Peer.of(node) as peer:
+        assert await Worker(peer, owned_id(KEY, 1)).init() is ErrorCode.PRODUCER_FENCED
+        written = (await peer.produce("t", batch("by nobody"))).error
+        committed_by_nobody = await Member(peer).commit(1)
+        assert (written, committed_by_nobody) == ((REFUSED,) * 2 if goes_on else (NONE,) * 2)
 
 
 @pytest.mark.parametrize("first", ["commits", "producers"])

@@ -213,6 +213,9 @@ class LocalLeaders:
             result.set_result(NO_FENCE)  # deleted: nothing is left to own (E17)
             return result
         outcome = found.set_owner(owner, now_ms=self._clock.now_ms())
+        if not owner.is_live:
+            # Each load tells the owners of live claims again, and nobody an end that was recorded.
+            found.sync_appended()
         if isinstance(outcome, Rejected):
             self._warn("refused", "%s refused its owner: %s", partition, outcome.message)
             result.set_result(_without_fence(outcome.error, owner))
@@ -239,7 +242,8 @@ class LocalLeaders:
             del now
             # What a later owner has is left to it.
             decided = [shard.set_owner(group, *each) for each in by_owner.items()]
-            return Decision(tuple(record for each in decided for record in each.records), None)
+            records = tuple(record for each in decided for record in each.records)
+            return Decision(records, None, must_sync=any(each.must_sync for each in decided))
 
         try:
             await self._groups.decide(group, rule)

@@ -257,6 +257,8 @@ class CoordinatorRuntime(Generic[S]):
             rejected = self._append(loaded, decision.records, now, transaction)
             if rejected is not None:
                 return rejected
+            if decision.must_sync:
+                loaded.partition.sync_appended()
         elif decision.moves_deadline:
             self._schedule(loaded)
         return decision.response

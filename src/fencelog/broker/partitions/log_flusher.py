@@ -126,7 +126,7 @@ class LogFlusher:
     ) -> None:
         if end_offset is None:
             return
-        if not (self._sync or partition.is_always_synced):
+        if not (self._sync or partition.recovery_point < min(end_offset, partition.synced_below)):
             partition.flushed(end_offset)
             if not partition.must_sync:
                 return

@@ -24,6 +24,7 @@ from fencelog.errors import (
 from fencelog.log.config import LogConfig
 from fencelog.log.partition_log import PartitionLog
 from fencelog.ports import Disk
+from fencelog.settings.kinds import INT64_MAX
 from fencelog.storage.clean_stop import CleanStop
 from fencelog.storage.directory import DataDirectory
 from fencelog.storage.partition_store import PartitionStore
@@ -181,7 +182,8 @@ class LogManager:
             observer=self._observer,
             tails=self._tails,
         )
-        partition.is_always_synced = replica.is_always_synced
+        if replica.is_always_synced:
+            partition.synced_below = Offset(INT64_MAX)
 
     def _open_files(
         self, replica: Replica

@@ -97,7 +97,6 @@ class Partition:
         "codec",
         "committed",
         "failure",
-        "is_always_synced",
         "is_compacted",
         "log",
         "markers_appended",
@@ -106,6 +105,7 @@ class Partition:
         "remove_reader",
         "resumed",
         "stamps_on_append",
+        "synced_below",
         "when_committed",
     )
 
@@ -140,8 +140,8 @@ class Partition:
         self._purgatory = Purgatory(partition_log.high_watermark)
         self.stamps_on_append = False
         """Whether the broker sets the timestamps."""
-        self.is_always_synced = False
-        """Whether what is committed is on stable storage in every durability mode."""
+        self.synced_below = Offset(0)
+        """What is committed below is on stable storage in every durability mode."""
         self.is_compacted = False
         """Whether every record must have a key."""
         self.codec: Compression | None = None
@@ -261,6 +261,10 @@ class Partition:
         if self._observer is not None:
             self._observer.appended(self.name, since, self.log.log_end_offset)
 
+    def sync_appended(self) -> None:
+        """Commit what was appended only once it is on stable storage, in ``os`` mode, too."""
+        self.synced_below = max(self.synced_below, self.log.log_end_offset)
+
     # -- writing and syncing: the flusher, checkpoints and a clean stop ------------------------
 
     @property
@@ -271,9 +275,7 @@ class Partition:
     @property
     def begins_segment(self) -> bool:
         """Whether the next write begins a segment: that changes files, and syncs them (D3)."""
-        if self.log.begins_segment:
-            return True
-        return bool(self._unwritten) and any(each.roll for each in self._unwritten)
+        return self.log.begins_segment or any(each.roll for each in self._unwritten)
 
     async def write(self) -> Offset | None:
         """Write what was appended since the last write; return its end offset.
@@ -433,9 +435,8 @@ class Partition:
     ) -> tuple[Offset, TimestampMs] | None:
         """Return offset and timestamp of the first record at or after a timestamp, if any.
 
-        ``pause`` is awaited between short pieces of work.
-
-        Raises CorruptionError, StorageError, and WireError for a batch that cannot be decoded.
+        ``pause`` is awaited between short pieces of work. Raises CorruptionError, StorageError, and
+        WireError for a batch that cannot be decoded.
         """
         return await self._store.find_timestamp(timestamp, isolation, pause)
 
@@ -495,6 +496,5 @@ class Partition:
 
 def failure_code(error: Exception) -> ErrorCode:
     """Return the error code for a request whose wait on a partition ended with this failure."""
-    if isinstance(error, StorageError):
-        return ErrorCode.KAFKA_STORAGE_ERROR
-    return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    is_of_the_disk = isinstance(error, StorageError)
+    return ErrorCode.KAFKA_STORAGE_ERROR if is_of_the_disk else ErrorCode.NOT_LEADER_OR_FOLLOWER

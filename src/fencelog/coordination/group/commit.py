@@ -73,7 +73,10 @@ class CommitOwners:
     def set_owner(
         self, group: str, owner: Owner, partitions: Iterable[TopicPartition]
     ) -> Decision[ErrorCode]:
-        """See ``GroupShard.set_owner``."""
+        """See ``GroupShard.set_owner``.
+
+        The claim's shard counts this as done for good, so no power cut may take it back.
+        """
         records: list[LogRecord] = []
         error = ErrorCode.NONE
         for partition in partitions:
@@ -82,7 +85,7 @@ class CommitOwners:
                 records.append(write_commits_owner(group, partition, owner))
             elif known is not None and owner.epoch < known.epoch:
                 error = ErrorCode.OWNER_FENCED
-        return Decision(tuple(records), error)
+        return Decision(tuple(records), error, must_sync=bool(records))
 
     def judge(self, asked: Commit, partition: TopicPartition) -> ErrorCode | None:
         """Return NONE for the owner's commit, None where ownership does not matter, or the refusal.

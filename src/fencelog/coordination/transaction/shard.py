@@ -288,13 +288,15 @@ class TransactionShard:
 
         ``key``: the ``producers_key``; the owner's transactional id selects the shard.
         CONCURRENT_TRANSACTIONS while markers of those are outstanding: repeat it. NONE once all
-        are written; PRODUCER_FENCED for an older epoch than the known one.
+        are written; PRODUCER_FENCED for an older epoch than the known one. The claim's shard counts
+        this as done for good, so no power cut may take it back.
         """
         known = self._owned.owners.get(key)
         if known is not None and owner.epoch < known.epoch:
             return Decision((), ErrorCode.PRODUCER_FENCED)
         over = [self._transactions[each] for each in self._owned.ended_by(key, owner)]
-        records = [write_producers_owner(key, owner)] if owner.follows(known) else []
+        is_news = owner.follows(known)
+        records = [write_producers_owner(key, owner)] if is_news else []
         records += [
             write_transaction(aborted(each, wall_ms))
             for each in over
@@ -302,7 +304,7 @@ class TransactionShard:
         ]
         is_active = any(each.state.is_active for each in over)
         error = ErrorCode.CONCURRENT_TRANSACTIONS if is_active else ErrorCode.NONE
-        return Decision(tuple(records), error)
+        return Decision(tuple(records), error, must_sync=is_news)
 
     # -- markers ---------------------------------------------------------------------------------
 
