@@ -91,6 +91,8 @@ class Offsets:
             case "found":
                 look = self._looks[str(note["process"]), note["partition"]]
                 yield from self._found(note["partition"], note["metadata"], look, epochs)
+                if note.get("may_be_lost", False):
+                    self._seen.pop(note["partition"], None)
             case _:
                 return
 
@@ -107,7 +109,8 @@ class Offsets:
     ) -> Iterator[str]:
         what = f"{partition} has {metadata}"
         found = None if metadata is None else self._commits[metadata]
-        if found is not None and found.is_pending and found.outcome is not True:
+        is_undecided = found is not None and found.is_pending and found.outcome is not True
+        if found is not None and is_undecided and not found.may_be_lost:
             yield f"undecided: {what} of a transaction that was not to be committed (E10)"
         for name, each in self._commits.items():
             is_due = each.effective is not None and each.effective < look.at
