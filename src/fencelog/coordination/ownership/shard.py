@@ -390,8 +390,9 @@ class OwnershipShard:
     ) -> tuple[int, list[OwnershipState]]:
         """What has changed in a group after a revision, by name, and its revision now.
 
-        Of more than ``limit`` changes those of the oldest records are returned, with the revision
-        of the last of them: ask again from there. What one record has changed is never parted.
+        Of more than ``limit`` changes of a whole group the oldest are looked at, and the revision
+        is that of the last of them: ask again from there, also if none of them is left. What one
+        record has changed is never parted.
         """
         return self._pages.changes(group, resources, seen_revision, limit)
 
