@@ -18,6 +18,7 @@ from fencelog.broker.coordinators.group_requests import GroupRequests
 from fencelog.broker.coordinators.leaders import LocalLeaders
 from fencelog.broker.coordinators.marker_sender import MarkerSender
 from fencelog.broker.coordinators.marker_work import transaction_work, versioned_work
+from fencelog.broker.coordinators.orphaned_owners import OrphanedOwners
 from fencelog.broker.coordinators.orphaned_transactions import (
     OrphanedTransactions,
     highest_coordinator_epoch,
@@ -141,6 +142,7 @@ class Node:
         self._pauses = Pauses(self.ownership)
         self.ownership.on_committed = self._ownership_committed
         self._orphaned = OrphanedTransactions(self.logs, leaders, self.transactions, clock)
+        self._orphaned_owners = OrphanedOwners(self.logs, leaders, self.ownership, time_slices)
         self.broker = Broker(
             config=config,
             catalog=catalog,
@@ -370,6 +372,7 @@ class Node:
             # Its decisions are unknown, so the last stable offsets stay where they are.
             log.error("a coordinator is offline: orphaned transactions stay open")
         await self._orphaned.retire()
+        await self._orphaned_owners.end()
         try:
             async with asyncio.timeout(self.config.resume_timeout_s):
                 for sender in self.senders():

@@ -337,9 +337,13 @@ class OwnershipShard:
         records = self._progress.done(session, fence_offsets, wall_ms, is_live=is_live)
         return Decision(records, None)
 
-    def give_up(self, session: str) -> None:
-        """A partition refuses this claim for good: it ends as soon as its grant is complete."""
+    def give_up(self, session: str, refused: Mapping[TopicPartition, ErrorCode]) -> None:
+        """Partitions refuse this claim: it ends as soon as its grant is complete.
+
+        That is its answer, then.
+        """
         self._leases.give_up(session)
+        self._progress.give_up(session, refused)
 
     def answer_of(self, session: str) -> OwnAnswer | None:
         """The final answer to a claim; None while it waits or its grant is not complete.
