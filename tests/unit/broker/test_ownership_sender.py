@@ -63,11 +63,10 @@ class FakeLeaders:
 def piece(session: str, *, is_live: bool = True, partitions: int = 1) -> OwnershipTask:
     owner = Owner(None, 1, session, None, "holder", is_live)
     return OwnershipTask(
+        group=None,
         session=session,
         is_live=is_live,
-        severed=() if is_live else (session,),
         partitions={TopicPartition("t", number): owner for number in range(partitions)},
-        commits={},
         producers={},
     )
 

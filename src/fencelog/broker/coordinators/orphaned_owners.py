@@ -13,32 +13,22 @@ from fencelog.coordination.shard import partition_for
 from fencelog.log.ownership import Owner
 
 
-class OrphanedOwners:
-    """Tells partitions that nobody holds what their logs say that somebody holds."""
+async def end_orphaned_owners(
+    logs: LogManager,
+    leaders: Leaders,
+    ownership: CoordinatorRuntime[OwnershipShard],
+    time_slices: TimeSlices,
+) -> None:
+    """Tell partitions that nobody holds what their logs alone say that somebody holds.
 
-    def __init__(
-        self,
-        logs: LogManager,
-        leaders: Leaders,
-        ownership: CoordinatorRuntime[OwnershipShard],
-        time_slices: TimeSlices,
-    ) -> None:
-        """Look at these; nothing is done before ``end``."""
-        self._logs = logs
-        self._leaders = leaders
-        self._ownership = ownership
-        self._time_slices = time_slices
+    An owner whose shard is not available is left as it is.
+    """
+    shards = {each.index: each.shard for each in ownership.loaded()}
 
-    async def end(self) -> None:
-        """End every orphaned owner; one whose shard is not available is left as it is."""
-        shards = {each.index: each.shard for each in self._ownership.loaded()}
-        async for partition in self._time_slices.each(self._logs.partitions()):
-            for owner in partition.log.owners():
-                if owner.is_live and self._is_orphaned(owner, shards):
-                    ended = owner._replace(is_live=False)
-                    self._leaders.own_partition(partition.name, ended)
+    def is_orphaned(owner: Owner) -> bool:
+        index = partition_for(ownership.key_of(owner.group or ""), ownership.partition_count)
+        return owner.is_live and index in shards and not shards[index].is_live(owner.session)
 
-    def _is_orphaned(self, owner: Owner, shards: dict[int, OwnershipShard]) -> bool:
-        runtime = self._ownership
-        index = partition_for(runtime.key_of(owner.group or ""), runtime.partition_count)
-        return index in shards and not shards[index].is_live(owner.session)
+    async for partition in time_slices.each(logs.partitions()):
+        for owner in filter(is_orphaned, partition.log.owners()):
+            leaders.own_partition(partition.name, owner._replace(is_live=False))

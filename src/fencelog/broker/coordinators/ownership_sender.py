@@ -189,18 +189,14 @@ class OwnershipSender:
 
     async def _do(self, loaded: Loaded[OwnershipShard], piece: OwnershipTask) -> bool:
         """Do a piece and record it; False if a leader refused a part of it."""
-        groups = {owner.group for owner in piece.commits.values() if owner.group is not None}
         async with asyncio.TaskGroup() as parts:
             others = [
-                *(
-                    parts.create_task(self._leaders.own_commits(group, piece.commits))
-                    for group in groups
-                ),
-                *(
-                    parts.create_task(self._leaders.own_producers(key, owner))
-                    for key, owner in piece.producers.items()
-                ),
+                parts.create_task(self._leaders.own_producers(key, owner))
+                for key, owner in piece.producers.items()
             ]
+            if piece.group is not None and piece.partitions:
+                own = self._leaders.own_commits(piece.group, piece.partitions)
+                others.append(parts.create_task(own))
             fences = await self._own_partitions(piece)
         if fences is None or not all(each.result() for each in others):
             return False

@@ -33,7 +33,6 @@ from fencelog.coordination.ownership.rules import (
     judge,
     next_generation,
     producers_key_of,
-    validate,
 )
 from fencelog.coordination.ownership.state import Grant, Granted, Phase
 from fencelog.coordination.ownership.table import OwnershipTable
@@ -92,14 +91,12 @@ class OwnershipShard:
         """Claim resources, all or none of them (O1 to O6).
 
         NONE: granted; ``answer_of`` says when the grant is complete. CLAIM_WAITING: queued (O10).
-        A refusal names each refused resource, and its owner as it is.
+        A refusal names each refused resource, and its owner as it is. What a request may say at all
+        is checked before, where it is read.
         """
         repeated = self._waiting.session_of(claim)
         if repeated is not None:
             return self._repeated(repeated, now)
-        error = validate(claim, self._limits)
-        if error is not ErrorCode.NONE:
-            return Decision((), OwnAnswer(error=error))
         verdict = judge(claim, self._table)
         if verdict.error is not ErrorCode.NONE:
             return Decision((), verdict.refusal())
