@@ -1,12 +1,14 @@
 """Claims that ask too much: typed errors, bounded memory, nothing changed."""
 
 import asyncio
+from collections import Counter
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
 import pytest
 
+from fencelog.broker.coordinators import ownership_requests
 from fencelog.coordination.ownership import progress as progress_module
 from fencelog.coordination.ownership.model import OwnershipLimits, OwnershipTask
 from fencelog.coordination.ownership.state import Grant
@@ -17,6 +19,7 @@ from fencelog.log import ownership
 from fencelog.log.ownership import Owner
 from fencelog.log.partition_log import PartitionLog
 from fencelog.node import Node
+from fencelog.types import Instant
 from fencelog.wire.messages.describe_ownership import (
     DescribeOwnershipRequest,
     DescribeOwnershipResponse,
@@ -277,6 +280,33 @@ async def test_claims_that_wait_cost_nothing_while_nothing_changes(
                 await other.release()
             assert len(reads) == 10  # one for each of these claims
             assert (await described(peer, "a"))[0].waiting == 199
+
+
+@pytest.mark.parametrize("kind", ["watches", "waits that end"])
+async def test_each_iteration_wakes_a_few_of_those_who_wait_for_one_thing(
+    world: World, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(ownership_requests, "WAKES_MAX", 2)
+    async with world.node() as node, Peer.of(node) as one, Peer.of(node) as two:
+        await Claimant(one).own("a")
+        requests, loaded = node.broker.ownership_requests, await node.ownership.shard_of("")
+        loop = asyncio.get_running_loop()
+        ends = Instant(loop.time() + (3600 if kind == "watches" else 0.2))
+        seen, woken = loaded.shard.revision(None), []
+
+        async def waits() -> None:
+            woken.append((await requests.changed(None, seen, ends), iteration))
+
+        tasks = [asyncio.create_task(waits()) for _ in range(9)]
+        iteration = 0
+        await until(lambda: requests._watching == 9, "all wait")
+        if kind == "watches":
+            Claimant(two).send_own("b")
+        while len(woken) < len(tasks):
+            await asyncio.sleep(0)
+            iteration += 1
+        assert {changed for changed, _ in woken} == {kind == "watches"}
+        assert max(Counter(at for _, at in woken).values()) <= 2
 
 
 async def test_the_work_of_many_claims_is_made_once_for_each(
