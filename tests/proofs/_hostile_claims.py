@@ -72,8 +72,8 @@ async def waiting(load: Load) -> None:
     async def client(_: int) -> None:
         async with load.connected() as streams:
             streams[1].write(claim)
-            await answer(streams)
             load.done += 1
+            await answer(streams)
 
     await load.several(WAITING, client)
 
