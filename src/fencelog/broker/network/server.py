@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from socket import SO_SNDBUF, SOL_SOCKET, fromfd  # noqa: TID251 - for the loop's own
+from socket import SO_SNDBUF, SOL_SOCKET  # noqa: TID251 - only numbers
 
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.network.connection import Answer, Connection
@@ -77,7 +77,7 @@ class Server:
             listening.setsockopt(SOL_SOCKET, SO_SNDBUF, SEND_BUFFER_BYTES)
         await self._listener.start_serving()
         for listening in self._listener.sockets:
-            with fromfd(listening.fileno(), listening.family, listening.type) as same:
+            with listening.dup() as same:
                 same.listen(PENDING_MAX)
         self._schedule_sweep(loop)
         host, port = self._listener.sockets[0].getsockname()[:2]
