@@ -18,6 +18,7 @@ from fencelog.broker.coordinators.group_requests import GroupRequests
 from fencelog.broker.coordinators.leaders import LocalLeaders
 from fencelog.broker.coordinators.marker_sender import MarkerSender
 from fencelog.broker.coordinators.marker_work import transaction_work, versioned_work
+from fencelog.broker.coordinators.orphaned_owners import end_orphaned_owners
 from fencelog.broker.coordinators.orphaned_transactions import (
     OrphanedTransactions,
     highest_coordinator_epoch,
@@ -370,6 +371,8 @@ class Node:
             # Its decisions are unknown, so the last stable offsets stay where they are.
             log.error("a coordinator is offline: orphaned transactions stay open")
         await self._orphaned.retire()
+        broker = self.broker
+        await end_orphaned_owners(self.logs, broker.leaders, self.ownership, broker.time_slices)
         try:
             async with asyncio.timeout(self.config.resume_timeout_s):
                 for sender in self.senders():

@@ -71,8 +71,6 @@ class Offsets:
     def take(self, note: Note, epochs: Epochs) -> Iterator[str]:
         """Apply a note; yield what it shows to be wrong."""
         self._count += 1
-        if note.get("may_be_lost", False):
-            self._seen.clear()
         match note["what"]:
             case "commit" | "nobody commits":
                 commit = _Commit(note["partition"], self._count, note.get("is_pending", False))

@@ -21,7 +21,13 @@ from fencelog.coordination.shard import Decision
 from fencelog.coordination.transaction.shard import TransactionShard
 from fencelog.coordination.transaction.state import ClientVersion, ProducerIdAndEpoch
 from fencelog.coordination.versioned.shard import VersionedShard
-from fencelog.errors import ErrorCode, FencelogError, NotLeaderError, StorageError
+from fencelog.errors import (
+    ErrorCode,
+    ExhaustedError,
+    FencelogError,
+    NotLeaderError,
+    StorageError,
+)
 from fencelog.log.ownership import Owner
 from fencelog.log.values import MarkerToWrite, Rejected
 from fencelog.ports import WallClock
@@ -32,6 +38,8 @@ log = logging.getLogger(__name__)
 
 REFUSED = Offset(-2)
 """Instead of a fence offset: the partition takes no owner of this group, now or later."""
+OFFLINE = Offset(-3)
+"""The same, of any group: the partition is offline until the next start."""
 
 
 class Leaders(Protocol):
@@ -74,8 +82,9 @@ class Leaders(Protocol):
         """Record a partition's owner in its log; the request is sent when this returns.
 
         The result is the offset of the record once that is committed; NO_FENCE if the partition is
-        deleted (E17) or has a later owner; REFUSED if it takes none of this group; None if it was
-        refused for now: retry later.
+        deleted (E17) or has a later owner; REFUSED if it takes none of this group; OFFLINE if it
+        takes none before the next start, which does what an end asks for; None if it was refused
+        for now: retry later.
         """
         ...
 
@@ -203,11 +212,15 @@ class LocalLeaders:
     ) -> "asyncio.Future[Offset | None]":
         """Append the record now; see ``Leaders.own_partition``."""
         result: asyncio.Future[Offset | None] = asyncio.get_running_loop().create_future()
-        try:
-            found = self._logs.find(partition)
-        except NotLeaderError as error:
-            self._warn("own_partition", "cannot tell %s its owner now: %s", partition, error)
+        reason = self._logs.offline().get(partition)
+        if isinstance(reason, ExhaustedError):
+            self._warn("own_partition", "cannot tell %s its owner now: %s", partition, reason)
             result.set_result(None)
+            return result
+        found = self._logs.get(*partition)
+        reason = reason or (found.failure if found is not None else None)
+        if reason is not None:
+            result.set_result(self._offline(partition, owner, reason))
             return result
         if found is None:
             result.set_result(NO_FENCE)  # deleted: nothing is left to own (E17)
@@ -226,8 +239,10 @@ class LocalLeaders:
                 return
             if error is None:
                 result.set_result(outcome.base_offset)
+            elif isinstance(error, StorageError):
+                result.set_result(self._offline(partition, owner, error))
             else:
-                result.set_result(None if isinstance(error, StorageError) else NO_FENCE)
+                result.set_result(NO_FENCE)
 
         found.when_committed(outcome.end_offset, recorded)
         return result
@@ -275,6 +290,16 @@ class LocalLeaders:
     def sever(self, session: str) -> None:
         """See ``Leaders.sever``."""
         self._claims.sever(session)
+
+    def _offline(self, partition: TopicPartition, owner: Owner, reason: Exception) -> Offset:
+        """Answer for a partition that takes no owner before the next start, nor anything else."""
+        self._warn(
+            "offline",
+            "%s is offline and cannot be told its owner (%s): repair its disk, restart the broker",
+            partition,
+            reason,
+        )
+        return OFFLINE if owner.is_live else NO_FENCE
 
     def _warn(self, kind: str, message: str, *arguments: object) -> None:
         """Log what is tried again until it is done, for each partition of a claim."""
