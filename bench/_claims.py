@@ -1,18 +1,13 @@
 """Claims over plain requests, for scripts that measure the broker and no client library."""
 
 import asyncio
-import socket
 from dataclasses import dataclass
 
-from bench._pipelined import connect as open_socket
 from fencelog.client.cluster import parse_address
 from fencelog.rpc.connection import Connection, connect
 from fencelog.rpc.deadline import Deadline
 from fencelog.wire.api_versions import ApiKey
-from fencelog.wire.framing import SIZE_BYTES, frame
-from fencelog.wire.headers import RequestHeader, request_header
 from fencelog.wire.hot import read_produce_response, write_produce_request
-from fencelog.wire.message import Message
 from fencelog.wire.messages.attach_owner import AttachOwnerRequest, AttachOwnerResponse
 from fencelog.wire.messages.describe_ownership import (
     DescribeOwnershipRequest,
@@ -116,26 +111,3 @@ async def is_waiting(address: str, resource: str, count: int) -> None:
             connection.close()
             return
         await asyncio.sleep(0.001)
-
-
-def own_with_sockets(address: str, resource: str) -> tuple[socket.socket, socket.socket]:
-    """Claim with one plain socket and attach another one; returns both."""
-    control, data = open_socket(address), open_socket(address)
-    request = OwnRequest(
-        resources=[OwnResource(resource=resource)], holder="bench", session_timeout_ms=LEASE_MS
-    )
-    answer = OwnResponse.read(_ask(control, request), 0)
-    assert answer.session is not None, answer.error_message
-    attach = AttachOwnerRequest(session=answer.session, epoch=answer.resources[0].epoch)
-    assert not AttachOwnerResponse.read(_ask(data, attach), 0).error_code
-    return control, data
-
-
-def _ask(connection: socket.socket, request: Message) -> memoryview:
-    """Send a request of ours; return the body of the answer."""
-    head = request_header(RequestHeader(request.API_KEY, 0, 0, "bench"))
-    connection.sendall(b"".join(frame([head, request.write(0)])))
-    data = b""
-    while len(data) < SIZE_BYTES or len(data) < SIZE_BYTES + int.from_bytes(data[:SIZE_BYTES]):
-        data += connection.recv(1 << 16)
-    return memoryview(data)[SIZE_BYTES + 5 :]  # the correlation id and no tags

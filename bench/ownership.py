@@ -7,12 +7,9 @@ from itertools import count
 from pathlib import Path
 from statistics import median
 
-from bench._claims import claim, dial, is_waiting, own, own_with_sockets, release
-from bench._pipelined import connect, drive, one_record_frames
+from bench._claims import claim, dial, is_waiting, own, release
 from bench._processes import cpu_s, percentile, resident_mib, scratch
 from bench._report import Figure, Report, sized
-from bench._rigs import TOPIC as PRODUCED
-from bench._stock import create_topic
 from fencelog.client.blocking import Client
 from fencelog.rpc.connection import Connection
 from fencelog.rpc.deadline import Deadline
@@ -34,7 +31,6 @@ CONNECTIONS = 64
 RESOURCES = 10_000
 OFFSET_COMMIT_VERSION = 8
 PER_CLAIM = 1_000
-DEPTH = 64
 IDLE_S = 10.0
 SYNCS = 4
 """One after the other: the grant, its fence, its end, and the write."""
@@ -48,8 +44,7 @@ METHOD = (
     "against the same connections committing one offset after the other: one small record "
     "and one shared sync, too; in turns. Many resources: claims of a thousand each, held; the "
     "start is after `kill -9` of their broker, beside one of an empty broker; idle is CPU time "
-    "over ten seconds. Produce requests of one record in `os` mode, as in `requests`, in turns, "
-    "the median of 20 rounds."
+    "over ten seconds."
 )
 
 
@@ -270,40 +265,6 @@ def many(report: Report, place: Path) -> None:
     )
 
 
-def produce(report: Report, place: Path) -> None:
-    """Measure what an owner's requests cost, in turns with those to a broker without owners."""
-    costs: dict[str, list[float]] = {"free": [], "owned": []}
-    requests = sized(8_000, 500)
-    producer_id = 1_000
-    with BrokerProcess(place / "free") as free, BrokerProcess(place / "owned") as owned:
-        brokers = {"free": free, "owned": owned}
-        for broker in brokers.values():
-            create_topic(broker.address)
-        control, attached = own_with_sockets(owned.address, f"{PRODUCED}/0")
-        sockets = {"free": connect(free.address), "owned": attached}
-        for number in range(sized(21, 2)):  # the first one warms up
-            for name, broker in brokers.items():
-                producer_id += 1
-                frames = one_record_frames(VALUE, producer_id, requests)
-                before = cpu_s(broker.pid)
-                drive(sockets[name], frames, DEPTH)
-                if number:
-                    costs[name].append((cpu_s(broker.pid) - before) / requests)
-        control.close()
-    value, least = (1e6 * median(costs[each]) for each in ("owned", "free"))
-    report.add(
-        Figure(
-            name="CPU of a produce request by an owner",
-            value=value,
-            unit="µs",
-            ceiling=least,
-            ceiling_name="no owner",
-            goal="<= 102 %",
-            met=value <= 1.02 * least,
-        )
-    )
-
-
 def main() -> None:
     """Measure one after the other."""
     report = Report("ownership", "takeovers, claims, and many resources", METHOD)
@@ -315,7 +276,6 @@ def main() -> None:
             takeovers(report, broker.address, place)
             claims(report, broker.address)
         many(report, place)
-        produce(report, place)
     report.finish()
 
 

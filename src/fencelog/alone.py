@@ -11,6 +11,7 @@ from fencelog.broker.context import Broker
 from fencelog.broker.coordinators.coordinator_epochs import CoordinatorEpochs
 from fencelog.broker.coordinators.leaders import Leaders, LocalLeaders
 from fencelog.broker.coordinators.marker_sender import MarkerSender
+from fencelog.broker.coordinators.orphaned_owners import end_orphaned_owners
 from fencelog.broker.coordinators.orphaned_transactions import (
     OrphanedTransactions,
     highest_coordinator_epoch,
@@ -108,6 +109,8 @@ class Alone:
             # Its decisions are unknown, so the last stable offsets stay where they are.
             log.error("a coordinator is offline: orphaned transactions stay open")
         await orphaned.retire()
+        slices = broker.time_slices
+        await end_orphaned_owners(self._logs, broker.leaders, broker.ownership, slices)
         try:
             async with asyncio.timeout(self._config.resume_timeout_s):
                 for sender in senders:

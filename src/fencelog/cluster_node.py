@@ -41,6 +41,7 @@ from fencelog.broker.peers.outgoing import OutgoingPeers
 from fencelog.broker.replicas.isr import IsrWriter
 from fencelog.broker.replicas.leaders import RemoteLeaders
 from fencelog.broker.replicas.led import LedPartitions
+from fencelog.broker.replicas.logs import OpenLogs
 from fencelog.broker.replicas.replica_manager import Identity as Life
 from fencelog.broker.replicas.replica_manager import ReplicaManager
 from fencelog.broker.replicas.serving import Serving

@@ -180,6 +180,7 @@ class Receiver(asyncio.BufferedProtocol):
         self._taken = taken
         self.received = bytearray()
         self.events: list[str] = []
+        self.keeps_open = False
         self.transport: asyncio.Transport
         self.lost = asyncio.get_running_loop().create_future()
 
@@ -199,6 +200,10 @@ class Receiver(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self.events.append("resumed")
+
+    def eof_received(self) -> bool:
+        self.events.append("ended")
+        return self.keeps_open
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost.set_result(exc)
@@ -289,6 +294,26 @@ def test_what_was_written_arrives_before_the_end_of_a_closed_transport(name: str
             receiver.transport.write(b"never")
             assert await reader.read() == b"one two three four"
             assert await receiver.lost is None
+
+    run_on(name, scenario)
+
+
+@everywhere
+def test_a_protocol_may_put_off_the_close_after_its_peer_has_ended(name: str) -> None:
+    async def scenario() -> None:
+        async with pair(name, 100) as (receiver, reader, writer):
+            receiver.keeps_open = True
+            writer.write(b"last")
+            writer.write_eof()
+            await until(lambda: receiver.events == ["ended"], "its end is seen")
+            await asyncio.sleep(0.01)
+            assert not receiver.lost.done()
+            assert receiver.received == b"last"
+            receiver.transport.write(b"answer")
+            receiver.transport.close()
+            assert await reader.read() == b"answer"
+            assert await receiver.lost is None
+            assert receiver.events == ["ended"]
 
     run_on(name, scenario)
 

@@ -1,6 +1,7 @@
 """The requests of hostile clients, as frames."""
 
 import struct
+from collections.abc import Sequence
 from functools import cache
 
 from fencelog.types import TimestampMs
@@ -28,6 +29,9 @@ from fencelog.wire.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from fencelog.wire.messages.metadata import MetadataRequest
+from fencelog.wire.messages.own import OwnRequest, OwnResource, OwnResponse
+from fencelog.wire.messages.release_ownership import ReleaseOwnershipRequest
+from fencelog.wire.messages.watch_ownership import WatchOwnershipRequest
 from fencelog.wire.records import RecordToWrite, build_batch
 from tests.support.requests import frame_of
 
@@ -188,3 +192,44 @@ def end(transactional_id: str, producer: tuple[int, int], *, committed: bool) ->
         committed=committed,
     )
     return of(request, 3)
+
+
+def own(
+    group: str,
+    names: Sequence[str],
+    *,
+    generation: int = -1,
+    prev_epoch: int = -1,
+    claim_id: str = "",
+    wait_ms: int = 0,
+) -> bytes:
+    """A claim of resources."""
+    request = OwnRequest(
+        group=group,
+        resources=[
+            OwnResource(resource=each, generation=generation, prev_epoch=prev_epoch)
+            for each in names
+        ],
+        holder="hostile",
+        session_timeout_ms=60_000,
+        claim_id=claim_id,
+        wait_ms=wait_ms,
+    )
+    return of(request, 0)
+
+
+def owned(answer: bytes) -> OwnResponse:
+    """What a claim was answered."""
+    _, body = read_response_header(answer, response_is_flexible(ApiKey.OWN, 0))
+    return OwnResponse.read(body, 0)
+
+
+def release(group: str, names: list[str]) -> bytes:
+    """The end of what others hold."""
+    return of(ReleaseOwnershipRequest(group=group, resources=names), 0)
+
+
+def watch(group: str, *, seen_revision: int) -> bytes:
+    """A watch of a whole group."""
+    request = WatchOwnershipRequest(group=group, seen_revision=seen_revision, max_wait_ms=30_000)
+    return of(request, 0)

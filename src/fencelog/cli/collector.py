@@ -12,12 +12,12 @@ from typing import Self
 _OLDEST = 2
 """Python's number of the generation that a full collection visits."""
 
-SURVIVORS_MAX = 20_000
+SURVIVORS_MAX = 6_000
 """Objects that every full collection may visit again; more are frozen."""
-THRESHOLDS = (10_000, 1, 0)
+THRESHOLDS = (3_000, 1, 0)
 """For Python's three generations. A request with thousands of items creates as many objects, so the
 first is higher than Python's. The others let no more than a few times as many objects come together
-for one collection.
+for one collection: with ten thousand connections that takes some microseconds for each object.
 """
 _NO_FULL_COLLECTION = (THRESHOLDS[0], THRESHOLDS[1], 1 << 30)
 FROZEN_MORE_MAX = 2_000_000

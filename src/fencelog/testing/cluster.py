@@ -97,7 +97,7 @@ class LocalCluster:
 
     def leader(self, topic: str, partition: int = 0) -> int:
         """Return the broker that leads a partition. Raises FencelogError while none does."""
-        found = self._connected().describe_topics([topic])[0].partitions[partition].leader
+        found = self._connected().describe_topic(topic).partitions[partition].leader
         if found not in self._nodes:
             raise FencelogError(f"{topic}-{partition} has no leader that runs")
         return found

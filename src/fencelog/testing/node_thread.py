@@ -195,10 +195,12 @@ def _route(routes: Mapping[int, int]) -> None:
     loop = asyncio.get_running_loop()
     connect = loop.create_connection
 
-    async def through_link(protocol: Any, host: str, port: int, **how: Any) -> Any:
-        return await connect(protocol, host, routes.get(port, port), **how)
+    async def through_link(
+        protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int
+    ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
+        return await connect(protocol, host, routes.get(port, port))
 
-    loop.create_connection = through_link  # type: ignore[method-assign]
+    loop.create_connection = through_link  # type: ignore[assignment, method-assign]
 
 
 async def _no_farewell() -> None:

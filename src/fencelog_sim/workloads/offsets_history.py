@@ -71,8 +71,6 @@ class Offsets:
     def take(self, note: Note, epochs: Epochs) -> Iterator[str]:
         """Apply a note; yield what it shows to be wrong."""
         self._count += 1
-        if note.get("may_be_lost", False):
-            self._seen.clear()
         match note["what"]:
             case "commit" | "nobody commits":
                 commit = _Commit(note["partition"], self._count, note.get("is_pending", False))
@@ -91,6 +89,8 @@ class Offsets:
             case "found":
                 look = self._looks[str(note["process"]), note["partition"]]
                 yield from self._found(note["partition"], note["metadata"], look, epochs)
+                if note.get("may_be_lost", False):
+                    self._seen.pop(note["partition"], None)
             case _:
                 return
 
@@ -107,7 +107,8 @@ class Offsets:
     ) -> Iterator[str]:
         what = f"{partition} has {metadata}"
         found = None if metadata is None else self._commits[metadata]
-        if found is not None and found.is_pending and found.outcome is not True:
+        is_undecided = found is not None and found.is_pending and found.outcome is not True
+        if found is not None and is_undecided and not found.may_be_lost:
             yield f"undecided: {what} of a transaction that was not to be committed (E10)"
         for name, each in self._commits.items():
             is_due = each.effective is not None and each.effective < look.at

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import MutableMapping
-from typing import Any, Never, TypeAlias
+from typing import Any, Never, Self, TypeAlias
 
 from fencelog_sim.world.loop import SimLoop
 
@@ -27,6 +27,20 @@ class SimServer(asyncio.AbstractServer):
 
     def setsockopt(self, level: int, option: int, value: int) -> None:
         """Nothing to do: there is no kernel."""
+
+    def dup(self) -> Self:
+        """The same listening socket."""
+        return self
+
+    def listen(self, backlog: int) -> None:
+        """Nothing to do: every connection is accepted at once."""
+
+    def __enter__(self) -> Self:
+        """A copy of a socket is closed at the end."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """It is no copy."""
 
     def close(self) -> None:
         """Refuse connections from now on; those accepted stay."""

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import socket
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
 import pytest
@@ -28,6 +28,22 @@ async def is_closed(reader: asyncio.StreamReader) -> bool:
             return await reader.read(1) == b""
         except ConnectionResetError:
             return True
+
+
+async def test_of_hundreds_of_new_connections_each_iteration_accepts_a_few(world: World) -> None:
+    many = 10 * server_module.ACCEPTS_MAX
+    async with world.node() as node:
+        with ExitStack() as stack:
+            for _ in range(many):  # the kernel takes them, while the loop stands still
+                stack.enter_context(socket.create_connection(node.address, timeout=10))
+            accepted = most = 0
+            while accepted < many:
+                await asyncio.sleep(0)
+                most = max(most, node.server._accepted - accepted)
+                accepted = node.server._accepted
+            if isinstance(asyncio.get_running_loop(), asyncio.SelectorEventLoop):
+                assert most <= server_module.ACCEPTS_MAX + 1
+        await until(lambda: not node.server._connections, "all are gone")
 
 
 async def test_a_connection_beyond_the_limit_is_refused_and_a_place_is_given_back(

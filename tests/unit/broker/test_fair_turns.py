@@ -9,9 +9,11 @@ import pytest
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.network.connection import Connection
 from fencelog.broker.network.fair_turns import (
+    END_S,
     HEAVY_S,
     RECEIVED_BYTE_S,
     SLICE_S,
+    STEADY_S,
     TURN_S,
     FairTurns,
     Share,
@@ -50,7 +52,7 @@ class Wire(asyncio.Transport):
         self.sent = bytearray()
         self.reads = True
         self.pauses = 0
-        self.aborted = False
+        self.closed = self.aborted = False
 
     def write(self, data: Buffer) -> None:
         self.sent += data
@@ -70,6 +72,9 @@ class Wire(asyncio.Transport):
 
     def get_write_buffer_size(self) -> int:
         return 0
+
+    def close(self) -> None:
+        self.closed = True
 
     def abort(self) -> None:
         self.aborted = True
@@ -110,6 +115,11 @@ class Stage:
         into = connection.get_buffer(-1)
         into[: len(data)] = data
         connection.buffer_updated(len(data))
+
+    def end(self, connection: Connection, wire: Wire) -> None:
+        """Tell that the peer sends no more; as every loop does, close if the answer is false."""
+        if not connection.eof_received():
+            wire.close()
 
     async def iterations(self, count: int) -> None:
         """Let so many pass."""
@@ -237,6 +247,89 @@ def test_a_light_connection_is_heavy_for_a_while_after_a_whole_slice(name: str) 
 
 
 @on_every_loop
+def test_one_that_asks_steadily_comes_before_thousands_that_wake_at_once(name: str) -> None:
+    async def scenario() -> None:
+        stage = Stage()
+        steady, wire = stage.connect()
+        crowd = [stage.connect()[0] for _ in range(MANY)]
+        for _ in range(5):
+            stage.arrive(steady, framed(requests("before", 1)))
+            await stage.iteration()
+            stage.clock.now += STEADY_S / 2
+        for connection in crowd:
+            stage.arrive(connection, framed(requests("crowd", 1)))
+        for number in range(5):
+            asked = requests(f"ask{number}", 1)
+            stage.arrive(steady, framed(asked))
+            await stage.iterations(2)
+            assert wire.answers()[-1:] == asked
+        assert any(each.busy for each in crowd)
+
+    run_on(name, scenario)
+
+
+@on_every_loop
+def test_those_who_ask_steadily_leave_others_half_of_each_iteration(name: str) -> None:
+    async def scenario() -> None:
+        stage = Stage()
+        steady = [stage.connect()[0] for _ in range(2 * TURN_REQUESTS)]
+        for connection in steady:
+            stage.arrive(connection, framed(requests("first", 1)))
+        while any(each.busy for each in steady):
+            await stage.iteration()
+        silent = [stage.connect()[0] for _ in range(MANY)]
+        for connection in [*steady, *silent]:
+            stage.arrive(connection, framed(requests("all", 1)))
+        while any(each.busy for each in silent):
+            for connection in steady:
+                if not connection.busy:
+                    stage.arrive(connection, framed(requests("again", 1)))
+            before = sum(stage.served[each] for each in silent)
+            assert await stage.iteration() <= TURN_REQUESTS
+            now = sum(stage.served[each] for each in silent)
+            assert now - before >= TURN_REQUESTS // 3 or now == MANY
+
+    run_on(name, scenario)
+
+
+@on_every_loop
+def test_of_thousands_that_their_peers_close_at_once_each_iteration_closes_a_few(name: str) -> None:
+    async def scenario() -> None:
+        stage = Stage()
+        steady, wire = stage.connect()
+        pairs = [stage.connect() for _ in range(MANY)]
+        for connection, other in pairs:
+            stage.end(connection, other)
+        while not all(other.closed for _, other in pairs):
+            before = sum(other.closed for _, other in pairs)
+            asked = requests(f"after{before}", 1)
+            stage.arrive(steady, framed(asked))
+            await stage.iteration()
+            now = sum(other.closed for _, other in pairs)
+            assert 0 < now - before <= round(TURN_S / END_S)
+            assert wire.answers()[-1:] == asked
+
+    run_on(name, scenario)
+
+
+@on_every_loop
+def test_what_came_before_the_end_is_begun_before_it_is_closed(name: str) -> None:
+    async def scenario() -> None:
+        stage = Stage()
+        connection, wire = stage.connect()
+        stage.server.turns.spend(TURN_S)
+        stage.arrive(connection, framed(requests("last", 1)))
+        assert wire.reads  # one small request may wait without a pause, so its end is seen
+        stage.end(connection, wire)
+        assert not wire.closed
+        while not wire.closed:
+            await stage.iteration()
+        assert wire.answers() == requests("last", 1)
+
+    run_on(name, scenario)
+
+
+@on_every_loop
 def test_requests_before_a_malformed_frame_are_answered_in_their_turns(name: str) -> None:
     async def scenario() -> None:
         stage, wanted = Stage(), requests("a", 200)
@@ -299,8 +392,9 @@ def test_a_turn_that_fails_leaves_the_others_theirs(name: str) -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
         turns, went = FairTurns(Clock()), []
         calls: list[Callable[[], None]] = [lambda: [].remove(1), lambda: went.append("second")]  # type: ignore[arg-type]
+        turns.spend(TURN_S)
         for call in calls:
-            turns.queue(Share(turns, call), heavy=False)
+            assert Share(turns, call).yields()
         for _ in range(3):
             await asyncio.sleep(0)
         assert went == ["second"]

@@ -1,12 +1,14 @@
 """Claims that ask too much: typed errors, bounded memory, nothing changed."""
 
 import asyncio
+from collections import Counter
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
 import pytest
 
+from fencelog.broker.coordinators import ownership_requests
 from fencelog.coordination.ownership import progress as progress_module
 from fencelog.coordination.ownership.model import OwnershipLimits, OwnershipTask
 from fencelog.coordination.ownership.state import Grant
@@ -17,6 +19,7 @@ from fencelog.log import ownership
 from fencelog.log.ownership import Owner
 from fencelog.log.partition_log import PartitionLog
 from fencelog.node import Node
+from fencelog.types import Instant
 from fencelog.wire.messages.describe_ownership import (
     DescribeOwnershipRequest,
     DescribeOwnershipResponse,
@@ -126,14 +129,16 @@ async def test_a_claim_that_a_partition_refuses_for_good_ends(
         assert (await Claimant(one, group="a").own("t/0")).error_code == 0
         late = Claimant(two, group="b")
         async with asyncio.timeout(10):
-            assert (await late.own("t/0")).error_code == ErrorCode.OWNER_FENCED
+            refused = await late.own("t/0")
+            assert refused.error_code == ErrorCode.POLICY_VIOLATION
+            assert "t/0 has owners in" in (refused.resources[0].error_message or "")
             assert (await described(two, group="b"))[0].state == "free"
             await until(lambda: not node.ownership_sender._doing, "nothing is left to do")
         assert (await late.own("x")).error_code == 0
 
 
-def owner_of(node: Node, group: str) -> Owner:
-    partition = node.logs.get("t", 0)
+def owner_of(node: Node, group: str, index: int = 0) -> Owner:
+    partition = node.logs.get("t", index)
     assert partition is not None
     owner = partition.log.owner(group)
     assert owner is not None
@@ -169,6 +174,44 @@ async def test_a_claim_of_a_partition_that_is_offline_is_answered(world: World) 
         assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert [each.resource for each in answer.resources] == ["t/1"]
         assert (await Claimant(one).own("x", "t/0")).resources[0].epoch == 1
+
+
+async def test_a_claim_of_a_partition_that_fails_under_it_is_answered_and_holds_up_nobody(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:  # D2, O9
+    async with world.node() as node, Peer.of(node) as one, Peer.of(node) as two:
+        await one.create_topic("t", partitions=2)
+        first = Claimant(one)
+        world.disk.hold("t-")
+        first.send_own("t/0", "t/1", "x")
+        await until(partial(_has_begun, node, 1), "it is granted, and its work is begun")
+        node.logs.get("t", 1).fail(StorageError("no more"))
+        world.disk.release()
+        async with asyncio.timeout(10):
+            answer = await first.owned()
+            assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            (named,) = answer.resources
+            assert named.error_message == "t/1 is offline: repair its disk, restart the broker"
+            assert "t-1 is offline and cannot be told its owner (no more)" in caplog.text
+            assert (await Claimant(two).own("t/0", "x")).error_code == 0
+            await until(lambda: not node.ownership_sender._doing, "nothing is left to do")
+
+
+async def test_a_claim_ends_though_a_partition_of_it_has_failed_and_a_start_tells_it(
+    world: World,
+) -> None:  # D2, O9
+    async with world.node() as node, Peer.of(node) as one, asyncio.timeout(10):
+        await one.create_topic("t", partitions=2)
+        async with Peer.of(node) as two:
+            assert (await Claimant(two, group="g").own("t/0", "t/1")).error_code == 0
+            node.logs.get("t", 1).fail(StorageError("no more"))
+        other = Claimant(one, group="g", holder="other")
+        await until(lambda: not owner_of(node, "g").is_live, "its end stands in the log")
+        assert (await other.own("t/0")).error_code == 0
+        await until(lambda: not node.ownership_sender._doing, "nothing is left to do")
+    async with world.node() as node:
+        assert owner_of(node, "g").is_live
+        assert not owner_of(node, "g", 1).is_live
 
 
 async def test_what_operators_ask_has_limits(world: World) -> None:
@@ -237,6 +280,33 @@ async def test_claims_that_wait_cost_nothing_while_nothing_changes(
                 await other.release()
             assert len(reads) == 10  # one for each of these claims
             assert (await described(peer, "a"))[0].waiting == 199
+
+
+@pytest.mark.parametrize("kind", ["watches", "waits that end"])
+async def test_each_iteration_wakes_a_few_of_those_who_wait_for_one_thing(
+    world: World, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(ownership_requests, "WAKES_MAX", 2)
+    async with world.node() as node, Peer.of(node) as one, Peer.of(node) as two:
+        await Claimant(one).own("a")
+        requests, loaded = node.broker.ownership_requests, await node.ownership.shard_of("")
+        loop = asyncio.get_running_loop()
+        ends = Instant(loop.time() + (3600 if kind == "watches" else 0.2))
+        seen, woken = loaded.shard.revision(None), []
+
+        async def waits() -> None:
+            woken.append((await requests.changed(None, seen, ends), iteration))
+
+        tasks = [asyncio.create_task(waits()) for _ in range(9)]
+        iteration = 0
+        await until(lambda: requests._watching == 9, "all wait")
+        if kind == "watches":
+            Claimant(two).send_own("b")
+        while len(woken) < len(tasks):
+            await asyncio.sleep(0)
+            iteration += 1
+        assert {changed for changed, _ in woken} == {kind == "watches"}
+        assert max(Counter(at for _, at in woken).values()) <= 2
 
 
 async def test_the_work_of_many_claims_is_made_once_for_each(

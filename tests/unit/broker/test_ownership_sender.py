@@ -63,11 +63,10 @@ class FakeLeaders:
 def piece(session: str, *, is_live: bool = True, partitions: int = 1) -> OwnershipTask:
     owner = Owner(None, 1, session, None, "holder", is_live)
     return OwnershipTask(
+        group=None,
         session=session,
         is_live=is_live,
-        severed=() if is_live else (session,),
         partitions={TopicPartition("t", number): owner for number in range(partitions)},
-        commits={},
         producers={},
     )
 
@@ -131,6 +130,27 @@ async def test_a_failure_waits_before_the_work_is_tried_again(
         await settle()
         assert stage.leaders.asked == ["a"]
         assert "work is tried again: not now" in caplog.text
+
+
+async def test_work_that_fails_again_and_again_waits_longer_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # O9
+    waited: list[float] = []
+
+    async def sleep(delay_s: float) -> None:
+        waited.append(delay_s)
+
+    async with Stage() as stage:
+        monkeypatch.setattr(ownership_sender, "RETRY_S", 1.0)
+        monkeypatch.setattr(ownership_sender, "RETRY_S_MAX", 3.0)
+        monkeypatch.setattr(ownership_sender.asyncio, "sleep", sleep)
+        loaded = shard(piece("a"))
+        stage.leaders.failures = [NotLeaderError("not now") for _ in range(4)]
+        stage.sender.wake(loaded)
+        while loaded.shard.todo:
+            await TimeSlices().next()
+        assert waited == [1.0, 2.0, 3.0, 3.0]
+        assert not stage.sender._delays_s
 
 
 async def test_an_internal_error_is_logged_and_the_work_goes_on(

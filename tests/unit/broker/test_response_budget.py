@@ -49,6 +49,17 @@ async def test_the_least_is_granted_where_just_that_is_free() -> None:
         assert await QueuedResponses(budget).grant(2 * MIB, least=MIB) == MIB
 
 
+async def test_who_wants_nothing_waits_for_nothing_and_keeps_nobody_waiting() -> None:
+    """A response about a group without offsets, say, behind one that is not read yet."""
+    budget = ResponseBudget(BUDGET)
+    slow = QueuedResponses(budget)
+    slow.queue(MIB)
+    async with asyncio.timeout(DEADLINE_S):
+        assert await slow.grant(0, least=0) == 0
+        assert await QueuedResponses(budget).grant(MIB) == MIB
+    assert budget.free == BUDGET - 2 * MIB
+
+
 async def test_a_grant_shrinks_with_what_is_free_but_not_below_one_batch() -> None:
     budget = ResponseBudget(BUDGET)
     grants = []

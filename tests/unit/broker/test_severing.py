@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from fencelog.broker.coordinators.leaders import LocalLeaders
+from fencelog.broker.coordinators.leaders import OFFLINE, LocalLeaders
 from fencelog.broker.network.connection import Connection
 from fencelog.coordination.ownership.model import NO_FENCE
-from fencelog.errors import ErrorCode, NotLeaderError
+from fencelog.errors import ErrorCode, StorageError
 from fencelog.log.ownership import Owner
 from fencelog.node import Node
 from fencelog.types import TopicPartition
@@ -159,16 +159,13 @@ async def test_partitions_that_are_not_available_are_one_line_of_the_log(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with world.node() as node:
-
-        def offline(name: TopicPartition) -> None:
-            raise NotLeaderError(f"{name} is offline")
-
-        monkeypatch.setattr(node.logs, "find", offline)
         monkeypatch.setattr(node.broker.catalog, "has", lambda name: True)
+        names = [TopicPartition("t", number) for number in range(10)]
+        offline = dict.fromkeys(names, StorageError("damaged"))
+        monkeypatch.setattr(node.logs, "offline", lambda: offline)
         owner = Owner(None, 1, "session", None, "holder", is_live=True)
-        for number in range(10):
-            name = TopicPartition("t", number)
-            assert await node.broker.leaders.own_partition(name, owner) is None
+        for name in names:
+            assert await node.broker.leaders.own_partition(name, owner) == OFFLINE
         assert caplog.text.count("is offline") == 1
 
 

@@ -205,7 +205,8 @@ class Ownership(RuleBasedStateMachine):
 
     def carry_out(self, task: OwnershipTask) -> None:
         """What the task leaves elsewhere; it never revives what has ended."""
-        self.severed |= set(task.severed)
+        if not task.is_live:
+            self.severed.add(task.session)
         for place, owner in self.places(task):
             known = self.left.get(place)
             if known is not None and known.epoch == owner.epoch:
@@ -216,8 +217,8 @@ class Ownership(RuleBasedStateMachine):
     def places(self, task: OwnershipTask) -> Iterator[tuple[object, Owner]]:
         for partition, owner in task.partitions.items():
             yield ("log", partition, owner.group), owner
-        for partition, owner in task.commits.items():
-            yield ("commits", partition, owner.group), owner
+            if task.group is not None:
+                yield ("commits", partition, owner.group), owner
         yield from task.producers.items()
 
     @rule()

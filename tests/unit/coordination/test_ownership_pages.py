@@ -1,7 +1,10 @@
 """What operators and watchers see of an ownership shard, and what it takes for damage."""
 
+from typing import Any
+
 import pytest
 
+from fencelog.coordination.ownership.state import CHANGES_SPARE, Group, Resource
 from fencelog.coordination.shard import LogRecord
 from fencelog.errors import CorruptionError
 from fencelog.types import Instant, Offset
@@ -53,6 +56,58 @@ def test_changes_follow_a_revision_through_a_restart(owners: Owners) -> None:  #
     assert owners.shard.changes(None, ["b"], seen) == (revision, [])
     assert owners.shard.revision(None) == revision
     assert owners.shard.revision("never") == -1
+
+
+class Counted(dict[str, Any]):
+    """Counts what is looked up."""
+
+    lookups = 0
+
+    def __getitem__(self, key: str) -> Any:
+        self.lookups += 1
+        return super().__getitem__(key)
+
+
+def test_a_pass_over_changes_looks_at_some_of_them_however_many_there_are() -> None:  # O10
+    each, limit = 10, 25
+    group = Group()
+    for number in range(10_000):
+        group.changed(f"{number}", Resource(1, 1, Offset(number // each)))
+    group.resources = counted = Counted(group.resources)
+    seen, found = -1, []
+    while seen != group.revision:
+        counted.lookups = 0
+        seen, names = group.changes(seen, limit)
+        assert counted.lookups <= limit + each
+        assert {int(name) // each for name in names} <= set(range(seen - 3, seen + 1))
+        found += names
+    assert found == [str(number) for number in range(10_000)]
+    assert group.changes(seen, limit) == (seen, [])
+
+
+def test_superseded_changes_are_forgotten() -> None:
+    group = Group()
+    for number in range(10 * CHANGES_SPARE):
+        for offset, name in enumerate(("often", f"once {number}") if number < 3 else ("often",)):
+            group.changed(name, Resource(1, 1, Offset(2 * number + offset)))
+            assert len(group._changed) == len(group._revisions) <= CHANGES_SPARE + 10
+    seen, found = -1, []
+    while seen != group.revision:
+        seen, names = group.changes(seen, 100)
+        found += names
+    assert found == ["once 0", "once 1", "once 2", "often"]
+
+
+def test_changes_are_told_in_several_answers_where_they_are_many(owners: Owners) -> None:  # O10
+    owners.granted(claim("s1", "a", "b", "c"))
+    owners.granted(claim("s2", "d"))
+    owners.granted(claim("s3", "e"))
+    owners.release("s2")
+    seen, answers = -1, []
+    while seen != owners.shard.revision(None):
+        seen, states = owners.shard.changes(None, None, seen, 2)
+        answers.append([state.resource for state in states])
+    assert answers == [["a", "b", "c"], ["e"], ["d"]]  # d was changed twice
 
 
 def test_a_record_of_another_topic_is_damage(owners: Owners) -> None:

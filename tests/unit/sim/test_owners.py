@@ -224,6 +224,10 @@ def test_what_is_wrong_with_commits_is_named(events: list[Event], problem: str) 
             *before_the_cut(*committed("a:1", pending=True), *ends("a:1"), *B, *found("a:1")),
             *found(None),
         ],
+        # The commit of the transaction before is done again, on a coordinator that knows no other.
+        [*before_the_cut(*committed("a:1", pending=True)), *found("a:1")],
+        # What was seen before is gone, and what was there before that is seen again.
+        [*committed("a:1"), *before_the_cut(*B, *committed("b:9"), *found("b:9")), *found("a:1")],
     ],
 )
 def test_offsets_that_a_sound_broker_may_show_are_let_pass(events: list[Event]) -> None:

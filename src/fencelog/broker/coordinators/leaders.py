@@ -24,7 +24,13 @@ from fencelog.coordination.shard import Decision
 from fencelog.coordination.transaction.shard import TransactionShard
 from fencelog.coordination.transaction.state import ClientVersion, ProducerIdAndEpoch
 from fencelog.coordination.versioned.shard import VersionedShard
-from fencelog.errors import ErrorCode, FencelogError, NotLeaderError
+from fencelog.errors import (
+    ErrorCode,
+    ExhaustedError,
+    FencelogError,
+    NotLeaderError,
+    StorageError,
+)
 from fencelog.log.ownership import Owner
 from fencelog.log.partition_log import PartitionLog
 from fencelog.log.values import MarkerToWrite, Rejected
@@ -43,6 +49,8 @@ log = logging.getLogger(__name__)
 
 REFUSED = Offset(-2)
 """Instead of a fence offset: the partition takes no owner of this group, now or later."""
+OFFLINE = Offset(-3)
+"""The same, of any group: the partition is offline until the next start."""
 
 
 class Verified(NamedTuple):
@@ -109,8 +117,9 @@ class Leaders(Protocol):
         """Record a partition's owner in its log; the request is sent when this returns.
 
         The result is the offset of the record once that is committed; NO_FENCE if the partition is
-        deleted (E17) or has a later owner; REFUSED if it takes none of this group; None if it was
-        refused for now: retry later.
+        deleted (E17) or has a later owner; REFUSED if it takes none of this group; OFFLINE if it
+        takes none before the next start, which does what an end asks for; None if it was refused
+        for now: retry later.
         """
         ...
 
@@ -273,14 +282,9 @@ class LocalLeaders:
     ) -> "asyncio.Future[Offset | None]":
         """Append the record now; see ``Leaders.own_partition``."""
         result: asyncio.Future[Offset | None] = asyncio.get_running_loop().create_future()
-        if not self._catalog.has(partition):
-            result.set_result(NO_FENCE)  # deleted: nothing is left to own (E17)
-            return result
-        try:
-            found = self._logs.find(partition)
-        except NotLeaderError as error:
-            self._warn("own_partition", "cannot tell %s its owner now: %s", partition, error)
-            result.set_result(None)
+        found = self._logs.get(*partition)
+        if found is None or found.failure is not None:
+            result.set_result(self._not_served(partition, owner, found))
             return result
         outcome = found.set_owner(owner, now_ms=self._clock.now_ms())
         if not owner.is_live:
@@ -296,6 +300,8 @@ class LocalLeaders:
                 return
             if error is None:
                 result.set_result(outcome.base_offset)
+            elif isinstance(error, StorageError):
+                result.set_result(self._offline(partition, owner, error))
             else:
                 result.set_result(None if self._catalog.has(partition) else NO_FENCE)
 
@@ -345,6 +351,29 @@ class LocalLeaders:
     def sever(self, session: str) -> None:
         """See ``Leaders.sever``."""
         self._claims.sever(session)
+
+    def _not_served(
+        self, partition: TopicPartition, owner: Owner, found: Partition | None
+    ) -> Offset | None:
+        """Answer for a partition that records no owner now."""
+        if not self._catalog.has(partition):
+            return NO_FENCE  # deleted: nothing is left to own (E17)
+        reason = self._logs.offline().get(partition) if found is None else found.failure
+        if reason is None or isinstance(reason, ExhaustedError | NotLeaderError):
+            why = reason or "it is not here"
+            self._warn("own_partition", "cannot tell %s its owner now: %s", partition, why)
+            return None
+        return self._offline(partition, owner, reason)
+
+    def _offline(self, partition: TopicPartition, owner: Owner, reason: Exception) -> Offset:
+        """Answer for a partition that takes no owner before the next start, nor anything else."""
+        self._warn(
+            "offline",
+            "%s is offline and cannot be told its owner (%s): repair its disk, restart the broker",
+            partition,
+            reason,
+        )
+        return OFFLINE if owner.is_live else NO_FENCE
 
     def _warn(self, kind: str, message: str, *arguments: object) -> None:
         """Log what is tried again until it is done, for each partition of a claim."""

@@ -1,12 +1,15 @@
 """Requests that wait for an ownership shard: a claim for its grant, a watch for a change.
 
 Nobody asks again and again: a claim is woken by its session, a watch by its group, in the step in
-which the shard's records are committed.
+which the shard's records are committed. Of thousands of watches, or of waits that end at one time,
+each iteration of the loop wakes a few.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 from fencelog.broker.coordinators.runtime import CoordinatorRuntime, Loaded
@@ -20,7 +23,11 @@ SESSION_BYTES = 16
 WATCHES_MAX = 10_000
 """Watches that wait at a time; any other is answered at once."""
 
-Wakeup: TypeAlias = "asyncio.Future[None]"
+WAKES_MAX = 50
+"""Waits that are woken in one iteration of the loop."""
+
+Wakeup: TypeAlias = "asyncio.Future[bool]"
+"""True: something has changed; False: the wait is over."""
 
 
 @dataclass(slots=True)
@@ -45,6 +52,7 @@ class OwnershipRequests:
         self._claims: dict[str, tuple[Loaded[OwnershipShard], Wakeup]] = {}
         self._watches: dict[Loaded[OwnershipShard], dict[str | None, _Watches]] = {}
         self._watching = 0
+        self._waking: deque[tuple[Wakeup, bool]] = deque()
         self._closed = False
         runtime.on_unloaded = self._unloaded
         runtime.on_expired = self._expired
@@ -67,7 +75,7 @@ class OwnershipRequests:
             self._claims[session] = loaded, wakeup
             try:
                 answer = await self._runtime.read_on(loaded, lambda shard: shard.answer_of(session))
-                if answer is not None or not await _woken(wakeup, deadline):
+                if answer is not None or not await self._woken(wakeup, deadline):
                     return answer
             finally:
                 del self._claims[session]
@@ -82,7 +90,7 @@ class OwnershipRequests:
                 revision = await self._runtime.read_on(loaded, lambda shard: shard.revision(group))
                 if revision != seen:
                     return True
-                if self._watching > WATCHES_MAX or not await _woken(wakeup, deadline):
+                if self._watching > WATCHES_MAX or not await self._woken(wakeup, deadline):
                     return False
             finally:
                 self._unwatch(loaded, group, wakeup)
@@ -91,13 +99,13 @@ class OwnershipRequests:
         """Records of a shard are committed: wake those who wait for what they say."""
         for session in loaded.shard.take_settled(loaded.partition.log.high_watermark):
             if session in self._claims:
-                _wake(self._claims[session][1])
+                _wake(self._claims[session][1], is_change=True)
         for group, watches in self._watches.get(loaded, {}).items():
             revision = loaded.shard.revision(group)
             if revision != watches.revision:
                 watches.revision = revision
                 for wakeup in watches.wakeups:
-                    _wake(wakeup)
+                    self._wake_later(wakeup, is_change=True)
 
     def close(self) -> None:
         """The broker stops: no request waits any more."""
@@ -110,6 +118,29 @@ class OwnershipRequests:
         if self._closed:
             raise NotLeaderError("the broker is stopping")
         return asyncio.get_running_loop().create_future()
+
+    async def _woken(self, wakeup: Wakeup, deadline: Instant | None) -> bool:
+        """Wait until somebody wakes it; False at the deadline."""
+        if deadline is None:
+            return await wakeup
+        end = partial(self._wake_later, wakeup, is_change=False)
+        timer = asyncio.get_running_loop().call_at(deadline, end)
+        try:
+            return await wakeup
+        finally:
+            timer.cancel()
+
+    def _wake_later(self, wakeup: Wakeup, *, is_change: bool) -> None:
+        if not self._waking:
+            asyncio.get_running_loop().call_soon(self._wake_some)
+        self._waking.append((wakeup, is_change))
+
+    def _wake_some(self) -> None:
+        for _ in range(min(WAKES_MAX, len(self._waking))):
+            wakeup, is_change = self._waking.popleft()
+            _wake(wakeup, is_change=is_change)
+        if self._waking:
+            asyncio.get_running_loop().call_soon(self._wake_some)
 
     def _watch(self, loaded: Loaded[OwnershipShard], group: str | None, wakeup: Wakeup) -> None:
         groups = self._watches.setdefault(loaded, {})
@@ -147,16 +178,6 @@ class OwnershipRequests:
                 wakeup.exception()  # it may be one that is not awaited yet
 
 
-def _wake(wakeup: Wakeup) -> None:
+def _wake(wakeup: Wakeup, *, is_change: bool) -> None:
     if not wakeup.done():
-        wakeup.set_result(None)
-
-
-async def _woken(wakeup: Wakeup, deadline: Instant | None) -> bool:
-    """Wait until somebody wakes it; False at the deadline."""
-    try:
-        async with asyncio.timeout_at(deadline):
-            await wakeup
-    except TimeoutError:
-        return False
-    return True
+        wakeup.set_result(is_change)

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Collection
 from typing import TypeAlias
 
-from fencelog.broker.coordinators.leaders import REFUSED, Leaders
+from fencelog.broker.coordinators.leaders import OFFLINE, REFUSED, Leaders
 from fencelog.broker.coordinators.marker_sender import RETRY_S
 from fencelog.broker.coordinators.runtime import CoordinatorRuntime, Loaded
 from fencelog.broker.network.limited_log import LimitedLog
@@ -18,7 +18,7 @@ from fencelog.broker.network.time_slices import ITEMS_PER_SLICE, TimeSlices
 from fencelog.coordination.ownership.model import NO_FENCE, OwnershipTask
 from fencelog.coordination.ownership.shard import OwnershipShard
 from fencelog.coordination.shard import Decision
-from fencelog.errors import FencelogError
+from fencelog.errors import ErrorCode, FencelogError
 from fencelog.ports import WallClock
 from fencelog.types import Instant, Offset, TopicPartition
 
@@ -28,6 +28,11 @@ _ALL = ""
 """Stands for all sessions of a shard."""
 PIECES_MAX = 1_000
 """Pieces that are done at a time; one that waits to be tried again is none of them."""
+
+RETRY_S_MAX = 10.0
+"""A piece that fails again and again is tried after twice as long each time, up to this."""
+_ERRORS = {REFUSED: ErrorCode.POLICY_VIOLATION, OFFLINE: ErrorCode.KAFKA_STORAGE_ERROR}
+"""What a claimant is told of a partition that does not take it."""
 
 Piece: TypeAlias = tuple[Loaded[OwnershipShard], str]
 """The shard and the session of a claim with work."""
@@ -49,6 +54,8 @@ class OwnershipSender:
         self._clock = clock
         self._time_slices = time_slices
         self._doing: dict[Piece, asyncio.Task[None]] = {}
+        self._delays_s: dict[Piece, float] = {}
+        """Of pieces that have failed: for how long they wait the next time."""
         self._busy = 0
         self._due: dict[Loaded[OwnershipShard], None] = {}
         self._skipped: dict[Loaded[OwnershipShard], None] = {}
@@ -151,9 +158,13 @@ class OwnershipSender:
         return 1 + len(piece.partitions)
 
     async def _run(self, loaded: Loaded[OwnershipShard], piece: OwnershipTask) -> None:
+        key = loaded, piece.session
+        delay_s = self._delays_s.pop(key, RETRY_S)
         try:
             if not await self._tried(loaded, piece):
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(delay_s)
+                kept = ((each, s) for each, s in self._delays_s.items() if not each[0].dropped)
+                self._delays_s = {**dict(kept), key: min(2 * delay_s, RETRY_S_MAX)}
         finally:
             del self._doing[loaded, piece.session]
             self.wake(loaded)
@@ -178,18 +189,14 @@ class OwnershipSender:
 
     async def _do(self, loaded: Loaded[OwnershipShard], piece: OwnershipTask) -> bool:
         """Do a piece and record it; False if a leader refused a part of it."""
-        groups = {owner.group for owner in piece.commits.values() if owner.group is not None}
         async with asyncio.TaskGroup() as parts:
             others = [
-                *(
-                    parts.create_task(self._leaders.own_commits(group, piece.commits))
-                    for group in groups
-                ),
-                *(
-                    parts.create_task(self._leaders.own_producers(key, owner))
-                    for key, owner in piece.producers.items()
-                ),
+                parts.create_task(self._leaders.own_producers(key, owner))
+                for key, owner in piece.producers.items()
             ]
+            if piece.group is not None and piece.partitions:
+                own = self._leaders.own_commits(piece.group, piece.partitions)
+                others.append(parts.create_task(own))
             fences = await self._own_partitions(piece)
         if fences is None or not all(each.result() for each in others):
             return False
@@ -198,8 +205,9 @@ class OwnershipSender:
 
         def rule(shard: OwnershipShard, now: Instant) -> Decision[None]:
             del now
-            if REFUSED in fences.values():
-                shard.give_up(piece.session)
+            refused = {name: _ERRORS[each] for name, each in fences.items() if each in _ERRORS}
+            if refused:
+                shard.give_up(piece.session, refused)
             known = {name: max(offset, NO_FENCE) for name, offset in fences.items()}
             return shard.done(piece.session, known, self._clock.now_ms(), is_live=piece.is_live)
 

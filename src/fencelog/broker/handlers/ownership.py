@@ -10,7 +10,7 @@ from fencelog.broker.context import Broker
 from fencelog.broker.coordinators.outcomes import shards_here
 from fencelog.broker.dispatch import RawHandler, respond
 from fencelog.broker.handlers.ownership_checks import (
-    LIMITS,
+    CLAIM_RESOURCES_MAX,
     check_claim,
     check_group,
     check_names,
@@ -110,7 +110,7 @@ def _read_bounded(request: Request) -> None:
     reader = Reader(request.body)
     reader.nullable_string(flexible=True)
     count = reader.array_length(flexible=True, item_bytes_min=RESOURCE_BYTES_MIN)
-    if count > LIMITS.claim_resources_max:
+    if count > CLAIM_RESOURCES_MAX:
         raise too_many(count)
     if len(request.body) > STRING_BYTES_MAX:
         OwnRequest.read(request.body, request.header.api_version)

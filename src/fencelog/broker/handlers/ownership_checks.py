@@ -12,13 +12,18 @@ from fencelog.coordination.ownership.model import (
     ResourceAnswer,
 )
 from fencelog.coordination.ownership.resources import partition_of
-from fencelog.coordination.ownership.rules import GENERATION_MAX, RESERVED_PREFIX
+from fencelog.coordination.ownership.rules import GENERATION_MAX
 from fencelog.errors import ErrorCode, RequestError
 from fencelog.log.ownership import GROUPS_MAX
 from fencelog.types import TopicPartition
 from fencelog.wire.messages.own import OwnedResource, OwnRequest, OwnResource
 
 LIMITS = OwnershipLimits()
+NAME_BYTES_MAX = 1_000
+"""Of a group, a resource, a holder, a claim id, or the name of a transactional id."""
+CLAIM_RESOURCES_MAX = 1_000
+"""Of one claim, and of any other request that names resources."""
+RESERVED_PREFIX = "__fencelog"
 SHOWN_CHARACTERS = 100
 """Of a name in a message."""
 
@@ -166,7 +171,7 @@ def check_names(what: str, names: Sequence[str]) -> None:
 
     Raises RequestError.
     """
-    if len(names) > LIMITS.claim_resources_max:
+    if len(names) > CLAIM_RESOURCES_MAX:
         raise too_many(len(names))
     seen: set[str] = set()
     for name in names:
@@ -180,7 +185,7 @@ def too_many(count: int) -> RequestError:
     """Return the refusal of a request with more resources than it may name."""
     return RequestError(
         ErrorCode.POLICY_VIOLATION,
-        f"{count} resources in one request; the limit is {LIMITS.claim_resources_max}",
+        f"{count} resources in one request; the limit is {CLAIM_RESOURCES_MAX}",
     )
 
 
@@ -229,9 +234,9 @@ def _check_name(what: str, name: str) -> None:
 
 def _check_length(what: str, name: str) -> None:
     size = len(name.encode())
-    if size > LIMITS.name_bytes_max:
+    if size > NAME_BYTES_MAX:
         raise _invalid(
-            f"the {what} {shown(name)!r} has {size} bytes; the limit is {LIMITS.name_bytes_max}"
+            f"the {what} {shown(name)!r} has {size} bytes; the limit is {NAME_BYTES_MAX}"
         )
 
 

@@ -116,13 +116,13 @@ class Connection(asyncio.BufferedProtocol):
         self.responses = self._outgoing.queued
         self._send_is_due = False
         self._turns = service.turns
-        self._share = Share(service.turns, self._advance)
+        self._share = Share(service.turns, self._take_turn)
         self._malformed = ""
         """Why it is closed once the requests before are begun."""
         self._task: asyncio.Task[None] | None = None
         self._answering: Coroutine[None, None, Reply | Pending] | None = None
         """The coroutine that the task will begin."""
-        self._paused = self._closing = False
+        self._paused = self._ended = self._closing = False
         self.is_backpressured = False
         """Whether its frame waits for memory, so that nothing is read from the peer."""
         self.number = 0
@@ -166,6 +166,11 @@ class Connection(asyncio.BufferedProtocol):
             transport.abort()
             return
         self._outgoing.open(transport)
+
+    def eof_received(self) -> bool:
+        """The peer sends no more: close, at once or, which is returned, in its turn."""
+        self._ended = True
+        return self._share.ends()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Drop queued requests; what is already appended stays."""
@@ -265,6 +270,14 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- requests ------------------------------------------------------------------------------
 
+    def _take_turn(self) -> None:
+        if not self._closing:
+            self._advance()
+        if self._ended and self._transport is not None:
+            self._closing = True
+            self._transport.close()
+            self._turns.ended()
+
     def _advance(self) -> None:
         """Begin waiting requests, now or in this connection's turn, and send what is ready."""
         turns, share = self._turns, self._share
@@ -273,7 +286,9 @@ class Connection(asyncio.BufferedProtocol):
             try:
                 self._begin_requests(began)
             finally:
-                turns.spend(turns.stopwatch() - began)
+                now = turns.stopwatch()
+                share.began(now)
+                turns.spend(now - began)
         if self._outgoing.next:
             self._send()
             is_due = self._send_is_due or share.is_queued
@@ -384,11 +399,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def _update_reading(self) -> None:
         """Stop reading while this client has enough in flight: bounds the memory it can take."""
-        if self._transport is None or self._closing:
+        if self._transport is None or self._ended or self._closing:
             return
+        # To pause and to resume costs more than a small request: one may wait without it.
+        has_more = len(self._waiting) > 1 or self._frames.open is not None
         # The budget is shared: only a connection with requests in flight waits for it.
         full = (
-            self._share.is_queued
+            (self._share.is_queued and has_more)
             or (self.responses.held and self._outgoing.is_full)
             or self.is_backpressured
             or len(self._waiting) >= PIPELINE_MAX

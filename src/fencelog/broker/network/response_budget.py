@@ -171,7 +171,7 @@ class QueuedResponses:
         ``give_back``. One at a time.
         """
         assert not self._granted
-        if wanted <= SMALL_BYTES and not self.held:
+        if not wanted or (wanted <= SMALL_BYTES and not self.held):
             self.granted(wanted)
             return wanted
         if size := self._budget.at_once(wanted, least):

@@ -16,6 +16,13 @@ from fencelog.types import Instant
 log = logging.getLogger(__name__)
 
 SCRATCH_BYTES = 256 * 1024
+PENDING_MAX = 1024
+"""Connections that the kernel keeps until they are accepted."""
+ACCEPTS_MAX = 32
+"""Connections that asyncio's loop accepts in one iteration: each costs it a tenth of a millisecond.
+
+It takes one number for both, so the kernel is told its own afterwards.
+"""
 SEND_BUFFER_BYTES = 512 * 1024
 """What the kernel may hold of a connection's responses; it doubles that for its own overhead.
 
@@ -62,13 +69,16 @@ class Server:
             lambda: Connection(self, loop),
             self._config.host,
             self._config.port,
-            backlog=1024,
+            backlog=ACCEPTS_MAX,
             reuse_address=True,
             start_serving=False,  # it waits, and the socket must be ours before that
         )
         for listening in self._listener.sockets:  # accepted ones inherit it
             listening.setsockopt(SOL_SOCKET, SO_SNDBUF, SEND_BUFFER_BYTES)
         await self._listener.start_serving()
+        for listening in self._listener.sockets:
+            with listening.dup() as same:
+                same.listen(PENDING_MAX)
         self._schedule_sweep(loop)
         host, port = self._listener.sockets[0].getsockname()[:2]
         return host, port

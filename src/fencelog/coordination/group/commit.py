@@ -85,7 +85,7 @@ class CommitOwners:
                 records.append(write_commits_owner(group, partition, owner))
             elif known is not None and owner.epoch < known.epoch:
                 error = ErrorCode.OWNER_FENCED
-        return Decision(tuple(records), error, must_sync=True)
+        return Decision(tuple(records), error, must_sync=bool(records))
 
     def judge(self, asked: Commit, partition: TopicPartition) -> ErrorCode | None:
         """Return NONE for the owner's commit, None where ownership does not matter, or the refusal.

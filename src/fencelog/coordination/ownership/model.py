@@ -17,18 +17,14 @@ _NEVER = TimestampMs(-1)
 
 @dataclass(frozen=True, kw_only=True)
 class OwnershipLimits:
-    """Limits of a shard; beyond one the answer is INVALID_REQUEST or, for counts, POLICY_VIOLATION.
+    """Limits of a shard; beyond one of a count the answer is POLICY_VIOLATION.
 
     Attributes:
-        name_bytes_max: of a group, a resource, a name or a holder.
-        claim_resources_max: in one claim.
         resources_max: ever claimed in one shard; their epochs are kept for ever (O3).
         waiting_max: claims that wait in one shard.
         waiting_resources_max: resources that these want, all together.
     """
 
-    name_bytes_max: int = 1_000
-    claim_resources_max: int = 1_000
     resources_max: int = 1_000_000
     waiting_max: int = 10_000
     waiting_resources_max: int = 100_000
@@ -136,21 +132,19 @@ class OwnershipTask:
     """What a committed decision asks of other leaders (O9); repeating it does no harm.
 
     A grant (its owners live) raises epochs; an end (they do not) says that nobody holds them any
-    more. ``severed`` are sessions whose connections are closed before anything else is done (O7).
+    more.
 
     Attributes:
+        group: the claim's: who commits its offsets on these partitions is to be raised, too.
         session: the claim that was granted or has ended.
         is_live: whether it was granted; to be told with the report that the work is done.
-        severed: sessions that this grant or this end has ended.
         partitions: the owner for each partition's own log.
-        commits: the owner for the commits of its group on these partitions.
         producers: owners of transactional ids, by ``producers_key``; the transactions of older ones
             are aborted, markers committed, before the work counts as done.
     """
 
+    group: str | None
     session: str
     is_live: bool
-    severed: tuple[str, ...]
     partitions: dict[TopicPartition, Owner]
-    commits: dict[TopicPartition, Owner]
     producers: dict[str, Owner]

@@ -70,13 +70,12 @@ class Pages:
         known = self._table.groups.get(group)
         if known is None:
             return -1, []
-        watched = None if resources is None else frozenset(resources)
-        changed = known.changes(seen_revision)
-        names = [name for name in changed if watched is None or name in watched]
-        revision = known.revision
-        if len(names) > limit:  # the newest come first, and are left for the next time
-            revision = known.resources[names[-limit]].revision
-            names = [name for name in names if known.resources[name].revision <= revision]
+        if resources is None:
+            revision, names = known.changes(seen_revision, limit)
+        else:
+            revision = known.revision
+            watched = {each for each in resources if each in known.resources}
+            names = [each for each in watched if known.resources[each].revision > seen_revision]
         return revision, self._states(group, known, sorted(names))
 
     def _groups(self) -> list[str | None]:
@@ -90,18 +89,12 @@ class Pages:
     def _states(
         self, group: str | None, known: Group, names: Iterable[str]
     ) -> list[OwnershipState]:
-        fences: dict[str, dict[str, Offset]] = {}
         found: list[OwnershipState] = []
         for name in names:
             grant = self._table.owner(group, name)
-            state = self._free(group, name, known.resources[name])
-            if grant is not None:
-                if grant.session not in fences:
-                    fences[grant.session] = {
-                        each.resource: each.fence_offset for each in grant.resources
-                    }
-                state = _owned(state, grant, fences[grant.session][name])
-            found.append(state)
+            resource = known.resources[name]
+            state = self._free(group, name, resource)
+            found.append(state if grant is None else _owned(state, grant, resource.fence_offset))
         return found
 
     def _free(self, group: str | None, name: str, resource: Resource) -> OwnershipState:

@@ -10,6 +10,8 @@ from dataclasses import replace
 
 from fencelog.coordination.ownership.leases import Leases
 from fencelog.coordination.ownership.model import (
+    NEXT_GENERATION,
+    NO_EPOCH,
     NO_FENCE,
     OwnAnswer,
     OwnershipTask,
@@ -50,6 +52,8 @@ class Progress:
         """Grants whose own work is done, with their fences; they wait for ended claims' work."""
         self.unblocked: dict[str, None] = {}
         """Those of them that may be complete."""
+        self._refusals: dict[str, OwnAnswer] = {}
+        """The answers to claims that were granted, but not by all partitions."""
         self._settled: deque[tuple[Offset, str]] = deque()
         """Sessions whose answers became final, with the last offset that the answer knows of."""
 
@@ -73,11 +77,29 @@ class Progress:
             self.due[session] = None
 
     def unblock(self, forgotten: Grant) -> None:
-        """Grants that waited for the work of an ended claim may be complete now."""
+        """A claim is forgotten; grants that waited for its work may be complete now."""
+        self._refusals.pop(forgotten.session, None)
         for each in forgotten.resources:
             owner = self._table.owner(forgotten.group, each.resource)
             if owner is not None and owner.session in self._worked:
                 self.unblocked[owner.session] = None
+
+    def give_up(self, session: str, refused: Mapping[TopicPartition, ErrorCode]) -> None:
+        """Note how a claim is answered once it has ended, as ``OwnershipShard.give_up`` says."""
+        grant = self._table.grants.get(session)
+        if grant is None:
+            return
+        resources = tuple(
+            ResourceAnswer(
+                resource=each.resource,
+                error=refused[partition],
+                generation=NEXT_GENERATION,
+                epoch=NO_EPOCH,
+            )
+            for each in grant.resources
+            if (partition := partition_of(each.resource)) is not None and partition in refused
+        )
+        self._refusals[session] = OwnAnswer(error=resources[0].error, resources=resources)
 
     # -- work ------------------------------------------------------------------------------------
 
@@ -155,7 +177,7 @@ class Progress:
         """The final answer to a claim that does not wait; None while its grant is not complete."""
         grant = self._table.grants.get(session)
         if grant is None or grant.phase is Phase.ENDED:
-            return FENCED
+            return self._refusals.get(session, FENCED)
         if grant.phase is Phase.GRANTING:
             return None
         return OwnAnswer(

@@ -7,7 +7,6 @@ from fencelog.coordination.ownership.model import (
     NO_EPOCH,
     Claim,
     OwnAnswer,
-    OwnershipLimits,
     ResourceAnswer,
     Wanted,
 )
@@ -17,7 +16,6 @@ from fencelog.errors import ErrorCode
 from fencelog.types import Offset
 from fencelog.wire.own import producers_key
 
-RESERVED_PREFIX = "__fencelog"
 _NEVER_CLAIMED = Resource(generation=0, epoch=0, revision=Offset(-1))
 _RESET = 0
 GENERATION_MAX = 1 << 62
@@ -44,33 +42,6 @@ def all_wanted(claim: Claim) -> tuple[Wanted, ...]:
     """
     key = producers_key_of(claim)
     return claim.wanted if key is None else (*claim.wanted, Wanted(key))
-
-
-def validate(claim: Claim, limits: OwnershipLimits) -> ErrorCode:
-    """INVALID_REQUEST for a claim that no state would allow (O6)."""
-    names = [each.resource for each in claim.wanted]
-    fits = (
-        0 < len(names) <= limits.claim_resources_max
-        and len(set(names)) == len(names)
-        and all(_is_name(name, limits) for name in names)
-        and not any(name.startswith(RESERVED_PREFIX) for name in names)
-        and all(NEXT_GENERATION <= each.generation <= GENERATION_MAX for each in claim.wanted)
-        and all(each.prev_epoch >= NO_EPOCH for each in claim.wanted)
-        and (claim.group is None or _is_name(claim.group, limits))
-        and _fits(claim.holder, limits)
-        and _fits(claim.claim_id, limits)
-        # Another group's key with a name must not be spelled like this one's.
-        and (claim.name is None or (_is_name(claim.name, limits) and "/" not in claim.name))
-    )
-    return ErrorCode.NONE if fits else ErrorCode.INVALID_REQUEST
-
-
-def _fits(text: str, limits: OwnershipLimits) -> bool:
-    return len(text) <= limits.name_bytes_max and len(text.encode()) <= limits.name_bytes_max
-
-
-def _is_name(text: str, limits: OwnershipLimits) -> bool:
-    return bool(text) and _fits(text, limits)
 
 
 @dataclass(frozen=True, slots=True)

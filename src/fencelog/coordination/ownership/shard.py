@@ -33,7 +33,6 @@ from fencelog.coordination.ownership.rules import (
     judge,
     next_generation,
     producers_key_of,
-    validate,
 )
 from fencelog.coordination.ownership.state import Grant, Granted, Phase
 from fencelog.coordination.ownership.table import OwnershipTable
@@ -92,14 +91,12 @@ class OwnershipShard:
         """Claim resources, all or none of them (O1 to O6).
 
         NONE: granted; ``answer_of`` says when the grant is complete. CLAIM_WAITING: queued (O10).
-        A refusal names each refused resource, and its owner as it is.
+        A refusal names each refused resource, and its owner as it is. What a request may say at all
+        is checked before, where it is read.
         """
         repeated = self._waiting.session_of(claim)
         if repeated is not None:
             return self._repeated(repeated, now)
-        error = validate(claim, self._limits)
-        if error is not ErrorCode.NONE:
-            return Decision((), OwnAnswer(error=error))
         verdict = judge(claim, self._table)
         if verdict.error is not ErrorCode.NONE:
             return Decision((), verdict.refusal())
@@ -337,9 +334,13 @@ class OwnershipShard:
         records = self._progress.done(session, fence_offsets, wall_ms, is_live=is_live)
         return Decision(records, None)
 
-    def give_up(self, session: str) -> None:
-        """A partition refuses this claim for good: it ends as soon as its grant is complete."""
+    def give_up(self, session: str, refused: Mapping[TopicPartition, ErrorCode]) -> None:
+        """Partitions refuse this claim: it ends as soon as its grant is complete.
+
+        That is its answer, then.
+        """
         self._leases.give_up(session)
+        self._progress.give_up(session, refused)
 
     def answer_of(self, session: str) -> OwnAnswer | None:
         """The final answer to a claim; None while it waits or its grant is not complete.
@@ -390,8 +391,9 @@ class OwnershipShard:
     ) -> tuple[int, list[OwnershipState]]:
         """What has changed in a group after a revision, by name, and its revision now.
 
-        Of more than ``limit`` changes those of the oldest records are returned, with the revision
-        of the last of them: ask again from there. What one record has changed is never parted.
+        Of more than ``limit`` changes of a whole group the oldest are looked at, and the revision
+        is that of the last of them: ask again from there, also if none of them is left. What one
+        record has changed is never parted.
         """
         return self._pages.changes(group, resources, seen_revision, limit)
 

@@ -1,6 +1,7 @@
 """A granted claim, a resource and a group of resources, as the shard holds them."""
 
-from collections.abc import Iterator
+from array import array
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -72,6 +73,8 @@ class Resource:
     """The offset of the last record about it."""
     session: str | None = None
     """The claim that has this epoch; None once it has ended and its work is done."""
+    fence_offset: Offset = NO_FENCE
+    """That of this claim."""
     ending: str | None = None
     """The claim that had it and has ended, with work that is not done yet.
 
@@ -80,33 +83,64 @@ class Resource:
     """
 
 
+CHANGES_SPARE = 1_000
+"""Superseded changes that a group keeps, at least."""
+
+
+def _no_revisions() -> "array[int]":
+    return array("q")
+
+
 @dataclass(slots=True)
 class Group:
-    """The resources of one group, the last changed one last."""
+    """The resources of one group, and the order in which they have changed.
+
+    Invariant: ``_revisions`` and ``_changed`` have the changes in order, also those that a newer
+    one of the same resource has superseded, which are half of them at most, beside the spare ones.
+    """
 
     resources: dict[str, Resource] = field(default_factory=dict)
+    _revisions: "array[int]" = field(default_factory=_no_revisions, compare=False)
+    _changed: list[str] = field(default_factory=list, compare=False)
     _names: list[str] | None = field(default=None, compare=False)
     _is_sorted: bool = field(default=True, compare=False)
 
     def changed(self, name: str, resource: Resource) -> None:
-        """Add a resource, or make it the last changed one."""
-        if self.resources.pop(name, None) is None and self._names is not None:
+        """Add a resource, or note that it is the last changed one."""
+        if name not in self.resources and self._names is not None:
             self._names.append(name)
             self._is_sorted = False
         self.resources[name] = resource
+        if len(self._changed) > 2 * len(self.resources) + CHANGES_SPARE:
+            kept = self._latest(0, len(self._changed))
+            self._changed = kept
+            self._revisions = array("q", [self.resources[each].revision for each in kept])
+        self._revisions.append(resource.revision)
+        self._changed.append(name)
 
     @property
     def revision(self) -> Offset:
         """The offset of the last record about any of them; -1 without one."""
-        last = next(reversed(self.resources.values()), None)
-        return Offset(-1) if last is None else last.revision
+        return Offset(self._revisions[-1] if self._revisions else -1)
 
-    def changes(self, seen_revision: int) -> Iterator[str]:
-        """Yield the names of what has changed after a revision, the newest first."""
-        for name, resource in reversed(self.resources.items()):
-            if resource.revision <= seen_revision:
-                return
-            yield name
+    def changes(self, seen_revision: int, limit: int) -> tuple[Offset, list[str]]:
+        """What the oldest changes after a revision are about, and the revision of the last of them.
+
+        They are ``limit`` or, as those of one record are never parted, a few more; superseded ones
+        count. So there may be no names before the last revision.
+        """
+        revisions = self._revisions
+        first = bisect_right(revisions, seen_revision)
+        end = first + limit
+        if end >= len(revisions):
+            return self.revision, self._latest(first, len(revisions))
+        revision = Offset(revisions[end - 1])
+        return revision, self._latest(first, bisect_right(revisions, revision, lo=end))
+
+    def _latest(self, first: int, end: int) -> list[str]:
+        """Return the names of some changes, without the superseded ones."""
+        changes = zip(self._revisions[first:end], self._changed[first:end], strict=True)
+        return [name for revision, name in changes if self.resources[name].revision == revision]
 
     def names(self) -> list[str]:
         """All names, in order; kept, since none ever goes, and a few new ones are soon sorted."""

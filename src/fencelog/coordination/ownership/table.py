@@ -6,6 +6,7 @@ Only ``replay`` changes it; the rules in ``shard`` and ``rules`` read it.
 from collections.abc import Iterator
 from dataclasses import replace
 
+from fencelog.coordination.ownership.model import NO_FENCE
 from fencelog.coordination.ownership.records import (
     ClaimKey,
     EndKey,
@@ -54,10 +55,11 @@ class OwnershipTable:
             self.decided_at[grant.session] = offset
         else:
             self.decided_at.pop(grant.session, None)
-        for name, generation, epoch, _ in grant.resources:
+        for name, generation, epoch, fence_offset in grant.resources:
             resource = self._resource(grant.group, name, generation, epoch, offset)
             if resource.epoch == epoch:
                 resource.session = grant.session
+                resource.fence_offset = fence_offset
         return grant
 
     def _end(self, session: str, offset: Offset) -> Grant | None:
@@ -87,7 +89,7 @@ class OwnershipTable:
             if resource.ending == session:
                 resource.ending = None
             if resource.session == session:
-                resource.session = None
+                resource.session, resource.fence_offset = None, NO_FENCE
         return known
 
     def _resource(
@@ -104,7 +106,7 @@ class OwnershipTable:
         elif epoch < resource.epoch:
             return resource
         elif epoch > resource.epoch:
-            resource.session = None
+            resource.session, resource.fence_offset = None, NO_FENCE
         resource.generation, resource.epoch, resource.revision = generation, epoch, offset
         resources.changed(name, resource)
         return resource

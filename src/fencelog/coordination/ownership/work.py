@@ -44,11 +44,10 @@ def task_of(grant: Grant, table: OwnershipTable) -> OwnershipTask:
         elif partition is not None:
             partitions[partition] = owner
     return OwnershipTask(
+        group=grant.group,
         session=grant.session,
         is_live=is_live,
-        severed=tuple(dict.fromkeys(table.blockers(grant))) if is_live else (grant.session,),
         partitions=partitions,
-        commits=dict(partitions) if grant.group is not None else {},
         producers=producers,
     )
 

@@ -295,7 +295,8 @@ class TransactionShard:
         if known is not None and owner.epoch < known.epoch:
             return Decision((), ErrorCode.PRODUCER_FENCED)
         over = [self._transactions[each] for each in self._owned.ended_by(key, owner)]
-        records = [write_producers_owner(key, owner)] if owner.follows(known) else []
+        is_news = owner.follows(known)
+        records = [write_producers_owner(key, owner)] if is_news else []
         records += [
             write_transaction(aborted(each, wall_ms))
             for each in over
@@ -303,7 +304,7 @@ class TransactionShard:
         ]
         is_active = any(each.state.is_active for each in over)
         error = ErrorCode.CONCURRENT_TRANSACTIONS if is_active else ErrorCode.NONE
-        return Decision(tuple(records), error, must_sync=True)
+        return Decision(tuple(records), error, must_sync=is_news)
 
     # -- markers ---------------------------------------------------------------------------------
 
