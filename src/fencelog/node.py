@@ -176,6 +176,7 @@ class Node:
             logs=self.logs,
             settings=membership.settings,
             controller=membership.controller,
+            placement=membership.placement,
             leaders=leaders,
             transactions=self.transactions,
             versioned=self.versioned,

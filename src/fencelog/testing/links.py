@@ -25,6 +25,8 @@ class Link:
 
     async def start(self) -> None:
         """Listen: on a free port at first, then on the same one."""
+        if self._server is not None and self._server.is_serving():
+            return
         self._server = await asyncio.start_server(self._serve, HOST, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
