@@ -151,11 +151,12 @@ class Partition:
         self._begin(FollowerRole(self.durable_end))
 
     def _begin(self, role: Role) -> None:
-        """Change the role; requests that wait fail, so that their clients look for the leader."""
+        """Change the role. Requests that wait fail, so that their clients look for the leader."""
         before, self._purgatory = self._purgatory, Purgatory(self.log.high_watermark)
         self._use(role)
-        if self.failure is not None or self._stalled_by is not None:
-            self._purgatory.fail(self.failure or self._stalled_by or NotLeaderError())
+        if (problem := self.failure or self._stalled_by) is not None:
+            self._purgatory.fail(problem)
+            self.log.refuse_appends(str(problem))
         self.reconfigure(self.log.config)
         self.role_changed(self)
         before.fail(NotLeaderError(f"{self.name} has another leader epoch"))
@@ -184,8 +185,7 @@ class Partition:
 
     def append_replicated(self, batch: memoryview, header: BatchHeader) -> Appended | Rejected:
         """Append a batch of the leader as it is; its form and CRC are checked (F7, D3)."""
-        since = self.log.log_end_offset
-        outcome = self.log.append_replicated(batch, header)
+        since, outcome = self.log.log_end_offset, self.log.append_replicated(batch, header)
         if isinstance(outcome, Appended):
             self._appended(since)
         return outcome
