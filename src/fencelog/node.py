@@ -36,8 +36,8 @@ from fencelog.broker.handlers.table import handlers
 from fencelog.broker.metadata.catalog import (
     Catalog,
 )
-from fencelog.broker.metadata.controller import Controller
 from fencelog.broker.metadata.settings import Settings
+from fencelog.broker.metadata.topic_changes import TopicChanges
 from fencelog.broker.network.connection import Connection
 from fencelog.broker.network.server import Server
 from fencelog.broker.network.time_slices import TimeSlices
@@ -77,8 +77,11 @@ class Membership(Protocol):
 
     catalog: Catalog
     settings: Settings
-    controller: Controller
     coordinator_epochs: CoordinatorEpochs
+
+    @property
+    def controller(self) -> TopicChanges:
+        """Return what changes topics and settings."""
 
     async def open_internal(self, topic_name: str, index: int) -> Partition:
         """Return the partition of a coordinator's shard. Raises NotLeaderError."""

@@ -33,8 +33,8 @@ from fencelog_sim.world.loop import Process
 from fencelog_sim.world.world import World
 
 VIOLATIONS_MAX = 20
-Led: TypeAlias = Callable[[BrokerHost, TopicPartition], int | None]
-"""The epoch in which a host's broker leads a partition right now; None if it does not."""
+Led: TypeAlias = Callable[[Node, TopicPartition], int | None]
+"""The epoch in which a broker leads a partition right now; None if it does not."""
 
 
 @dataclass(eq=False)
@@ -75,6 +75,8 @@ class ReplicationMonitor:
         self._topics: dict[str, Topic] = {}
         self._partitions: dict[str, _Partition] = {}
         self._by_name: dict[TopicPartition, _Partition] = {}
+        self._nodes: dict[int, Node] = {}
+        """The broker of each host, from before its start."""
         self._moved: dict[tuple[int, TopicPartition], int] = {}
         self.violations: list[str] = []
         self.batches = self.states = 0
@@ -94,10 +96,28 @@ class ReplicationMonitor:
                 if partition is not None:
                     self._watermark(self._world.hosts[number - 1], partition, high_watermark)
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """How much was looked at."""
+        committed = sum(len(each.committed) for each in self._partitions.values())
+        return {
+            "states of partitions observed": self.states,
+            "batches observed": self.batches,
+            "batches committed": committed,
+        }
+
+    def is_complete(self) -> bool:
+        """Whether every replica has all that is committed."""
+        return all(
+            self._difference(partition, host, 0, partition.end) is None
+            for partition in self._by_name.values()
+            for host in self._replicas(partition)
+        )
+
     def finish(self) -> None:
-        """All brokers run and have caught up: every replica has all that is committed."""
+        """All brokers run and have caught up: report the replicas that lack something."""
         for partition in self._by_name.values():
-            for host in self._hosts(partition.state.replicas if partition.state else ()):
+            for host in self._replicas(partition):
                 self._complete(partition, host, "at the end")
 
     # -- what the store says -------------------------------------------------------------------
@@ -177,6 +197,10 @@ class ReplicationMonitor:
 
     # -- what the replicas have ----------------------------------------------------------------
 
+    def booting(self, host: BrokerHost, node: Node) -> None:
+        """A host's next broker is about to start."""
+        self._nodes[host.number] = node
+
     def wrote(self, host: BrokerHost, path: str, data: bytes) -> None:
         """A host has appended bytes to a file."""
         folder, _, file = path.partition("/")
@@ -204,6 +228,7 @@ class ReplicationMonitor:
 
     def ended(self, host: BrokerHost, loss: Loss | None) -> None:
         """A host's process has ended, and what is on its disk may be less."""
+        self._nodes.pop(host.number, None)
         for partition in self._by_name.values():
             partition.compared.pop(host.number, None)
         for moved in [each for each in self._moved if each[0] == host.number]:
@@ -215,7 +240,8 @@ class ReplicationMonitor:
                     partition.forgetful.add(host.number)
 
     def _watermark(self, host: BrokerHost, partition: _Partition, high_watermark: int) -> None:
-        epoch = self._led(host, partition.name)
+        node = self._nodes.get(host.number)
+        epoch = None if node is None else self._led(node, partition.name)
         if epoch is not None:
             known = partition.leaders.get(epoch)
             if known is None or known[0] != host.number:
@@ -260,23 +286,32 @@ class ReplicationMonitor:
         self, partition: _Partition, host: BrokerHost, why: str, upto: int | None = None
     ) -> None:
         """Check that a replica has what is committed, from the start of its log on."""
-        if partition.is_compacted or not partition.committed:
-            return
         end = partition.end if upto is None else min(upto, partition.end)
         begin = partition.compared.get(host.number, 0) if upto is not None else 0
+        different = self._difference(partition, host, begin, end)
+        if different is not None:
+            self._report(partition, f"broker {host.number} {why}: {different}")
+        elif upto is not None:
+            partition.compared[host.number] = end
+
+    def _difference(
+        self, partition: _Partition, host: BrokerHost, begin: int, end: int
+    ) -> str | None:
+        """Say where a replica differs from what is committed in this range of offsets."""
+        if partition.is_compacted or not partition.committed:
+            return None
         has = self._logs.batches(host, str(partition.name), since=begin)
         start = max(begin, has[0].base_offset if has else 0)
         wanted = _between(partition.committed, start, end)
         found = _between(has, start, end)
         if wanted == found:
-            if upto is not None:
-                partition.compared[host.number] = end
-            return
+            return None
         pairs = zip([*wanted, None], [*found, None], strict=False)
         first = next(((w, f) for w, f in pairs if w != f), (None, None))
-        self._report(
-            partition, f"broker {host.number} {why}: committed is {first[0]}, it has {first[1]}"
-        )
+        return f"committed is {first[0]}, it has {first[1]}"
+
+    def _replicas(self, partition: _Partition) -> list[BrokerHost]:
+        return [] if partition.state is None else self._hosts(partition.state.replicas)
 
     def _hosts(self, numbers: Iterable[int]) -> list[BrokerHost]:
         return [self._world.hosts[number - 1] for number in numbers]
@@ -300,8 +335,8 @@ class _HostWatcher(Watcher):
 
     def booting(self, node: Node) -> None:
         """Another process begins; the disk is another view of what is stored."""
-        del node
         monitor, host = self._monitor, self._host
+        monitor.booting(host, node)
         host.disk.wrote = lambda path, _, data: monitor.wrote(host, path, data)
         disk = host.disk
         disk.removed = disk.renamed = disk.truncated = lambda path: monitor.shortened(host, path)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.observer import Observer
-from fencelog.errors import FencelogError
+from fencelog.errors import FencedError, FencelogError, StorageError
 from fencelog.log.layout import CLEAN_SHUTDOWN, LOG, RECOVERY_CHECKPOINT, SNAPSHOT
 from fencelog.log.values import MarkerToWrite, OpenTransaction
 from fencelog.node import Node, Ports
@@ -31,6 +31,9 @@ BROKER_PORT = 9092
 GROUP_SESSION_MS_MIN = 100
 GROUP_DELAY_S = 0.1
 EXPIRY_CHECK_S = 5.0
+AGAIN_S = 0.5
+SURVIVED = (FencedError, StorageError)
+"""What ends one life of a cluster's broker: its lease is lost, or the store is out of reach."""
 SEGMENTS_WITH_TRUST = 2
 """A log of one segment is walked at every start."""
 WRITEBACK_LIMITS = (
@@ -82,6 +85,7 @@ class BrokerHost:
         self.is_cut_from_store = False
         self._plug_in(self.disk, self.metadata)
         self.broker: Process | None = None
+        self._starts = 0
         self._changed = asyncio.Event()
         self.node: Node | None = None
         self.ends: list[BaseException] = []
@@ -111,10 +115,8 @@ class BrokerHost:
             random=SimRandom(world.stream(f"broker/{process.number}")),
             stopwatch=SimStopwatch(world.stream(f"work/{process.number}")),
         )
-        node = world.build(self, self._config(process), ports)
-        if self.watcher is not None:
-            self.watcher.booting(node)
-        world.loop.start(process, self._run_broker(process, node))
+        self._starts += 1
+        world.loop.start(process, self._run_broker(process, self._config(process), ports))
         while self.broker is process and self.node is None:
             await self._change()
 
@@ -126,6 +128,11 @@ class BrokerHost:
             port=BROKER_PORT,
             durability=setting.durability,
             node_id=self.number,
+            replication_factor=setting.replicas,
+            internal_replication_factor=setting.replicas,
+            replication_commit="all" if setting.commits_at_all else "isr",
+            replica_lag_s=setting.replica_lag_s,
+            session_timeout_s=setting.broker_session_s,
             internal_partitions=setting.internal_partitions,
             upkeep_interval_s=setting.upkeep_s,
             compaction_interval_s=setting.compaction_s,
@@ -192,8 +199,12 @@ class BrokerHost:
         self._changed.clear()
         await self._changed.wait()
 
-    async def _run_broker(self, process: Process, node: Node) -> None:
+    async def _run_broker(self, process: Process, config: BrokerConfig, ports: Ports) -> None:
+        node = None
         try:
+            node = await self._world.build(self, config, ports)
+            if self.watcher is not None:
+                self.watcher.booting(node)
             await node.start()
             self.node = node
             if self.watcher is not None:
@@ -203,12 +214,21 @@ class BrokerHost:
             error = node.failure()
         except FencelogError as refused:
             error = refused
-        if error is not None:
-            self.ends.append(error)
-        elif self.node is not node:
+        if error is None and self.node is not node:
             return  # its first task to end says that it is being stopped: ``stop`` waits
-        if self.broker is process:
-            self.kill()
+        if self.broker is not process:
+            return
+        self.kill()
+        if error is not None and self._world.is_cluster and isinstance(error, SURVIVED):
+            self._world.loop.start(self._world.loop.outside, self._begin_again(self._starts))
+        elif error is not None:
+            self.ends.append(error)
+
+    async def _begin_again(self, starts: int) -> None:
+        """Start the next life, as whoever keeps brokers running does; not if another did."""
+        await asyncio.sleep(AGAIN_S)
+        if self._starts == starts and self.broker is None and self.is_up:
+            await self.start()
 
     def _take_broker(self) -> Process | None:
         process, self.broker, self.node = self.broker, None, None

@@ -5,7 +5,7 @@ change in one place does not shift the draws of all others.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Literal, TypeAlias
@@ -20,8 +20,8 @@ from fencelog_sim.world.network import Network, Weather
 from fencelog_sim.world.trampolines import EPOCH_S
 
 Main = Coroutine[Any, Any, None]
-Build: TypeAlias = Callable[[BrokerHost, BrokerConfig, Ports], Node]
-"""Makes the broker of a host, which is not started yet."""
+Build: TypeAlias = Callable[[BrokerHost, BrokerConfig, Ports], Awaitable[Node]]
+"""Makes the broker of a host, in its process; it is not started yet."""
 
 
 def client_host(number: int) -> str:
@@ -29,7 +29,7 @@ def client_host(number: int) -> str:
     return f"10.0.1.{number + 1}"
 
 
-def alone(host: BrokerHost, config: BrokerConfig, ports: Ports) -> Node:
+async def alone(host: BrokerHost, config: BrokerConfig, ports: Ports) -> Node:
     """Make a broker that is no cluster's."""
     return Node(config, ports, observer=host.watcher)
 
@@ -50,6 +50,14 @@ class Setting:
     """After how many minutes offsets and transactional ids are forgotten; 0: the defaults."""
     compaction_s: float = 0.5
     """How long the cleaner waits between two rounds."""
+    replicas: int = 1
+    """Of each partition; what follows is a cluster's."""
+    broker_session_s: float = 9.0
+    """How long a broker counts as alive without a word."""
+    replica_lag_s: float = 30.0
+    """How long a replica may be behind before it leaves the in-sync ones."""
+    commits_at_all: bool = False
+    """Whether all replicas must have what is committed, in sync or not."""
 
 
 class World:

@@ -255,6 +255,79 @@ def test_a_change_of_the_isr_by_its_leader_is_not_undone() -> None:
     in_virtual_time(main)
 
 
+def test_nothing_that_changes_between_two_batches_is_undone() -> None:
+    async def main() -> None:
+        store = SimStore()
+        hosts = await cluster(store, *ALL)
+        controller = controller_of(hosts)
+        leader, gone = (each for each in hosts if each is not controller)
+        replicas, count = (leader.node, controller.node, gone.node), 130
+        await make_topic(leader, "t", [led_by(*replicas)] * count)
+        key = PartitionKey(topic_id_of("t"), 100).text
+        smaller = isr_changed(stored(store, "t", 100), (leader.node, gone.node), 1)
+
+        def changed(verb: str, name: str) -> None:
+            controller.session.lose = None
+            assert store.commit([MetadataWrite(key, smaller.encode(), store.version(key))])
+
+        controller.session.lose = changed
+        gone.kill()
+        version = controller.state.brokers[gone.node].version
+        assert await fence(leader.session, leader.state, gone.node, version)
+        await asyncio.sleep(5)
+        isrs = [state.isr for state in everything(store, "t", count)]
+        assert isrs[100] == (leader.node,)
+        assert isrs[:100] + isrs[101:] == [replicas[:2]] * (count - 1)
+
+    in_virtual_time(main)
+
+
+def test_a_broker_that_is_gone_when_it_is_elected_is_not() -> None:
+    async def main() -> None:
+        store = SimStore()
+        hosts = await cluster(store, *ALL)
+        controller = controller_of(hosts)
+        gone, next_one = (each for each in hosts if each is not controller)
+        replicas = (gone.node, next_one.node, controller.node)
+        await make_topic(controller, "t", [led_by(*replicas)])
+
+        def gone_too(verb: str, name: str) -> None:
+            if name.startswith("partition/"):
+                controller.session.lose = None
+                store.commit([MetadataWrite(next_one.registration.key, None)])
+
+        controller.session.lose = gone_too
+        gone.kill()
+        version = controller.state.brokers[gone.node].version
+        assert await fence(next_one.session, next_one.state, gone.node, version)
+        await within(5, all_led(controller, [controller.node], "t", 1))
+        assert stored(store, "t").leader_epoch == 1
+
+    in_virtual_time(main)
+
+
+def test_a_broker_that_was_fenced_does_not_become_the_controller() -> None:
+    async def main() -> None:
+        store = SimStore()
+        hosts = await cluster(store, ONE, TWO)
+        old = controller_of(hosts)
+        (fenced,) = (each for each in hosts if each is not old)
+
+        def fence_it(verb: str, key: str) -> None:
+            # Its lease goes on, and it does not know yet.
+            if key == "controller":
+                store.commit([MetadataWrite(fenced.registration.key, None)])
+
+        fenced.session.lose = fence_it
+        old.kill()
+        store.commit([MetadataWrite("controller", None)])
+        await asyncio.sleep(5)
+        assert len(fenced.lost_at) == 1
+        assert "controller" not in store.values
+
+    in_virtual_time(main)
+
+
 def test_a_new_life_of_a_leader_leads_in_a_new_epoch_and_its_key_is_taken_over() -> None:
     async def main() -> None:
         store = SimStore()

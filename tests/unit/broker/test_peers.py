@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from fencelog.broker.coordinators import runtime
+from fencelog.broker.coordinators.forgotten_topics import ForgottenTopics
 from fencelog.broker.coordinators.leaders import Verified
 from fencelog.broker.coordinators.outcomes import OpenOn
 from fencelog.broker.metadata.catalog import GROUP_TOPIC, Topic
@@ -13,7 +15,13 @@ from fencelog.coordination.controller.model import NO_LEADER, PartitionState
 from fencelog.coordination.outcome import TransactionOutcome
 from fencelog.coordination.ownership.model import NO_FENCE
 from fencelog.coordination.transaction.state import ClientVersion, ProducerIdAndEpoch
-from fencelog.errors import ErrorCode, NotCoordinatorError, NotLeaderError, RequestError
+from fencelog.errors import (
+    ErrorCode,
+    NotCoordinatorError,
+    NotLeaderError,
+    RequestError,
+    StorageError,
+)
 from fencelog.log.ownership import Owner
 from fencelog.node import Node
 from fencelog.types import (
@@ -45,6 +53,12 @@ from fencelog.wire.messages.broker_verify import BrokerVerifyRequest, BrokerVeri
 from fencelog.wire.messages.broker_write_markers import (
     BrokerWriteMarkersRequest,
     BrokerWriteMarkersResponse,
+)
+from fencelog.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
 )
 from tests.support.brokers import ASKED, ASKING, HERE, THERE, Target, remote_leaders
 from tests.support.log import marker
@@ -426,3 +440,63 @@ async def test_a_load_ends_with_the_leadership(world: World) -> None:
         assert node.transactions.loaded() == []
         assert partition.markers_appended is None
         world.disk.release()
+
+
+async def test_a_shard_that_cannot_be_loaded_is_tried_again_while_it_is_led(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "LOAD_RETRY_S", 0.0)
+    async with world.node() as node, Peer.of(node) as peer:
+        await begun(peer)
+        (loaded,) = node.transactions.loaded()
+        node.transactions.resign(loaded.index)
+        answers: list[Exception] = [StorageError("the store is away"), NotCoordinatorError("moved")]
+        asked: list[TopicPartition] = []
+
+        async def epoch(name: TopicPartition) -> CoordinatorEpoch:
+            asked.append(name)
+            if answers:
+                raise answers.pop(0)
+            return CoordinatorEpoch(9)
+
+        node.transactions._next_epoch = epoch
+        node.transactions.lead(loaded.index)
+        await until(lambda: not node.transactions._reloading, "it is not tried any more")
+        assert (len(asked), node.transactions.loaded()) == (2, [])
+        node.transactions.lead(loaded.index)
+        await until(node.transactions.loaded, "the shard is loaded")
+
+
+# -- offsets of deleted topics -----------------------------------------------------------------
+
+
+async def test_a_group_forgets_what_was_deleted_while_nobody_had_it(world: World) -> None:
+    async with world.node() as node, Peer.of(node) as peer:
+        broker = node.broker
+        forgotten = ForgottenTopics(
+            broker.groups, broker.group_requests, broker.catalog, node._ports.metadata
+        )
+        for topic in ("gone", "kept", "unheard"):
+            await peer.create_topic(topic)
+            request = OffsetCommitRequest(
+                group_id="g",
+                generation_id_or_member_epoch=-1,
+                topics=[
+                    OffsetCommitRequestTopic(
+                        name=topic, partitions=[OffsetCommitRequestPartition(committed_offset=7)]
+                    )
+                ],
+            )
+            answer = await peer.ask(request, 8, OffsetCommitResponse)
+            assert answer.topics[0].partitions[0].error_code == 0
+        (loaded,) = broker.groups.loaded()
+        del broker.catalog._topics["unheard"]
+        topic_gone = topic_of(node, "gone")
+        await broker.controller.delete_topics([topic_gone])
+        broker.groups.resign(loaded.index)
+        broker.groups.lead(loaded.index)
+        await until(broker.groups.loaded, "the shard is loaded")
+        (again,) = broker.groups.loaded()
+        await until(lambda: "gone" not in again.shard.topics(), "its offsets are deleted")
+        assert set(again.shard.topics()) == {"kept", "unheard"}
+        await forgotten.stop()

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from fencelog.errors import StorageError, UnknownOutcomeError
+from fencelog.broker.config import BrokerConfig
+from fencelog.errors import FencedError, StorageError, UnknownOutcomeError
+from fencelog.node import Ports
 from fencelog.ports import MetadataWrite
 from fencelog_sim.cluster_faults import WEIGHTS, draw_for_cluster
 from fencelog_sim.faults import Fault, Kind, Plan
@@ -23,6 +25,8 @@ from fencelog_sim.world.world import Setting, World, client_host
 
 LIMIT_S = 300.0
 LEASE_S = 2.0
+ENDS_WITHOUT_LEASE = 2
+"""The broker that ends when its lease has ended."""
 ANSWER_S = 1.0
 
 
@@ -41,6 +45,7 @@ class Toy:
         self.host = host
         self.ports = ports
         self.changes: list[tuple[float, str]] = []
+        self.ended = asyncio.Event()
 
     async def start(self) -> None:
         file = await self.ports.disk.open("life", create=True)
@@ -60,10 +65,12 @@ class Toy:
         writer.close()
 
     async def renew(self) -> None:
-        while True:
+        is_held = True
+        while is_held or self.host.number != ENDS_WITHOUT_LEASE:
             with contextlib.suppress(StorageError):
-                await self.ports.metadata.renew(self.lease)
+                is_held = await self.ports.metadata.renew(self.lease)
             await asyncio.sleep(LEASE_S / 4)
+        self.ended.set()
 
     async def watch(self) -> None:
         seen = await self.ports.metadata.snapshot("broker/")
@@ -78,10 +85,11 @@ class Toy:
             await asyncio.sleep(0.1)
 
     async def wait_failed(self) -> None:
-        await asyncio.get_running_loop().create_future()
+        """Some toys end when their lease has ended."""
+        await self.ended.wait()
 
-    def failure(self) -> None:
-        return None
+    def failure(self) -> FencedError | None:
+        return FencedError("its lease is lost")
 
     async def stop(self) -> None:
         self.server.close()
@@ -107,7 +115,10 @@ class Rig:
     """Three toys, and a view from any host."""
 
     def __init__(self, seed: str = "hosts", **setting: Any) -> None:
-        build: Any = lambda host, config, ports: Toy(host, ports)  # noqa: E731
+        async def build(host: BrokerHost, config: BrokerConfig, ports: Ports) -> Any:
+            del config
+            return Toy(host, ports)
+
         self.world = World(seed, Setting(**setting), brokers=3, build=build)
         self.one, self.two, self.three = self.world.hosts
 
@@ -125,6 +136,10 @@ class Rig:
         """Whether a process on one host gets an answer from another's broker."""
         process = self.world.loop.process("probe", source)
         return await self.world.loop.start(process, asks(target.address))
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():  # noqa: ASYNC110 - the time is virtual
+            await asyncio.sleep(0.01)
 
     def registered(self) -> list[str]:
         return [key for key, _, _ in self.world.store.cells("broker/")]
@@ -262,6 +277,24 @@ def test_the_store_ends_a_lease_while_its_broker_runs() -> None:
         await nemesis(rig, Fault(kind=Kind.LEASE_LOST, at=0.0, host=3)).run()
         assert rig.registered() == ["broker/1", "broker/2"]
         assert rig.three.node is not None
+
+    rig.play(story)
+
+
+def test_a_broker_that_lost_its_lease_begins_another_life_unless_it_was_killed_meanwhile() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        await nemesis(rig, Fault(kind=Kind.LEASE_LOST, at=0.0, host=2)).run()
+        await rig.until(lambda: rig.two.node is None)
+        await asyncio.sleep(1.0)
+        assert rig.two.node is not None
+        assert "broker/2" in rig.registered()
+        await nemesis(rig, Fault(kind=Kind.LEASE_LOST, at=0.0, host=2)).run()
+        await rig.until(lambda: rig.two.node is None)
+        rig.two.cut_power(Loss.ALL)
+        await asyncio.sleep(2.0)
+        assert rig.two.node is None
 
     rig.play(story)
 

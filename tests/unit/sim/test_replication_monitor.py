@@ -29,13 +29,15 @@ class Rig:
         self.world = World("replication", Setting(durability=durability), brokers=3)  # type: ignore[arg-type]
         self.leads: dict[int, int] = {1: 0}
         self.monitor = ReplicationMonitor(
-            self.world, lambda host, _: self.leads.get(host.number), lambda _: min_isr
+            self.world,
+            lambda node, _: self.leads.get(node),
+            lambda _: min_isr,  # type: ignore[call-overload]
         )
         self.topic("delete")
         self.state(1, 0, ALL)
         for host in self.world.hosts:
             assert host.watcher is not None
-            host.watcher.booting(None)  # type: ignore[arg-type]
+            host.watcher.booting(host.number)  # type: ignore[arg-type]  # stands for its broker
 
     def topic(self, policy: str) -> None:
         topic = Topic(name="orders", topic_id=ID, partitions=1, settings={"cleanup.policy": policy})

@@ -12,12 +12,14 @@ from fencelog.errors import ErrorCode, WireError
 from fencelog.types import Buffer
 from fencelog.wire.api_versions import SUPPORTED, ApiKey
 from fencelog.wire.hot import (
+    CurrentLeader,
     FetchedPartition,
     FetchedTopic,
     FetchPartition,
     FetchRequest,
     FetchTopic,
     ForgottenTopic,
+    NodeEndpoint,
     PartitionResult,
     fetch,
     read_fetch_request,
@@ -136,7 +138,7 @@ def test_an_ancient_produce_request_is_read_so_that_it_can_be_refused(version: i
     assert (read.acks, read.topics) == (1, [("t", [(0, b"message set")])])
     results = [("t", [PartitionResult(0, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)])]
     response = write_produce_response(version, results)
-    assert read_produce_response(response, version) == (results, 0)
+    assert read_produce_response(response, version) == (results, 0, ())
 
 
 @pytest.mark.parametrize("version", range(13))
@@ -152,7 +154,7 @@ def test_a_produce_response_is_read_back(version: int) -> None:
     results = [("orders", [result, PartitionResult(4, ErrorCode.NONE, 8)]), ("other", [])]
     throttle_time_ms = 12 if version >= 1 else 0
     written = write_produce_response(version, results, throttle_time_ms)
-    assert read_produce_response(written, version) == (results, throttle_time_ms)
+    assert read_produce_response(written, version) == (results, throttle_time_ms, ())
 
 
 @PRODUCE_VERSIONS
@@ -184,7 +186,7 @@ def test_a_produce_response_is_written_as_the_generated_message_writes_it(versio
 def test_any_produce_response_is_read(version: int) -> None:
     for example in Kind("ProduceResponse").examples(version, EXAMPLES):
         assert isinstance(example, produce_messages.ProduceResponse)
-        topics, throttle_time_ms = read_produce_response(example.write(version), version)
+        topics, throttle_time_ms, _ = read_produce_response(example.write(version), version)
         assert throttle_time_ms == example.throttle_time_ms
         assert [
             (name, [(one.partition, one.base_offset, one.error_message) for one in results])
@@ -435,3 +437,72 @@ def test_the_versions_by_hand_are_those_advertised() -> None:
     assert SUPPORTED[ApiKey.PRODUCE].maximum <= 12
     assert SUPPORTED[ApiKey.FETCH].minimum >= 4
     assert SUPPORTED[ApiKey.FETCH].maximum <= 16
+
+
+@pytest.mark.parametrize("version", [10, 11, 12])
+def test_a_produce_response_names_leaders_as_the_generated_message_does(version: int) -> None:
+    """KIP-951."""
+    message = produce_messages.ProduceResponse(
+        throttle_time_ms=0,
+        responses=[
+            produce_messages.TopicProduceResponse(
+                name="orders",
+                partition_responses=[
+                    produce_messages.PartitionProduceResponse(
+                        index=1,
+                        error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                        base_offset=-1,
+                        error_message=None,
+                        current_leader=produce_messages.LeaderIdAndEpoch(
+                            leader_id=2, leader_epoch=9
+                        ),
+                    )
+                ],
+            )
+        ],
+        node_endpoints=[
+            produce_messages.NodeEndpoint(node_id=2, host="broker-2", port=9092, rack="r")
+        ],
+    )
+    leader, endpoint = CurrentLeader(2, 9), NodeEndpoint(2, "broker-2", 9092, "r")
+    result = PartitionResult(1, ErrorCode.NOT_LEADER_OR_FOLLOWER, current_leader=leader)
+    written = write_produce_response(version, [("orders", [result])], endpoints=[endpoint])
+    assert written == message.write(version)
+    read = read_produce_response(written, version)
+    assert (read.topics, read.endpoints) == ([("orders", [result])], (endpoint,))
+
+
+@pytest.mark.parametrize("version", [12, 15, 16])
+def test_a_fetch_response_names_leaders_as_the_generated_message_does(version: int) -> None:
+    """KIP-951."""
+    named = {"topic": "t"} if version < 13 else {"topic_id": TOPIC_ID}
+    endpoints = [fetch_messages.NodeEndpoint(node_id=2, host="broker-2", port=9092, rack=None)]
+    message = fetch_messages.FetchResponse(
+        responses=[
+            fetch_messages.FetchableTopicResponse(
+                **named,
+                partitions=[
+                    fetch_messages.PartitionData(
+                        partition_index=1,
+                        error_code=ErrorCode.FENCED_LEADER_EPOCH,
+                        high_watermark=-1,
+                        last_stable_offset=-1,
+                        log_start_offset=-1,
+                        aborted_transactions=None,
+                        records=b"",
+                        current_leader=fetch_messages.LeaderIdAndEpoch(leader_id=2, leader_epoch=9),
+                    )
+                ],
+            )
+        ],
+        node_endpoints=endpoints if version >= 16 else [],
+    )
+    leader, endpoint = CurrentLeader(2, 9), NodeEndpoint(2, "broker-2", 9092, None)
+    fetched = FetchedPartition(1, ErrorCode.FENCED_LEADER_EPOCH, current_leader=leader)
+    topic = FetchedTopic(named.get("topic"), named.get("topic_id"), [fetched])
+    written = joined(
+        write_fetch_response(version, ErrorCode.NONE, 0, [topic], endpoints=[endpoint])
+    )
+    assert written == message.write(version)
+    read = read_fetch_response(written, version)
+    assert (read.topics, read.endpoints) == ([topic], (endpoint,) if version >= 16 else ())

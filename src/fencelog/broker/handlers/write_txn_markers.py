@@ -8,6 +8,7 @@ import logging
 
 from fencelog.broker.context import Broker
 from fencelog.broker.coordinators.outcomes import OpenOn, Outcomes
+from fencelog.broker.handlers.brokers import missing
 from fencelog.broker.network.connection import Request
 from fencelog.broker.partitions.partition import Partition
 from fencelog.coordination.operator_markers import validate_operator_marker
@@ -63,8 +64,8 @@ async def _write(
 async def _write_one(broker: Broker, marker: MarkerToWrite, name: TopicPartition) -> ErrorCode:
     await broker.time_slices.next()  # each reads every transactional id
     partition = broker.logs.get(*name)
-    if partition is None:
-        return broker.logs.missing(*name)
+    if partition is None or partition.read_error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+        return missing(broker, *name) if partition is None else partition.read_error
     producer = ProducerIdAndEpoch(marker.producer_id, marker.producer_epoch)
     opened = _opened(partition, marker)
     try:
@@ -76,8 +77,8 @@ async def _write_one(broker: Broker, marker: MarkerToWrite, name: TopicPartition
             return end_offset
         await partition.committed(end_offset)
     except NotLeaderError as refused:
-        missing = broker.logs.get(*name) is None
-        return broker.logs.missing(*name) if missing else refused.coordinator_error
+        is_gone = broker.logs.get(*name) is None
+        return missing(broker, *name) if is_gone else refused.coordinator_error
     except StorageError:
         return ErrorCode.KAFKA_STORAGE_ERROR
     return ErrorCode.NONE

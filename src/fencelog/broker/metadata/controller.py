@@ -27,7 +27,8 @@ from fencelog.broker.metadata.topic_rules import (
     existing_topic,
     valid_config,
 )
-from fencelog.broker.partitions.log_manager import LogManager, Replica
+from fencelog.broker.partitions.log_manager import LogManager
+from fencelog.broker.partitions.opening import Replica
 from fencelog.broker.partitions.partition import Partition
 from fencelog.errors import ErrorCode, NotLeaderError, RequestError
 from fencelog.log.config import LogConfig
@@ -255,11 +256,16 @@ class Controller:
         await self._open_new([(topic, [name])])
         return self._logs.find(name)
 
-    async def add_partitions(self, topic: Topic, count: int) -> None:
+    async def add_partitions(
+        self, topic: Topic, count: int, assignment: Sequence[Sequence[NodeId]] = ()
+    ) -> None:
         """Raise a topic's partition count to ``count``, durably. Raises RequestError.
+
+        ``assignment`` is of a cluster only: here each partition is on this broker.
 
         A new partition that cannot be created is offline, and is created at the next start.
         """
+        del assignment
         await self._changes.run(lambda: self._add_partitions(topic.name, count))
 
     async def _add_partitions(self, name: str, count: int) -> None:
