@@ -305,8 +305,7 @@ class Partition:
             return None
         unflushed = self.log.take_unflushed()
         if self._unwritten:
-            unflushed = [*self._unwritten, *unflushed]
-            self._unwritten = []
+            unflushed, self._unwritten = [*self._unwritten, *unflushed], []
         if not unflushed:
             return self._unsynced
         end_offset = unflushed[-1].end_offset
@@ -406,6 +405,10 @@ class Partition:
 
     # -- reading -------------------------------------------------------------------------------
 
+    def refusal(self, isolation: Isolation) -> ErrorCode:
+        """Return why a reader of this isolation level gets nothing now, or NONE (F8)."""
+        return ErrorCode.NONE if isolation is Isolation.TAIL and self.leads else self.read_error
+
     def read(
         self,
         offset: Offset,
@@ -418,12 +421,10 @@ class Partition:
         """Read whole batches from ``offset``, up to what the isolation level may read (F6).
 
         The first batch is returned whole even above ``max_bytes``; with ``at_least_one`` false
-        nothing is read if ``max_bytes`` is 0 or less. ``to_send``: the bytes are only sent. Only
-        the tail of a leader may be read against ``read_error``. Raises CorruptionError and
-        StorageError.
+        nothing is read if ``max_bytes`` is 0 or less. ``to_send``: the bytes are only sent.
+        Raises CorruptionError and StorageError.
         """
-        error = self.read_error
-        if error is not ErrorCode.NONE and not (isolation is Isolation.TAIL and self.leads):
+        if error := self.refusal(isolation):
             return self._reads.refused(error)
         return self._reads.read(
             offset, max_bytes, isolation, at_least_one=at_least_one, to_send=to_send
@@ -433,8 +434,7 @@ class Partition:
         """Return the end offset for a reader of this isolation level (F6)."""
         if isolation is Isolation.TRANSACTIONAL:
             return self.log.last_stable_offset
-        is_tail = isolation is Isolation.TAIL
-        return self.log.log_end_offset if is_tail else self.log.high_watermark
+        return self.log.log_end_offset if isolation is Isolation.TAIL else self.log.high_watermark
 
     async def find_timestamp(
         self, timestamp: TimestampMs, isolation: Isolation, pause: Pause
