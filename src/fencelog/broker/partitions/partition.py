@@ -47,6 +47,7 @@ class Partition:
 
     __slots__ = (
         "_enqueue",
+        "_is_replicated",
         "_observer",
         "_purgatory",
         "_reads",
@@ -133,7 +134,7 @@ class Partition:
         self.owners.reconfigure(config)
         self._purgatory.interrupt_readers()
         opens_batches = self.is_compacted or self.codec is not None
-        has_enough = self._role.is_alone and self.has_enough_replicas
+        has_enough = not self._is_replicated and self.has_enough_replicas
         self.checks_batches = opens_batches or not has_enough
 
     # -- roles ---------------------------------------------------------------------------------
@@ -162,9 +163,8 @@ class Partition:
         before.fail(NotLeaderError(f"{self.name} has another leader epoch"))
 
     def _use(self, role: Role) -> None:
-        self._role = role
+        self._role, self._is_replicated = role, not role.is_alone
         self.leads = role.leads
-        """Whether this broker decides what is appended."""
         self.read_error = role.read_error
         """What a reader is told instead of data (F8)."""
         # The purgatory's own methods, for speed: a request calls them for each partition.
@@ -307,8 +307,7 @@ class Partition:
             return None
         unflushed = self.log.take_unflushed()
         if self._unwritten:
-            unflushed = [*self._unwritten, *unflushed]
-            self._unwritten = []
+            unflushed, self._unwritten = [*self._unwritten, *unflushed], []
         if not unflushed:
             return self._unsynced
         end_offset = unflushed[-1].end_offset
@@ -323,7 +322,7 @@ class Partition:
             return None
         self.log.written(end_offset)
         self._tail.add(unflushed)
-        if not self._role.is_alone:
+        if self._is_replicated:
             self._purgatory.advance(self.log.high_watermark)  # followers read what is written
         return end_offset
 
@@ -380,7 +379,7 @@ class Partition:
     def _advance(self, high_watermark: Offset) -> None:
         before = self.log.high_watermark
         self.log.advance_high_watermark(high_watermark)
-        if self.read_error is not self._role.read_error:
+        if self._is_replicated and self.read_error is not self._role.read_error:
             self.read_error = self._role.read_error
             self._purgatory.interrupt_readers()
         if self._observer is not None and self.log.high_watermark > before:
@@ -408,6 +407,10 @@ class Partition:
 
     # -- reading -------------------------------------------------------------------------------
 
+    def refusal(self, isolation: Isolation) -> ErrorCode:
+        """Return why a reader of this isolation level gets nothing now, or NONE (F8)."""
+        return ErrorCode.NONE if isolation is Isolation.TAIL and self.leads else self.read_error
+
     def read(
         self,
         offset: Offset,
@@ -420,12 +423,10 @@ class Partition:
         """Read whole batches from ``offset``, up to what the isolation level may read (F6).
 
         The first batch is returned whole even above ``max_bytes``; with ``at_least_one`` false
-        nothing is read if ``max_bytes`` is 0 or less. ``to_send``: the bytes are only sent. Only
-        the tail of a leader may be read against ``read_error``. Raises CorruptionError and
-        StorageError.
+        nothing is read if ``max_bytes`` is 0 or less. ``to_send``: the bytes are only sent.
+        Raises CorruptionError and StorageError.
         """
-        error = self.read_error
-        if error is not ErrorCode.NONE and not (isolation is Isolation.TAIL and self.leads):
+        if error := self.refusal(isolation):
             return self._reads.refused(error)
         return self._reads.read(
             offset, max_bytes, isolation, at_least_one=at_least_one, to_send=to_send
@@ -435,8 +436,7 @@ class Partition:
         """Return the end offset for a reader of this isolation level (F6)."""
         if isolation is Isolation.TRANSACTIONAL:
             return self.log.last_stable_offset
-        is_tail = isolation is Isolation.TAIL
-        return self.log.log_end_offset if is_tail else self.log.high_watermark
+        return self.log.log_end_offset if isolation is Isolation.TAIL else self.log.high_watermark
 
     async def find_timestamp(
         self, timestamp: TimestampMs, isolation: Isolation, pause: Pause
