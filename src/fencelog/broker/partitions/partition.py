@@ -47,6 +47,7 @@ class Partition:
 
     __slots__ = (
         "_enqueue",
+        "_is_replicated",
         "_observer",
         "_purgatory",
         "_reads",
@@ -133,7 +134,7 @@ class Partition:
         self.owners.reconfigure(config)
         self._purgatory.interrupt_readers()
         opens_batches = self.is_compacted or self.codec is not None
-        has_enough = self._role.is_alone and self.has_enough_replicas
+        has_enough = not self._is_replicated and self.has_enough_replicas
         self.checks_batches = opens_batches or not has_enough
 
     # -- roles ---------------------------------------------------------------------------------
@@ -162,9 +163,8 @@ class Partition:
         before.fail(NotLeaderError(f"{self.name} has another leader epoch"))
 
     def _use(self, role: Role) -> None:
-        self._role = role
+        self._role, self._is_replicated = role, not role.is_alone
         self.leads = role.leads
-        """Whether this broker decides what is appended."""
         self.read_error = role.read_error
         """What a reader is told instead of data (F8)."""
         # The purgatory's own methods, for speed: a request calls them for each partition.
@@ -320,7 +320,7 @@ class Partition:
             return None
         self.log.written(end_offset)
         self._tail.add(unflushed)
-        if not self._role.is_alone:
+        if self._is_replicated:
             self._purgatory.advance(self.log.high_watermark)  # followers read what is written
         return end_offset
 
@@ -377,7 +377,7 @@ class Partition:
     def _advance(self, high_watermark: Offset) -> None:
         before = self.log.high_watermark
         self.log.advance_high_watermark(high_watermark)
-        if self.read_error is not self._role.read_error:
+        if self._is_replicated and self.read_error is not self._role.read_error:
             self.read_error = self._role.read_error
             self._purgatory.interrupt_readers()
         if self._observer is not None and self.log.high_watermark > before:
