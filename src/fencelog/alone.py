@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 
 from fencelog.adapters.sqlite_metadata import METADATA_FILE
@@ -17,11 +17,13 @@ from fencelog.broker.coordinators.orphaned_transactions import (
     highest_coordinator_epoch,
 )
 from fencelog.broker.coordinators.ownership_sender import OwnershipSender
-from fencelog.broker.dispatch import RawHandler
+from fencelog.broker.dispatch import Dispatcher
+from fencelog.broker.handlers.table import handlers
 from fencelog.broker.metadata.catalog import INTERNAL_TOPICS, Catalog
 from fencelog.broker.metadata.controller import Controller
 from fencelog.broker.metadata.settings import Settings
 from fencelog.broker.network.connection import Connection
+from fencelog.broker.network.server import Server
 from fencelog.broker.partitions.log_manager import LogManager
 from fencelog.coordination.transaction.shard import TransactionShard
 from fencelog.coordination.versioned.shard import VersionedShard
@@ -29,7 +31,6 @@ from fencelog.errors import CorruptionError, NotLeaderError
 from fencelog.ports import Disk, MetadataStore, Random
 from fencelog.storage.directory import DataDirectory
 from fencelog.types import ProducerId
-from fencelog.wire.api_versions import BrokerApiKey
 
 log = logging.getLogger(__name__)
 
@@ -69,10 +70,10 @@ class Alone:
         """Return ``local``: there are no others."""
         return local
 
-    def broker_handlers(self, local: LocalLeaders) -> Mapping[BrokerApiKey, RawHandler]:
-        """Return none: there are no others."""
+    def dispatcher(self, broker: Broker, local: LocalLeaders) -> Dispatcher:
+        """Return one of the handlers of clients: there are no other brokers, and no lease."""
         del local
-        return {}
+        return Dispatcher(broker, handlers())
 
     def connection_closed(self, connection: Connection) -> None:
         """Do nothing: it was a client's."""
@@ -121,7 +122,9 @@ class Alone:
                 "claims are not answered"
             )
 
-    async def join(self, broker: Broker, begin: Begin, undo: AsyncExitStack) -> None:
+    async def join(
+        self, broker: Broker, server: Server, begin: Begin, undo: AsyncExitStack
+    ) -> None:
         """Do nothing: there is no one to join."""
 
     async def _load_shards(self, broker: Broker) -> bool:

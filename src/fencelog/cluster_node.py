@@ -17,9 +17,10 @@ from fencelog.broker.coordinators.cluster_leaders import ClusterLeaders
 from fencelog.broker.coordinators.coordinator_epochs import CoordinatorEpochs
 from fencelog.broker.coordinators.leaders import Leaders, LocalLeaders
 from fencelog.broker.coordinators.orphaned_transactions import OrphanedTransactions
-from fencelog.broker.dispatch import RawHandler
+from fencelog.broker.dispatch import Dispatcher, LeasedDispatcher
 from fencelog.broker.handlers.peers import broker_handlers
 from fencelog.broker.handlers.replicas import replica_handlers
+from fencelog.broker.handlers.table import handlers
 from fencelog.broker.metadata.catalog import Catalog
 from fencelog.broker.metadata.cluster_birth import cluster_identity
 from fencelog.broker.metadata.cluster_controller import ClusterController
@@ -33,6 +34,7 @@ from fencelog.broker.metadata.registration import (
 )
 from fencelog.broker.metadata.settings import Settings
 from fencelog.broker.network.connection import Connection
+from fencelog.broker.network.server import Server
 from fencelog.broker.network.time_slices import TimeSlices
 from fencelog.broker.partitions.log_manager import LogManager
 from fencelog.broker.peers.identity import Identity
@@ -51,12 +53,12 @@ from fencelog.log.config import LogConfig
 from fencelog.node import NewMembership
 from fencelog.ports import Disk, MetadataStore, Random
 from fencelog.storage.directory import DataDirectory
-from fencelog.types import NodeId, TopicId, TopicPartition
-from fencelog.wire.api_versions import BrokerApiKey
+from fencelog.types import Instant, NodeId, TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
 
 INCARNATION_BYTES = 16
+NO_LEASE = Instant(float("-inf"))
 STOP_S = 20.0
 """How long a broker that stops waits for others to lead what it leads; orchestrators grant 30."""
 
@@ -140,12 +142,18 @@ class ClusterMember:
         """Return the leaders on all brokers."""
         return ClusterLeaders(local, self._peers, self.catalog, self.placement, self._metadata)
 
-    def broker_handlers(self, local: LocalLeaders) -> Mapping[BrokerApiKey, RawHandler]:
-        """Return the handlers of what other brokers ask, proof first."""
-        return {
+    @property
+    def deadline(self) -> Instant:
+        """When the broker's lease may have ended; nothing is answered before it has one."""
+        return NO_LEASE if self._registration is None else self._registration.deadline
+
+    def dispatcher(self, broker: Broker, local: LocalLeaders) -> Dispatcher:
+        """Return one for clients and for other brokers, that begins nothing after the lease."""
+        of_brokers = {
             **broker_handlers(self._incoming, local),
             **replica_handlers(self._incoming, self._serving, self._led),
         }
+        return LeasedDispatcher(broker, handlers(), of_brokers, self)
 
     def connection_closed(self, connection: Connection) -> None:
         """What another broker has asked for on this connection is carried out no further."""
@@ -164,6 +172,7 @@ class ClusterMember:
             boot_id=self._boot_id,
         )
         self._logs.start(directory)
+        self._logs.is_elsewhere = self.catalog.has
         undo.push_async_callback(self._logs.stop)
         undo.push_async_callback(self.controller.stop)
         if not await directory.partitions() or (
@@ -185,12 +194,14 @@ class ClusterMember:
     ) -> None:
         """Do nothing: shards are loaded where their partitions are led."""
 
-    async def join(self, broker: Broker, begin: Begin, undo: AsyncExitStack) -> None:
+    async def join(
+        self, broker: Broker, server: Server, begin: Begin, undo: AsyncExitStack
+    ) -> None:
         """Register, and follow the metadata: replicas, elections, other brokers.
 
         Raises StorageError, and FencedError while another broker has the same number.
         """
-        registration = self._registration = self._new_registration(broker)
+        registration = self._registration = self._new_registration(broker, server)
         await registration.begin()
         isr = IsrWriter(
             self._metadata,
@@ -217,6 +228,7 @@ class ClusterMember:
         begin(self._take_part([asyncio.get_running_loop().create_task(each) for each in works]))
         undo.callback(stopped.set)
         undo.push_async_callback(self._leave)
+        await self.state.until(lambda: self._identity.node_id in self.state.brokers)
 
     async def _take_part(self, works: Sequence["asyncio.Task[object]"]) -> None:
         """Go on until one of these ends: the broker stops, or its lease is lost.
@@ -237,7 +249,7 @@ class ClusterMember:
 
     # -- inside --------------------------------------------------------------------------------
 
-    def _new_registration(self, broker: Broker) -> BrokerRegistration:
+    def _new_registration(self, broker: Broker, server: Server) -> BrokerRegistration:
         assert self._directory is not None, "``open`` comes first"
         host, port = broker.address
         return BrokerRegistration(
@@ -252,7 +264,7 @@ class ClusterMember:
                 rack=self._config.rack or None,
             ),
             ttl_s=self._config.session_timeout_s,
-            on_lost=self._lease_lost,
+            on_lost=lambda: self._lease_lost(server),
         )
 
     def _replica_manager(self, broker: Broker, isr: IsrWriter) -> ReplicaManager:
@@ -309,8 +321,10 @@ class ClusterMember:
         found = self._feed.min_isr(topic_id)
         return LogConfig().min_insync_replicas if found is None else found
 
-    def _lease_lost(self) -> None:
+    def _lease_lost(self, server: Server) -> None:
+        """Answer nothing any more, not even what has waited."""
         self._is_lost = True
+        server.abort_connections("the broker's lease has ended")
 
     def _brokers_changed(self, changed: Changed) -> None:
         if changed.brokers:

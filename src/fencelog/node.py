@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,9 +30,8 @@ from fencelog.broker.coordinators.producer_ids import ProducerIds
 from fencelog.broker.coordinators.runtime import Loaded
 from fencelog.broker.coordinators.runtimes import Runtimes, new_runtimes
 from fencelog.broker.coordinators.writer_connections import WriterConnections
-from fencelog.broker.dispatch import Dispatcher, RawHandler
+from fencelog.broker.dispatch import Dispatcher
 from fencelog.broker.fetching.sessions import FetchSessions
-from fencelog.broker.handlers.table import handlers
 from fencelog.broker.metadata.catalog import (
     Catalog,
 )
@@ -52,7 +51,6 @@ from fencelog.coordination.transaction.shard import TransactionShard
 from fencelog.coordination.versioned.shard import VersionedShard
 from fencelog.errors import FencelogError, StorageError
 from fencelog.ports import Disk, MetadataStore, Random, Stopwatch, WallClock
-from fencelog.wire.api_versions import BrokerApiKey
 
 log = logging.getLogger(__name__)
 
@@ -103,8 +101,8 @@ class Membership(Protocol):
     def leaders(self, local: LocalLeaders) -> Leaders:
         """Return the leaders of all partitions and shards; ``local`` are those of this broker."""
 
-    def broker_handlers(self, local: LocalLeaders) -> Mapping[BrokerApiKey, RawHandler]:
-        """Return the handlers of the requests of other brokers."""
+    def dispatcher(self, broker: Broker, local: LocalLeaders) -> Dispatcher:
+        """Return what passes requests to their handlers."""
 
     def connection_closed(self, connection: Connection) -> None:
         """A connection to this broker is closed."""
@@ -117,7 +115,9 @@ class Membership(Protocol):
     ) -> None:
         """Go on with what the last run left, before the broker listens."""
 
-    async def join(self, broker: Broker, begin: Begin, undo: AsyncExitStack) -> None:
+    async def join(
+        self, broker: Broker, server: Server, begin: Begin, undo: AsyncExitStack
+    ) -> None:
         """The broker listens: begin to take part, with work that ends before upkeep does."""
 
 
@@ -193,11 +193,7 @@ class Node:
             observer=observer,
             address=(config.host, config.port),
         )
-        self.server = new_server(
-            config,
-            Dispatcher(self.broker, handlers(), membership.broker_handlers(local)),
-            ports.stopwatch,
-        )
+        self.server = new_server(config, membership.dispatcher(self.broker, local), ports.stopwatch)
         self.server.on_closed = self._connection_closed
 
     @property
@@ -249,7 +245,7 @@ class Node:
         undo.callback(broker.group_requests.close)
         undo.callback(broker.ownership_requests.close)
         undo.callback(broker.claims.stop)
-        await self.membership.join(broker, self._begin, undo)
+        await self.membership.join(broker, self.server, self._begin, undo)
 
     async def stop(self) -> None:
         """Finish open requests, flush, and close so that the next start trusts the files."""
