@@ -6,7 +6,7 @@ After that nothing is answered, the node ends, and another life may begin.
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 
@@ -15,6 +15,7 @@ from fencelog.broker.config import BrokerConfig
 from fencelog.broker.context import Broker
 from fencelog.broker.coordinators.cluster_leaders import ClusterLeaders
 from fencelog.broker.coordinators.coordinator_epochs import CoordinatorEpochs
+from fencelog.broker.coordinators.forgotten_topics import ForgottenTopics
 from fencelog.broker.coordinators.leaders import Leaders, LocalLeaders
 from fencelog.broker.coordinators.orphaned_transactions import OrphanedTransactions
 from fencelog.broker.dispatch import Dispatcher, LeasedDispatcher
@@ -25,8 +26,14 @@ from fencelog.broker.metadata.catalog import Catalog
 from fencelog.broker.metadata.cluster_birth import cluster_identity
 from fencelog.broker.metadata.cluster_controller import ClusterController
 from fencelog.broker.metadata.cluster_feed import ClusterFeed
-from fencelog.broker.metadata.cluster_state import Changed, ClusterState, PartitionKey
+from fencelog.broker.metadata.cluster_state import (
+    Changed,
+    ClusterState,
+    PartitionKey,
+    broker_key,
+)
 from fencelog.broker.metadata.cluster_topics import ClusterTopics, ReplicationFactors
+from fencelog.broker.metadata.known_commits import commit_known
 from fencelog.broker.metadata.registration import (
     BrokerRegistration,
     fence,
@@ -37,6 +44,7 @@ from fencelog.broker.network.connection import Connection
 from fencelog.broker.network.server import Server
 from fencelog.broker.network.time_slices import TimeSlices
 from fencelog.broker.partitions.log_manager import LogManager
+from fencelog.broker.partitions.partition import Partition
 from fencelog.broker.peers.identity import Identity
 from fencelog.broker.peers.incoming import IncomingPeers
 from fencelog.broker.peers.outgoing import OutgoingPeers
@@ -48,10 +56,16 @@ from fencelog.broker.replicas.replica_manager import Identity as Life
 from fencelog.broker.replicas.replica_manager import ReplicaManager
 from fencelog.broker.replicas.serving import Serving
 from fencelog.coordination.controller.model import PartitionState, Registration
-from fencelog.errors import FencedError, NotCoordinatorError, StorageError
+from fencelog.errors import (
+    CorruptionError,
+    FencedError,
+    FencelogError,
+    NotCoordinatorError,
+    StorageError,
+)
 from fencelog.log.config import LogConfig
 from fencelog.node import NewMembership
-from fencelog.ports import Disk, MetadataStore, Random
+from fencelog.ports import Disk, MetadataStore, MetadataWrite, Random
 from fencelog.storage.directory import DataDirectory
 from fencelog.types import Instant, NodeId, TopicId, TopicPartition
 
@@ -59,6 +73,8 @@ log = logging.getLogger(__name__)
 
 INCARNATION_BYTES = 16
 NO_LEASE = Instant(float("-inf"))
+ORPHANED_RETRY_S = 5.0
+"""After which time coordinators that were not available are asked again."""
 STOP_S = 20.0
 """How long a broker that stops waits for others to lead what it leads; orchestrators grant 30."""
 
@@ -115,6 +131,9 @@ class ClusterMember:
         self._logs = logs
         self._directory: DataDirectory | None = None
         self._is_lost = False
+        self._leaders: ClusterLeaders | None = None
+        self._orphaned: OrphanedTransactions | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         self._registration: BrokerRegistration | None = None
         self.state = ClusterState(metadata)
         self.placement = ClusterPlacement(identity.node_id, self.state)
@@ -140,7 +159,10 @@ class ClusterMember:
 
     def leaders(self, local: LocalLeaders) -> Leaders:
         """Return the leaders on all brokers."""
-        return ClusterLeaders(local, self._peers, self.catalog, self.placement, self._metadata)
+        self._leaders = ClusterLeaders(
+            local, self._peers, self.catalog, self.placement, self._metadata
+        )
+        return self._leaders
 
     @property
     def deadline(self) -> Instant:
@@ -175,9 +197,12 @@ class ClusterMember:
         self._logs.is_elsewhere = self.catalog.has
         undo.push_async_callback(self._logs.stop)
         undo.push_async_callback(self.controller.stop)
-        if not await directory.partitions() or (
+        may_lack_records = not await directory.partitions() or (
             directory.lost_power and self._config.durability == "os"
-        ):
+        )
+        if may_lack_records:
+            # In this order: a leader that goes on after a pause may not let the earlier life join.
+            await self._end_earlier_life(directory.directory_id)
             left = await leave_replica_sets(self._metadata, self._identity.node_id)
             if left:
                 log.warning(
@@ -192,7 +217,9 @@ class ClusterMember:
     async def resume(
         self, broker: Broker, senders: Senders, orphaned: OrphanedTransactions
     ) -> None:
-        """Do nothing: shards are loaded where their partitions are led."""
+        """Do nothing yet: shards are loaded where their partitions are led."""
+        del broker, senders
+        self._orphaned = orphaned
 
     async def join(
         self, broker: Broker, server: Server, begin: Begin, undo: AsyncExitStack
@@ -214,8 +241,7 @@ class ClusterMember:
         )
         replicas = self._replica_manager(broker, isr)
         controller = ClusterController(self._metadata, self.state, registration, self._feed.min_isr)
-        self.state.subscribe(self._brokers_changed)
-        self._brokers_changed(Changed(brokers={self._identity.node_id}))
+        self._follow(broker, undo)
         stopped = asyncio.Event()
         works = (
             self.state.run(),
@@ -249,6 +275,18 @@ class ClusterMember:
 
     # -- inside --------------------------------------------------------------------------------
 
+    async def _end_earlier_life(self, directory_id: str) -> None:
+        """Remove the registration of this data directory's last life, if it is there yet."""
+        key = broker_key(self._identity.node_id)
+        while (cell := await self._metadata.get(key)) is not None:
+            try:
+                if Registration.decode(key, cell[0]).directory != directory_id:
+                    return  # another broker's: joining says so
+            except CorruptionError as error:
+                log.warning("%s: removed", error)
+            if await commit_known(self._metadata, [MetadataWrite(key, None, cell[1])]):
+                return
+
     def _new_registration(self, broker: Broker, server: Server) -> BrokerRegistration:
         assert self._directory is not None, "``open`` comes first"
         host, port = broker.address
@@ -276,6 +314,8 @@ class ClusterMember:
         def led_here(name: TopicPartition) -> None:
             if name.topic in coordinators:
                 coordinators[name.topic].lead(name.partition)
+            else:
+                self._begin(self._end_orphaned(self._logs.find(name)))
 
         def resigned(name: TopicPartition) -> None:
             if name.topic in coordinators:
@@ -326,9 +366,56 @@ class ClusterMember:
         self._is_lost = True
         server.abort_connections("the broker's lease has ended")
 
-    def _brokers_changed(self, changed: Changed) -> None:
-        if changed.brokers:
-            self._peers.update(self.placement.brokers())
+    def _follow(self, broker: Broker, undo: AsyncExitStack) -> None:
+        """Bring what the cluster's metadata says to the coordinators and the connections."""
+        assert self._leaders is not None, "``leaders`` comes first"
+        forgotten = ForgottenTopics(
+            broker.groups, broker.group_requests, self.catalog, self._metadata
+        )
+        undo.push_async_callback(self._leaders.stop)
+        undo.push_async_callback(forgotten.stop)
+        undo.push_async_callback(self._cancel_tasks)
+
+        def changed(what: Changed) -> None:
+            if what.brokers:
+                self._peers.update(self.placement.brokers())
+            for runtime in (
+                broker.transactions,
+                broker.versioned,
+                broker.groups,
+                broker.ownership,
+            ):
+                # The stored partition count maps keys to shards, whatever the setting is here.
+                topic = self.catalog.get(runtime.topic)
+                if topic is not None:
+                    runtime.partition_count = topic.partitions
+            deleted = (self.state.deleted.get(each) for each in sorted(what.deleted))
+            forgotten.deleted([each.name for each in deleted if each is not None])
+
+        changed(Changed(brokers={self._identity.node_id}))
+        self.state.subscribe(changed)
+
+    async def _end_orphaned(self, partition: Partition) -> None:
+        """End what is open on a partition that is led from now on and that no coordinator lists."""
+        assert self._orphaned is not None, "``resume`` comes first"
+        with suppress(FencelogError):
+            while partition.leads:
+                await partition.committed(partition.log.log_end_offset)
+                if not partition.log.open_transactions() or await self._orphaned.end([partition]):
+                    return
+                await asyncio.sleep(ORPHANED_RETRY_S)
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _cancel_tasks(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
     async def _gone(self, gone: Registration) -> None:
         """End the registration of a broker whose process is gone."""
@@ -343,13 +430,17 @@ class ClusterMember:
         """
         topic = self.catalog.get(name.topic)
         key = None if topic is None else PartitionKey(topic.topic_id, name.partition)
-        stored = None if key is None else self.state.partitions.get(key)
         led = None if key is None else self._led.get(key)
-        if key is None or stored is None or led is None:
+        if key is None or led is None:
             raise NotCoordinatorError(f"{name} is not led by this broker")
-        if stored.state.leader_epoch != led.progress.leader_epoch:
-            raise NotCoordinatorError(f"{name} is led by broker {stored.state.leader}")
-        return {key.text: stored.version}
+        # From the store: the copy may not have what an earlier attempt has run into.
+        cell = await self._metadata.get(key.text)
+        if (
+            cell is None
+            or PartitionState.decode(key.text, cell[0]).leader_epoch != led.progress.leader_epoch
+        ):
+            raise NotCoordinatorError(f"{name} is led by another broker")
+        return {key.text: cell[1]}
 
 
 async def cluster_membership(
