@@ -79,7 +79,7 @@ def test_a_broker_starts_with_the_file_of_kafka_4_and_names_what_has_no_effect(
 
 
 OF_A_CLUSTER = re.compile(
-    r"grpc|google\.protobuf|fencelog\.(?:adapters\.(?:etcd|open_etcd)|cluster_node|replication|"
+    r"grpc|google\.protobuf|fencelog\.(?:adapters\.(?:etcd|open_etcd)|cluster_node|cli\.cluster_process|replication|"
     r"coordination\.controller\.rules|broker\.(?:replicas|peers|metadata\.cluster))"
 )
 
