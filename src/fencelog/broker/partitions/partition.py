@@ -300,8 +300,7 @@ class Partition:
     async def write(self) -> Offset | None:
         """Write what was appended since the last write; return its end offset.
 
-        None if there is nothing to flush. A failed write fails the partition (D2); without room it
-        is stalled, and the next call writes what is left.
+        None: nothing is to flush. A failed write fails the partition (D2), one without room stalls.
         """
         if self.failure is not None:
             return None
@@ -443,8 +442,7 @@ class Partition:
     ) -> tuple[Offset, TimestampMs] | None:
         """Return offset and timestamp of the first record at or after a timestamp, if any.
 
-        ``pause`` is awaited between short pieces of work. Raises CorruptionError, StorageError,
-        and WireError for a batch that cannot be decoded.
+        ``pause`` is awaited between pieces of work. Raises CorruptionError, StorageError, WireError.
         """
         return await self._store.find_timestamp(timestamp, isolation, pause)
 
