@@ -442,7 +442,7 @@ class Partition:
     ) -> tuple[Offset, TimestampMs] | None:
         """Return offset and timestamp of the first record at or after a timestamp, if any.
 
-        ``pause`` is awaited between pieces of work. Raises CorruptionError, StorageError, WireError.
+        ``pause`` is awaited between steps. Raises CorruptionError, StorageError and WireError.
         """
         return await self._store.find_timestamp(timestamp, isolation, pause)
 
