@@ -80,7 +80,7 @@ def test_a_broker_starts_with_the_file_of_kafka_4_and_names_what_has_no_effect(
 
 OF_A_CLUSTER = re.compile(
     r"grpc|google\.protobuf|fencelog\.(?:adapters\.(?:etcd|open_etcd)|cluster_node|replication|"
-    r"coordination\.controller|broker\.(?:replicas|peers|metadata\.cluster))"
+    r"coordination\.controller\.rules|broker\.(?:replicas|peers|metadata\.cluster))"
 )
 
 

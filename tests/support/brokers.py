@@ -9,13 +9,17 @@ from fencelog.broker.coordinators.leaders import LocalLeaders
 from fencelog.broker.dispatch import Dispatcher
 from fencelog.broker.handlers.peers import broker_handlers
 from fencelog.broker.handlers.table import handlers
+from fencelog.broker.metadata.catalog import Topic
 from fencelog.broker.network.connection import Connection
 from fencelog.broker.peers.identity import Identity
 from fencelog.broker.peers.incoming import IncomingPeers
 from fencelog.broker.peers.outgoing import OutgoingPeers
 from fencelog.coordination.controller.model import PartitionState, Registration
+from fencelog.errors import ErrorCode
 from fencelog.node import Node
 from fencelog.types import LeaderEpoch, NodeId, TopicId
+from tests.support.node import Peer
+from tests.support.transactions import Producer
 
 HERE, THERE = NodeId(1), NodeId(2)
 """The broker that asks, and the node that is asked."""
@@ -95,3 +99,19 @@ async def remote_leaders(node: Node) -> AsyncIterator[tuple[Target, ClusterLeade
     finally:
         await leaders.stop()
         peers.close()
+
+
+async def begun(peer: Peer) -> Producer:
+    """A version 1 producer with one record in an open transaction on ``t-0``."""
+    await peer.create_topic("t", partitions=2)
+    producer = Producer(peer)
+    assert await producer.init() is ErrorCode.NONE
+    assert await producer.add("t", 0) is ErrorCode.NONE
+    assert await producer.produce("t", "a") is ErrorCode.NONE
+    return producer
+
+
+def topic_of(node: Node, name: str = "t") -> Topic:
+    found = node.broker.catalog.get(name)
+    assert found is not None
+    return found

@@ -16,6 +16,7 @@ from fencelog.broker.metadata.settings import Settings
 from fencelog.broker.partitions.log_manager import LogManager
 from fencelog.coordination.controller.model import PartitionState, Registration
 from fencelog.errors import NotLeaderError
+from fencelog.log.config import LogConfig
 from fencelog.ports import MetadataWrite
 from fencelog.types import NodeId, TopicPartition
 from fencelog_sim.world.clocks import SimRandom
@@ -53,6 +54,9 @@ class NoLogs:
     def find(self, name: TopicPartition) -> None:
         """Nothing is open."""
         raise NotLeaderError(f"{name} is not open")
+
+    def reconfigure(self, name: TopicPartition, config: LogConfig) -> None:
+        """Nothing."""
 
 
 class Host:

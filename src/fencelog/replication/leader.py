@@ -107,6 +107,10 @@ class LeaderProgress:
         """The in-sync replicas as the metadata store is known to have them, in replica order."""
         return tuple(each for each in self._replicas if each in self._isr)
 
+    def is_member(self, replica: NodeId) -> bool:
+        """Whether a replica is in sync, as far as the store is known."""
+        return replica in self._isr
+
     @property
     def has_enough(self) -> bool:
         """Whether ``min.insync.replicas`` are in sync, or all where there are fewer replicas."""

@@ -133,6 +133,10 @@ class LeaderSession(Generic[K]):
         """Return the number of partitions."""
         return len(self._entries)
 
+    def partitions(self) -> list[K]:
+        """Return all partitions."""
+        return list(self._entries)
+
     def position(self, key: K) -> Position | None:
         """Return where the follower is; None if it does not follow the partition here."""
         entry = self._entries.get(key)

@@ -372,9 +372,9 @@ class PartitionStore:
         """
         try:
             if clean and self._segments:
-                self._usable.check()
-                if self.clean_stop is None:
-                    self.clean_stop = await self._stop_cleanly()
+                async with self._write_lock:
+                    self._usable.check()
+                    self.clean_stop = self.clean_stop or await self._stop_cleanly()
         finally:
             self._usable.close()
             if self._checkpointing is not None:

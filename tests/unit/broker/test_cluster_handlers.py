@@ -20,8 +20,9 @@ from fencelog.broker.metadata.controller import NewTopic
 from fencelog.coordination.controller.model import NO_LEADER, PartitionState, Registration
 from fencelog.coordination.shard import partition_for
 from fencelog.errors import ErrorCode, RequestError
+from fencelog.log.ownership import Owner
 from fencelog.node import Node
-from fencelog.types import Instant, LeaderEpoch, NodeId
+from fencelog.types import Instant, LeaderEpoch, NodeId, Offset, TopicPartition
 from fencelog.wire import hot
 from fencelog.wire.messages.create_topics import (
     CreatableReplicaAssignment,
@@ -32,6 +33,11 @@ from fencelog.wire.messages.create_topics import (
 from fencelog.wire.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
+)
+from fencelog.wire.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    TopicRequest,
 )
 from fencelog.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from fencelog.wire.messages.list_offsets import (
@@ -45,6 +51,7 @@ from fencelog.wire.messages.metadata import (
     MetadataRequestTopic,
     MetadataResponse,
 )
+from fencelog.wire.messages.own import OwnRequest, OwnResource, OwnResponse
 from fencelog.wire.own import owned_id, producers_key, transactional_id
 from tests.support.brokers import HERE, THERE, FakePlacement
 from tests.support.node import Peer, World, batch
@@ -171,7 +178,7 @@ async def test_a_produce_names_the_leader_instead(
             assert partition is not None
             partition.log.refuse_appends("it follows")
         else:
-            del node.broker.logs._partitions["t", 1]  # type: ignore[arg-type]
+            del node.broker.logs._led["t", 1]  # type: ignore[arg-type]
         data = batch("a", producer_id=5, epoch=0, sequence=0, transactional=is_here)
         body = b"".join(
             bytes(each)
@@ -297,3 +304,38 @@ async def test_a_topic_is_created_with_the_replicas_that_are_asked_for(tmp_path:
             (2, -1, [[2, 1], [2, 1]]),
             (3, 2, []),
         ]
+
+
+async def test_a_follower_describes_no_producers(tmp_path: Path) -> None:
+    async with one_of_two(tmp_path) as (node, _, peer):
+        follow(node)
+        request = DescribeProducersRequest(
+            topics=[TopicRequest(name="t", partition_indexes=[0, 1])]
+        )
+        answer = await peer.ask(request, 0, DescribeProducersResponse)
+        errors = [each.error_code for each in answer.topics[0].partitions]
+        assert errors == [0, ErrorCode.NOT_LEADER_OR_FOLLOWER]
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+async def test_a_partition_that_is_led_elsewhere_may_be_claimed(
+    tmp_path: Path, *, is_here: bool
+) -> None:  # O8
+    async with one_of_two(tmp_path) as (node, _, peer):
+        follow(node)
+        if not is_here:
+            del node.broker.logs._partitions["t", 1]  # type: ignore[arg-type]
+        told: list[TopicPartition] = []
+
+        async def own(partition: TopicPartition, owner: Owner) -> Offset:
+            del owner
+            told.append(partition)
+            return Offset(41)
+
+        node.ownership_sender._leaders.own_partition = own  # type: ignore[method-assign]
+        request = OwnRequest(
+            group=None, resources=[OwnResource(resource="t/1")], session_timeout_ms=10_000
+        )
+        answer = await peer.ask(request, 0, OwnResponse)
+        assert (answer.error_code, told) == (0, [TopicPartition("t", 1)])
+        assert answer.resources[0].fence_offset == 41

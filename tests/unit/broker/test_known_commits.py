@@ -113,3 +113,41 @@ def test_a_failure_after_a_lost_answer_leaves_it_unknown() -> None:
             await commit_known(session, [MetadataWrite("a", b"1", 0)])
 
     in_virtual_time(main)
+
+
+@pytest.mark.parametrize("lost", [Lost(False), Lost(True), Lost(True, after_s=1.0)])
+def test_the_same_value_of_another_broker_does_not_stand_for_the_whole_commit(lost: Lost) -> None:
+    async def main() -> None:
+        store = SimStore()
+        session = store.session()
+
+        def lose(verb: str, key: str) -> Lost:
+            store.commit([MetadataWrite("a", b"1", 0)])
+            session.lose = None
+            return lost
+
+        session.lose = lose
+        writes = [MetadataWrite("a", b"1", 0), MetadataWrite("b", b"1", 0)]
+        assert not await commit_known(session, writes)
+        await asyncio.sleep(10)
+        assert await session.get("b") is None
+
+    in_virtual_time(main)
+
+
+def test_a_removal_that_another_broker_has_done_does_not_stand_for_the_whole_commit() -> None:
+    async def main() -> None:
+        store = SimStore()
+        session = store.session()
+        version = store.commit([MetadataWrite("a", b"1", 0)])
+
+        def lose(verb: str, key: str) -> Lost:
+            store.commit([MetadataWrite("a", None, version)])
+            session.lose = None
+            return Lost(True)
+
+        session.lose = lose
+        writes = [MetadataWrite("a", None, version), MetadataWrite("b", b"1", 0)]
+        assert not await commit_known(session, writes)
+
+    in_virtual_time(main)

@@ -111,12 +111,12 @@ def test_markers_are_to_be_asked_for_again_where_a_partition_is_not_served(
     async def scenario() -> None:
         async with world.node() as node, Peer.of(node) as peer:
             producer = await begun(peer)
-            gone = node.logs._partitions.pop(OTHER)
+            gone = node.logs._led.pop(OTHER)
             if offline:
                 node.logs._offline[OTHER] = StorageError("damaged")
             ask = node.broker.leaders.write_markers
             assert await ask(OTHER, end_of(producer)) is False
-            node.logs._partitions[OTHER] = gone
+            node.logs._led[OTHER] = gone
 
     asyncio.run(scenario())
 

@@ -7,15 +7,18 @@ import pytest
 
 from fencelog.broker.coordinators.leaders import Verified
 from fencelog.broker.coordinators.outcomes import OpenOn
-from fencelog.broker.metadata.catalog import GROUP_TOPIC, Topic
+from fencelog.broker.metadata.catalog import GROUP_TOPIC
 from fencelog.broker.peers.identity import Lane, connection_number, lane_of
 from fencelog.coordination.controller.model import NO_LEADER, PartitionState
 from fencelog.coordination.outcome import TransactionOutcome
 from fencelog.coordination.ownership.model import NO_FENCE
 from fencelog.coordination.transaction.state import ClientVersion, ProducerIdAndEpoch
-from fencelog.errors import ErrorCode, NotCoordinatorError, NotLeaderError, RequestError
+from fencelog.errors import (
+    ErrorCode,
+    NotLeaderError,
+    RequestError,
+)
 from fencelog.log.ownership import Owner
-from fencelog.node import Node
 from fencelog.types import (
     CoordinatorEpoch,
     LeaderEpoch,
@@ -46,10 +49,19 @@ from fencelog.wire.messages.broker_write_markers import (
     BrokerWriteMarkersRequest,
     BrokerWriteMarkersResponse,
 )
-from tests.support.brokers import ASKED, ASKING, HERE, THERE, Target, remote_leaders
+from tests.support.brokers import (
+    ASKED,
+    ASKING,
+    HERE,
+    THERE,
+    Target,
+    begun,
+    remote_leaders,
+    topic_of,
+)
 from tests.support.log import marker
 from tests.support.node import Peer, World, until
-from tests.support.transactions import ID, Producer, partition_of, settled
+from tests.support.transactions import ID, Producer, partition_of
 
 NAME, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
 ASKED_OF_LEADERS = [
@@ -68,24 +80,8 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-async def begun(peer: Peer) -> Producer:
-    """A version 1 producer with one record in an open transaction on ``t-0``."""
-    await peer.create_topic("t", partitions=2)
-    producer = Producer(peer)
-    assert await producer.init() is ErrorCode.NONE
-    assert await producer.add("t", 0) is ErrorCode.NONE
-    assert await producer.produce("t", "a") is ErrorCode.NONE
-    return producer
-
-
 def identity(producer: Producer) -> ProducerIdAndEpoch:
     return ProducerIdAndEpoch(ProducerId(producer.producer_id), ProducerEpoch(producer.epoch))
-
-
-def topic_of(node: Node, name: str = "t") -> Topic:
-    found = node.broker.catalog.get(name)
-    assert found is not None
-    return found
 
 
 # -- the proof ---------------------------------------------------------------------------------
@@ -287,7 +283,7 @@ async def test_what_the_catalog_has_not_heard_of_is_not_deleted(world: World) ->
             assert await leaders.write_markers(NAME, end) is False
             assert await leaders.own_partition(NAME, owner) is None
             node.broker.catalog._topics["t"] = topic
-            await node.broker.controller.delete_topic(topic)
+            await node.broker.controller.delete_topics([topic])
             assert await leaders.write_markers(NAME, end) is True
             assert await leaders.own_partition(NAME, owner) == NO_FENCE
 
@@ -380,49 +376,3 @@ async def test_owners_are_told_to_logs_groups_and_producers_elsewhere(world: Wor
             await node.groups.shard_of("g")
             assert await leaders.own_commits("g", {NAME: owner._replace(group="g")}) is True
             assert (await leaders.offsets_partition("g")).topic == GROUP_TOPIC
-
-
-# -- shards that move --------------------------------------------------------------------------
-
-
-async def test_a_shard_that_moves_answers_and_decides_nothing_more(world: World) -> None:
-    async with world.node() as node, Peer.of(node) as peer:
-        producer = await begun(peer)
-        (loaded,) = node.transactions.loaded()
-        world.disk.hold(node.transactions.topic)
-        ending = asyncio.ensure_future(producer.end(commit=True))
-        await until(lambda: world.disk.waiting, "the decision is synced")
-        node.transactions.resign(loaded.index)
-        assert loaded.dropped
-        assert loaded.timer.due is None
-        with pytest.raises(NotCoordinatorError):
-            await node.transactions.decide_on(loaded, lambda shard, now: pytest.fail("decided"))
-        world.disk.release()
-        await ending
-        node.transactions.lead(loaded.index)
-        await until(node.transactions.loaded, "the shard is loaded again")
-        await settled(node, "t")
-
-
-async def test_a_load_ends_with_the_leadership(world: World) -> None:
-    async with world.node() as node, Peer.of(node) as peer:
-        await begun(peer)
-        (loaded,) = node.transactions.loaded()
-        node.transactions.resign(loaded.index)
-        world.disk.hold(node.transactions.topic)
-        partition = loaded.partition
-        epoch = asyncio.Event()
-
-        async def waits(name: TopicPartition) -> CoordinatorEpoch:
-            await epoch.wait()
-            return CoordinatorEpoch(9)
-
-        node.transactions._next_epoch = waits
-        loading = asyncio.ensure_future(node.transactions.load(loaded.index))
-        await asyncio.sleep(0)
-        node.transactions.resign(loaded.index)
-        with pytest.raises(NotCoordinatorError):
-            await loading
-        assert node.transactions.loaded() == []
-        assert partition.markers_appended is None
-        world.disk.release()

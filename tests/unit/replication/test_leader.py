@@ -156,8 +156,10 @@ def test_who_has_left_says_again_what_it_has() -> None:
     progress = leading()
     acknowledge(progress, 2, 10, 10, 1, 10)
     assert progress.has_heard(NodeId(2))
+    assert progress.is_member(NodeId(2))
     progress.settled((NodeId(1), NodeId(3)))
     assert not progress.has_heard(NodeId(2))
+    assert not progress.is_member(NodeId(2))
     assert change(progress, 2, 10) is None
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from fencelog.replication.leader import LeaderProgress
 from fencelog.types import Instant, LeaderEpoch, NodeId, Offset
-from tests.unit.replication.model import Mistakes, Model, Request, ViolationError
+from tests.unit.replication.model import Model
+from tests.unit.replication.replica import Mistakes, Request, ViolationError
 
 STEPS = 400
 SOUND = Mistakes()

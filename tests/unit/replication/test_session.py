@@ -124,6 +124,7 @@ def test_an_answer_for_a_position_that_was_left_meanwhile_is_left_out() -> None:
 def test_what_is_forgotten_has_no_changes() -> None:
     session = LeaderSession[str]()
     session.moved("a", at(5))
+    assert session.partitions() == ["a"]
     session.forget("a")
     assert not session.changed("a", Offset(9))
     assert session.look("a") is None

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Collection, Coroutine, Iterable, Mapping,
 from typing import NamedTuple, Protocol, TypeVar
 
 from fencelog.broker.coordinators.leaders import LocalLeaders, Verified
-from fencelog.broker.coordinators.led_shards import partition_key
 from fencelog.broker.coordinators.outcomes import OpenOn, Outcomes
 from fencelog.broker.metadata.catalog import (
     GROUP_TOPIC,
@@ -16,6 +15,7 @@ from fencelog.broker.metadata.catalog import (
     Catalog,
     Topic,
 )
+from fencelog.broker.metadata.cluster_state import PartitionKey
 from fencelog.broker.metadata.placement import Placement
 from fencelog.coordination.controller.model import NO_LEADER, PartitionState
 from fencelog.coordination.outcome import TransactionOutcome
@@ -289,7 +289,7 @@ class ClusterLeaders:
                 await self._outcomes(topic, index, asked) for index in range(topic.partitions)
             ]
             for index, (leader_epoch, outcomes) in enumerate(answers):
-                key = partition_key(topic, index)
+                key = PartitionKey(topic.topic_id, index).text
                 cell = await self._store.get(key)
                 if cell is None or PartitionState.decode(key, cell[0]).leader_epoch != leader_epoch:
                     raise NotLeaderError(f"the coordinator {name}-{index} has moved")

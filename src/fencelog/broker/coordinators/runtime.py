@@ -8,7 +8,7 @@ committed.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -46,6 +46,7 @@ S = TypeVar("S", bound=Shard)
 R = TypeVar("R")
 
 LOAD_BYTES = 1024 * 1024
+LOAD_RETRY_S = 0.5
 OpenPartition = Callable[[str, int], Awaitable[Partition]]
 NextEpoch = Callable[[TopicPartition], Awaitable[CoordinatorEpoch]]
 ReplayMarker = Callable[[S, ProducerId, bool], None]
@@ -165,7 +166,7 @@ class CoordinatorRuntime(Generic[S]):
 
     def lead(self, index: int) -> None:
         """This broker leads a partition from now on: load its shard, which waits for no request."""
-        self._reload(index)
+        self._begin(self._load_led(index))
 
     def resign(self, index: int) -> None:
         """Another broker leads a partition: nothing more is decided or answered by its shard here.
@@ -280,6 +281,8 @@ class CoordinatorRuntime(Generic[S]):
             loaded.timer.cancel()
         for task in self._loading.values():
             task.cancel()
+        for each in self._reloading:
+            each.cancel()
 
     # -- inside --------------------------------------------------------------------------------
 
@@ -406,6 +409,19 @@ class CoordinatorRuntime(Generic[S]):
             if self._observer is not None:
                 self._observer.shard_unloaded(loaded.partition.name)
 
+    async def _load_led(self, index: int) -> None:
+        """Load a shard for as long as its partition is led here."""
+        while not self._stopped:
+            try:
+                self.on_committed(await self.load(index))
+            except NotCoordinatorError:
+                return
+            except NotLeaderError as error:
+                log.warning("%s", error)
+                await asyncio.sleep(LOAD_RETRY_S)
+            else:
+                return
+
     def _reload(self, index: int) -> None:
         """Load a shard whose log was stalled: its timeouts and markers wait for no request."""
 
@@ -415,10 +431,15 @@ class CoordinatorRuntime(Generic[S]):
             except NotLeaderError as error:
                 log.warning("%s", error)
 
-        if not self._stopped:
-            task = asyncio.get_running_loop().create_task(load())
-            self._reloading.add(task)
-            task.add_done_callback(self._reloading.discard)
+        self._begin(load())
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        if self._stopped:
+            work.close()
+            return
+        task = asyncio.get_running_loop().create_task(work)
+        self._reloading.add(task)
+        task.add_done_callback(self._reloading.discard)
 
     # -- deadlines -----------------------------------------------------------------------------
 

@@ -2,7 +2,8 @@
 
 from typing import NamedTuple, Protocol
 
-from fencelog.broker.partitions.partition import Fetched, Partition
+from fencelog.broker.partitions.partition import Partition
+from fencelog.broker.partitions.reading import Fetched
 from fencelog.errors import ErrorCode
 from fencelog.log.values import Isolation, ReadPlan
 from fencelog.types import LeaderEpoch, Offset, TopicId
@@ -141,7 +142,7 @@ class Interest:
         return max(min(plan.end_position - start, self.max_bytes), 1)
 
     def _plan(self, partition: Partition, isolation: Isolation) -> ReadPlan | ErrorCode:
-        error = self.epoch_error() or partition.read_error
+        error = self.epoch_error() or partition.refusal(isolation)
         return error or partition.log.read(self.offset, self.max_bytes, isolation)
 
     def correct(self, found: Fetched) -> None:

@@ -23,13 +23,12 @@ def check_at_once(batch: Batch, acks: int) -> PartitionResult | None:
     whose codec changes.
     """
     partition, header, records = batch
-    index, needed = partition.name.partition, partition.log.config.min_insync_replicas
-    if acks == ACKS_ALL and needed > partition.in_sync:
+    if acks == ACKS_ALL and not partition.has_enough_replicas:
         return PartitionResult(
-            index,
+            partition.name.partition,
             ErrorCode.NOT_ENOUGH_REPLICAS,
-            error_message=f"{partition.name} has {partition.in_sync} in-sync replicas, "
-            f"min.insync.replicas is {needed}",
+            error_message=f"{partition.name} has fewer in-sync replicas than "
+            f"it needs: min.insync.replicas is {partition.log.config.min_insync_replicas}",
         )
     if _has_other_codec(partition, header):
         raise LimitError("decompressed off the loop")

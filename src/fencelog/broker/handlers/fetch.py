@@ -324,7 +324,7 @@ class _Answer:
         partition = interest.partition
         if partition is None:
             return self._refused(interest, self._missing(interest)), True
-        error = interest.epoch_error() or partition.read_error or self._owner_error(interest)
+        error = interest.epoch_error() or self._owner_error(interest)
         if error is not ErrorCode.NONE:
             return self._refused(interest, error), True
         limit = min(interest.max_bytes, limit)
@@ -340,6 +340,8 @@ class _Answer:
             return FetchedPartition(index, ErrorCode.KAFKA_STORAGE_ERROR), True
         if self._version < ZSTD_FROM and _holds_zstd(found.parts):
             return FetchedPartition(index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE), True
+        if found.error in _OF_ANOTHER_LEADER:
+            return self._refused(interest, found.error), True
         is_empty = found.plan is not None and found.plan.is_empty
         was_read = not is_empty and (limit > 0 or at_least_one)
         if was_read and self._size + found.size < self._min_bytes:

@@ -208,8 +208,11 @@ def _problem(broker: Broker, group: str | None, name: TopicPartition) -> ErrorCo
     if topic.internal:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     partition = broker.logs.get(*name)
+    error = missing(broker, *name) if partition is None else partition.read_error
+    if error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+        return ErrorCode.NONE  # its leader says so if it takes no owner of this group
     if partition is None:
-        return missing(broker, *name)
+        return error
     if partition.failure is not None:
         return ErrorCode.KAFKA_STORAGE_ERROR
     has_room = partition.log.has_room_for_owner(group)

@@ -20,7 +20,8 @@ from fencelog.broker.handlers.connection_fencing import accepted_on, refuse_stal
 from fencelog.broker.network.connection import Answer, Request
 from fencelog.broker.network.replies import Pending, Reply
 from fencelog.broker.network.time_slices import ITEMS_PER_SLICE
-from fencelog.broker.partitions.partition import Partition, failure_code
+from fencelog.broker.partitions.partition import Partition
+from fencelog.broker.partitions.purgatory import failure_code
 from fencelog.coordination.transaction.state import ClientVersion, ProducerIdAndEpoch
 from fencelog.errors import ErrorCode, LimitError, NotLeaderError, WireError
 from fencelog.log.values import Rejected

@@ -12,7 +12,7 @@ from fencelog.broker.context import Broker
 from fencelog.broker.coordinators.outcomes import shards_here
 from fencelog.broker.handlers.brokers import missing
 from fencelog.broker.network.connection import Request
-from fencelog.broker.partitions.partition import failure_code
+from fencelog.broker.partitions.purgatory import failure_code
 from fencelog.coordination.encoding import by_topic
 from fencelog.coordination.id_pattern import IdPattern, PatternError
 from fencelog.coordination.transaction.state import Transaction, TxnState
@@ -217,7 +217,8 @@ async def describe_producers(
 
 async def _producers(broker: Broker, topic: str, index: int) -> PartitionResponse:
     partition = broker.logs.get(topic, index)
-    if partition is not None:
+    error = missing(broker, topic, index) if partition is None else partition.read_error
+    if partition is not None and error is ErrorCode.NONE:
         found = [_producer(view) for view in partition.log.producers()]
         try:
             await partition.committed(partition.log.log_end_offset)
@@ -227,14 +228,13 @@ async def _producers(broker: Broker, topic: str, index: int) -> PartitionRespons
             )
         return PartitionResponse(partition_index=index, active_producers=found)
     known = broker.catalog.get(topic)
-    error = missing(broker, topic, index)
     is_unused = known is not None and known.internal and 0 <= index < known.partitions
     if is_unused and error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return PartitionResponse(partition_index=index)  # created when its coordinator is needed
     return PartitionResponse(
         partition_index=index,
         error_code=error,
-        error_message=f"partition {topic}-{index} does not exist or is offline",
+        error_message=f"partition {topic}-{index} does not exist, is offline or is led elsewhere",
     )
 
 

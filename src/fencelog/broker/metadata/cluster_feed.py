@@ -59,6 +59,4 @@ class ClusterFeed:
             log.warning("topic %s keeps its settings, the new ones: %s", topic.name, error)
             return
         for name in topic.partition_names:
-            partition = self._logs.get(*name)
-            if partition is not None:
-                partition.reconfigure(config)
+            self._logs.reconfigure(name, config)

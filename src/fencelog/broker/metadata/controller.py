@@ -27,7 +27,8 @@ from fencelog.broker.metadata.topic_rules import (
     existing_topic,
     valid_config,
 )
-from fencelog.broker.partitions.log_manager import LogManager, Replica
+from fencelog.broker.partitions.log_manager import LogManager
+from fencelog.broker.partitions.opening import Replica
 from fencelog.broker.partitions.partition import Partition
 from fencelog.errors import ErrorCode, NotLeaderError, RequestError
 from fencelog.log.config import LogConfig

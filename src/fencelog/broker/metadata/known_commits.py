@@ -17,9 +17,10 @@ async def commit_known(
 ) -> bool:
     """Commit; False if a version is different, or the lease has ended.
 
-    Where the answer is lost, the first write's key is read: whether it has the new value. That
-    write names the version it expects, so that it is stored once at most, however late. Raises
-    StorageError if nothing is stored, UnknownOutcomeError if that cannot be read.
+    Where the answer is lost, the keys are read: True if all of them have the new values, whoever
+    wrote those. The first write names the version that it expects. While the key has that version,
+    the same is sent once more; when it has another one, what was sent cannot be stored any more.
+    Raises StorageError if nothing is stored, UnknownOutcomeError if that cannot be read.
     """
     first = writes[0]
     assert first.expected_version is not None, first.key
@@ -29,23 +30,33 @@ async def commit_known(
             if await store.commit(writes, unchanged=unchanged):
                 return True
         except UnknownOutcomeError:
-            value, version = await _read(store, first.key)
-            if version != first.expected_version:
-                return value == first.value
+            if await _version(store, first.key) != first.expected_version:
+                return await _all_are_there(store, writes)
             is_doubtful = True  # it may still come: the same once more settles it
         except StorageError as error:
             if is_doubtful:
                 raise UnknownOutcomeError(str(error)) from error
             raise
         else:
-            if not is_doubtful:
-                return False
-            value, version = await _read(store, first.key)
-            return version != first.expected_version and value == first.value
+            return is_doubtful and await _all_are_there(store, writes)
 
 
-async def _read(store: MetadataStore, key: str) -> tuple[bytes | None, int]:
+async def _version(store: MetadataStore, key: str) -> int:
+    cell = await _read(store, key)
+    return 0 if cell is None else cell[1]
+
+
+async def _all_are_there(store: MetadataStore, writes: Sequence[MetadataWrite]) -> bool:
+    """Whether every key has the value of its write. One alone may be another broker's same idea."""
+    for each in writes:
+        cell = await _read(store, each.key)
+        if each.value != (None if cell is None else cell[0]):
+            return False
+    return True
+
+
+async def _read(store: MetadataStore, key: str) -> tuple[bytes, int] | None:
     try:
-        return await store.get(key) or (None, 0)
+        return await store.get(key)
     except StorageError as error:
         raise UnknownOutcomeError(f"{key} was perhaps stored: {error}") from error

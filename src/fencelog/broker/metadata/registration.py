@@ -48,7 +48,7 @@ class BrokerRegistration:
         self._state = state
         self._ttl_s = ttl_s
         self._on_lost = on_lost
-        self._lost = asyncio.Event()
+        self._ended = asyncio.Event()
         self._sent_at = _PAST
         self.registration = registration
         """As it was written last."""
@@ -113,10 +113,10 @@ class BrokerRegistration:
         return True
 
     async def run(self) -> None:
-        """Renew the lease until it is lost."""
-        while not self._lost.is_set():
+        """Renew the lease until it is lost, or ended."""
+        while not self._ended.is_set():
             await self._wait(self._sent_at + self._ttl_s / RENEWALS)
-            while not self._lost.is_set() and not await self._renew():
+            while not self._ended.is_set() and not await self._renew():
                 await self._wait(_now() + self._ttl_s / RETRIES)
 
     async def _renew(self) -> bool:
@@ -135,7 +135,7 @@ class BrokerRegistration:
             return False
         if not is_alive:
             self.lose("it has ended")
-        elif not self._lost.is_set():
+        elif not self._ended.is_set():
             self._sent_at, self.deadline = sent_at, Instant(sent_at + self._ttl_s)
         return True
 
@@ -143,7 +143,7 @@ class BrokerRegistration:
         """Wait for a time, the deadline or the loss, whichever is first."""
         try:
             async with asyncio.timeout_at(min(until, self.deadline)):
-                await self._lost.wait()
+                await self._ended.wait()
         except TimeoutError:
             pass
 
@@ -160,12 +160,15 @@ class BrokerRegistration:
 
     def lose(self, reason: str) -> None:
         """End this life: it is valid no more. Once is enough."""
-        if not self._lost.is_set():
+        if not self._ended.is_set():
             log.warning("broker %s has lost its lease: %s", self.registration.node_id, reason)
-            self.deadline = _PAST
-            self._lost.set()
-            self._state.unsubscribe(self._noticed)
+            self._end()
             self._on_lost()
+
+    def _end(self) -> None:
+        self.deadline = _PAST
+        self._ended.set()
+        self._state.unsubscribe(self._noticed)
 
     async def announce_stop(self) -> None:
         """Ask to lead nothing any more; does nothing if the registration is not there.
@@ -178,8 +181,11 @@ class BrokerRegistration:
             self.registration = stopping
 
     async def end(self) -> None:
-        """End the life now, the controller's key with it if it is held. Raises StorageError."""
-        self.deadline = _PAST
+        """End the life now, the controller's key with it if it is held. Raises StorageError.
+
+        It is no loss: ``run`` ends, and ``on_lost`` is not called.
+        """
+        self._end()
         if self.lease is not None:
             await self._store.revoke(self.lease)
 
@@ -198,7 +204,10 @@ async def fence(store: MetadataStore, state: ClusterState, node_id: NodeId, vers
         and (held.node_id, held.incarnation) == (node_id, broker.registration.incarnation)
     ):
         writes.append(MetadataWrite(CONTROLLER_KEY, None, held.version))
-    return await commit_known(store, writes)
+        if await commit_known(store, writes):
+            return True
+        # Without the key, which has changed: nobody holds it whose registration is gone.
+    return await commit_known(store, writes[:1])
 
 
 async def leave_replica_sets(store: MetadataStore, node_id: NodeId) -> int:
