@@ -65,6 +65,12 @@ class ReplicaLogs:
             found += read.batches[first:last]
         return found
 
+    def start(self, host: BrokerHost, name: str) -> int:
+        """Return where a log begins on a host: at its first segment; 0 without one."""
+        directory = host.disk.image.root.names.get(name)
+        names = directory.names if isinstance(directory, Directory) else {}
+        return min((int(each.removesuffix(LOG)) for each in names if each.endswith(LOG)), default=0)
+
     def _read(self, file: Inode) -> _Read:
         read = self._files.get(file)
         if read is None or not _is_unchanged(read, file):

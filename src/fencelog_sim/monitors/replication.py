@@ -13,7 +13,7 @@ metadata store, in the order in which the store took them:
 - no replica's high watermark is above what a leader has committed;
 - at the end every replica has all that is committed.
 
-Of compacted topics only the states and what is appended are compared.
+Of compacted topics, and of those with the name of a deleted one, only the states are looked at.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -43,6 +43,7 @@ class _Partition:
 
     name: TopicPartition
     is_compacted: bool
+    """Batches may be missing or others: they are not compared."""
     min_isr: int
     state: PartitionState | None = None
     committed: list[StoredBatch] = field(default_factory=list)
@@ -73,6 +74,8 @@ class ReplicationMonitor:
         self._min_isr = min_isr
         self._logs = ReplicaLogs()
         self._topics: dict[str, Topic] = {}
+        self._deleted: set[str] = set()
+        """Topics whose names another topic may have later: files are named after them."""
         self._partitions: dict[str, _Partition] = {}
         self._by_name: dict[TopicPartition, _Partition] = {}
         self._nodes: dict[int, Node] = {}
@@ -134,7 +137,10 @@ class ReplicationMonitor:
         name = change.key.removeprefix(TOPIC_PREFIX)
         if change.value is None:
             self._topics.pop(name, None)
+            self._deleted.add(name)
             self._by_name = {k: each for k, each in self._by_name.items() if k.topic != name}
+            left = self._partitions.items()
+            self._partitions = {k: each for k, each in left if each.name.topic != name}
             return
         topic = self._topics[name] = Topic.decode(name, change.value)
         for each in self._by_name.values():
@@ -169,7 +175,7 @@ class ReplicationMonitor:
         policy = topic.settings.get("cleanup.policy", "")
         partition = self._partitions[key] = _Partition(
             TopicPartition(topic.name, int(index)),
-            is_compacted=topic.internal or "compact" in policy,
+            is_compacted=topic.internal or "compact" in policy or topic.name in self._deleted,
             min_isr=self._min_isr(topic),
         )
         self._by_name[partition.name] = partition
@@ -206,7 +212,7 @@ class ReplicationMonitor:
         folder, _, file = path.partition("/")
         name = parse_directory_name(folder)
         partition = None if name is None else self._by_name.get(name)
-        if partition is None or not file.endswith(LOG):
+        if partition is None or partition.is_compacted or not file.endswith(LOG):
             return
         for batch, _ in whole_batches(data):
             self.batches += 1
@@ -301,7 +307,8 @@ class ReplicationMonitor:
         if partition.is_compacted or not partition.committed:
             return None
         has = self._logs.batches(host, str(partition.name), since=begin)
-        start = max(begin, has[0].base_offset if has else 0)
+        # Below is what was deleted.
+        start = max(begin, self._logs.start(host, str(partition.name)))
         wanted = _between(partition.committed, start, end)
         found = _between(has, start, end)
         if wanted == found:

@@ -386,3 +386,21 @@ async def test_a_topic_of_the_same_name_waits_until_the_deleted_one_is_removed()
         assert (OTHER, 0) not in node.manager._replicas
         hold.set()
         await until(lambda: (OTHER, 0) in node.manager._replicas)
+
+
+@scenario
+async def test_an_internal_error_of_a_stream_ends_the_manager() -> None:
+    async with running() as cluster:
+        cluster.lead(1)
+        await until(lambda: cluster.leads(1, 0))
+        node = cluster.nodes[2]
+        await until(lambda: node.manager._fetchers)
+        fetcher, _ = node.manager._fetchers[NodeId(1)]
+
+        def fails(*_: object) -> None:
+            raise AssertionError("a leader appends no batches of another")
+
+        fetcher._take_one = fails  # type: ignore[method-assign]
+        cluster.hosts[NodeId(1)].produce(b"x")
+        await until(node.tasks[2].done)
+        assert isinstance(node.tasks[2].exception(), AssertionError)

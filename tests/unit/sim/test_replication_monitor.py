@@ -332,3 +332,34 @@ def test_a_compacted_log_may_lack_batches() -> None:
         rig.monitor.finish()
 
     assert rig.play(story) == []
+
+
+def test_a_replica_may_have_deleted_what_is_below_its_first_segment() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        await rig.committed(0, 1)
+        disk = rig.world.hosts[2].disk
+        await disk.remove(f"{NAME}/{0:020d}.log")
+        await disk.open(f"{NAME}/{2:020d}.log", create=True)
+        rig.monitor.finish()
+
+    assert rig.play(story) == []
+
+
+def test_the_files_of_a_deleted_topic_are_not_those_of_the_next_one() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        await rig.committed(0)
+        rig.world.store.commit([MetadataWrite("topic/orders", None)])
+        await rig.world.hosts[2].disk.remove(str(NAME))
+        rig.state(1, 0, (1, 3))  # its states are removed after it
+        rig.world.store.commit([MetadataWrite(KEY, None)])
+        rig.topic("delete")
+        rig.state(1, 0, ALL)
+        await rig.write(2, 0, value=b"w")
+        rig.watermark(1, 1)
+        rig.monitor.finish()
+
+    assert rig.play(story) == []

@@ -4,6 +4,8 @@ Behaviour: only on connections that were proven to be another broker's (``handle
 fetch's positions count when it arrives, while the one before it still waits for news.
 """
 
+import logging
+
 from fencelog.broker.context import Broker
 from fencelog.broker.dispatch import RawHandler, respond
 from fencelog.broker.handlers.peers import from_broker
@@ -21,6 +23,8 @@ from fencelog.wire.messages.replica_snapshot import (
     ReplicaSnapshotResponse,
 )
 from fencelog.wire.primitives import REQUEST_ITEMS_MAX
+
+log = logging.getLogger(__name__)
 
 
 def replica_handlers(
@@ -78,5 +82,8 @@ class _Fetches:
     async def _run(self, connection: Connection, stream: Stream) -> None:
         try:
             await stream.run()
+        except Exception:
+            log.exception("internal error, please report it with this traceback")
+            connection.abort()
         finally:
             del self._streams[connection]

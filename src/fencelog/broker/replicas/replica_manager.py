@@ -110,6 +110,8 @@ class ReplicaManager:
         self._tasks: set[asyncio.Task[None]] = set()
         self._limit = asyncio.Semaphore(CONCURRENCY_MAX)
         self._news: asyncio.Future[None] | None = None
+        self._failure: BaseException | None = None
+        """An internal error of a task, which ends ``run``."""
         self._opened: list[tuple[TopicId, asyncio.Future[None]]] = []
         self.removed: Callable[[TopicId], Awaitable[None]] = _nothing
         """Stores that nothing of a deleted topic is here any more."""
@@ -120,7 +122,7 @@ class ReplicaManager:
         cluster.subscribe(self._changed)
 
     async def run(self) -> None:
-        """Follow the metadata until cancelled."""
+        """Follow the metadata until cancelled; an internal error of a stream ends it, too."""
         try:
             for topic_id in list(self._cluster.deleted):
                 await self._remove(topic_id)  # before a topic of the same name is opened
@@ -129,11 +131,20 @@ class ReplicaManager:
                 due, self._due = list(self._due), {}
                 async for key in self._time_slices.each(due):
                     self._look(key)
+                if self._failure is not None:
+                    raise self._failure
                 if not self._due:
                     self._news = asyncio.get_running_loop().create_future()
                     await self._news
         finally:
             await self._stop()
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._failure = task.exception()
+            if self._news is not None and not self._news.done():
+                self._news.set_result(None)
 
     async def _stop(self) -> None:
         self._cluster.unsubscribe(self._changed)
@@ -191,7 +202,7 @@ class ReplicaManager:
         replica.is_busy = True
         task = asyncio.get_running_loop().create_task(self._carry_out(key, replica, work))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
 
     def _tell_opened(self, key: Key) -> None:
         waiting, self._opened = self._opened, []
@@ -300,6 +311,7 @@ class ReplicaManager:
         if known is None:
             fetcher = Fetcher(leader, self._leaders.connection, self, self._time_slices)
             task = asyncio.get_running_loop().create_task(fetcher.run())
+            task.add_done_callback(self._ended)
             known = self._fetchers[leader] = fetcher, task
         known[0].follow(key, partition, state.leader_epoch)
 
@@ -320,7 +332,6 @@ class ReplicaManager:
             del self._fetchers[leader]
             task.cancel()
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
 
     # -- called by the streams -------------------------------------------------------------------
 
