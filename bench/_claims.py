@@ -52,7 +52,7 @@ async def write(connection: Connection, topic: str, value: bytes) -> None:
     batch = memoryview(build_batch([RecordToWrite(None, value, 0)]))
     body = write_produce_request(PRODUCE_VERSION, None, -1, 30_000, [(topic, [(0, batch)])])
     answer = await connection.call(ApiKey.PRODUCE, PRODUCE_VERSION, body, Deadline(LIMIT_S))
-    ((_, (result,)),), _ = read_produce_response(answer, PRODUCE_VERSION)
+    ((_, (result,)),) = read_produce_response(answer, PRODUCE_VERSION).topics
     assert not result.error, result
 
 

@@ -92,7 +92,7 @@ class Replies:
 
     def check_last(self) -> None:
         """Raise AssertionError where the last answer was no success."""
-        topics, _ = read_produce_response(memoryview(self.last)[5:], VERSION)
+        topics = read_produce_response(memoryview(self.last)[5:], VERSION).topics
         result = topics[0][1][0]
         assert result.error == 0, result
 

@@ -125,7 +125,7 @@ class Asker:
         """Write one record, acknowledged."""
         batch = build_batch([RecordToWrite(b"k", b"v" * 100, time.time_ns() // 1_000_000)])
         body = b"".join(hot.write_produce_request(9, None, -1, 30_000, [(topic, [(index, batch)])]))
-        topics, _ = hot.read_produce_response(self.raw(0, 9, body), 9)
+        topics = hot.read_produce_response(self.raw(0, 9, body), 9).topics
         assert topics[0][1][0].error == 0, topics
 
     def fetch(self, topic: str, index: int) -> None:

@@ -157,7 +157,7 @@ def write_all(asker: Asker, names: list[str], partitions: int) -> None:
     )
     topics = [(name, [(index, batch) for index in range(partitions)]) for name in names]
     body = b"".join(hot.write_produce_request(12, transactional_id, -1, 600_000, topics))
-    results, _ = hot.read_produce_response(asker.raw(0, 12, body), 12)
+    results = hot.read_produce_response(asker.raw(0, 12, body), 12).topics
     assert not any(part.error for _, parts in results for part in parts), results[0]
     ended = EndTxnRequest(
         transactional_id=transactional_id,

@@ -14,7 +14,7 @@ from tests.support.faults import ROOT, faulty_files, load, names
 IN_FORCE = (
     [f"D{n}" for n in (1, 2, 3, 4)]
     + [f"E{n}" for n in range(1, 18)]
-    + [f"F{n}" for n in (2, 5, 6, 7)]
+    + [f"F{n}" for n in (2, 5, 6, 7, 8)]
     + ["I1"]
     + [f"V{n}" for n in range(1, 9)]
     + [f"O{n}" for n in range(1, 12)]

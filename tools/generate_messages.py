@@ -3,8 +3,8 @@
 Sources are Kafka's own message definitions, as the kafka-python package ships them, and in the same
 form ``src/fencelog/wire/definitions``, fencelog's own requests, and
 ``src/fencelog/coordination/definitions``, the records of the coordinators (type ``data``).
-``ApiKey`` says which requests are spoken. After a change to any of these, run it and commit what it
-writes::
+``ApiKey`` and ``BrokerApiKey`` say which requests are spoken. After a change to any of these, run
+it and commit what it writes::
 
     .venv/bin/python -m tools.generate_messages
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fencelog.wire import api_versions
-from fencelog.wire.api_versions import ApiKey
+from fencelog.wire.api_versions import ApiKey, BrokerApiKey
 from tools.message_definitions import (
     NULLABLE_METHOD,
     SCALARS,
@@ -422,7 +422,7 @@ def flexible_versions() -> str:
     flexible = {each["apiKey"]: Versions.parse(each["flexibleVersions"]) for each in requests}
     rows = [
         f"    {int(key)}: {flexible[key].first},  # {key.name}"
-        for key in sorted(ApiKey)
+        for key in (*sorted(ApiKey), *sorted(BrokerApiKey))
         if flexible[key]
     ]
     return "\n".join(

@@ -7,6 +7,7 @@ two marks of ``docs/guide/broker.md`` is written anew; the rest of the page is l
 from collections.abc import Iterable
 from pathlib import Path
 
+from fencelog.settings.cluster_table import CLUSTER_SETTINGS
 from fencelog.settings.kinds import (
     DAY_MS,
     HOUR_MS,
@@ -18,7 +19,6 @@ from fencelog.settings.kinds import (
     Kind,
     OneOf,
     SomeOf,
-    Text,
     Whole,
 )
 from fencelog.settings.setting import Effect, Setting
@@ -32,7 +32,8 @@ COMMAND = "python -m tools.settings_page"
 
 def tables() -> str:
     """The tables, with a line before each."""
-    topic, broker = TOPIC_SETTINGS, BROKER_SETTINGS
+    topic = TOPIC_SETTINGS
+    broker = [each for each in BROKER_SETTINGS if each not in CLUSTER_SETTINGS]
     parts = [
         "Settings of topics; the second name is the broker's, for all topics that say nothing "
         "themselves:",
@@ -47,6 +48,11 @@ def tables() -> str:
         _table(
             ("setting", "values", "default", ""),
             ((_names(s), values(s.kind), _default(s), s.text) for s in _with(broker, "sets")),
+        ),
+        "Settings of a broker that is one of a cluster, which it keeps until its next start:",
+        _table(
+            ("setting", "values", "default", ""),
+            ((_names(s), values(s.kind), _default(s), s.text) for s in CLUSTER_SETTINGS),
         ),
         "Settings that have one value here; any other is refused:",
         _table(
@@ -88,8 +94,6 @@ def values(kind: Kind) -> str:
             return f"{unit or 'number'} from {low}{bound}"
         case OneOf(words) | SomeOf(words):
             return " or ".join(f"`{word}`" if word else "nothing" for word in words)
-        case Text():
-            return "`PLAINTEXT://HOST:PORT`"
     return kind.expected()
 
 

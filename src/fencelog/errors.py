@@ -179,8 +179,25 @@ class ExhaustedError(StorageError):
     """Disk space, open files or memory ran out: nothing was done, and it may succeed later."""
 
 
+class UnknownOutcomeError(StorageError):
+    """No answer to a write to the metadata store: it may be stored, or be stored later."""
+
+
+class HistoryLostError(FencelogError):
+    """The metadata store no longer has the changes that a watch asks for: read a snapshot anew."""
+
+
 class NotLeaderError(FencelogError):
-    """This broker is not, or no longer, the leader of the shard or partition."""
+    """This broker does not, or not now, serve the shard or partition."""
+
+    coordinator_error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    """What a client is answered that asked for a coordinator."""
+
+
+class NotCoordinatorError(NotLeaderError):
+    """The shard belongs to another broker: look its coordinator up again."""
+
+    coordinator_error = ErrorCode.NOT_COORDINATOR
 
 
 class FencedError(FencelogError):

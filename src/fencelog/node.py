@@ -6,42 +6,38 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol
 
 from fencelog.adapters.file_disk import DirectoryLock, FileDisk
 from fencelog.adapters.sqlite_metadata import METADATA_FILE, SqliteMetadata
 from fencelog.adapters.system_clock import SystemClock, SystemRandom, system_stopwatch
+from fencelog.alone import Alone, Begin, Senders
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.context import Broker
 from fencelog.broker.coordinators.claims import ClaimConnections
+from fencelog.broker.coordinators.coordinator_epochs import CoordinatorEpochs
 from fencelog.broker.coordinators.group_requests import GroupRequests
-from fencelog.broker.coordinators.leaders import LocalLeaders
+from fencelog.broker.coordinators.leaders import Leaders, LocalLeaders
 from fencelog.broker.coordinators.marker_sender import MarkerSender
 from fencelog.broker.coordinators.marker_work import transaction_work, versioned_work
-from fencelog.broker.coordinators.orphaned_owners import end_orphaned_owners
 from fencelog.broker.coordinators.orphaned_transactions import (
     OrphanedTransactions,
-    highest_coordinator_epoch,
 )
 from fencelog.broker.coordinators.ownership_requests import OwnershipRequests
 from fencelog.broker.coordinators.ownership_sender import OwnershipSender
 from fencelog.broker.coordinators.pauses import Pauses
 from fencelog.broker.coordinators.producer_ids import ProducerIds
-from fencelog.broker.coordinators.runtime import CoordinatorRuntime, Loaded, ReplayMarker
+from fencelog.broker.coordinators.runtime import Loaded
+from fencelog.broker.coordinators.runtimes import Runtimes, new_runtimes
 from fencelog.broker.coordinators.writer_connections import WriterConnections
 from fencelog.broker.dispatch import Dispatcher
 from fencelog.broker.fetching.sessions import FetchSessions
-from fencelog.broker.handlers.table import handlers
 from fencelog.broker.metadata.catalog import (
-    GROUP_TOPIC,
-    INTERNAL_TOPICS,
-    OWNERSHIP_TOPIC,
-    TRANSACTION_TOPIC,
-    VERSIONED_TOPIC,
     Catalog,
 )
-from fencelog.broker.metadata.controller import Controller
+from fencelog.broker.metadata.placement import Placement
 from fencelog.broker.metadata.settings import Settings
+from fencelog.broker.metadata.topic_changes import TopicChanges
 from fencelog.broker.network.connection import Connection
 from fencelog.broker.network.server import Server
 from fencelog.broker.network.time_slices import TimeSlices
@@ -49,28 +45,14 @@ from fencelog.broker.observer import Observer
 from fencelog.broker.partitions.log_cleaner import LogCleaner
 from fencelog.broker.partitions.log_flusher import LogFlusher
 from fencelog.broker.partitions.log_manager import LogManager
-from fencelog.coordination.group.model import GroupLimits
-from fencelog.coordination.group.shard import GroupShard
+from fencelog.broker.partitions.partition import Partition
 from fencelog.coordination.ownership.shard import OwnershipShard
-from fencelog.coordination.shard import Shard
-from fencelog.coordination.transaction.shard import TransactionLimits, TransactionShard
-from fencelog.coordination.versioned.answers import VersionedLimits
+from fencelog.coordination.transaction.shard import TransactionShard
 from fencelog.coordination.versioned.shard import VersionedShard
-from fencelog.errors import CorruptionError, FencelogError, NotLeaderError, StorageError
+from fencelog.errors import FencelogError, StorageError
 from fencelog.ports import Disk, MetadataStore, Random, Stopwatch, WallClock
-from fencelog.storage.directory import DataDirectory
-from fencelog.types import CoordinatorEpoch, ProducerId
-from fencelog.wire.own import coordinated_by
 
 log = logging.getLogger(__name__)
-
-S = TypeVar("S", bound=Shard)
-Runtimes = tuple[
-    CoordinatorRuntime[TransactionShard],
-    CoordinatorRuntime[VersionedShard],
-    CoordinatorRuntime[GroupShard],
-    CoordinatorRuntime[OwnershipShard],
-]
 
 
 def _unchecked() -> None:
@@ -90,6 +72,58 @@ class Ports:
     """Raises DirectoryReplacedError once the data directory is another."""
 
 
+class Membership(Protocol):
+    """What a broker holds and leads, and how it learns it: alone, or as one of a cluster."""
+
+    @property
+    def catalog(self) -> Catalog:
+        """The topics."""
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+
+    @property
+    def coordinator_epochs(self) -> CoordinatorEpochs:
+        """Numbers the loads of each shard."""
+
+    @property
+    def placement(self) -> Placement | None:
+        """The other brokers, and who leads what; None for a broker that is alone."""
+
+    @property
+    def controller(self) -> TopicChanges:
+        """Return what changes topics and settings."""
+
+    async def open_internal(self, topic_name: str, index: int) -> Partition:
+        """Return the partition of a coordinator's shard. Raises NotLeaderError."""
+
+    def leaders(self, local: LocalLeaders) -> Leaders:
+        """Return the leaders of all partitions and shards; ``local`` are those of this broker."""
+
+    def dispatcher(self, broker: Broker, local: LocalLeaders) -> Dispatcher:
+        """Return what passes requests to their handlers."""
+
+    def connection_closed(self, connection: Connection) -> None:
+        """A connection to this broker is closed."""
+
+    async def open(self, undo: AsyncExitStack) -> str:
+        """Open the data directory and the partitions in it; return the cluster's id."""
+
+    async def resume(
+        self, broker: Broker, senders: Senders, orphaned: OrphanedTransactions
+    ) -> None:
+        """Go on with what the last run left, before the broker listens."""
+
+    async def join(
+        self, broker: Broker, server: Server, begin: Begin, undo: AsyncExitStack
+    ) -> None:
+        """The broker listens: begin to take part, with work that ends before upkeep does."""
+
+
+NewMembership = Callable[[BrokerConfig, Disk, MetadataStore, Random, LogManager], Membership]
+
+
 class Node:
     """A broker, from start to stop.
 
@@ -104,6 +138,7 @@ class Node:
         ports: Ports,
         *,
         observer: Observer | None = None,
+        new_membership: NewMembership = Alone,
         new_server: Callable[[BrokerConfig, Dispatcher, Stopwatch], Server] = Server,
     ) -> None:
         """Compose; nothing runs before ``start``. ``new_server`` makes the listener."""
@@ -112,28 +147,21 @@ class Node:
         self._running = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
-        self._coordinator_epoch_seen = CoordinatorEpoch(-1)
         clock, metadata = ports.clock, ports.metadata
         self.flusher = LogFlusher(sync=config.durability == "fsync")
         self.logs = LogManager(ports.disk, config, self.flusher, observer)
         self.cleaner = LogCleaner(self.logs, clock, config.compaction_interval_s)
-        catalog = Catalog(metadata)
-        settings = Settings(config, metadata)
-        controller = Controller(config, catalog, settings, self.logs, ports.random)
-        self._open_internal = controller.open_internal
-        self._observer = observer
-        runtimes = self._new_runtimes()
+        self.membership = membership = new_membership(
+            config, ports.disk, metadata, ports.random, self.logs
+        )
+        runtimes = new_runtimes(
+            config, clock, observer, membership.open_internal, membership.coordinator_epochs.next
+        )
         self.transactions, self.versioned, self.groups, self.ownership = runtimes
         claims = ClaimConnections(self.ownership)
-        leaders = LocalLeaders(
-            self.logs,
-            self.transactions,
-            self.versioned,
-            self.groups,
-            claims,
-            clock,
-            self.config.markers_wait_s,
-        )
+        wait_s = config.markers_wait_s
+        local = LocalLeaders(membership.catalog, self.logs, *runtimes[:3], claims, clock, wait_s)
+        leaders = membership.leaders(local)
         time_slices = TimeSlices()
         self.marker_senders = self._marker_senders(leaders, time_slices)
         self.ownership_sender = OwnershipSender(self.ownership, leaders, clock, time_slices)
@@ -144,10 +172,11 @@ class Node:
         self._orphaned = OrphanedTransactions(self.logs, leaders, self.transactions, clock)
         self.broker = Broker(
             config=config,
-            catalog=catalog,
+            catalog=membership.catalog,
             logs=self.logs,
-            settings=settings,
-            controller=controller,
+            settings=membership.settings,
+            controller=membership.controller,
+            placement=membership.placement,
             leaders=leaders,
             transactions=self.transactions,
             versioned=self.versioned,
@@ -164,7 +193,7 @@ class Node:
             observer=observer,
             address=(config.host, config.port),
         )
-        self.server = new_server(config, Dispatcher(self.broker, handlers()), ports.stopwatch)
+        self.server = new_server(config, membership.dispatcher(self.broker, local), ports.stopwatch)
         self.server.on_closed = self._connection_closed
 
     @property
@@ -191,17 +220,8 @@ class Node:
 
     async def _start(self, undo: AsyncExitStack) -> None:
         broker, config = self.broker, self.config
-        await _check_metadata(self._ports)
-        directory = await DataDirectory.open(
-            self._ports.disk, self._ports.random, node_id=config.node_id
-        )
-        broker.cluster_id = directory.cluster_id
-        self.logs.start(directory)
-        undo.push_async_callback(self.logs.stop)
-        undo.push_async_callback(broker.controller.stop)
-        await broker.controller.start()
+        broker.cluster_id = await self.membership.open(undo)
         undo.callback(broker.deadlines.stop)
-        self._coordinator_epoch_seen = highest_coordinator_epoch(self.logs)
         undo.push_async_callback(self._cancel_tasks)
         self._begin(self.flusher.run())
         undo.push_async_callback(self.flusher.drained)
@@ -214,7 +234,7 @@ class Node:
         for sender in self.senders():
             undo.push_async_callback(sender.stop)
         undo.callback(self._pauses.stop)
-        await self._resume()
+        await self.membership.resume(broker, self.senders(), self._orphaned)
         self._pauses.start()
         undo.push_async_callback(self._stop_upkeep)
         self._begin(self._keep_up())
@@ -225,6 +245,7 @@ class Node:
         undo.callback(broker.group_requests.close)
         undo.callback(broker.ownership_requests.close)
         undo.callback(broker.claims.stop)
+        await self.membership.join(broker, self.server, self._begin, undo)
 
     async def stop(self) -> None:
         """Finish open requests, flush, and close so that the next start trusts the files."""
@@ -245,11 +266,7 @@ class Node:
         """The runtimes of all coordinators."""
         return (self.transactions, self.versioned, self.groups, self.ownership)
 
-    def senders(
-        self,
-    ) -> tuple[
-        MarkerSender[TransactionShard] | MarkerSender[VersionedShard] | OwnershipSender, ...
-    ]:
+    def senders(self) -> Senders:
         """The senders of all coordinators' outstanding work, those of markers first."""
         return (*self.marker_senders, self.ownership_sender)
 
@@ -263,6 +280,7 @@ class Node:
     def _connection_closed(self, connection: Connection) -> None:
         self.broker.writer_connections.closed(connection)
         self.broker.claims.closed(connection)
+        self.membership.connection_closed(connection)
 
     def _begin(self, work: Coroutine[None, None, None]) -> None:
         """Start a task that runs for as long as the broker does."""
@@ -282,7 +300,7 @@ class Node:
         await asyncio.wait(upkeep)
 
     def _marker_senders(
-        self, leaders: LocalLeaders, time_slices: TimeSlices
+        self, leaders: Leaders, time_slices: TimeSlices
     ) -> tuple[MarkerSender[TransactionShard], MarkerSender[VersionedShard]]:
         clock = self._ports.clock
         return (
@@ -294,94 +312,6 @@ class Node:
             ),
             MarkerSender(self.versioned, versioned_work, leaders, time_slices),
         )
-
-    def _new_runtimes(self) -> Runtimes:
-        config = self.config
-        transaction_limits = _transaction_limits(config)
-        versioned_limits = VersionedLimits(timeout_ms_max=config.transaction_timeout_ms_max)
-        group_limits = _group_limits(config)
-        transactions = self._runtime(
-            TRANSACTION_TOPIC, lambda epoch: TransactionShard(epoch, transaction_limits)
-        )
-        transactions.key_of = coordinated_by
-        return (
-            transactions,
-            self._runtime(VERSIONED_TOPIC, lambda epoch: VersionedShard(epoch, versioned_limits)),
-            self._runtime(
-                GROUP_TOPIC,
-                lambda epoch: GroupShard(epoch, group_limits),
-                lambda shard, producer_id, commit: shard.replay_marker(producer_id, commit=commit),
-            ),
-            self._runtime(OWNERSHIP_TOPIC, OwnershipShard),
-        )
-
-    def _runtime(
-        self,
-        topic: str,
-        new_shard: Callable[[CoordinatorEpoch], S],
-        replay_marker: ReplayMarker[S] | None = None,
-    ) -> CoordinatorRuntime[S]:
-        return CoordinatorRuntime(
-            topic,
-            self.config.internal_partitions,
-            new_shard,
-            open_partition=self._open_internal,
-            next_epoch=self._next_coordinator_epoch,
-            clock=self._ports.clock,
-            observer=self._observer,
-            replay_marker=replay_marker,
-        )
-
-    async def _next_coordinator_epoch(self, shard: str) -> CoordinatorEpoch:
-        """Return a number that grows with every load of a shard, stored before it is used (E17).
-
-        It is above every epoch that a log has at the start: the metadata may be an older copy.
-        """
-        key = f"coordinator-epoch/{shard}"
-        while True:
-            cell = await self._ports.metadata.get(key)
-            stored, version = (int(cell[0]), cell[1]) if cell else (-1, 0)
-            value = max(stored, self._coordinator_epoch_seen) + 1
-            if await self._ports.metadata.put(key, b"%d" % value, expected_version=version):
-                return CoordinatorEpoch(value)
-
-    async def _resume(self) -> None:
-        """Load every shard that has records, and write the markers of decided transactions."""
-        catalog = self.broker.catalog
-        is_whole = not any(name.topic in INTERNAL_TOPICS for name in self.logs.offline())
-        for runtime in self.runtimes():
-            topic = catalog.get(runtime.topic)
-            for index in range(topic.partitions if topic else 0):
-                if self.logs.get(runtime.topic, index) is not None:
-                    try:
-                        await runtime.load(index)
-                    except NotLeaderError as error:
-                        log.error("%s", error)  # noqa: TRY400
-                        is_whole = False
-        read = {topic for each in self.groups.loaded() for topic in each.shard.topics()}
-        gone = [each for each in sorted(read) if not catalog.get(each)]
-        await self.broker.group_requests.forget_topics(gone)
-        highest = self.logs.highest_producer_id()
-        for shards in (self.transactions.loaded(), self.versioned.loaded()):
-            for loaded in shards:
-                highest = max(highest, loaded.shard.highest_producer_id())
-        await self.broker.producer_ids.start_above(ProducerId(highest))
-        # Before the markers: one of a stale coordinator would be refused, and retried.
-        if not is_whole or not await self._orphaned.end():
-            # Its decisions are unknown, so the last stable offsets stay where they are.
-            log.error("a coordinator is offline: orphaned transactions stay open")
-        await self._orphaned.retire()
-        broker = self.broker
-        await end_orphaned_owners(self.logs, broker.leaders, self.ownership, broker.time_slices)
-        try:
-            async with asyncio.timeout(self.config.resume_timeout_s):
-                for sender in self.senders():
-                    await sender.drain()
-        except TimeoutError:
-            log.error(  # noqa: TRY400
-                "cannot write some markers or owners yet; those transactions stay open, and those "
-                "claims are not answered"
-            )
 
     async def _keep_up(self) -> None:
         """Run checkpoints and retention. A disk failure fails the writers, not this task."""
@@ -405,40 +335,6 @@ class Node:
                     await self.logs.upkeep(self._ports.clock.now_ms())
             except StorageError as error:
                 log.error("upkeep failed and will be retried: %s", error)  # noqa: TRY400
-
-
-def _transaction_limits(config: BrokerConfig) -> TransactionLimits:
-    return TransactionLimits(
-        timeout_ms_max=config.transaction_timeout_ms_max,
-        id_expiration_ms=config.transactional_id_expiration_ms,
-        id_check_s=config.transactional_id_check_s,
-    )
-
-
-def _group_limits(config: BrokerConfig) -> GroupLimits:
-    return GroupLimits(
-        members_max=config.group_members_max,
-        metadata_bytes_max=config.offset_metadata_bytes_max,
-        session_timeout_ms_min=config.group_session_timeout_ms_min,
-        session_timeout_ms_max=config.group_session_timeout_ms_max,
-        initial_delay_s=config.group_initial_delay_s,
-        offsets_retention_ms=config.offsets_retention_minutes * 60_000,
-        retention_check_s=config.offsets_retention_check_s,
-    )
-
-
-async def _check_metadata(ports: Ports) -> None:
-    """Raise CorruptionError if there are partitions and no metadata: an empty cluster would start.
-
-    It would hand out the same topic names and producer ids again.
-    """
-    held = await DataDirectory.partitions_of(ports.disk)
-    if held and not await ports.metadata.list(""):
-        raise CorruptionError(
-            f"{METADATA_FILE} is missing or empty, but there are partition directories, such as "
-            f"{held[0]}: restore {METADATA_FILE} and {METADATA_FILE}-wal, or the whole directory, "
-            "from a backup; to begin an empty cluster, use another directory"
-        )
 
 
 @asynccontextmanager

@@ -4,7 +4,7 @@ Each has one contract suite under ``tests/contracts`` that every adapter passes.
 sockets are not here: they come from the running loop, which the simulator replaces.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 from fencelog.types import Buffer, TimestampMs
@@ -104,6 +104,16 @@ class Disk(Protocol):
         ...
 
 
+LeaseId: TypeAlias = int
+"""A lease of a metadata store, as ``grant`` has returned it."""
+
+
+COMMIT_KEYS_MAX = 128
+"""Keys that one ``MetadataStore.commit`` writes and compares together: etcd's own by default."""
+COMMIT_BYTES_MAX = 1 << 20
+"""Bytes of its keys and values together, which leaves a third of etcd's limit to the form."""
+
+
 class MetadataWrite(NamedTuple):
     """One write of a ``MetadataStore.commit``."""
 
@@ -112,10 +122,41 @@ class MetadataWrite(NamedTuple):
     """The new value; None removes the key."""
     expected_version: int | None = None
     """The version to be replaced: 0 expects absence, None replaces any."""
+    lease: LeaseId | None = None
+    """The lease with whose end the key is removed; None: it stays, also if it had a lease."""
+
+
+class MetadataSnapshot(NamedTuple):
+    """All keys with a prefix, at one instant."""
+
+    cells: Sequence[tuple[str, bytes, int]]
+    """Key, value and version of each, in key order."""
+    revision: int
+    """The store's revision at that instant: a watch from here on misses nothing."""
+
+
+class MetadataChange(NamedTuple):
+    """A key as a commit has left it."""
+
+    key: str
+    value: bytes | None
+    """The new value; None: the key was removed."""
+    version: int
+    """The key's version from then on, or the revision of its removal.
+
+    It grows with each commit, and all changes of one commit have the same.
+    """
 
 
 class MetadataStore(Protocol):
-    """Small, durable, versioned values: topics, configs, counters. Every write is synced."""
+    """Small, durable, versioned values: topics, configs, counters, who leads. Writes are synced.
+
+    A method raises StorageError if it has changed nothing, and UnknownOutcomeError where the answer
+    of a write was lost: it may be stored, or be stored later, as long as its versions are the ones
+    it expects. Read before anything is done that depends on it. The store of a single process
+    raises only the former: nothing in the process sees such a write, though after a crash it may be
+    there. Calls that overlap may take effect in any order.
+    """
 
     async def get(self, key: str) -> tuple[bytes, int] | None:
         """Return value and version of a key, or None."""
@@ -123,6 +164,10 @@ class MetadataStore(Protocol):
 
     async def list(self, prefix: str) -> list[tuple[str, bytes, int]]:
         """Return key, value and version of each key with this prefix, in key order."""
+        ...
+
+    async def snapshot(self, prefix: str) -> MetadataSnapshot:
+        """Return what ``list`` does, with the revision from which a ``watch`` goes on."""
         ...
 
     async def put(self, key: str, value: bytes, *, expected_version: int) -> int | None:
@@ -133,16 +178,50 @@ class MetadataStore(Protocol):
         """Remove a key at this version; False if its version is different."""
         ...
 
-    async def commit(self, writes: Sequence[MetadataWrite]) -> bool:
+    async def commit(
+        self, writes: Sequence[MetadataWrite], *, unchanged: Mapping[str, int] | None = None
+    ) -> bool:
         """Apply all writes, to different keys, at once; False if a version is different.
 
-        Nothing is written then, nor if it raises StorageError; after a crash all writes are there
-        or none.
+        ``unchanged``: versions of other keys, which are compared only; 0 expects absence. It is
+        False, too, if the lease of a write has ended. Nothing is written then; after a crash all
+        writes are there or none. Its caller splits what is over ``COMMIT_KEYS_MAX`` or
+        ``COMMIT_BYTES_MAX``: a cluster's store refuses it with StorageError.
         """
         ...
 
+    def watch(self, prefix: str, revision: int) -> AsyncIterator[Sequence[MetadataChange]]:
+        """Yield what each commit after this revision has changed of the keys with this prefix.
+
+        In order, each commit once and whole, also over lost connections to the store; the end of a
+        lease is a commit. Raises HistoryLostError when the store no longer has the changes after
+        the revision: take a ``snapshot``, which has their result, and watch from there. Cancel the
+        task that iterates to end the watch.
+        """
+        ...
+
+    async def grant(self, ttl_s: float) -> LeaseId:
+        """Begin a lease, which ends ``ttl_s`` after the last ``renew``, and its keys with it.
+
+        A store may round the time up. Its end comes no earlier, by the store's clock: who counts
+        the same time from the sending of the last renewal knows first. A lease whose grant failed
+        ends by itself.
+        """
+        ...
+
+    async def renew(self, lease: LeaseId) -> bool:
+        """Let the lease's time begin again; False if it has ended: its keys are gone.
+
+        If it raises, the time may have begun again or not.
+        """
+        ...
+
+    async def revoke(self, lease: LeaseId) -> None:
+        """End a lease now: its keys are removed in one commit. Nothing if it has ended."""
+        ...
+
     async def close(self) -> None:
-        """Release the store."""
+        """Release the store; its watches end."""
         ...
 
 

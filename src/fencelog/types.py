@@ -13,6 +13,9 @@ Offset = NewType("Offset", int)
 LeaderEpoch = NewType("LeaderEpoch", int)
 """Number of a leadership of a partition; grows with every change of leader."""
 
+NodeId = NewType("NodeId", int)
+"""The number of a broker in its cluster."""
+
 CoordinatorEpoch = NewType("CoordinatorEpoch", int)
 """Number of a coordinatorship of a shard; grows at every load (rule E17)."""
 

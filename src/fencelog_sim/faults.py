@@ -60,6 +60,24 @@ class Kind(StrEnum):
     rebuilt: it shows nowhere. ``how``: whether the broker is stopped or killed before."""
     LATE_MARKER = "late-marker"
     """A marker of an earlier coordinator epoch arrives in an open transaction."""
+    LINK = "link"
+    """What goes to (``how``: in) or from (out) broker ``host``, or both, to or from broker
+    ``other`` is held back."""
+    ISOLATE = "isolate"
+    """The same with all other brokers and all clients; the metadata store is in reach."""
+    NO_STORE = "no-store"
+    """The metadata store is out of reach for the broker, or for all (``how``: one, all)."""
+    LEASE_LOST = "lease-lost"
+    """The store ends the broker's lease, though it was renewed."""
+    LATE_WATCH = "late-watch"
+    """What others change is told to the broker up to ``seconds`` late, for ``seconds``."""
+    LOST_ANSWER = "lost-answer"
+    """The answer to the broker's next write to the store is lost; the write is done (``how``:
+    stored), never done (not-stored), or done ``seconds`` later (late)."""
+    COMPACTION = "compaction"
+    """The store forgets all changes up to now: watches that are behind begin anew."""
+    SITE_POWER = "site-power"
+    """All brokers' hosts lose power; ``how`` is the name of a Loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +95,10 @@ class Fault:
     """Inject it right after what the point names, not before it."""
     seconds: float = 1.0
     how: str = ""
+    host: int = 1
+    """The number of the broker that it hits."""
+    other: int = 0
+    """The number of another broker."""
 
     def to_json(self) -> dict[str, object]:
         """A JSON object with what differs from the defaults."""
@@ -224,7 +246,7 @@ def draw(random: Random, span_s: float, *, clients: int, losses: Sequence[Loss])
     times = sorted(random.uniform(0.0, span_s) for _ in chosen)
     faults = []
     for kind, at in zip(chosen, times, strict=True):
-        fault = _fault(random, kind, round(at, 3), clients, losses)
+        fault = draw_one(random, kind, round(at, 3), clients, losses)
         faults.append(fault)
         if kind in {Kind.KILL, Kind.POWER, Kind.RESTART} and random.random() < 0.4:
             faults += _into_the_start(random, fault, losses)
@@ -254,7 +276,8 @@ def losses_in(durability: str, *, may_lose: bool) -> Sequence[Loss]:
     return tuple(Loss) if may_lose else (Loss.NONE,)
 
 
-def _fault(random: Random, kind: Kind, at: float, clients: int, losses: Sequence[Loss]) -> Fault:
+def draw_one(random: Random, kind: Kind, at: float, clients: int, losses: Sequence[Loss]) -> Fault:
+    """A fault of this kind, at a time or at a point."""
     seconds = round(random.uniform(0.05, 1.5), 3)
     if kind in {Kind.PAUSE, Kind.CLIENT_PAUSE, Kind.CUT} and random.random() < LONG_SHARE:
         seconds = round(random.uniform(3.0, 12.0), 3)

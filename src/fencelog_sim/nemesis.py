@@ -5,15 +5,17 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from struct import Struct
 
 from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.framing import SIZE_BYTES
 from fencelog_sim.faults import Fault, Kind, Plan
 from fencelog_sim.world.disk import Loss
-from fencelog_sim.world.gate import Halt
+from fencelog_sim.world.gate import Halt, Lost
+from fencelog_sim.world.host import BrokerHost
 from fencelog_sim.world.network import SimTransport
-from fencelog_sim.world.world import BROKER_HOST, World, client_host
+from fencelog_sim.world.world import World, client_host
 
 NAMES = {int(key): key.name.title().replace("_", "") for key in ApiKey}
 _REQUEST = Struct(">ihhi")
@@ -48,7 +50,8 @@ class Nemesis:
         self._at: SimTransport | None = None
         """The connection whose frame a fault at a point waited for."""
         self.injected: Counter[str] = Counter()
-        world.gate = self._gate
+        for host in world.hosts:
+            host.gate = partial(self._gate, host)
         world.network.arriving = self._arriving
         world.network.sending = self._sending
 
@@ -64,26 +67,29 @@ class Nemesis:
                 self._inject(fault)
 
     async def heal(self) -> None:
-        """End every fault, disarm all points, and make sure that a broker runs on a sound disk."""
+        """End every fault, disarm all points, and make sure that brokers run on sound disks."""
         world = self._world
         self._armed.clear()
         for task in self._following:
             task.cancel()
         world.network.heal()
-        world.heal_disk()
+        for host in world.hosts:
+            host.heal_disk()
+            host.heal_store()
         world.resume_all()
-        if world.node is None or world.needs_restart or world.flipped:
-            # Half started, or half stopped by a task that is cancelled now.
-            world.kill_broker()
-            world.needs_restart = False
-            world.flip_back()
-            await world.start_broker()
+        for host in world.hosts:
+            if host.node is None or host.needs_restart or host.flipped:
+                # Half started, or half stopped by a task that is cancelled now.
+                host.kill()
+                host.needs_restart = False
+                host.flip_back()
+                await host.start()
 
     # -- points --------------------------------------------------------------------------------
 
-    def _gate(self, verb: str, name: str, size: int) -> Halt | None:
+    def _gate(self, host: BrokerHost, verb: str, name: str, size: int) -> Halt | None:
         """The fault at an operation of the disk or the metadata store, in the same step."""
-        fault = self._due(verb, name)
+        fault = self._due(host, verb, name)
         if fault is None:
             return None
         if fault.kind not in {Kind.KILL, Kind.POWER}:
@@ -92,9 +98,9 @@ class Nemesis:
         done = size if fault.after else self._world.faults.choice((0, 0, size // 2))
         return Halt(done, lambda: self._inject(fault))
 
-    def _at_frame(self, verb: str, name: str, transport: SimTransport) -> None:
+    def _at_frame(self, host: BrokerHost, verb: str, name: str, transport: SimTransport) -> None:
         """Called before a request arrives or a response is sent."""
-        fault = self._due(verb, name)
+        fault = self._due(host, verb, name)
         if fault is None:
             return
         if fault.kind is Kind.STRAND:
@@ -106,10 +112,12 @@ class Nemesis:
         else:
             self._inject(fault)
 
-    def _due(self, verb: str, name: str) -> Fault | None:
+    def _due(self, host: BrokerHost, verb: str, name: str) -> Fault | None:
         """The armed fault whose n-th match this is."""
         for armed in self._armed:
-            if armed.verb == verb and fnmatchcase(name, armed.pattern):
+            if armed.fault.host != host.number or armed.verb != verb:
+                continue
+            if fnmatchcase(name, armed.pattern):
                 armed.left -= 1
                 if armed.left == 0:
                     self._armed.remove(armed)
@@ -121,22 +129,29 @@ class Nemesis:
         loop = self._world.loop
         loop.call_soon(self._inject, fault, context=loop.outside.context)
 
+    def _host_of(self, transport: SimTransport) -> BrokerHost | None:
+        """The host whose broker has this side of a connection; None for a client's."""
+        hosts = self._world.hosts
+        return next((host for host in hosts if transport.process is host.broker), None)
+
     def _arriving(self, transport: SimTransport, data: bytes) -> None:
-        if transport.process is not self._world.broker or len(data) < _REQUEST.size:
+        host = self._host_of(transport)
+        if host is None or len(data) < _REQUEST.size:
             return
         size, api_key, _, correlation = _REQUEST.unpack_from(data)
         if size + SIZE_BYTES <= len(data) and api_key in NAMES:
             name = NAMES[api_key]
             self._requests[transport.peer[1], correlation] = name
-            self._at_frame("request", name, transport)
+            self._at_frame(host, "request", name, transport)
 
     def _sending(self, transport: SimTransport, data: bytes) -> None:
-        if transport.process is not self._world.broker or len(data) < _ANSWER.size:
+        host = self._host_of(transport)
+        if host is None or len(data) < _ANSWER.size:
             return
         _, correlation = _ANSWER.unpack_from(data)
         name = self._requests.pop((transport.peer[1], correlation), None)
         if name is not None:
-            self._at_frame("answer", name, transport)
+            self._at_frame(host, "answer", name, transport)
 
     # -- injection -----------------------------------------------------------------------------
 
@@ -147,20 +162,19 @@ class Nemesis:
 
     def _carry_out(self, fault: Fault) -> bool:  # noqa: C901, PLR0912 - a table of kinds
         """Begin a fault; False if it has nothing to act on."""
-        world = self._world
+        world, host = self._world, self._world.hosts[fault.host - 1]
         match fault.kind:
-            case Kind.KILL if world.broker is not None:
-                world.kill_broker()
-                self._follow(fault, self._start_again)
+            case Kind.KILL if host.broker is not None:
+                host.kill()
+                self._follow(fault, partial(self._start_again, host))
             case Kind.POWER:
-                world.cut_power(Loss[fault.how])
-                self._follow(fault, self._start_again)
-            case Kind.RESTART if world.node is not None:
-                self._follow(fault, self._restart, at_once=True)
-            case Kind.PAUSE if world.broker is not None:
-                broker = world.broker
-                world.loop.pause(broker)
-                self._follow(fault, lambda: world.loop.resume(broker))
+                host.cut_power(Loss[fault.how])
+                self._follow(fault, partial(self._start_again, host))
+            case Kind.RESTART if host.node is not None:
+                self._follow(fault, partial(self._restart, host), at_once=True)
+            case Kind.PAUSE if host.broker is not None:
+                world.loop.pause(host.broker)
+                self._follow(fault, partial(world.loop.resume, host.broker))
             case Kind.CLIENT_KILL:
                 client = world.client_of(client_host(int(fault.how)))
                 if client is None:
@@ -171,41 +185,41 @@ class Nemesis:
                 if client is None:
                     return False
                 world.loop.pause(client)
-                self._follow(fault, lambda: world.loop.resume(client))
+                self._follow(fault, partial(world.loop.resume, client))
             case Kind.CUT:
-                for host in world.client_hosts():
+                for client_address in world.client_hosts():
                     if fault.how in {"in", "both"}:
-                        world.network.cut(host, BROKER_HOST)
+                        world.network.cut(client_address, host.address)
                     if fault.how in {"out", "both"}:
-                        world.network.cut(BROKER_HOST, host)
+                        world.network.cut(host.address, client_address)
                 self._follow(fault, world.network.heal)
             case Kind.DELAY:
-                world.network.delay(BROKER_HOST, world.faults.uniform(0.02, 1.0))
+                world.network.delay(host.address, world.faults.uniform(0.02, 1.0))
                 self._follow(fault, world.network.heal)
             case Kind.RESET | Kind.SWALLOW | Kind.STRAND:
-                return self._connections(fault)
+                return self._connections(fault, host)
             case Kind.SYNC_FAILS | Kind.WRITE_FAILS | Kind.FULL:
-                self._fail_disk(fault)
-                self._follow(fault, lambda: self._replace_disk(fault.how))
+                self._fail_disk(fault, host)
+                self._follow(fault, partial(self._replace_disk, host, fault.how))
             case Kind.SKEW:
                 world.clock.skew_ms += int(fault.how)
-            case Kind.ROT if world.node is not None:
-                self._follow(fault, lambda: self._rot(fault), at_once=True)
-            case Kind.SIDE_ROT if world.node is not None:
-                self._follow(fault, lambda: self._rot_beside(fault), at_once=True)
+            case Kind.ROT if host.node is not None:
+                self._follow(fault, partial(self._rot, host, fault), at_once=True)
+            case Kind.SIDE_ROT if host.node is not None:
+                self._follow(fault, partial(self._rot_beside, host, fault), at_once=True)
             case Kind.LATE_MARKER:
-                self._follow(fault, lambda: self._mark_late(fault), at_once=True)
+                self._follow(fault, partial(self._mark_late, host, fault), at_once=True)
                 return False  # reported when it finds its transaction
             case Kind.SLOW_DISK:
-                world.sync_factor = SLOW
-                self._follow(fault, self._quick_disk)
+                host.sync_factor = SLOW
+                self._follow(fault, partial(self._quick_disk, host))
             case _:
-                return False
+                return self._between_brokers(fault, host)
         return True
 
-    def _connections(self, fault: Fault) -> bool:
+    def _connections(self, fault: Fault, host: BrokerHost) -> bool:
         network = self._world.network
-        chosen = network.connections(BROKER_HOST)
+        chosen = network.connections(host.address)
         if not chosen:
             return False
         if fault.kind is not Kind.RESET or fault.how == "one":
@@ -219,13 +233,66 @@ class Nemesis:
                 network.reset(transport)
         return True
 
-    def _fail_disk(self, fault: Fault) -> None:
-        world = self._world
-        world.needs_restart = True
+    def _fail_disk(self, fault: Fault, host: BrokerHost) -> None:
+        host.needs_restart = True
         if fault.kind is Kind.FULL:
-            world.disk.free_bytes = world.faults.randrange(2000)
+            host.disk.free_bytes = self._world.faults.randrange(2000)
         else:
-            world.failing = "sync" if fault.kind is Kind.SYNC_FAILS else "append"
+            host.failing = "sync" if fault.kind is Kind.SYNC_FAILS else "append"
+
+    def _between_brokers(  # noqa: C901 - a table of kinds
+        self, fault: Fault, host: BrokerHost
+    ) -> bool:
+        """Begin a fault that only a cluster knows; False if it has nothing to act on."""
+        world = self._world
+        match fault.kind:
+            case Kind.LINK:
+                other = world.hosts[fault.other - 1].address
+                self._cut_ways(fault, [other], host)
+            case Kind.ISOLATE:
+                others = [each.address for each in world.hosts if each is not host]
+                self._cut_ways(fault, [*others, *world.client_hosts()], host)
+            case Kind.NO_STORE:
+                hosts = world.hosts if fault.how == "all" else [host]
+                for each in hosts:
+                    each.cut_from_store()
+                    self._follow(fault, each.heal_store)
+            case Kind.LEASE_LOST:
+                lease = world.store.lease_of(f"broker/{host.number}")
+                if lease is None:
+                    return False
+                world.store.end(lease)
+            case Kind.LATE_WATCH:
+                host.metadata.lateness = lambda: world.faults.uniform(0.0, fault.seconds)
+                self._follow(fault, host.heal_store)
+            case Kind.LOST_ANSWER:
+                host.metadata.lose = partial(self._lose, host, fault)
+            case Kind.COMPACTION:
+                world.store.compact()
+            case Kind.SITE_POWER:
+                for each in world.hosts:
+                    each.cut_power(Loss[fault.how])
+                    self._follow(fault, partial(self._start_again, each))
+            case _:
+                return False
+        return True
+
+    def _cut_ways(self, fault: Fault, addresses: list[str], host: BrokerHost) -> None:
+        """Cut a host from others for a while, in one direction or both."""
+        into = [(each, host.address) for each in addresses]
+        out = [(host.address, each) for each in addresses]
+        ways = {"in": into, "out": out, "both": into + out}[fault.how]
+        for source, target in ways:
+            self._world.network.cut(source, target)
+        self._follow(fault, partial(self._world.network.mend, ways))
+
+    @staticmethod
+    def _lose(host: BrokerHost, fault: Fault, verb: str, key: str) -> Lost:
+        """Lose one answer; the store may have done what was asked, or do it later."""
+        del verb, key
+        host.metadata.lose = None
+        late_s = fault.seconds if fault.how == "late" else 0.0
+        return Lost(is_stored=fault.how != "not-stored", after_s=late_s)
 
     # -- follow-ups ----------------------------------------------------------------------------
 
@@ -240,57 +307,55 @@ class Nemesis:
         loop = self._world.loop
         self._following.append(loop.start(loop.outside, later()))
 
-    async def _start_again(self) -> None:
-        if self._world.broker is None:
-            await self._world.start_broker()
+    @staticmethod
+    async def _start_again(host: BrokerHost) -> None:
+        if host.broker is None:
+            await host.start()
 
-    async def _restart(self) -> None:
-        await self._world.stop_broker()
-        await self._start_again()
+    async def _restart(self, host: BrokerHost) -> None:
+        await host.stop()
+        await self._start_again(host)
 
-    async def _replace_disk(self, loss: str) -> None:
-        world = self._world
-        world.heal_disk()
-        if world.needs_restart:
-            world.needs_restart = False
+    async def _replace_disk(self, host: BrokerHost, loss: str) -> None:
+        host.heal_disk()
+        if host.needs_restart:
+            host.needs_restart = False
             if loss:
-                world.cut_power(Loss[loss])
+                host.cut_power(Loss[loss])
             else:
-                world.kill_broker()
-            await self._start_again()
+                host.kill()
+            await self._start_again(host)
 
-    async def _rot(self, fault: Fault) -> None:
+    async def _rot(self, host: BrokerHost, fault: Fault) -> None:
         """Damage below the recovery point takes the partition offline and truncates nothing."""
-        world = self._world
         # Recovery may truncate damage in what a failed disk has not synced.
-        if await world.stop_broker() and not world.needs_restart:
-            world.flip_a_bit()
-        await self._start_again()
+        if await host.stop() and not host.needs_restart:
+            host.flip_a_bit()
+        await self._start_again(host)
         await asyncio.sleep(fault.seconds)
-        if world.flipped:
-            world.kill_broker()
-            world.flip_back()
-            await self._start_again()
+        if host.flipped:
+            host.kill()
+            host.flip_back()
+            await self._start_again(host)
 
-    async def _rot_beside(self, fault: Fault) -> None:
+    async def _rot_beside(self, host: BrokerHost, fault: Fault) -> None:
         """Damage to what can be rebuilt is found by its checksum, and repaired."""
-        world = self._world
         if fault.how == "killed":
-            world.kill_broker()
-        if fault.how == "killed" or await world.stop_broker():
+            host.kill()
+        if fault.how == "killed" or await host.stop():
             for _ in range(SIDE_FLIPS):
-                world.flip_beside()
-        await self._start_again()
+                host.flip_beside()
+        await self._start_again(host)
 
-    async def _mark_late(self, fault: Fault) -> None:
+    async def _mark_late(self, host: BrokerHost, fault: Fault) -> None:
         """Wait for a transaction of a producer that has a marker of a newer coordinator epoch."""
-        world = self._world
         for _ in range(LATE_MARKER_TRIES):
             await asyncio.sleep(LATE_MARKER_RETRY_S)
-            if world.mark_late():
+            if host.mark_late():
                 self.injected[fault.kind] += 1
                 self._report(fault)
                 return
 
-    def _quick_disk(self) -> None:
-        self._world.sync_factor = 1.0
+    @staticmethod
+    def _quick_disk(host: BrokerHost) -> None:
+        host.sync_factor = 1.0

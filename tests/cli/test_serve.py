@@ -1,12 +1,14 @@
 """``fencelog serve``: what an operator reads of settings, and the exit status of those refused."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from fencelog.client.blocking import Client
 from tests.support.broker import BrokerProcess
 from tests.support.server_properties import STOCK
 
@@ -74,3 +76,21 @@ def test_a_broker_starts_with_the_file_of_kafka_4_and_names_what_has_no_effect(
         lines = [line for line in broker.stderr.splitlines() if "no effect" in line]
     assert len(lines) == 1
     assert "these settings have no effect here: inter.broker.listener.name, num.net" in lines[0]
+
+
+OF_A_CLUSTER = re.compile(
+    r"grpc|google\.protobuf|fencelog\.(?:adapters\.(?:etcd|open_etcd)|cluster_node|cli\.cluster_process|replication|"
+    r"coordination\.controller\.rules|broker\.(?:replicas|peers|metadata\.cluster))"
+)
+
+
+def test_a_broker_alone_loads_nothing_of_a_cluster(tmp_path: Path) -> None:
+    environment = {"PYTHONPROFILEIMPORTTIME": "1"}
+    with BrokerProcess(tmp_path / "data", environment=environment) as broker:
+        with Client(broker.address) as client:
+            client.create_topic("t")
+            client.producer(transactional_id="id").close()
+        broker.terminate()
+        loaded = re.findall(r"^import time:[^|]*\|[^|]*\|\s*(\S+)$", broker.stderr, re.MULTILINE)
+    assert "fencelog.node" in loaded
+    assert [name for name in loaded if OF_A_CLUSTER.match(name)] == []

@@ -144,19 +144,38 @@ def node_of(folder: Path) -> str:
 
 def kcat() -> Path:
     """The kcat of the PATH, or Debian's, installed where one may and unpacked where one may not."""
-    if found := shutil.which("kcat"):
-        return Path(found)
+    if os.geteuid() == 0 or shutil.which("kcat"):
+        return debian("kcat", "kcat")
     folder = cache() / "kcat"
     with alone(folder):
-        if os.geteuid() == 0:
-            install = ["apt-get", "install", "--yes", "--no-install-recommends", "kcat"]
-            try:
-                run(install, folder, {"DEBIAN_FRONTEND": "noninteractive"})
-            except NotInstalled:
-                run(["apt-get", "update"], folder)
-                run(install, folder, {"DEBIAN_FRONTEND": "noninteractive"})
-            return Path(shutil.which("kcat") or "kcat")
         return unpacked_kcat(folder)
+
+
+def debian(program: str, package: str) -> Path:
+    """The program of the PATH, or Debian's: installed where one may, else unpacked."""
+    if found := shutil.which(program):
+        return Path(found)
+    folder = cache() / package
+    with alone(folder):
+        if os.geteuid() != 0:
+            unpacked = folder / "usr" / "bin" / program
+            if not unpacked.exists():
+                unpack(package, folder)
+            return unpacked
+        install = ["apt-get", "install", "--yes", "--no-install-recommends", package]
+        try:
+            run(install, folder, {"DEBIAN_FRONTEND": "noninteractive"})
+        except NotInstalled:
+            run(["apt-get", "update"], folder)
+            run(install, folder, {"DEBIAN_FRONTEND": "noninteractive"})
+        return Path(shutil.which(program) or program)
+
+
+def unpack(package: str, folder: Path) -> None:
+    """Unpack a package of Debian's, without those that it needs."""
+    run(["apt-get", "download", package], folder)
+    for file in folder.glob("*.deb"):
+        run(["dpkg", "-x", file.name, "."], folder)
 
 
 def unpacked_kcat(folder: Path) -> Path:

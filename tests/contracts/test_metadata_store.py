@@ -1,62 +1,12 @@
-"""The contract of MetadataStore, for SQLite and the simulated store."""
+"""The contract of MetadataStore for values and versions; every adapter's is in ``conftest``."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import pytest
 
-from fencelog.adapters.sqlite_metadata import SqliteMetadata
 from fencelog.errors import StorageError
 from fencelog.ports import MetadataStore, MetadataWrite
-from fencelog_sim.world.gate import NO_SPACE, Fault
-from fencelog_sim.world.metadata import SimMetadata
-
-Open = Callable[[], Awaitable[MetadataStore]]
-
-
-@pytest.fixture(params=["sqlite", "unsynced sqlite", "sim", "slow sim"])
-def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
-    """Open the store; a second call after a close opens the same one again."""
-    simulated = SimMetadata()
-
-    async def open_simulated() -> SimMetadata:
-        nonlocal simulated
-        simulated = simulated.restarted()
-        if request.param == "slow sim":
-            simulated.delay = a_while
-        return simulated
-
-    if request.param.endswith("sqlite"):
-        sync = request.param == "sqlite"
-        return lambda: SqliteMetadata.open(tmp_path / "metadata.db", sync=sync)
-    return open_simulated
-
-
-async def a_while(verb: str, key: str, size: int) -> None:
-    """Let others run, as during a real write."""
-    for _ in range(3):
-        await asyncio.sleep(0)
-
-
-async def fill(store: MetadataStore) -> None:
-    """Leave no space for a large value."""
-    if isinstance(store, SimMetadata):
-        store.gate = lambda _verb, _key, size: Fault(NO_SPACE) if size > 10_000 else None
-    else:
-        assert isinstance(store, SqliteMetadata)
-        await store._run(lambda connection: connection.execute("PRAGMA max_page_count = 8"))
-
-
-def run(open_store: Open, scenario: Callable[[MetadataStore], Awaitable[None]]) -> None:
-    async def main() -> None:
-        store = await open_store()
-        try:
-            await scenario(store)
-        finally:
-            await store.close()
-
-    asyncio.run(main())
+from tests.support.metadata_stores import ONE_PROCESS, Open, fill, run
 
 
 def test_a_missing_key_has_no_value(open_store: Open) -> None:
@@ -163,6 +113,7 @@ def test_a_second_close_does_nothing(open_store: Open) -> None:
     run(open_store, scenario)
 
 
+@pytest.mark.parametrize("open_store", ONE_PROCESS, indirect=True)
 def test_concurrent_operations_take_effect_in_the_order_of_the_calls(open_store: Open) -> None:
     async def scenario(store: MetadataStore) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -262,5 +213,20 @@ def test_a_commit_that_fails_writes_nothing(open_store: Open) -> None:
         with pytest.raises(StorageError):
             await store.commit([MetadataWrite("b", b"2"), MetadataWrite("c", bytes(100_000))])
         assert await store.list("") == before
+
+    run(open_store, scenario)
+
+
+def test_a_commit_compares_keys_that_it_does_not_write(open_store: Open) -> None:
+    async def scenario(store: MetadataStore) -> None:
+        first = await store.put("a", b"1", expected_version=0)
+        assert first is not None
+        write = MetadataWrite("b", b"2", 0)
+        for unchanged in ({"a": 0}, {"a": first + 1}, {"nowhere": 3}, {"a": first, "c": 7}):
+            assert not await store.commit([write], unchanged=unchanged)
+        assert await store.list("") == [("a", b"1", first)]
+        assert await store.commit([write], unchanged={"a": first, "nowhere": 0})
+        assert [cell[:2] for cell in await store.list("")] == [("a", b"1"), ("b", b"2")]
+        assert await store.get("a") == (b"1", first)
 
     run(open_store, scenario)

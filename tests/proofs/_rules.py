@@ -29,6 +29,7 @@ RULES = {
     "F5": "A producer waits for the commit (acks=all), or is answered at once.",
     "F6": "A reader sees up to the LSO, the high watermark or the written end, as it asked.",
     "F7": "The leader epochs and where they began are stored with the log.",
+    "F8": "What is committed survives the end of any one broker, and no watermark goes back.",
     "I1": "No client keeps another waiting for 100 ms, nor takes memory beyond the settings.",
     "V1": "A commit succeeds only if every named producer is in the open incarnation.",
     "V2": "A new run takes over; earlier ones are fenced.",

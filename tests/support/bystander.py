@@ -99,7 +99,7 @@ class _Expected:
 
     def _produced(self, answer: bytes) -> str:
         body = _body(ApiKey.PRODUCE, PRODUCE_VERSION, answer)
-        topics, _ = hot.read_produce_response(body, PRODUCE_VERSION)
+        topics, *_ = hot.read_produce_response(body, PRODUCE_VERSION)
         result, expected = topics[0][1][0], self._written
         self._written = result.base_offset + 1
         if result.error or (expected and result.base_offset != expected):

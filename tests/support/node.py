@@ -197,7 +197,7 @@ class Peer:
 
     async def produced(self, version: int = 9) -> hot.PartitionResult:
         """The one result of the next produce answer."""
-        topics, _ = hot.read_produce_response(await self.answer(PRODUCE, version), version)
+        topics, *_ = hot.read_produce_response(await self.answer(PRODUCE, version), version)
         return topics[0][1][0]
 
     async def produce(self, topic: str, batch: Buffer, **how: object) -> hot.PartitionResult:

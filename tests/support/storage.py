@@ -127,6 +127,7 @@ class World:
         was_created: bool = False,
         leader_epoch: int = 0,
         limits: WritebackLimits | None = None,
+        **more: Offset | None,
     ) -> "World":
         store, log = await PartitionStore.recover(
             disk,
@@ -141,6 +142,7 @@ class World:
             was_created=was_created,
             leader_epoch=LeaderEpoch(leader_epoch),
             writeback=Writeback(limits),
+            **more,
         )
         return cls(disk, store, log, durability)
 

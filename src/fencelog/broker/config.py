@@ -12,6 +12,8 @@ from fencelog.settings.fields import of_broker, read, seconds_of_broker
 from fencelog.settings.given import ConfigError, Source
 from fencelog.settings.joined import Joined, join
 from fencelog.settings.listeners import listener_of
+from fencelog.settings.membership import cluster_of
+from fencelog.settings.metadata_url import EtcdUrl
 from fencelog.settings.sources import from_environment, from_flags, from_properties, from_toml
 from fencelog.settings.table import BROKER_KEYS, TOPIC_KEYS
 from fencelog.storage.recover import Durability
@@ -58,6 +60,20 @@ class BrokerConfig:
     upkeep_interval_s: float = seconds_of_broker("log.retention.check.interval.ms")
     compaction_enabled: bool = of_broker("log.cleaner.enable")
     compaction_interval_s: float = seconds_of_broker("log.cleaner.backoff.ms")
+    metadata: str = of_broker("metadata")
+    metadata_ca_file: str = of_broker("metadata.ca.file")
+    metadata_cert_file: str = of_broker("metadata.cert.file")
+    metadata_key_file: str = of_broker("metadata.key.file")
+    metadata_user: str = of_broker("metadata.user")
+    metadata_password_file: str = of_broker("metadata.password.file")
+    rack: str = of_broker("broker.rack")
+    replication_factor: int = of_broker("default.replication.factor")
+    internal_replication_factor: int = of_broker("offsets.topic.replication.factor")
+    replication_commit: str = of_broker("replication.commit")
+    replica_lag_s: float = seconds_of_broker("replica.lag.time.max.ms")
+    session_timeout_s: float = seconds_of_broker("broker.session.timeout.ms")
+    cluster: EtcdUrl | None = None
+    """What ``metadata`` names; None: the broker is alone."""
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
     """Defaults of topic settings that were given at the start, by topic config name."""
     given: Mapping[str, str] = field(default_factory=dict)
@@ -108,13 +124,21 @@ class Flags:
     data_dir: str
     listen: str | None = None
     durability: str | None = None
+    metadata: str | None = None
+    node_id: str | None = None
     config: str | None = None
 
     def resolve(self, environ: Mapping[str, str] | None = None) -> Resolved:
         """Join file, environment and flags, the later ones winning. Raises ConfigError."""
         sources = [] if self.config is None else [read_file(self.config)]
         sources.append(from_environment(os.environ if environ is None else environ))
-        sources.append(from_flags({"--listen": self.listen, "--durability": self.durability}))
+        flags = {
+            "--listen": self.listen,
+            "--durability": self.durability,
+            "--metadata": self.metadata,
+            "--node-id": self.node_id,
+        }
+        sources.append(from_flags(flags))
         joined = join(sources)
         return Resolved(_configured(self.data_dir, joined), joined.notices)
 
@@ -125,6 +149,9 @@ def _configured(data_dir: str, joined: Joined) -> BrokerConfig:
         listener = listener_of(joined, key)
         if listener is not None:
             fields[f"{prefix}host"], fields[f"{prefix}port"] = listener.host, listener.port
+    fields["cluster"] = cluster_of(joined)
+    if fields["cluster"] is not None and "durability" not in fields:
+        fields["durability"] = "os"  # what a power cut takes from one, the others have
     defaults = {
         BROKER_KEYS[key].topic_key: text
         for key, text in joined.values.items()

@@ -12,8 +12,9 @@ from fencelog.broker.coordinators.runtime import CoordinatorRuntime
 from fencelog.broker.coordinators.writer_connections import WriterConnections
 from fencelog.broker.fetching.sessions import FetchSessions
 from fencelog.broker.metadata.catalog import Catalog
-from fencelog.broker.metadata.controller import Controller
+from fencelog.broker.metadata.placement import Placement
 from fencelog.broker.metadata.settings import Settings
+from fencelog.broker.metadata.topic_changes import TopicChanges
 from fencelog.broker.network.deadlines import Deadlines
 from fencelog.broker.network.stale_connections import StaleConnections
 from fencelog.broker.network.time_slices import TimeSlices
@@ -35,7 +36,7 @@ class Broker:
     catalog: Catalog
     logs: LogManager
     settings: Settings
-    controller: Controller
+    controller: TopicChanges
     leaders: Leaders
     transactions: CoordinatorRuntime[TransactionShard]
     versioned: CoordinatorRuntime[VersionedShard]
@@ -53,6 +54,8 @@ class Broker:
     stale_connections: StaleConnections = field(default_factory=StaleConnections)
     decompression: Decompression = field(default_factory=Decompression)
     observer: Observer | None = None
+    placement: Placement | None = None
+    """The other brokers, and who leads what; None for a single broker."""
     cluster_id: str = ""
     """The data directory's; set when the node starts."""
     address: tuple[str, int] = ("127.0.0.1", 0)

@@ -1,15 +1,16 @@
 """Passes a frame to its handler: reads the header, checks the version, decodes and encodes."""
 
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol, TypeVar
 
 from fencelog.broker.context import Broker
 from fencelog.broker.network.connection import Answer, Connection, Request
 from fencelog.broker.network.replies import Reply
 from fencelog.broker.network.response_budget import SMALL_BYTES
 from fencelog.errors import WireError
-from fencelog.types import Buffer
-from fencelog.wire.api_versions import ApiKey
+from fencelog.types import Buffer, Instant
+from fencelog.wire.api_versions import ApiKey, BrokerApiKey
 from fencelog.wire.headers import read_request_header, response_header, response_is_flexible
 from fencelog.wire.message import Message
 from fencelog.wire.primitives import REQUEST_ITEMS_MAX
@@ -19,7 +20,7 @@ PLAIN_FRAME_BYTES_MAX = 1024 * 1024
 """For requests without records; enough for tens of thousands of partition names."""
 LONG_BODY_BYTES = 16 * 1024
 """Above this, decoding, handling and encoding each get a time slice of their own."""
-FRAME_BYTES_MAX = {ApiKey.OWN: 8 * 1024 * 1024}
+FRAME_BYTES_MAX: Mapping[int, int] = {ApiKey.OWN: 8 * 1024 * 1024}
 """A claim of far too many resources is told so (``handlers/ownership``), and is not decoded."""
 RawHandler = Callable[[Broker, Request], Answer]
 
@@ -78,12 +79,18 @@ def message_handler(
 class Dispatcher:
     """Finds the handler of a request."""
 
-    def __init__(self, broker: Broker, handlers: dict[ApiKey, RawHandler]) -> None:
-        """Take exactly one handler for each API key."""
+    def __init__(
+        self,
+        broker: Broker,
+        handlers: Mapping[ApiKey, RawHandler],
+        of_brokers: Mapping[BrokerApiKey, RawHandler] | None = None,
+    ) -> None:
+        """Take exactly one handler for each API key; in a cluster also for those of brokers."""
         assert handlers.keys() == set(ApiKey), handlers.keys() ^ set(ApiKey)
         self._broker = broker
         self._handlers: dict[int, tuple[RawHandler, int, int]] = {
-            int(key): (handler, *key.versions) for key, handler in handlers.items()
+            int(key): (handler, *key.versions)
+            for key, handler in (*handlers.items(), *(of_brokers or {}).items())
         }
 
     def __call__(self, frame: bytearray, connection: Connection) -> Answer:
@@ -95,16 +102,54 @@ class Dispatcher:
         handler, minimum, maximum = entry
         if not minimum <= header.api_version <= maximum and header.api_key != ApiKey.API_VERSIONS:
             raise WireError(
-                f"{ApiKey(header.api_key).name} version {header.api_version} is not supported: "
+                f"{_name(header.api_key)} version {header.api_version} is not supported: "
                 f"use {minimum} to {maximum}"
             )
         if len(frame) > PLAIN_FRAME_BYTES_MAX and header.api_key != ApiKey.PRODUCE:
             # Only records are large; any other request of this size would decode to many objects.
-            key = ApiKey(header.api_key)
-            bytes_max = FRAME_BYTES_MAX.get(key, PLAIN_FRAME_BYTES_MAX)
+            bytes_max = FRAME_BYTES_MAX.get(header.api_key, PLAIN_FRAME_BYTES_MAX)
             if len(frame) > bytes_max:
-                raise WireError(
-                    f"{key.name} request of {len(frame)} bytes; the limit is {bytes_max}"
-                )
+                name = _name(header.api_key)
+                raise WireError(f"{name} request of {len(frame)} bytes; the limit is {bytes_max}")
         connection.client_id = header.client_id
         return handler(self._broker, Request(header, body, connection))
+
+
+class Lease(Protocol):
+    """The lease of this broker's registration in its cluster."""
+
+    @property
+    def deadline(self) -> Instant:
+        """When it may have ended."""
+        ...
+
+
+class LeasedDispatcher(Dispatcher):
+    """The dispatcher of a cluster's broker: it begins nothing once its lease may have ended.
+
+    Another broker may lead its partitions by then, and have newer data. The clock is compared with
+    each request, so the first one after a pause of the process is refused, too. Answers that wait
+    are withheld by closing the connections (``Server.abort_connections``).
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        handlers: Mapping[ApiKey, RawHandler],
+        of_brokers: Mapping[BrokerApiKey, RawHandler],
+        lease: Lease,
+    ) -> None:
+        """``lease`` is of this broker's present life."""
+        super().__init__(broker, handlers, of_brokers)
+        self._lease = lease
+        self._now = asyncio.get_running_loop().time
+
+    def __call__(self, frame: bytearray, connection: Connection) -> Answer:
+        """Answer one frame. Raises WireError, which closes the connection, after the lease."""
+        if self._now() >= self._lease.deadline:
+            raise WireError("the broker's lease has ended")
+        return super().__call__(frame, connection)
+
+
+def _name(api_key: int) -> str:
+    return (BrokerApiKey if api_key in set(BrokerApiKey) else ApiKey)(api_key).name

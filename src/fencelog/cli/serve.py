@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import resource
 import signal
 import tempfile
@@ -10,18 +9,22 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fencelog.broker.config import BrokerConfig, Flags, Resolved
 from fencelog.cli.collector import Collector
 from fencelog.cli.freed_memory import keep_freed_memory
+from fencelog.cli.lives import serve_alone, serve_member
 from fencelog.cli.log_output import LogOutput
 from fencelog.cli.signals import STOPS, handle_signals
 from fencelog.errors import FencelogError, error_text
 from fencelog.settings.given import ConfigError
 from fencelog.version import __version__
+
+if TYPE_CHECKING:
+    from fencelog.node import Node
 
 DURABILITY_HELP = "What an acknowledged record survives. fsync: a power cut; os: kill -9."
 Announce = Callable[[str, int], None]
@@ -47,6 +50,18 @@ def serve(
     durability: Annotated[
         str | None, typer.Option(metavar="fsync|os", help=DURABILITY_HELP, show_default="fsync")
     ] = None,
+    metadata: Annotated[
+        str | None,
+        typer.Option(
+            metavar="sqlite|etcd://HOST:PORT,…/NAME",
+            help="Where topics and leaders are kept; etcd: by all brokers of a cluster.",
+            show_default="sqlite",
+        ),
+    ] = None,
+    node_id: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="The broker's number in its cluster.", show_default="1"),
+    ] = None,
     config: ConfigOption = None,
 ) -> None:
     """Run a broker on a data directory.
@@ -58,6 +73,8 @@ def serve(
         data_dir=str(data_dir.resolve()),
         listen=listen,
         durability=durability,
+        metadata=metadata,
+        node_id=None if node_id is None else str(node_id),
         config=config,
     )
     _run(flags.resolve, stops=STOPS)
@@ -163,14 +180,11 @@ async def _serve(
     announce: Announce | None,
 ) -> int:
     """Serve until a signal or a failure; returns the exit status."""
-    from fencelog.adapters.file_disk import DirectoryReplacedError
-    from fencelog.node import open_node
-
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
     handle_signals(stop.set, output, stops=stops)
     collector = Collector().start()
-    async with open_node(config) as node:
+
+    def ready(node: "Node") -> None:
         collector.serve()
         host, port = node.address
         output.line(
@@ -179,20 +193,12 @@ async def _serve(
         )
         if announce is not None:
             announce(host, port)
-        stopped = loop.create_task(stop.wait())
-        failed = loop.create_task(node.wait_failed())
-        await asyncio.wait({stopped, failed}, return_when=asyncio.FIRST_COMPLETED)
-        stopped.cancel()
-        failed.cancel()
-        failure = node.failure()
-        if isinstance(failure, DirectoryReplacedError):
-            logging.getLogger(__name__).error("the broker stops at once: %s", failure)
-            # A clean stop would write to a directory that another broker may use.
-            logging.shutdown()
-            os._exit(1)
-        if failure is not None:
-            logging.getLogger(__name__).error(
-                "the broker stops: a background task has failed", exc_info=failure
-            )
-            return 1
+
+    serving = serve_alone if config.cluster is None else serve_member
+    failure = await serving(config, stop, ready)
+    if failure is not None:
+        logging.getLogger(__name__).error(
+            "the broker stops: a background task has failed", exc_info=failure
+        )
+        return 1
     return 0

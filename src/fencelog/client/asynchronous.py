@@ -230,7 +230,7 @@ class Client:
         name: str,
         partitions: int = 1,
         configs: Mapping[str, str] | None = None,
-        replication: int = 1,
+        replication: int = -1,
     ) -> None:
         """Create a topic. Raises RequestError (TOPIC_ALREADY_EXISTS, INVALID_CONFIG …)."""
         await Admin(self.cluster).create_topic(name, partitions, configs or {}, replication)

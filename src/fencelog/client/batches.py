@@ -44,6 +44,8 @@ class Scan:
 
     batches: list[VisibleBatch]
     next_offset: int | None
+    leader_epoch: int
+    """That of the last whole batch, visible or not; -1 without one."""
 
 
 def scan(records: memoryview, aborted: Sequence[tuple[int, int]], *, transactional: bool) -> Scan:
@@ -57,10 +59,11 @@ def scan(records: memoryview, aborted: Sequence[tuple[int, int]], *, transaction
     aborting: set[int] = set()
     batches = []
     next_offset = None
+    leader_epoch = -1
     position = 0
     for header, batch in iterate(records):
         _check(header, batch)
-        next_offset = header.next_offset
+        next_offset, leader_epoch = header.next_offset, header.leader_epoch
         start, position = position + HEADER_BYTES, position + header.size
         while waiting and waiting[-1][1] <= header.last_offset:
             aborting.add(waiting.pop()[0])
@@ -72,7 +75,7 @@ def scan(records: memoryview, aborted: Sequence[tuple[int, int]], *, transaction
             continue
         if header.record_count:
             batches.append(VisibleBatch(header, start, position))
-    return Scan(batches, next_offset)
+    return Scan(batches, next_offset, leader_epoch)
 
 
 def _check(header: BatchHeader, batch: memoryview) -> None:

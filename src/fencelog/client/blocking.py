@@ -76,7 +76,7 @@ class Client(ConnectedClient):
         name: str,
         partitions: int = 1,
         configs: Mapping[str, str] | None = None,
-        replication: int = 1,
+        replication: int = -1,
     ) -> None:
         """Create a topic. Raises RequestError (TOPIC_ALREADY_EXISTS, INVALID_CONFIG …)."""
         self._loop().run(self._admin().create_topic(name, partitions, configs or {}, replication))

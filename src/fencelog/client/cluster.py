@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
+from fencelog.client.leaders import KnownLeaders
 from fencelog.client.model import (
     WIRE_ISOLATION,
     BrokerDescription,
@@ -23,6 +24,7 @@ from fencelog.rpc.deadline import Deadline
 from fencelog.rpc.failures import failure
 from fencelog.types import TopicId, TopicPartition
 from fencelog.wire.api_versions import ApiKey
+from fencelog.wire.hot import CurrentLeader, NodeEndpoint
 from fencelog.wire.message import Message
 from fencelog.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from fencelog.wire.messages.metadata import (
@@ -108,6 +110,7 @@ class Cluster:
         self._brokers: dict[int, Address] = {}
         self._topics: dict[str, TopicDescription] = {}
         self._coordinators: dict[tuple[int, str], Address] = {}
+        self._leaders = KnownLeaders()
 
     def disconnect(self, reason: str) -> None:
         """Close every connection; the next request opens a new one."""
@@ -231,7 +234,9 @@ class Cluster:
         self._brokers = {b.node_id: (b.host, b.port) for b in brokers}
         for name in topics or ():
             self._topics.pop(name, None)
-        found = tuple(_topic(topic) for topic in answer.topics if _exists(topic))
+        found = tuple(
+            self._leaders.newest(_topic(topic)) for topic in answer.topics if _exists(topic)
+        )
         self._topics.update((topic.name, topic) for topic in found)
         return ClusterView(answer.cluster_id, answer.controller_id, brokers, found)
 
@@ -282,6 +287,33 @@ class Cluster:
             self.forget(partition.topic)
             raise failure(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader now")
         return await self.connection(address, deadline, lane)
+
+    def leader_epoch(self, partition: TopicPartition) -> int:
+        """Return the leader epoch that is known of a partition, or -1 (KIP-320)."""
+        found = self._cached(partition)
+        return -1 if found is None else found.leader_epoch
+
+    def learn(
+        self,
+        partition: TopicPartition,
+        leader: CurrentLeader | None,
+        endpoints: Iterable[NodeEndpoint],
+    ) -> bool:
+        """Take the leader that a broker has named instead of itself (KIP-951).
+
+        Returns whether it is news, so that nobody needs to be asked who leads.
+        """
+        topic = self._topics.get(partition.topic)
+        if leader is None or topic is None:
+            return False
+        self._brokers.update((each.node_id, (each.host, each.port)) for each in endpoints)
+        if leader.leader_id not in self._brokers:
+            return False
+        changed = self._leaders.learn(topic, partition.partition, *leader)
+        if changed is None:
+            return False
+        self._topics[topic.name] = changed
+        return True
 
     def _cached(self, partition: TopicPartition) -> PartitionDescription | None:
         topic = self._topics.get(partition.topic)

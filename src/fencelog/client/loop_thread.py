@@ -50,6 +50,11 @@ class LoopThread:
         """Whether this process started the thread (false in a forked child)."""
         return self._pid == os.getpid()
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop, for what may be called from any thread."""
+        return self._loop
+
     def submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         """Start a coroutine in the loop; the future answers in any thread."""
         with self._lock:

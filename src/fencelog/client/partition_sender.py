@@ -81,6 +81,8 @@ class PartitionSender:
         # The first batch of a transaction is sent alone: the leader verifies it.
         self._window = 1
         self._wake = asyncio.Event()
+        self._is_moved = False
+        """Whether the last answer named the new leader, so that it need not be looked up."""
         self._task = asyncio.create_task(self._run())
         self._task.add_done_callback(self._ended)
 
@@ -124,8 +126,9 @@ class PartitionSender:
             except RequestError as error:
                 if len(self._queue) < left:
                     deadline, backoff = self._cluster.deadline(), Backoff()
-                if error.code in STALE_ROUTE:
+                if error.code in STALE_ROUTE and not self._is_moved:
                     self._cluster.forget(self._partition.topic)
+                self._is_moved = False
                 if error.code not in RETRIABLE:
                     self._owner.failed(error)
                     return
@@ -205,7 +208,7 @@ class PartitionSender:
 
     def _result(self, connection: Connection, body: memoryview, version: int) -> PartitionResult:
         try:
-            topics, _ = read_produce_response(body, version)
+            topics, _, endpoints = read_produce_response(body, version)
         except WireError as error:
             connection.close(f"malformed response to Produce: {error}")
             raise failure(
@@ -214,6 +217,9 @@ class PartitionSender:
         for name, results in topics:
             for result in results:
                 if (name, result.partition) == self._partition:
+                    self._is_moved = self._cluster.learn(
+                        self._partition, result.current_leader, endpoints
+                    )
                     return result
         text = f"the response of broker {connection.address} lacks {self._partition}"
         connection.close(text)

@@ -26,12 +26,20 @@ from fencelog.wire.hot import (
     write_fetch_request,
 )
 from fencelog.wire.hot.fetch import TOPIC_IDS_FROM
+from fencelog.wire.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from fencelog.wire.primitives import error_code
 from fencelog.wire.records import read_records
 
 FETCH_BYTES_MAX = 8 << 20
 BATCH_BYTES_MAX = 256 << 20
 WAIT_MS = 500
 FETCH_VERSION_MIN = 4
+EPOCH_VERSION_MAX = 4
 CONSUMER = -1
 STALE_TOPIC = frozenset(
     {
@@ -110,6 +118,12 @@ class PartitionReader:
         self._isolation = options.isolation
         self._max_bytes = options.max_bytes
         self._topic_id = options.topic_id
+        self._is_moved = False
+        """Whether the last answer named the new leader, so that it need not be looked up."""
+        self._read_epoch = -1
+        """The leader epoch of what was read last."""
+        self._checked_epoch = -1
+        """The leader epoch whose log is known to have all that was read."""
 
     async def next_chunk(self) -> Chunk | None:
         """Return the next fetched bytes; None once ``end`` is reached.
@@ -137,7 +151,7 @@ class PartitionReader:
         async def attempt() -> FetchedPartition:
             return await self._fetch(deadline)
 
-        fetched = await retrying(attempt, deadline, lambda: self._cluster.forget(partition.topic))
+        fetched = await retrying(attempt, deadline, self._stale)
         if not fetched.records:
             return None
         records = memoryview(fetched.records[0])
@@ -162,16 +176,29 @@ class PartitionReader:
                 f"has only records below it, up to {found.next_offset}"
             )
         self._position = found.next_offset
+        self._read_epoch = found.leader_epoch
         return Chunk(records=records, batches=found.batches, next_offset=found.next_offset)
+
+    def _stale(self) -> None:
+        """Look the leader up again, unless it was named."""
+        if not self._is_moved:
+            self._cluster.forget(self._partition.topic)
+        self._is_moved = False
 
     async def _fetch(self, deadline: Deadline) -> FetchedPartition:
         connection = await self._cluster.leader(self._partition, deadline, "fetches")
+        leader_epoch = self._cluster.leader_epoch(self._partition)
+        if self._read_epoch >= 0 and self._checked_epoch < leader_epoch != self._read_epoch:
+            await self._check_read(leader_epoch, deadline)
+        self._checked_epoch = leader_epoch
         low, high = connection.versions.get(ApiKey.FETCH, (1, 0))
         by_name = self._topic_id is None
         version = min(high, TOPIC_IDS_FROM - 1 if by_name else TOPIC_IDS_FROM)
         if version < max(low, FETCH_VERSION_MIN):
             raise failure(ErrorCode.UNSUPPORTED_VERSION, f"Fetch to broker {connection.address}")
-        asked = FetchPartition(self._partition.partition, -1, self._position, -1, self._max_bytes)
+        asked = FetchPartition(
+            self._partition.partition, leader_epoch, self._position, -1, self._max_bytes
+        )
         request = FetchRequest(
             CONSUMER,
             WAIT_MS,
@@ -190,6 +217,39 @@ class PartitionReader:
         )
         return await self._judge(self._result(connection, body, version), connection, deadline)
 
+    async def _check_read(self, leader_epoch: int, deadline: Deadline) -> None:
+        """Check that a new leader's log has what was read (KIP-320).
+
+        Raises DataLossError if it has not: at ``tail`` it may be without what no replica had
+        acknowledged, and have other records at these offsets.
+        """
+        connection = await self._cluster.leader(self._partition, deadline)
+        if ApiKey.OFFSET_FOR_LEADER_EPOCH not in connection.versions:
+            return
+        asked = OffsetForLeaderPartition(
+            partition=self._partition.partition,
+            current_leader_epoch=leader_epoch,
+            leader_epoch=self._read_epoch,
+        )
+        topic = OffsetForLeaderTopic(topic=self._partition.topic, partitions=[asked])
+        answer = await self._cluster.ask(
+            connection,
+            OffsetForLeaderEpochRequest(replica_id=CONSUMER, topics=[topic]),
+            OffsetForLeaderEpochResponse,
+            deadline,
+            EPOCH_VERSION_MAX,
+        )
+        for found in (each for topic in answer.topics for each in topic.partitions):
+            if found.error_code:
+                what = f"leader epochs of {self._partition} at broker {connection.address}"
+                raise failure(error_code(found.error_code), what)
+            if 0 <= found.end_offset < self._position:
+                raise DataLossError(
+                    f"{self._partition}: the new leader has taken back what followed offset "
+                    f"{found.end_offset}, and records up to {self._position} were read; only "
+                    "records that are replicated stay"
+                )
+
     def _result(self, connection: Connection, body: memoryview, version: int) -> FetchedPartition:
         try:
             answer = read_fetch_response(body, version)
@@ -207,6 +267,8 @@ class PartitionReader:
                 is_asked = topic.topic == self._partition.topic
             for fetched in topic.partitions:
                 if is_asked and fetched.partition == self._partition.partition:
+                    leader, endpoints = fetched.current_leader, answer.endpoints
+                    self._is_moved = self._cluster.learn(self._partition, leader, endpoints)
                     return fetched
         if answer.throttle_time_ms:
             # Over its quota a client gets an answer without partitions, and then the next one

@@ -1,14 +1,20 @@
-"""Appends what the log writes by itself: segments, control batches, and who owns the partition."""
+"""Appends what no client sent: segments, control batches, and what a follower's leader has."""
 
+from collections.abc import Sequence
+
+from fencelog.errors import ErrorCode
 from fencelog.log.ownership import Owner
+from fencelog.log.producers import UNSEEN
 from fencelog.log.segment import Segment
 from fencelog.log.snapshot import encode_snapshot
 from fencelog.log.state import LogState
 from fencelog.log.unflushed import Unflushed
-from fencelog.log.values import Appended, Rejected
+from fencelog.log.validation import batch_of, changes_something, validate_marker
+from fencelog.log.values import Appended, MarkerToWrite, Rejected
+from fencelog.log.verification import Guards
 from fencelog.types import LeaderEpoch, Offset, TimestampMs
-from fencelog.wire.batch import assign, read_header
-from fencelog.wire.control import Marker, OwnershipRecord, ownership_batch
+from fencelog.wire.batch import BatchHeader, assign, read_header
+from fencelog.wire.control import Marker, OwnershipRecord, ownership_batch, read_control
 
 
 class Appender:
@@ -26,14 +32,75 @@ class Appender:
 
         They have its timestamp, so that the segment's age is that of its records.
         """
+        segment = self.begin_segment()
+        segment.created_ms = TimestampMs(now_ms)
+        if self._state.owners.size:
+            self.copy_owners(epoch, segment.base_offset, timestamp_ms)
+
+    def begin_segment(self) -> Segment:
+        """Begin an empty segment at the log's end."""
         state = self._state
         state.active.seal()
         segment = Segment(state.log_end)
-        segment.created_ms = TimestampMs(now_ms)
         state.add_segment(segment)
         self._unflushed.roll(segment, encode_snapshot(state.snapshot()))
-        if state.owners.size:
-            self.copy_owners(epoch, segment.base_offset, timestamp_ms)
+        return segment
+
+    def append_replicated(
+        self, epoch: LeaderEpoch, batch: memoryview, header: BatchHeader
+    ) -> Appended | Rejected:
+        """Append a batch of the leader of this epoch, as it is, where it belongs (F7).
+
+        The follower's segments need not begin where the leader's do, so it copies no ownership
+        records: those that the leader's log needs are in its batches.
+        """
+        state = self._state
+        problem = state.problem(header)
+        if problem is None and header.leader_epoch > epoch:
+            problem = f"leader epoch {header.leader_epoch} is above {epoch}, that of the leader"
+        if problem is not None:
+            return Rejected(ErrorCode.CORRUPT_MESSAGE, problem)
+        control = read_control(batch) if header.is_control else None
+        base_offset, size, timestamp = header.base_offset, header.size, header.max_timestamp
+        if state.is_full_for(size, header.last_offset, timestamp, 0):
+            self.begin_segment()
+        position = state.active.size
+        state.replay(header, base_offset, header.leader_epoch, timestamp, control)
+        self._unflushed.append(batch, position, base_offset, state.log_end, size)
+        producer = state.producers.get(header.producer_id)
+        if producer is not None:
+            producer.seen_ms = UNSEEN  # its idle time counts from the next upkeep
+        return Appended(base_offset, state.log_end)
+
+    def append_markers(
+        self, epoch: LeaderEpoch, markers: Sequence[MarkerToWrite], guards: Guards, now_ms: int
+    ) -> Appended | Rejected:
+        """Append the markers that change something, all of them or none (V6)."""
+        state = self._state
+        producers = state.producers
+        for marker in markers:
+            rejected = validate_marker(producers.get(marker.producer_id), marker)
+            if rejected is not None:
+                return rejected
+        batches = []
+        for marker in markers:
+            guards.invalidate(marker)
+            if changes_something(producers.get(marker.producer_id), marker):
+                batches.append((marker, batch_of(marker, now_ms)))
+        if batches:
+            size = sum(len(batch) for _, batch in batches)
+            last_offset = state.log_end + len(batches) - 1
+            # Once for all of them: the markers of one append stay in one segment.
+            if state.is_full_for(size, last_offset, now_ms, now_ms):
+                self.roll(epoch, now_ms, now_ms)
+        base_offset = state.log_end
+        for marker, batch in batches:
+            stored = Marker(marker.commit, marker.coordinator_epoch, marker.drop_state)
+            self.append_control(epoch, batch, stored)
+            producer = producers.get(marker.producer_id)
+            if producer is not None:
+                producer.seen_ms = TimestampMs(now_ms)
+        return Appended(base_offset, state.log_end)
 
     def append_control(
         self, epoch: LeaderEpoch, batch: bytearray, control: Marker | OwnershipRecord

@@ -9,14 +9,14 @@ How the broker and the storage use it:
    its guard goes into ``append``. None: the transaction is open here already.
 3. ``append_markers([...], now_ms=...)`` ends transactions: one append, one move of the LSO (V6).
 4. ``set_owner(owner, now_ms=...)`` records who owns the partition, or that nobody does any more.
-   Each segment begins with a copy of every group's newest record, and ``keep_owners`` comes before
-   ``advance_start``, so that the log always has them (D4).
-5. The flusher: ``take_unflushed()`` -> writes, in order; ``written(end)`` when the files have them,
+   ``keep_owners`` comes before ``advance_start``, so that the log always has the records (D4).
+5. A follower: ``follow``, ``append_replicated``. A leader begins its epoch with ``lead``.
+6. The flusher: ``take_unflushed()`` -> writes, in order; ``written(end)`` when the files have them,
    ``flushed(end)`` when they are durable in the mode in force, ``failed()`` if they never will be.
    ``advance_high_watermark(end)`` when all in-sync replicas have them.
-6. Readers: ``read(offset, max_bytes, isolation)`` -> ``ReadPlan | ErrorCode``, then
+7. Readers: ``read(offset, max_bytes, isolation)`` -> ``ReadPlan | ErrorCode``, then
    ``aborted_transactions(offset, end)`` for what was read; ``offset_for_timestamp``.
-7. Upkeep: ``expire_producers``, ``roll_if_due``, ``retained_from``, ``advance_start``; at a clean
+8. Upkeep: ``expire_producers``, ``roll_if_due``, ``retained_from``, ``advance_start``; at a clean
    stop ``seal`` (then take the unflushed writes once more); ``checkpoint`` for recovery.
 
 A ``PartitionLog`` comes from ``PartitionLog.create`` (empty) or ``rebuild.LogBuilder.finish``.
@@ -31,20 +31,15 @@ from fencelog.log.compaction_round import Cleaned, CompactionNeed, Round, need_o
 from fencelog.log.config import LogConfig
 from fencelog.log.leader_epochs import FIRST_EPOCH
 from fencelog.log.ownership import Owner
-from fencelog.log.planning import plan_read
+from fencelog.log.planning import plan_read, timestamp_range
 from fencelog.log.producers import PRODUCER_EXPIRATION_MS, UNKNOWN_SEQUENCE
 from fencelog.log.recovery_checkpoint import RecoveryCheckpoint, checkpoint_of
 from fencelog.log.retention import is_due, retained_from
 from fencelog.log.segment import Segment
+from fencelog.log.snapshot import encode_snapshot
 from fencelog.log.state import LogState
 from fencelog.log.unflushed import Unflushed
-from fencelog.log.validation import (
-    batch_of,
-    changes_something,
-    validate_batch,
-    validate_marker,
-    validate_producer,
-)
+from fencelog.log.validation import validate_batch, validate_producer
 from fencelog.log.values import (
     AbortedTransaction,
     Appended,
@@ -61,18 +56,18 @@ from fencelog.log.values import (
 )
 from fencelog.log.verification import Guards, VerificationGuard
 from fencelog.types import LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs
-from fencelog.wire.batch import LENGTH_END, BatchHeader, assign, read_header
-from fencelog.wire.control import Marker
+from fencelog.wire.batch import LENGTH_END, BatchHeader, assign
 
 _FIRST_OFFSET = Offset(0)
 
 
 class PartitionLog:
-    """Rules and offsets of one partition whose leader is this broker."""
+    """Rules and offsets of one replica: of its leader, unless it is told to ``follow``."""
 
     __slots__ = (
         "_appender",
         "_failed",
+        "_following",
         "_guards",
         "_log_append_time",
         "_refusal",
@@ -84,18 +79,26 @@ class PartitionLog:
         "leader_epoch",
     )
 
-    def __init__(self, state: LogState, leader_epoch: LeaderEpoch) -> None:
-        """Start from a state whose every batch is durable; use ``create`` or ``LogBuilder``."""
+    def __init__(
+        self, state: LogState, leader_epoch: LeaderEpoch, high_watermark: Offset | None = None
+    ) -> None:
+        """Start from a state whose every batch is durable; use ``create`` or ``LogBuilder``.
+
+        ``high_watermark``: what is known to be committed; None: everything is (one replica).
+        """
         self._state = state
         self._unflushed = Unflushed(state)
         self._appender = Appender(state, self._unflushed)
         self._guards = Guards()
         self._failed = False
         self._refusal: Rejected | None = None
+        self._following: Rejected | None = None
+        """Why a follower appends nothing of its own; None on a leader."""
         self.config = state.config
         self._log_append_time = state.config.message_timestamp_type == "LogAppendTime"
         self.leader_epoch = leader_epoch
-        self.high_watermark = state.log_end
+        committed = state.log_end if high_watermark is None else high_watermark
+        self.high_watermark = max(min(committed, state.log_end), state.log_start)
         self.last_stable_offset = state.log_start
         self._move_last_stable_offset()
 
@@ -140,7 +143,7 @@ class PartitionLog:
     @property
     def max_timestamp(self) -> TimestampMs:
         """Largest timestamp of any record, -1 if there is none."""
-        return max(segment.max_timestamp for segment in self._state.segments)
+        return max(each.max_timestamp for each in self._state.segments)
 
     # Appending
 
@@ -156,8 +159,7 @@ class PartitionLog:
         """Validate one batch, whose form and CRC are checked, and store it at the log's end.
 
         ``batch`` must be writable and is kept until it is written. ``guard`` is what
-        ``begin_verification`` returned. ``internal``: written by the broker itself, without the
-        limits for clients. If the batch is rejected, nothing is written.
+        ``begin_verification`` returned. ``internal``: without the limits for clients' batches.
         """
         state = self._state
         if self._refusal is not None:
@@ -202,6 +204,53 @@ class PartitionLog:
         if producer_id >= 0 and sequence >= 0 and is_unknown:
             self._guards.refused(producer_id, header.producer_epoch, sequence)
 
+    # Replication
+
+    def lead(self, leader_epoch: LeaderEpoch) -> None:
+        """Append under this epoch from now on; verifications of an earlier one are void (E14)."""
+        assert leader_epoch >= self.last_epoch, (leader_epoch, self.last_epoch)
+        self.leader_epoch, self._guards, self._following = leader_epoch, Guards(), None
+        self.accept_appends()
+
+    def follow(self, leader_epoch: LeaderEpoch) -> None:
+        """Append nothing but the batches of the leader of this epoch from now on."""
+        problem = f"another broker leads it in leader epoch {leader_epoch}"
+        self._following = Rejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, problem)
+        self.leader_epoch, self._guards = leader_epoch, Guards()
+        self.accept_appends()
+
+    def append_replicated(self, batch: memoryview, header: BatchHeader) -> Appended | Rejected:
+        """Store a batch of the leader as it is, on a follower; the caller has checked its CRC (D3).
+
+        ``batch`` is kept until it is written. CORRUPT_MESSAGE where it cannot be the next one: its
+        base offset is not the log's end (or above it, where compaction made a gap), or its leader
+        epoch is below that of the one before it or above the leader's.
+        """
+        assert self._following is not None, "a leader appends no batches of another"
+        if self._refusal is not self._following:
+            return self._refusal or self._following
+        return self._appender.append_replicated(self.leader_epoch, batch, header)
+
+    @property
+    def last_epoch(self) -> LeaderEpoch:
+        """Leader epoch of the newest batch; -1 without one."""
+        return self._state.epochs.latest
+
+    def end_of_epoch(self, epoch: int) -> EpochStart | None:
+        """Return the newest epoch up to this one and its end offset; None: unknown epoch (F7)."""
+        if not 0 <= epoch <= self.leader_epoch:
+            return None
+        end = self.log_end_offset
+        is_own = epoch == self.leader_epoch
+        return EpochStart(epoch, end) if is_own else self._state.epochs.end_of(epoch, end)
+
+    def start_snapshot(self) -> tuple[bytes, tuple[EpochStart, ...]]:
+        """Return what a new replica needs beside the batches from the log start on (E4).
+
+        The producer snapshot of the log start, and the leader epochs that began up to there.
+        """
+        return encode_snapshot(self._state.snapshot_of_start()), self._state.epochs_at_start()
+
     # Transactions
 
     def begin_verification(
@@ -233,44 +282,13 @@ class PartitionLog:
         then covers the one it repeats, so the caller waits for the same commit. Every marker
         invalidates its producer's verification guards, except one for the transaction after it.
         """
-        if self._refusal is not None:
-            return self._refusal
-        state = self._state
-        producers = state.producers
-        for marker in markers:
-            rejected = validate_marker(producers.get(marker.producer_id), marker)
-            if rejected is not None:
-                return rejected
-        batches = []
-        for marker in markers:
-            self._guards.invalidate(marker)
-            if changes_something(producers.get(marker.producer_id), marker):
-                batches.append((marker, batch_of(marker, now_ms)))
-        if batches:
-            size = sum(len(batch) for _, batch in batches)
-            last_offset = state.log_end + len(batches) - 1
-            # Once for all of them: the markers of one append stay in one segment.
-            if state.is_full_for(size, last_offset, now_ms, now_ms):
-                self._appender.roll(self.leader_epoch, now_ms, now_ms)
-        base_offset = state.log_end
-        for marker, batch in batches:
-            self._append_marker(marker, batch)
-        return Appended(base_offset, state.log_end)
-
-    def _append_marker(self, marker: MarkerToWrite, batch: bytearray) -> None:
-        stored = Marker(marker.commit, marker.coordinator_epoch, marker.drop_state)
-        self._appender.append_control(self.leader_epoch, batch, stored)
-        producer = self._state.producers.get(marker.producer_id)
-        if producer is not None:
-            producer.seen_ms = read_header(batch).max_timestamp
+        return self._refusal or self._appender.append_markers(
+            self.leader_epoch, markers, self._guards, now_ms
+        )
 
     def open_transactions(self) -> list[OpenTransaction]:
         """Return each transaction that has records here and no marker, oldest first."""
-        states = self._state.producers
-        return [
-            OpenTransaction(each, states[each].epoch, first, states[each].coordinator_epoch)
-            for each, first in self._state.transactions.open()
-        ]
+        return self._state.open_transactions()
 
     def aborted_transactions(
         self, fetch_offset: Offset, end_offset: Offset
@@ -289,7 +307,7 @@ class PartitionLog:
         return [stored.owner for stored in self._state.owners]
 
     def has_room_for_owner(self, group: str | None) -> bool:
-        """Tell whether an owner of this group could be recorded, as far as their number goes."""
+        """Tell whether an owner of this group could be recorded: there are not too many."""
         return self._state.owners.has_room(group)
 
     def set_owner(self, owner: Owner, *, now_ms: int) -> Appended | Rejected:
@@ -306,9 +324,8 @@ class PartitionLog:
 
         Returns what must be committed and on stable storage before the log may begin there.
         """
-        owners = self._state.owners
-        if owners.lowest >= log_start:
-            return owners.end
+        if self._state.owners.lowest >= log_start:
+            return self._state.owners.end
         newest = self.max_timestamp
         return self._refusal or self._appender.copy_owners(self.leader_epoch, log_start, newest)
 
@@ -381,7 +398,7 @@ class PartitionLog:
     def accept_appends(self) -> None:
         """Append again, after ``refuse_appends``; not after a failure (D2)."""
         if not self._failed:
-            self._refusal = None
+            self._refusal = self._following
 
     def _move_last_stable_offset(self) -> None:
         stable = self._state.transactions.last_stable_offset(self.high_watermark)
@@ -416,24 +433,10 @@ class PartitionLog:
         The record is the first one with such a timestamp in the plan's range. If the range has none
         (compaction removed it and left its batch), call again with the next segment as ``start``.
         """
-        state = self._state
-        start = max(start, state.log_start)
-        for segment in state.segments:
-            if segment.max_timestamp >= timestamp and segment.next_offset > start:
-                relative = segment.time_index.offset_before(timestamp)
-                offset = max(Offset(segment.base_offset + relative), start)
-                plan = self.read(offset, segment.size, isolation)
-                assert isinstance(plan, ReadPlan), plan
-                return None if plan.is_empty else plan
-        return None
-
-    def end_of_epoch(self, epoch: int) -> EpochStart | None:
-        """Return the newest epoch up to this one and its end offset; None: unknown epoch (F7)."""
-        if not 0 <= epoch <= self.leader_epoch:
-            return None
-        if epoch == self.leader_epoch:
-            return EpochStart(epoch, self.log_end_offset)
-        return self._state.epochs.end_of(epoch, self.log_end_offset)
+        sought = timestamp_range(self._state, timestamp, start)
+        plan = None if sought is None else self.read(*sought, isolation)
+        assert not isinstance(plan, ErrorCode), plan
+        return None if plan is None or plan.is_empty else plan
 
     # Upkeep
 
@@ -444,8 +447,8 @@ class PartitionLog:
 
     def retained_from(self, now_ms: int) -> Offset:
         """Return the log start that the topic's retention asks for; never above HW (D4)."""
-        written_base = self._unflushed.written_mark.segment_base_offset
-        return retained_from(self._state, self.high_watermark, written_base, now_ms)
+        written = self._unflushed.written_mark
+        return retained_from(self._state, self.high_watermark, written.segment_base_offset, now_ms)
 
     def roll_if_due(self, now_ms: int) -> bool:
         """Roll the active segment if its age is above the limit; True: there is a write to take.
@@ -456,18 +459,20 @@ class PartitionLog:
         if active.created_ms is None:
             # A file does not record its creation time: after a start it counts from the first call.
             active.created_ms = TimestampMs(now_ms)
-        if self._refusal is not None or not is_due(active, self.config, now_ms):
+        if self._refusal is not self._following or not is_due(active, self.config, now_ms):
             return False
-        if self._state.owners.fills(active.base_offset, active.next_offset):
+        if self._following is not None:
+            self._appender.begin_segment()  # without ownership records: only leaders write them
+        elif self._state.owners.fills(active.base_offset, active.next_offset):
             return False  # the next segment would begin with all that this one has
-        self._appender.roll(self.leader_epoch, now_ms, now_ms)
+        else:
+            self._appender.roll(self.leader_epoch, now_ms, now_ms)
         return True
 
     def compaction_need(self, first_dirty: Offset, synced: Offset, now_ms: int) -> CompactionNeed:
         """Return what a round of compaction would do below the LSO and what is synced (D4)."""
-        limit = min(self.last_stable_offset, synced)
-        written_base = self._unflushed.durable.segment_base_offset
-        return need_of(self._state, first_dirty, limit, written_base, now_ms)
+        limit, written = min(self.last_stable_offset, synced), self._unflushed.durable
+        return need_of(self._state, first_dirty, limit, written.segment_base_offset, now_ms)
 
     def compaction(
         self, first_dirty: Offset, end: Offset, now_ms: int, keys_max: int = KEYS_MAX

@@ -3,7 +3,7 @@
 from fencelog.log.state import LogState
 from fencelog.log.unflushed import Mark
 from fencelog.log.values import ReadPlan
-from fencelog.types import Offset
+from fencelog.types import Offset, TimestampMs
 
 
 def plan_read(
@@ -39,3 +39,18 @@ def plan_read(
         reaches_upper=upper <= segment.next_offset,
         skip_to=skip_to,
     )
+
+
+def timestamp_range(
+    state: LogState, timestamp: TimestampMs, start: Offset
+) -> tuple[Offset, int] | None:
+    """Return from where on, and in how many bytes, to look for a timestamp; None: nowhere.
+
+    Only from ``start`` and the log's start on.
+    """
+    start = max(start, state.log_start)
+    for segment in state.segments:
+        if segment.max_timestamp >= timestamp and segment.next_offset > start:
+            relative = segment.time_index.offset_before(timestamp)
+            return max(Offset(segment.base_offset + relative), start), segment.size
+    return None

@@ -27,7 +27,8 @@ _SEQUENCE_MASK = SEQUENCE_MODULUS - 1
 UNKNOWN_SEQUENCE = -1
 NO_COORDINATOR_EPOCH = CoordinatorEpoch(-1)
 NO_OFFSET = Offset(-1)
-_UNSEEN = TimestampMs(-1)
+UNSEEN = TimestampMs(-1)
+"""When a producer was seen last, if no time is known: it counts from the next upkeep."""
 
 
 class StoredBatch(NamedTuple):
@@ -61,8 +62,8 @@ class ProducerState:
         self.coordinator_epoch = NO_COORDINATOR_EPOCH
         self.open_offset = NO_OFFSET
         """First offset of the open transaction, -1 without one."""
-        self.seen_ms = _UNSEEN
-        """Time of its last append by the broker's clock; -1 after a start."""
+        self.seen_ms = UNSEEN
+        """Time of its last append by the broker's clock; -1 after a start and on a follower."""
 
     def __eq__(self, other: object) -> bool:
         """Compare all but ``seen_ms``, which the log does not record."""
@@ -100,6 +101,19 @@ class ProducerState:
         self.epoch = epoch
         self.next_sequence = 0
         self.batches.clear()
+
+    def before(self, offset: Offset) -> "ProducerState":
+        """Return what the batches from this offset on do not say of it: replay them after it."""
+        state = ProducerState(self.epoch)
+        state.batches.extend(each for each in self.batches if each.last_offset < offset)
+        state.coordinator_epoch = self.coordinator_epoch
+        if self.open_offset < offset:
+            state.open_offset = self.open_offset
+        if len(state.batches) == len(self.batches):
+            state.next_sequence = self.next_sequence
+        elif state.batches:
+            state.next_sequence = (state.last_sequence + 1) & _SEQUENCE_MASK
+        return state
 
     def store(self, batch: StoredBatch) -> None:
         """Record a batch that is in the log now."""
@@ -162,7 +176,7 @@ class Producers(dict[ProducerId, ProducerState]):
         """
         expired = []
         for producer_id, state in self.items():
-            if state.seen_ms == _UNSEEN:
+            if state.seen_ms == UNSEEN:
                 state.seen_ms = now_ms
             elif now_ms - state.seen_ms >= expiration_ms and state.open_offset < 0:
                 expired.append(producer_id)

@@ -169,13 +169,13 @@ class LogBuilder:
         """Return the snapshot as of ``log_end``."""
         return encode_snapshot(self._state.snapshot())
 
-    def finish(self) -> PartitionLog:
+    def finish(self, high_watermark: Offset | None = None) -> PartitionLog:
         """Return the log; every batch that was added must be durable by now (D2).
 
-        Its high watermark is its end, and its leader epoch is the latest one found.
+        Its leader epoch is the latest one found. Without a high watermark everything is committed.
         """
         state = self._state
         if not state.segments:
             state.add_segment(Segment(state.log_start))
         state.advance_start(min(state.log_start, state.log_end))
-        return PartitionLog(state, max(state.epochs.latest, FIRST_EPOCH))
+        return PartitionLog(state, max(state.epochs.latest, FIRST_EPOCH), high_watermark)

@@ -7,7 +7,7 @@ snapshot, of producers and owners, and the leader epochs. Everything below its e
 storage when it was stored.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from struct import Struct
 from struct import error as struct_error
@@ -58,6 +58,11 @@ class RecoveryCheckpoint:
     side_files: SideFiles
     snapshot: bytes
     leader_epochs: tuple[EpochStart, ...]
+
+    @property
+    def start_offset(self) -> Offset:
+        """The first segment began here: everything below was deleted, or was never here."""
+        return self.full[0].base_offset if self.full else self.newest.base_offset
 
     @property
     def end_offset(self) -> Offset:
@@ -112,6 +117,22 @@ def checkpoint_of(
         encode_snapshot(state.snapshot()),
         state.epochs.entries,
     )
+
+
+def checkpoint_at(
+    base_offset: Offset,
+    full: Iterable[FullSegment],
+    snapshot: bytes,
+    leader_epochs: Iterable[EpochStart],
+) -> RecoveryCheckpoint:
+    """Return the checkpoint that ends where a segment begins, by the snapshot taken there.
+
+    ``full`` are the segments before it, ``leader_epochs`` those that are known by then.
+    """
+    none = TimestampMs(-1)
+    newest = NewestSegment(base_offset, 0, base_offset, none, none, base_offset, 0)
+    side_files = SideFiles(b"", b"", b"")
+    return RecoveryCheckpoint(tuple(full), newest, side_files, snapshot, tuple(leader_epochs))
 
 
 def decode_recovery_checkpoint(data: bytes) -> RecoveryCheckpoint:

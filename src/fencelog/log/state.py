@@ -22,6 +22,7 @@ from fencelog.log.producers import (
 from fencelog.log.segment import Segment
 from fencelog.log.snapshot import Snapshot
 from fencelog.log.transactions import Transactions
+from fencelog.log.values import EpochStart, OpenTransaction
 from fencelog.settings.kinds import INT32_MAX
 from fencelog.types import (
     NO_PRODUCER_ID,
@@ -194,6 +195,26 @@ class LogState:
     def snapshot(self) -> Snapshot:
         """Return what a snapshot of the log's end has."""
         return Snapshot(self.producers, self.highest_producer_id, tuple(self.owners))
+
+    def snapshot_of_start(self) -> Snapshot:
+        """Return what the batches from the log start on do not say (E4): replay them after it.
+
+        Every ownership record that counts is among those batches (D4).
+        """
+        before = {each: state.before(self.log_start) for each, state in self.producers.items()}
+        return Snapshot(Producers(before), self.highest_producer_id)
+
+    def epochs_at_start(self) -> tuple[EpochStart, ...]:
+        """Return the leader epochs that began at or before the log start."""
+        return tuple(each for each in self.epochs.entries if each.offset <= self.log_start)
+
+    def open_transactions(self) -> list[OpenTransaction]:
+        """Return each transaction that has records here and no marker, oldest first."""
+        states = self.producers
+        return [
+            OpenTransaction(each, states[each].epoch, first, states[each].coordinator_epoch)
+            for each, first in self.transactions.open()
+        ]
 
     def restore(self, snapshot: Snapshot) -> None:
         """Load a snapshot: producers with their open transactions, and owners."""

@@ -89,7 +89,11 @@ def _add_settings(joined: Joined, latest: Mapping[str, Given]) -> None:
         named = {alias.key: latest[alias.key] for alias in setting.names if alias.key in latest}
         values = [_value(setting, given) for given in named.values()]
         first, *others = named.values()
-        joined.notices.extend(_overridden(other, first) for other in others)
+        joined.notices.extend(
+            _overridden(other, first)
+            for other, value in zip(others, values[1:], strict=True)
+            if value != values[0]
+        )
         joined.values[key] = values[0]
         joined.given[key] = named
 

@@ -19,7 +19,7 @@ def _roles(text: str) -> None:
 
 def _one_controller(text: str) -> None:
     if "," in text:
-        raise ValueError("fencelog is one broker and its own controller; leave it out")
+        raise ValueError("the controller is one of the brokers; leave it out")
 
 
 def _nothing(because: str) -> Callable[[str], object]:
@@ -62,7 +62,7 @@ _OF_KAFKA_4 = """
     add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms
     alter.log.dirs.replication.quota.window.num
     alter.log.dirs.replication.quota.window.size.seconds auto.leader.rebalance.enable
-    background.threads broker.heartbeat.interval.ms broker.rack broker.session.timeout.ms
+    background.threads broker.heartbeat.interval.ms
     connection.failed.authentication.delay.ms connections.max.reauth.ms
     controlled.shutdown.enable controller.performance.always.log.threshold.ms
     controller.performance.sample.period.ms controller.quorum.append.linger.ms
@@ -135,7 +135,7 @@ _OF_KAFKA_4 = """
     remote.log.storage.manager.class.path remote.log.storage.manager.impl.prefix
     replica.fetch.backoff.ms replica.fetch.max.bytes replica.fetch.min.bytes
     replica.fetch.response.max.bytes replica.fetch.wait.max.ms
-    replica.high.watermark.checkpoint.interval.ms replica.lag.time.max.ms replica.selector.class
+    replica.high.watermark.checkpoint.interval.ms replica.selector.class
     replica.socket.receive.buffer.bytes replica.socket.timeout.ms replication.quota.window.num
     replication.quota.window.size.seconds request.timeout.ms sasl.client.callback.handler.class
     sasl.enabled.mechanisms sasl.jaas.config sasl.kerberos.kinit.cmd

@@ -100,6 +100,17 @@ class Whole(NamedTuple):
         return ""
 
 
+class Short(Whole):
+    """A whole number that Kafka keeps in 16 bits."""
+
+    __slots__ = ()
+
+    @property
+    def config_type(self) -> ConfigType:
+        """Kafka's name of it."""
+        return "short"
+
+
 class Fraction(NamedTuple):
     """A number from 0 to 1."""
 
@@ -212,10 +223,12 @@ class Text(NamedTuple):
     """Any text; what it means is decided where it is used."""
 
     config_type: ConfigType = "string"
+    form: str = "text"
+    """What may be written, for people."""
 
     def expected(self) -> str:
-        """Return that nothing is held against it."""
-        return "text"
+        """Return the form: nothing is held against it here."""
+        return self.form
 
     def parse(self, text: str) -> str:
         """Return it without spaces around it."""

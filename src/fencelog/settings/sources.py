@@ -110,7 +110,12 @@ def _variable(prefix: str, key: str) -> str:
 
 def from_flags(flags: Mapping[str, str | None]) -> Source:
     """The settings of the command line: flag name to text, None where it was not given."""
-    keys = {"--listen": "listeners", "--durability": "durability"}
+    keys = {
+        "--listen": "listeners",
+        "--durability": "durability",
+        "--metadata": "metadata",
+        "--node-id": "node.id",
+    }
     return Source(
         [Given(keys[flag], text, flag, "") for flag, text in flags.items() if text is not None], []
     )

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from fencelog.settings.cluster_table import CLUSTER_SETTINGS
 from fencelog.settings.kinds import (
     DAY_MS,
     HOUR_MS,
@@ -20,10 +21,9 @@ from fencelog.settings.topic_table import TOPIC_SETTINGS
 
 _INTERVAL_MS = Whole(1, 1 << 40, "ms")
 _INT_MS = Whole(1, INT32_MAX, "ms")
-ONE_BROKER = "fencelog is one broker, which keeps one copy of each partition"
-_ONE = OneOf(("1",), ONE_BROKER, "int")
-_ONE_SHORT = OneOf(("1",), ONE_BROKER, "short")
+_LISTENER = Text("list", "`PLAINTEXT://HOST:PORT`")
 BROKER_SETTINGS = (
+    *CLUSTER_SETTINGS,
     broker(
         "durability",
         OneOf(("fsync", "os")),
@@ -32,13 +32,13 @@ BROKER_SETTINGS = (
     ),
     broker(
         "listeners",
-        Text("list"),
+        _LISTENER,
         "PLAINTEXT://127.0.0.1:9092",
         "what to listen on: one plaintext address; without a host, 127.0.0.1",
     ),
     broker(
         "advertised.listeners",
-        Text("list"),
+        _LISTENER,
         "",
         "what clients are told to connect to, if it is another address",
     ),
@@ -206,29 +206,8 @@ BROKER_SETTINGS = (
         "text beside a committed offset",
     ),
     broker(
-        "default.replication.factor",
-        _ONE,
-        "1",
-        "copies of a partition",
-        effect="fixed",
-    ),
-    broker(
-        "offsets.topic.replication.factor",
-        _ONE_SHORT,
-        "1",
-        "copies of a partition of `__consumer_offsets`",
-        effect="fixed",
-    ),
-    broker(
-        "transaction.state.log.replication.factor",
-        _ONE_SHORT,
-        "1",
-        "copies of a partition of `__transaction_state`",
-        effect="fixed",
-    ),
-    broker(
         "transaction.state.log.min.isr",
-        _ONE,
+        OneOf(("1",), "internal topics need no more than min.insync.replicas", "int"),
         "1",
         "copies that a record of `__transaction_state` needs",
         effect="fixed",

@@ -6,18 +6,23 @@ recovery truncates the log above it. Only compaction makes it wrong: it is remov
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from fencelog.errors import CorruptionError
 from fencelog.log import layout
 from fencelog.log.partition_log import PartitionLog
-from fencelog.log.recovery_checkpoint import RecoveryCheckpoint, decode_recovery_checkpoint
-from fencelog.log.values import SideFiles
+from fencelog.log.recovery_checkpoint import (
+    RecoveryCheckpoint,
+    checkpoint_at,
+    decode_recovery_checkpoint,
+)
+from fencelog.log.values import EpochStart, SideFiles
 from fencelog.ports import Disk
 from fencelog.storage.checkpoint import read_file, remove_file, replace_file
 from fencelog.storage.segment_files import SegmentFiles
+from fencelog.types import Offset
 
 
 class Captured(NamedTuple):
@@ -25,6 +30,22 @@ class Captured(NamedTuple):
 
     checkpoint: RecoveryCheckpoint
     version: int
+
+
+class Begin(NamedTuple):
+    """Where a replica begins whose leader has deleted what is before: its log start."""
+
+    offset: Offset
+    snapshot: bytes
+    """The producers and owners there (E4)."""
+    leader_epochs: Sequence[EpochStart]
+    """Those that began up to there."""
+
+
+async def store_begin(disk: Disk, directory: str, begin: Begin) -> None:
+    """Store what is known of a replica before its first batch. Raises StorageError."""
+    checkpoint = checkpoint_at(begin.offset, (), begin.snapshot, begin.leader_epochs)
+    await replace_file(disk, f"{directory}/{layout.RECOVERY_CHECKPOINT}", checkpoint.encode())
 
 
 class Checkpointer:

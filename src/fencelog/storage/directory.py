@@ -26,15 +26,20 @@ FORMAT_VERSION = 1
 It is raised by a change that an older broker would misread.
 """
 _FORMAT = "fencelog.format"
+_BOOT_ID = "fencelog.boot.id"
 
 
 class DataDirectory:
     """The files at the top of the data directory. One broker at a time uses it."""
 
-    def __init__(self, disk: Disk, *, cluster_id: str, node_id: int) -> None:
+    def __init__(
+        self, disk: Disk, *, cluster_id: str, node_id: int, directory_id: str = ""
+    ) -> None:
         """See ``open``."""
         self._disk = disk
         self.cluster_id = cluster_id
+        self.directory_id = directory_id
+        """Made once, with the directory: another one has lost what this one had."""
         self.node_id = node_id
         self._clean: dict[TopicPartition, str] = {}
         self._recovery_points: dict[TopicPartition, Offset] = {}
@@ -42,32 +47,68 @@ class DataDirectory:
         self._first_dirty: dict[TopicPartition, Offset] = {}
         self._high_watermarks: dict[TopicPartition, Offset] = {}
         self._is_compacting = False
+        self._is_replicated = False
+        self.lost_power = False
+        """Whether the machine has restarted since the last run began, which did not end cleanly.
+
+        What that run had written and not synced may be lost; True until ``know_boot``.
+        """
         self._written: dict[str, bytes] = {}
         self._checkpointing = asyncio.Lock()
 
     @classmethod
-    async def open(cls, disk: Disk, random: Random, *, node_id: int = 1) -> Self:
+    async def open(
+        cls,
+        disk: Disk,
+        random: Random,
+        *,
+        node_id: int = 1,
+        cluster_id: str | None = None,
+        boot_id: str | None = None,
+    ) -> Self:
         """Read the files of the last run, and begin a run that counts as unclean until ``close``.
 
-        Raises CorruptionError if the top files are unreadable, belong to another node, or have a
-        newer format than this broker's.
+        ``cluster_id`` is that of the cluster of several brokers that this one is in, and
+        ``boot_id`` says which start of the machine this is. Raises CorruptionError if the top files
+        are unreadable, belong to another node or cluster, or have a newer format than this
+        broker's.
         """
         # A killed run may have left names that were never synced; they are relied on from now on.
         await disk.sync_directory("")
-        cluster_id = await _cluster_id(disk, random, node_id)
-        directory = cls(disk, cluster_id=cluster_id, node_id=node_id)
+        properties = await _read_properties(disk, random, node_id, cluster_id)
+        directory = cls(
+            disk,
+            cluster_id=properties["cluster.id"],
+            node_id=node_id,
+            directory_id=properties.get("directory.id", ""),
+        )
         present = set(await directory.partitions())
+        is_same_boot = boot_id is None or properties.get(_BOOT_ID) == boot_id
+        directory.lost_power = bool(present) and not is_same_boot
         directory._recovery_points = await _read_offsets(disk, layout.RECOVERY_POINT_CHECKPOINT)
         directory._log_starts = await _read_offsets(disk, layout.LOG_START_CHECKPOINT)
         directory._first_dirty = await _read_offsets(disk, layout.CLEANER_CHECKPOINT)
         directory._is_compacting = bool(directory._first_dirty)
+        if cluster_id is not None:
+            directory._is_replicated = True
+            directory._high_watermarks = await _read_offsets(disk, layout.HIGH_WATERMARK_CHECKPOINT)
         marker = await read_file(disk, layout.CLEAN_SHUTDOWN)
         if marker is not None:
+            directory.lost_power = False
             clean = _clean(marker)
             directory._clean = {name: clean[name] for name in present & clean.keys()}
             # Last: where this fails before, the next start is as clean as this one was.
             await remove_file(disk, layout.CLEAN_SHUTDOWN)
         return directory
+
+    @staticmethod
+    async def cluster_of(disk: Disk, node_id: int) -> str | None:
+        """Return the cluster that the directory on this disk belongs to; None if it is new.
+
+        Raises CorruptionError as ``open`` does.
+        """
+        content = await read_file(disk, layout.META_PROPERTIES)
+        return None if content is None else _properties(content, node_id)["cluster.id"]
 
     async def partitions(self) -> list[TopicPartition]:
         """Partitions that have a directory here."""
@@ -100,6 +141,26 @@ class DataDirectory:
         """Return the offset below which everything was deleted; 0 if nothing was."""
         return self._log_starts.get(partition, Offset(0))
 
+    def high_watermark(self, partition: TopicPartition) -> Offset | None:
+        """Return the high watermark as far as it is known; None: all that is here is committed.
+
+        It is known if the broker is one of several: the stored one, or 0 if none was stored.
+        """
+        return self._high_watermarks.get(partition, Offset(0)) if self._is_replicated else None
+
+    async def know_boot(self, boot_id: str) -> None:
+        """Store which start of the machine this is: what an earlier one has lost is taken care of.
+
+        Raises StorageError.
+        """
+        path = layout.META_PROPERTIES
+        content = await read_file(self._disk, path)
+        properties = _properties(content or b"", self.node_id)
+        if properties.get(_BOOT_ID) != boot_id:
+            properties[_BOOT_ID] = boot_id
+            await replace_file(self._disk, path, layout.encode_properties(properties).encode())
+        self.lost_power = False
+
     def first_dirty(self, partition: TopicPartition) -> Offset | None:
         """Return where compaction continues; None for a partition that was never compacted."""
         return self._first_dirty.get(partition)
@@ -122,8 +183,8 @@ class DataDirectory:
     ) -> None:
         """Store these offsets durably; partitions that are not named keep theirs.
 
-        ``high_watermarks`` are those of all partitions at one instant. No start reads them: a
-        backup ends there, without a part of a transaction or a group's offset past its data.
+        ``high_watermarks`` are those of all partitions at one instant: a backup ends there, without
+        a part of a transaction or a group's offset past its data. Only replicas begin with them.
 
         A log start must be stored here before the segments below it are deleted. One that is below
         the stored one is stale, and is ignored.
@@ -132,7 +193,14 @@ class DataDirectory:
         for partition, start in (log_starts or {}).items():
             self._log_starts[partition] = max(start, self.log_start(partition))
         if high_watermarks is not None:
-            self._high_watermarks = dict(high_watermarks)
+            kept = self._high_watermarks if self._is_replicated else {}
+            self._high_watermarks = {**kept, **high_watermarks}
+        await self._write_checkpoints()
+
+    async def begin_replica(self, partition: TopicPartition, offset: Offset) -> None:
+        """Store, durably, that a new replica of a partition begins at this offset."""
+        self._recovery_points[partition] = self._log_starts[partition] = offset
+        self._high_watermarks[partition] = offset
         await self._write_checkpoints()
 
     async def remove_partitions(self, partitions: Mapping[TopicPartition, TopicId]) -> None:
@@ -143,7 +211,12 @@ class DataDirectory:
         """
         # The offsets first: a new partition of this name must not inherit them, and offsets without
         # a directory mean that the directory was lost (``check_new``).
-        tables = (self._recovery_points, self._log_starts, self._first_dirty)
+        tables = (
+            self._recovery_points,
+            self._log_starts,
+            self._first_dirty,
+            self._high_watermarks,
+        )
         known = any(partition in table for table in tables for partition in partitions)
         for partition in partitions:
             for table in tables:
@@ -205,7 +278,8 @@ class DataDirectory:
             ):
                 if path == layout.CLEANER_CHECKPOINT and not self._is_compacting:
                     continue
-                if path == layout.HIGH_WATERMARK_CHECKPOINT and not offsets:
+                is_watermarks = path == layout.HIGH_WATERMARK_CHECKPOINT
+                if is_watermarks and not offsets and not self._is_replicated:
                     continue
                 content = layout.encode_offsets(offsets).encode("ascii")
                 if content != self._written.get(path):
@@ -236,10 +310,13 @@ async def _read_offsets(disk: Disk, path: str) -> dict[TopicPartition, Offset]:
         raise CorruptionError(f"{path}: {error}") from error
 
 
-async def _cluster_id(disk: Disk, random: Random, node_id: int) -> str:
-    """Return the cluster id in ``meta.properties``; create that file for a new directory.
+async def _read_properties(
+    disk: Disk, random: Random, node_id: int, cluster_id: str | None
+) -> dict[str, str]:
+    """Return the contents of ``meta.properties``; create that file for a new directory.
 
-    Raises CorruptionError for a damaged file, and for one of another node or a newer format.
+    Raises CorruptionError for a damaged file, and for one of another node or cluster, or of a newer
+    format.
     """
     path = layout.META_PROPERTIES
     content = await read_file(disk, path)
@@ -251,18 +328,23 @@ async def _cluster_id(disk: Disk, random: Random, node_id: int) -> str:
                 "restore it from a backup of this directory"
             )
         properties = {
-            "cluster.id": layout.topic_id_text(TopicId(random.bytes(16))),
+            "cluster.id": cluster_id or layout.topic_id_text(TopicId(random.bytes(16))),
             "directory.id": layout.topic_id_text(TopicId(random.bytes(16))),
             "node.id": str(node_id),
             "version": "1",
         }
     else:
         properties = _properties(content, node_id)
+        if cluster_id not in {None, properties["cluster.id"]}:
+            raise CorruptionError(
+                f"{path}: the directory belongs to cluster {properties['cluster.id']}, "
+                f"this is cluster {cluster_id}"
+            )
     # Last: a start that is refused above leaves the file as it is.
     if properties.get(_FORMAT) != str(FORMAT_VERSION):
         properties[_FORMAT] = str(FORMAT_VERSION)
         await replace_file(disk, path, layout.encode_properties(properties).encode("ascii"))
-    return properties["cluster.id"]
+    return properties
 
 
 def _properties(content: bytes, node_id: int) -> dict[str, str]:

@@ -20,10 +20,16 @@ from fencelog.log.recovery_checkpoint import side_checksum
 from fencelog.log.values import Isolation, ReadPlan, SegmentWrite
 from fencelog.ports import Disk, DiskFile
 from fencelog.storage.checkpoint import parent_of, replace_file
-from fencelog.storage.checkpointer import Captured, Checkpointer, read_recovery_checkpoint
+from fencelog.storage.checkpointer import (
+    Begin,
+    Captured,
+    Checkpointer,
+    read_recovery_checkpoint,
+    store_begin,
+)
 from fencelog.storage.clean_stop import CleanStop, synced_checksum
 from fencelog.storage.open_segment import OpenSegment
-from fencelog.storage.recover import Durability, Recovered, Recovery
+from fencelog.storage.recover import Durability, Recovery
 from fencelog.storage.segment import Batches, Pause, find_timestamp, read_batches
 from fencelog.storage.segment_files import SegmentFiles
 from fencelog.storage.side_files import write_side_files
@@ -34,7 +40,7 @@ from fencelog.types import LeaderEpoch, Offset, TimestampMs, TopicId
 
 
 class PartitionStore:
-    """The directory of one partition; use ``create`` or ``recover``."""
+    """The directory of one partition."""
 
     def __init__(
         self,
@@ -44,7 +50,7 @@ class PartitionStore:
         durability: Durability,
         writeback: Writeback,
     ) -> None:
-        """Start without segments."""
+        """Start without segments; use ``create`` or ``recover``."""
         self._disk = disk
         self._directory = directory
         self._log = log
@@ -76,17 +82,34 @@ class PartitionStore:
         config: LogConfig,
         durability: Durability,
         writeback: Writeback | None = None,
+        begin: Begin | None = None,
     ) -> tuple[Self, PartitionLog]:
         """Create an empty partition, durably.
 
-        ``writeback`` is what all partitions of a broker share. A crash meanwhile leaves a directory
-        that ``recover`` accepts. Raises StorageError.
+        ``writeback`` is what all partitions of a broker share; ``begin`` is for a replica that
+        begins above 0. A crash leaves a directory that ``recover`` accepts. Raises StorageError.
         """
         await disk.make_directory(directory)
         if any(name.endswith(layout.LOG) for name in await disk.list(directory)):
             raise StorageError(f"{directory}: already has segment files")
         # Before there are files: where they cannot all be made, ``recover`` does the rest later.
         await disk.sync_directory(parent_of(directory))
+        if begin is not None:
+            await store_begin(disk, directory, begin)
+            opened = await cls.recover(
+                disk,
+                directory,
+                config,
+                clean=None,
+                recovery_point=begin.offset,
+                log_start=begin.offset,
+                durability=durability,
+                topic_id=topic_id,
+                writeback=writeback,
+            )
+            path = f"{directory}/{layout.file_name(begin.offset, layout.SNAPSHOT)}"
+            await replace_file(disk, path, begin.snapshot)
+            return opened
         log = PartitionLog.create(config)
         store = cls(disk, directory, log, durability, writeback or Writeback())
         try:
@@ -114,16 +137,25 @@ class PartitionStore:
         was_created: bool = False,
         leader_epoch: LeaderEpoch = FIRST_EPOCH,
         writeback: Writeback | None = None,
+        high_watermark: Offset | None = None,
+        truncate_to: Offset | None = None,
     ) -> tuple[Self, PartitionLog]:
         """Open a partition of an earlier run, whatever its end was (D2, D3, E15).
 
         ``clean`` is from ``DataDirectory.take_clean``. ``topic_id``, if given, must be the stored
         one, and is stored if a crash left none. ``was_created``: its first segment was durable.
-        ``leader_epoch`` is the newest epoch in which this broker was the leader: no batch has a
-        newer one. Raises CorruptionError naming file and offset, and StorageError.
+        No batch has a newer epoch than ``leader_epoch``. ``high_watermark`` is that of a replica,
+        as far as it is known; None: everything is committed.
+
+        ``truncate_to`` is where a replica's log forks from its leader's (F7): a recovery point not
+        above it was stored before, and ``clean`` is of the last ``close``. A crash leaves files
+        that ``recover`` accepts. Raises CorruptionError naming file and offset, also if the fork is
+        below the high watermark, and StorageError.
         """
         if topic_id is not None:
             await check_topic_id(disk, directory, topic_id)
+        checkpoint = await read_recovery_checkpoint(disk, directory)
+        log_start = log_start if checkpoint is None else max(log_start, checkpoint.start_offset)
         recovered = await Recovery(
             disk=disk,
             directory=directory,
@@ -135,11 +167,13 @@ class PartitionStore:
             was_compacted=was_compacted,
             was_created=was_created,
             leader_epoch=leader_epoch,
-            checkpoint=await read_recovery_checkpoint(disk, directory),
+            checkpoint=checkpoint,
+            high_watermark=high_watermark,
+            truncate_to=truncate_to,
         ).run()
         builder = recovered.builder
         active_files = builder.side_files(recovered.base_offsets[-1])
-        log = builder.finish()
+        log = builder.finish(high_watermark)
         store = cls(disk, directory, log, durability, writeback or Writeback())
         store.truncated = recovered.truncated
         store.is_rebuilt = not recovered.is_clean and recovered.checkpoint is None
@@ -151,14 +185,10 @@ class PartitionStore:
         if recovered.is_clean and clean is not None:
             store._segments.names_are_durable()
             store.clean_stop = CleanStop(log.log_end_offset, clean)
-        store._opened(recovered)
+        checkpoint = recovered.checkpoint
+        covered = 0 if checkpoint is None else checkpoint.size_from(recovered.base_offsets[0])
+        store._writeback.moved(store, max(log.size - covered, 0))
         return store, log
-
-    def _opened(self, recovered: Recovered) -> None:
-        covered = 0
-        if recovered.checkpoint is not None:
-            covered = recovered.checkpoint.size_from(recovered.base_offsets[0])
-        self._writeback.moved(self, max(self._log.size - covered, 0))
 
     @property
     def recovery_point(self) -> Offset:
@@ -199,7 +229,7 @@ class PartitionStore:
     async def sync(self) -> None:
         """Return when everything written before the call is on stable storage, its name included.
 
-        Raises ExhaustedError if it could not begin. Raises StorageError; nothing is ever
+        Raises ExhaustedError if it could not begin, and StorageError: then nothing is ever
         acknowledged from here again (D2).
         """
         # Concurrent calls wait for each other: one must not rely on another's unfinished sync.
@@ -220,9 +250,8 @@ class PartitionStore:
     async def read(self, plan: ReadPlan, *, to_send: bool = False) -> Batches:
         """Return the whole batches of a plan, the first one even above ``max_bytes``.
 
-        ``to_send``: they are sent and not looked at, so large ones need no copy.
-        Empty if the segment was deleted after the plan was made. Raises CorruptionError if the file
-        has no batches there, StorageError if it cannot be read.
+        ``to_send``: they are not looked at, so large ones need no copy. Empty if the segment was
+        deleted meanwhile. Raises CorruptionError if the file has no batches there, StorageError.
         """
         segment = self._segments.get(plan.segment_base_offset)
         file = None if segment is None else await self._segments.begin_read(segment)
@@ -286,9 +315,8 @@ class PartitionStore:
         """Replace segments by the cleaned file, which is written and synced.
 
         The file is first renamed to ``.swap``: a crash before leaves the old files, a crash after
-        leaves the new one. A reader continues in the file in which it began. Returns False, with
-        nothing changed, if a segment was deleted meanwhile. Raises StorageError; the store has then
-        failed.
+        leaves the new one. A reader continues in the file in which it began. False: a segment was
+        deleted meanwhile, and nothing is changed. Raises StorageError; the store has then failed.
         """
         async with self._sync_lock:
             self._usable.check()
@@ -344,9 +372,9 @@ class PartitionStore:
         """
         try:
             if clean and self._segments:
-                self._usable.check()
-                if self.clean_stop is None:
-                    self.clean_stop = await self._stop_cleanly()
+                async with self._write_lock:
+                    self._usable.check()
+                    self.clean_stop = self.clean_stop or await self._stop_cleanly()
         finally:
             self._usable.close()
             if self._checkpointing is not None:

@@ -7,6 +7,7 @@ the wrong place is always damage. All is durable before anything is served. A cr
 this leaves files that recover the same way.
 """
 
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,17 +21,19 @@ from fencelog.log.rebuild import LogBuilder
 from fencelog.log.recovery_checkpoint import RecoveryCheckpoint, side_checksum
 from fencelog.log.snapshot import decode_snapshot
 from fencelog.ports import Disk
-from fencelog.storage.checkpoint import is_temporary, read_file, replace_file
+from fencelog.storage.checkpoint import is_temporary, read_file, remove_file, replace_file
 from fencelog.storage.clean_stop import checksum_of, is_side_file
-from fencelog.storage.replay import Bad, Replay, damage, wrong_epoch
+from fencelog.storage.replay import FORK, Bad, Replay, damage, wrong_epoch
+from fencelog.storage.resume_point import checkpoint_below
 from fencelog.storage.segment import find_batch, read_first_header, walk
-from fencelog.storage.side_files import read_side_files, write_side_files
+from fencelog.storage.side_files import SIDE_SUFFIXES, read_side_files, write_side_files
 from fencelog.types import LeaderEpoch, Offset, TimestampMs
 from fencelog.wire.batch import BatchHeader
 
 Durability = Literal["fsync", "os"]
 """Where an acknowledged record is (D1): on stable storage, or in the page cache."""
 
+_UNLIMITED = Offset(sys.maxsize)
 _LEFTOVERS = (layout.CLEANED, ".deleted")
 
 
@@ -66,6 +69,8 @@ class Recovery:
     ``was_compacted``: offsets may be missing between batches (D3). ``was_created``: there is a
     segment, unless it was lost. ``leader_epoch``: nothing was ever written under a newer one.
     ``checkpoint``: the stored recovery checkpoint; its segments are not read if they match it.
+    ``high_watermark``: of a replica: it may not have been committed beyond. ``truncate_to``: where
+    its log is to end, or at the batch before.
     """
 
     disk: Disk
@@ -79,12 +84,23 @@ class Recovery:
     was_created: bool = False
     leader_epoch: LeaderEpoch = FIRST_EPOCH
     checkpoint: RecoveryCheckpoint | None = None
+    high_watermark: Offset | None = None
+    truncate_to: Offset | None = None
 
     @property
     def _synced(self) -> Offset:
         """Everything below was synced: a log is synced up to a new start before it is stored."""
         covered = Offset(0) if self.checkpoint is None else self.checkpoint.end_offset
+        if self.durability == "fsync" and self.high_watermark is not None:
+            covered = max(covered, self.high_watermark)
         return max(self.recovery_point, self.log_start, covered)
+
+    @property
+    def _limit(self) -> Offset:
+        """Recovery continues from nothing later: transactions that end above HW are unstable."""
+        limits = (self.high_watermark, self.truncate_to)
+        limit = min((each for each in limits if each is not None), default=_UNLIMITED)
+        return max(limit, self.log_start)
 
     def _builder(self) -> LogBuilder:
         return LogBuilder(self.config, log_start=self.log_start, was_compacted=self.was_compacted)
@@ -96,17 +112,42 @@ class Recovery:
         if not self.was_created:
             # A kill may have come before its names were synced; it counts as created from now on.
             await self.disk.sync_directory(self.directory)
-        if self.clean and self.clean == await checksum_of(self.disk, self.directory, base_offsets):
+        is_sound = self.clean is not None and self.clean == await checksum_of(
+            self.disk, self.directory, base_offsets
+        )
+        is_limited = self.truncate_to is not None or base_offsets[-1] > self._limit
+        if is_sound and not is_limited:
             loaded = await self._load(base_offsets, epochs)
             if loaded is not None:
                 return loaded
-        # Where a clean stop's newest segment is not as it was left, all of the log is looked at.
-        is_unclean = self.clean is None and self.checkpoint is not None
-        loaded = await self._resume(base_offsets) if is_unclean else None
+        checkpoint = await self._resume_point(base_offsets, epochs if is_sound else None)
+        if self.truncate_to is not None:
+            await self._store_checkpoint(checkpoint)
+        loaded = None if checkpoint is None else await self._resume(base_offsets, checkpoint)
         if loaded is None:
             await self._remove_side_files()
             loaded = Recovered(self._builder(), base_offsets, {})
         return await self._recover(loaded, epochs)
+
+    async def _resume_point(
+        self, base_offsets: list[Offset], epochs: LeaderEpochs | None
+    ) -> RecoveryCheckpoint | None:
+        """Return where to continue from, None to read everything; ``epochs`` of a clean stop."""
+        known = self.checkpoint if epochs is None else epochs
+        if known is None or self._limit == _UNLIMITED:
+            # Where a clean stop's newest segment is not as it was left, all of the log is read.
+            return self.checkpoint if self.clean is None else None
+        if isinstance(known, RecoveryCheckpoint) and known.end_offset <= self._limit:
+            return known
+        return await checkpoint_below(self.disk, self.directory, base_offsets, self._limit, known)
+
+    async def _store_checkpoint(self, checkpoint: RecoveryCheckpoint | None) -> None:
+        """Let no recovery continue above where the log is to end, from before it is cut."""
+        path = f"{self.directory}/{layout.RECOVERY_CHECKPOINT}"
+        if checkpoint is None:
+            await remove_file(self.disk, path)
+        else:
+            await replace_file(self.disk, path, checkpoint.encode())
 
     async def _recover(self, loaded: Recovered, epochs: LeaderEpochs) -> Recovered:
         """Replay and make durable what is not loaded yet."""
@@ -115,11 +156,18 @@ class Recovery:
         is_begun = loaded.checkpoint is not None
         rest = base_offsets[len(loaded.side_states) :]
         bad = await replay.segments(rest, is_begun=is_begun)
+        is_fork = bad is not None and bad.problem == FORK
+        is_known = not epochs.entries or epochs.entries[-1].offset < builder.log_end
         if bad is not None:
-            await self._check_truncation(bad, builder.log_end, base_offsets)
+            if is_fork:
+                self._check_fork(builder.log_end)
+            else:
+                await self._check_truncation(bad, builder.log_end, base_offsets)
             await self._forget_epochs()
             kept = [base for base in base_offsets if base <= bad.base_offset]
-            await self._remove_segments(base_offsets[len(kept) :])
+            for base_offset in reversed(base_offsets[len(kept) :]):
+                # One after the other: a crash leaves no gap between segments.
+                await self._remove_segments([base_offset])
             await self._truncate(kept[-1], builder.position)
             base_offsets, rest = kept, kept[len(loaded.side_states) :]
         elif builder.log_end < self._synced:
@@ -127,6 +175,8 @@ class Recovery:
                 f"{self._path(base_offsets[-1])}: the log ends at offset {builder.log_end}, but "
                 f"everything below {self._synced} was synced"
             )
+        elif not is_known:
+            await self._forget_epochs()
         if bad is not None or replay.has_rewritten:
             await self.disk.sync_directory(self.directory)
         written = await self._write_side_files(builder, rest)
@@ -135,7 +185,7 @@ class Recovery:
         return loaded._replace(
             base_offsets=base_offsets,
             side_states={**loaded.side_states, **written},
-            truncated=None if bad is None else self._where(bad, builder.log_end),
+            truncated=None if bad is None or is_fork else self._where(bad, builder.log_end),
         )
 
     def _path(self, base_offset: Offset, suffix: str = layout.LOG) -> str:
@@ -298,8 +348,9 @@ class Recovery:
             builder=builder,
             epochs=epochs,
             leader_epoch=self.leader_epoch,
-            newest=base_offsets[-1],
+            newest=base_offsets[-1] if self.high_watermark is None else None,
             recovery_point=recovery_point,
+            truncate_to=self.truncate_to,
         )
 
     def _where(self, bad: Bad, offset: Offset) -> str:
@@ -324,8 +375,18 @@ class Recovery:
         if after is not None:
             raise CorruptionError(f"{where}; a sound batch follows it at position {after}")
 
+    def _check_fork(self, log_end: Offset) -> None:
+        """Raise CorruptionError if a truncation to the fork would take committed batches (F8)."""
+        if self.high_watermark is not None and log_end < self.high_watermark:
+            raise CorruptionError(
+                f"{self.directory}: the leader's log forks from this one at offset {log_end}, "
+                f"below the high watermark, {self.high_watermark}"
+            )
+
     async def _truncate(self, base_offset: Offset, size: int) -> None:
-        """Cut off what follows the last good batch, durably."""
+        """Cut off what follows the last good batch, durably, and what is known of it."""
+        for suffix in SIDE_SUFFIXES:
+            await self.disk.remove(self._path(base_offset, suffix))
         file = await self.disk.open(self._path(base_offset))
         try:
             await file.truncate(size)
@@ -349,14 +410,13 @@ class Recovery:
         path = f"{self.directory}/{layout.LEADER_EPOCH_CHECKPOINT}"
         await replace_file(self.disk, path, epochs, durable=False)
 
-    async def _resume(self, base_offsets: list[Offset]) -> Recovered | None:
-        """Load what the checkpoint covers; None unless the files are as it says."""
-        assert self.checkpoint is not None
-        newest = self.checkpoint.newest
+    async def _resume(
+        self, base_offsets: list[Offset], checkpoint: RecoveryCheckpoint
+    ) -> Recovered | None:
+        """Load what a checkpoint covers; None unless the files are as it says."""
+        newest = checkpoint.newest
         # Segments below a later log start may be deleted.
-        covered = {
-            e.base_offset: e for e in self.checkpoint.full if e.base_offset >= base_offsets[0]
-        }
+        covered = {e.base_offset: e for e in checkpoint.full if e.base_offset >= base_offsets[0]}
         full = [base for base in base_offsets if base < newest.base_offset]
         if newest.base_offset not in base_offsets or full != sorted(covered):
             return None
@@ -370,10 +430,10 @@ class Recovery:
                 states[base_offset] = SideState(checksum, is_synced=True)
             if await self._size_of(newest.base_offset) < newest.size:
                 return None
-            builder.resume(self.checkpoint)
+            builder.resume(checkpoint)
         except CorruptionError:
             return None
-        return Recovered(builder, base_offsets, states, checkpoint=self.checkpoint)
+        return Recovered(builder, base_offsets, states, checkpoint=checkpoint)
 
     async def _size_of(self, base_offset: Offset) -> int:
         file = await self.disk.open(self._path(base_offset))

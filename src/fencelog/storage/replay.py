@@ -18,6 +18,9 @@ from fencelog.types import LeaderEpoch, Offset
 from fencelog.wire.batch import BatchHeader
 from fencelog.wire.control import read_control
 
+FORK = "the log is truncated here"
+"""The problem of the first batch that ends above the offset to truncate to."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bad:
@@ -37,10 +40,12 @@ class Replay:
     builder: LogBuilder
     epochs: LeaderEpochs
     leader_epoch: LeaderEpoch
-    newest: Offset
-    """Base offset of the newest segment."""
+    newest: Offset | None
+    """Base offset of the newest segment, which has no gaps; None: a replica's may have."""
     recovery_point: Offset | None
     """None after a clean stop: nothing is written."""
+    truncate_to: Offset | None = None
+    """Where the log is to end."""
     has_rewritten: bool = False
     """Whether batches above the recovery point were found, and are durable now."""
 
@@ -75,8 +80,10 @@ class Replay:
         builder, synced = self.builder, self.recovery_point
         unsynced: int | None = None
 
-        def visit(header: BatchHeader, batch: memoryview, position: int) -> None:
+        def visit(header: BatchHeader, batch: memoryview, position: int) -> str | None:
             nonlocal unsynced
+            if self.truncate_to is not None and header.next_offset > self.truncate_to:
+                return FORK
             problem = wrong_epoch(header, self.epochs, self.leader_epoch) or builder.problem(header)
             if (
                 problem is None
@@ -90,6 +97,7 @@ class Replay:
             builder.replay(header, read_control(batch) if header.is_control else None, position)
             if unsynced is None and synced is not None and header.next_offset > synced:
                 unsynced = position
+            return None
 
         async def rewrite(position: int, good: memoryview) -> None:
             if unsynced is not None:

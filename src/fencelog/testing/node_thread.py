@@ -2,15 +2,18 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine, Sequence
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 from weakref import WeakSet
 
 from fencelog.adapters.file_disk import FileDisk, FileDiskFile
+from fencelog.adapters.shared_metadata import SharedMetadata
 from fencelog.adapters.sqlite_metadata import METADATA_FILE, SqliteMetadata
 from fencelog.adapters.system_clock import SystemClock, SystemRandom
+from fencelog.alone import Alone
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.context import Broker
 from fencelog.broker.dispatch import Dispatcher
@@ -19,8 +22,8 @@ from fencelog.coordination.group.model import Leaver
 from fencelog.coordination.shard import Decision
 from fencelog.coordination.transaction.records import read_key
 from fencelog.coordination.transaction.shard import TransactionShard
-from fencelog.node import Node, Ports
-from fencelog.ports import Stopwatch
+from fencelog.node import NewMembership, Node, Ports
+from fencelog.ports import MetadataStore, Stopwatch
 from fencelog.testing.held_requests import Held, HoldingServer
 from fencelog.types import Instant
 
@@ -29,6 +32,8 @@ R = TypeVar("R")
 
 SETTLE_TIMEOUT_S = 10.0
 POLL_S = 0.001
+BOOT_ID = "the test's"
+"""A machine that does not start again: no power is cut in a test."""
 END_TIMEOUT_S = 10.0
 
 
@@ -62,13 +67,26 @@ class _Disk(FileDisk):
         self.close()
 
 
+class InCluster(NamedTuple):
+    """What a broker of a cluster in one process shares with the others."""
+
+    store: MetadataStore
+    loop: asyncio.AbstractEventLoop
+    """The one that the store runs in."""
+    routes: Mapping[int, int]
+    """The port of this broker's link to another one, by that one's own port."""
+
+
 class NodeThread:
     """A running broker. All its tasks run in its own loop, so that all can be cancelled."""
 
-    def __init__(self, config: BrokerConfig, holds: Sequence[Held]) -> None:
+    def __init__(
+        self, config: BrokerConfig, holds: Sequence[Held], cluster: InCluster | None = None
+    ) -> None:
         """Start the broker. Raises CorruptionError or StorageError for an unusable directory."""
         self._config = config
         self._holds = holds
+        self._cluster = cluster
         self._open = AsyncExitStack()
         self._node: Node | None = None
         self._server: HoldingServer | None = None
@@ -130,11 +148,25 @@ class NodeThread:
         config = self._config
         disk = _Disk(config.data_dir)
         self._open.push_async_callback(disk.abandon)
-        metadata = await SqliteMetadata.open(Path(config.data_dir) / METADATA_FILE, sync=False)
-        self._open.push_async_callback(metadata.close)
-        ports = Ports(disk=disk, metadata=metadata, clock=SystemClock(), random=SystemRandom())
-        self._node = Node(config, ports, new_server=self._new_server)
+        random = SystemRandom()
+        membership: NewMembership = Alone
+        metadata: MetadataStore
+        if self._cluster is None:
+            metadata = await SqliteMetadata.open(Path(config.data_dir) / METADATA_FILE, sync=False)
+            self._open.push_async_callback(metadata.close)
+        else:
+            from fencelog.cluster_node import cluster_membership
+
+            metadata = SharedMetadata(self._cluster.store, self._cluster.loop)
+            _route(self._cluster.routes)
+            membership = await cluster_membership(config, disk, metadata, random, BOOT_ID)
+        ports = Ports(disk=disk, metadata=metadata, clock=SystemClock(), random=random)
+        self._node = Node(config, ports, new_membership=membership, new_server=self._new_server)
         await self._node.start()
+
+    def pause(self, until: threading.Event) -> None:
+        """Stop the broker's thread as SIGSTOP does, until the event is set."""
+        self._thread.loop.call_soon_threadsafe(until.wait)
 
     def _new_server(
         self, config: BrokerConfig, dispatch: Dispatcher, stopwatch: Stopwatch
@@ -156,6 +188,19 @@ class NodeThread:
         await self._open.aclose()
         if failure is not None:
             raise failure
+
+
+def _route(routes: Mapping[int, int]) -> None:
+    """Let this loop's connections to other brokers go through their links."""
+    loop = asyncio.get_running_loop()
+    connect = loop.create_connection
+
+    async def through_link(
+        protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int
+    ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
+        return await connect(protocol, host, routes.get(port, port))
+
+    loop.create_connection = through_link  # type: ignore[assignment, method-assign]
 
 
 async def _no_farewell() -> None:

@@ -1,4 +1,4 @@
-"""The supported requests and their versions: the only table of them.
+"""The supported requests and their versions: the only tables of them.
 
 The ranges are what six client families need. The unusual ones: Produce is advertised from 0 because
 librdkafka silently drops codecs otherwise (KAFKA-18659), but 0 to 2 are refused; AddPartitionsToTxn
@@ -25,11 +25,11 @@ class VersionRange(NamedTuple):
         return isinstance(version, int) and self.minimum <= version <= self.maximum
 
 
-class ApiKey(IntEnum):
-    """The supported requests: number, first and last version.
+class _Requests(IntEnum):
+    """Requests: number, first and last version.
 
-    Kafka's numbers are Kafka's; fencelog's own requests begin at ``OWN_FROM``. The first flexible
-    version of each is in the message definitions, from which ``flexible_versions`` is generated.
+    The first flexible version of each is in the message definitions, from which
+    ``flexible_versions`` is generated.
     """
 
     versions: VersionRange
@@ -40,6 +40,10 @@ class ApiKey(IntEnum):
         key._value_ = number
         key.versions = VersionRange(*versions)
         return key
+
+
+class ApiKey(_Requests):
+    """The requests of clients. Kafka's numbers are Kafka's; our own begin at ``OWN_FROM``."""
 
     PRODUCE = 0, 0, 12
     FETCH = 1, 4, 16
@@ -94,6 +98,25 @@ class ApiKey(IntEnum):
     RELEASE_OWNERSHIP = 10013, 0, 0
     DESCRIBE_OWNERSHIP = 10014, 0, 0
     WATCH_OWNERSHIP = 10015, 0, 0
+
+
+class BrokerApiKey(_Requests):
+    """The requests between the brokers of a cluster, after a proof that both belong to it.
+
+    Clients are not told of them.
+    """
+
+    BROKER_HELLO = 10100, 0, 0
+    BROKER_PROOF = 10101, 0, 0
+    REPLICA_FETCH = 10102, 0, 0
+    REPLICA_SNAPSHOT = 10103, 0, 0
+    BROKER_WRITE_MARKERS = 10104, 0, 0
+    BROKER_VERIFY = 10105, 0, 0
+    BROKER_OUTCOMES = 10106, 0, 0
+    BROKER_OWN_PARTITION = 10107, 0, 0
+    BROKER_OWN_COMMITS = 10108, 0, 0
+    BROKER_OWN_PRODUCERS = 10109, 0, 0
+    BROKER_SEVER = 10110, 0, 0
 
 
 OWN_FROM = 10_000

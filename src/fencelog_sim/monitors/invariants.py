@@ -25,8 +25,9 @@ from fencelog_sim.monitors.observed_log import LogOracle
 from fencelog_sim.monitors.replays import LogReplay, ShardReplay
 from fencelog_sim.monitors.upkeep import RecoveryPoint, Retention, Timers, forgotten
 from fencelog_sim.world.disk import Loss
+from fencelog_sim.world.host import Watcher
 from fencelog_sim.world.loop import Process
-from fencelog_sim.world.world import Watcher, World
+from fencelog_sim.world.world import World
 
 REPLAY_EVENTS = 1000
 """Live state is compared with its replay every so many steps of the broker, and at each crash."""
@@ -95,7 +96,7 @@ class Monitor(Watcher):
         """Every producer id that any broker process assigned."""
         self._may_be_damaged = False
         self._events = self._lives = self._recoveries = self._compared = 0
-        world.watcher = self
+        world.host.watcher = self
         world.loop.after_event = self.after_event
 
     @property
@@ -123,11 +124,11 @@ class Monitor(Watcher):
     def booting(self, node: Node) -> None:
         """A node is about to start on the disk as it is."""
         self._node = node
-        self._process = self._world.broker
-        disk = self._world.disk
+        self._process = self._world.host.broker
+        disk = self._world.host.disk
         disk.wrote = self._oracles.wrote
         disk.renamed, disk.removed = self._oracles.renamed, self._oracles.removed
-        for path in self._world.flipped:
+        for path in self._world.host.flipped:
             self._may_be_damaged = True
             damaged = self._oracles.logs.get(path.rpartition("/")[0])
             if damaged is not None:
@@ -375,7 +376,7 @@ class Monitor(Watcher):
         point = partition.recovery_point
         for problem in (
             forgotten(node.flusher, partition),
-            watched.recovery_point.problem(self._world.disk, oracle, point),
+            watched.recovery_point.problem(self._world.host.disk, oracle, point),
         ):
             if problem is not None:
                 self._report(partition.name, problem)
@@ -468,7 +469,7 @@ class Monitor(Watcher):
     # -- questions of the oracle ---------------------------------------------------------------
 
     def _read(self, path: str) -> bytes | None:
-        disk = self._world.disk
+        disk = self._world.host.disk
         return disk.contents(path) if disk.exists(path) else None
 
     def _live_offsets(self, name: TopicPartition) -> tuple[int, int, bool] | None:

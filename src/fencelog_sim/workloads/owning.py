@@ -334,7 +334,7 @@ async def send_once(
     timeout_ms = int(PATIENCE_S * 1000)
     body = write_produce_request(PRODUCE_VERSION, None, -1, timeout_ms, topics)
     answer = await connection.call(ApiKey.PRODUCE, PRODUCE_VERSION, body, Deadline(PATIENCE_S))
-    ((_, (result,)),), _ = read_produce_response(answer, PRODUCE_VERSION)
+    ((_, (result,)),), *_ = read_produce_response(answer, PRODUCE_VERSION)
     if result.error:
         if result.error in REFUSALS:
             stage.history.note(what="write refused", error=result.error.name, **named)

@@ -86,6 +86,8 @@ class SimFile:
         assert size <= len(self._inode.data), (self._path, size)
         await self._change("truncate", len(self._inode.data) - size)
         self._disk.image.used -= self._inode.truncate(size)
+        if self._disk.truncated is not None:
+            self._disk.truncated(self._path)
 
     async def _change(self, verb: str, size: int) -> None:
         """Let a change of bytes that are there happen whole, or not at all."""
@@ -180,6 +182,8 @@ class SimDisk(Device):
         """Called with the new name of each file that was renamed, in the same way."""
         self.removed: Callable[[str], None] | None = None
         """Called with the name of each file that was removed, in the same way."""
+        self.truncated: Callable[[str], None] | None = None
+        """Called with the name of each file that was truncated, in the same way."""
 
     @property
     def free_bytes(self) -> int | None:

@@ -29,6 +29,15 @@ class Fault(NamedTuple):
     """As in ``Halt``. Of a write of metadata: whether a crash may find it done after all."""
 
 
+class Lost(NamedTuple):
+    """The answer of a write to the metadata store does not arrive."""
+
+    is_stored: bool
+    """Whether the write takes effect, if its versions are the ones it expects."""
+    after_s: float = 0.0
+    """How long after the caller has given up."""
+
+
 Gate = Callable[[str, str, int], Halt | Fault | None]
 """Takes verb, path or key, and size in bytes; None lets the operation happen. Never blocks."""
 

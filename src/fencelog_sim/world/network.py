@@ -267,6 +267,11 @@ class Network:
         """Hold back everything that goes from one host to another."""
         self.cuts.add((source, target))
 
+    def mend(self, ways: Iterable[tuple[str, str]]) -> None:
+        """End these cuts, each from one host to another; what was held back arrives."""
+        self.cuts.difference_update(ways)
+        self._release()
+
     def heal(self) -> None:
         """End every cut and every delay; what was held back arrives."""
         self.cuts.clear()

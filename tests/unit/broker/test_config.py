@@ -6,6 +6,7 @@ import pytest
 
 from fencelog.broker.config import BrokerConfig, Flags, Resolved
 from fencelog.settings.given import ConfigError
+from fencelog.settings.metadata_url import EtcdUrl
 from tests.support.server_properties import STOCK
 
 
@@ -147,3 +148,13 @@ def test_compaction_is_set_by_kafkas_names() -> None:
     environment = {"KAFKA_LOG_CLEANER_ENABLE": "false", "KAFKA_LOG_CLEANER_BACKOFF_MS": "50"}
     config = Flags(data_dir="d").resolve(environment).config
     assert (config.compaction_enabled, config.compaction_interval_s) == (False, 0.05)
+
+
+def test_a_broker_of_a_cluster_relies_on_the_others_in_a_power_cut_unless_told_otherwise(
+    tmp_path: Path,
+) -> None:
+    flags = {"metadata": "etcd://h:2379/c", "node_id": "4"}
+    config = resolve(tmp_path, **flags).config
+    assert (config.durability, config.node_id) == ("os", 4)
+    assert config.cluster == EtcdUrl(("h:2379",), "c")
+    assert resolve(tmp_path, "durability=fsync", **flags).config.durability == "fsync"

@@ -71,7 +71,7 @@ async def test_a_transaction_over_many_partitions_is_written_in_time_slices(
         request = hot.write_produce_request(PRODUCE_VERSION, "orders", -1, 30_000, [("t", parts)])
         peer.send(PRODUCE, PRODUCE_VERSION, *request)
         answer = await peer.answer(PRODUCE, PRODUCE_VERSION)
-        topics, _ = hot.read_produce_response(answer, PRODUCE_VERSION)
+        topics, *_ = hot.read_produce_response(answer, PRODUCE_VERSION)
         assert {result.error for result in topics[0][1]} == {ErrorCode.NONE}
         assert await producer.end(commit=True) is ErrorCode.NONE
         await until(

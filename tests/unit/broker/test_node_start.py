@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fencelog import alone
 from fencelog import node as node_module
 from fencelog.adapters.file_disk import DirectoryInUseError, DirectoryLock
 from fencelog.adapters.sqlite_metadata import SqliteMetadata
@@ -53,7 +54,7 @@ SYNC: dict[str, tuple[object, str]] = {
     "lock": (DirectoryLock, "acquire"),
     "disk": (node_module, "FileDisk"),
     "node": (node_module, "Node"),
-    "coordinator epochs": (node_module, "highest_coordinator_epoch"),
+    "coordinator epochs": (alone, "highest_coordinator_epoch"),
 }
 IS_OPEN_AFTERWARDS = {"metadata store", "data directory"}
 """What they return is the caller's to close; that they fail after all is not possible."""

@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from fencelog.broker.partitions.partition import Partition, failure_code
+from fencelog.broker.partitions.partition import Partition
+from fencelog.broker.partitions.purgatory import failure_code
 from fencelog.broker.partitions.role import Alone
 from fencelog.broker.partitions.tail_cache import TailCache
 from fencelog.errors import ErrorCode, NotLeaderError, StorageError
@@ -20,7 +21,7 @@ from tests.support.partition import NAME, Reading, Rig, scenario
 from tests.support.storage import TOPIC_ID
 
 
-class Held:
+class Held(Alone):
     """A role that commits no more than it is told to; a leader that waits for its followers."""
 
     def __init__(self) -> None:
@@ -32,7 +33,7 @@ class Held:
         return min(end_offset, Offset(self.limit))
 
 
-class Answers:
+class Answers(Alone):
     """A role that answers what it is given, whatever is durable."""
 
     def __init__(self, *offsets: int) -> None:

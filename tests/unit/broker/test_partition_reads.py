@@ -105,7 +105,7 @@ async def test_the_ends_are_no_newer_than_the_records_that_come_with_them() -> N
         def __init__(self) -> None:
             self.read = read
 
-    rig.partition._store = Racing()  # type: ignore[assignment]
+    rig.partition._reads._store = Racing()  # type: ignore[assignment]
     found = await rig.partition.read(Offset(0), EVERY, Isolation.REPLICATED)
     assert (found.high_watermark, found.last_stable_offset) == (1, 1)
     assert [header.base_offset for header, _ in iterate(found.records)] == [0]

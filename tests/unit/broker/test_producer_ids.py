@@ -1,14 +1,18 @@
 """Producer ids are unique, also after a loss of data."""
 
 import asyncio
+import itertools
 from pathlib import Path
 
 import pytest
 
 from fencelog.adapters.sqlite_metadata import SqliteMetadata
+from fencelog.broker.coordinators.coordinator_epochs import CoordinatorEpochs
 from fencelog.broker.coordinators.producer_ids import BLOCK_SIZE, ProducerIds
 from fencelog.errors import ErrorCode, StorageError
-from fencelog.types import ProducerId
+from fencelog.types import ProducerId, TopicPartition
+from fencelog_sim.world.gate import Lost
+from fencelog_sim.world.metadata import SimMetadata, SimStore
 from tests.support.node import Peer, World
 from tests.support.transactions import Producer, Run
 
@@ -61,3 +65,31 @@ async def test_a_producer_without_a_free_id_gets_a_retriable_error(
             assert joined.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
             assert await Producer(peer).init() is ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert (await Run(peer).join()).error_code == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("lost", [Lost(is_stored=False), Lost(is_stored=True)])
+async def test_two_brokers_share_no_id_where_answers_are_lost(lost: Lost) -> None:  # E7
+    store = SimStore()
+    one, other = store.session(), store.session()
+    lose_every_second_answer(one, lost)
+    ids = [ProducerIds(one, None), ProducerIds(other, None)]
+    taken = [int(await each.take()) for _ in range(BLOCK_SIZE + 2) for each in ids]
+    assert len(set(taken)) == len(taken)
+
+
+@pytest.mark.parametrize("lost", [Lost(is_stored=False), Lost(is_stored=True)])
+async def test_two_brokers_share_no_coordinator_epoch_where_answers_are_lost(
+    lost: Lost,
+) -> None:  # E17
+    store = SimStore()
+    one, other = store.session(), store.session()
+    lose_every_second_answer(one, lost)
+    shard = TopicPartition("__transaction_state", 0)
+    brokers = [CoordinatorEpochs(one), CoordinatorEpochs(other)]
+    epochs = [await each.next(shard) for _ in range(4) for each in brokers]
+    assert epochs == sorted(set(epochs))
+
+
+def lose_every_second_answer(session: SimMetadata, lost: Lost) -> None:
+    answers = itertools.cycle([lost, None])
+    session.lose = lambda _verb, _key: next(answers)

@@ -85,7 +85,7 @@ async def test_a_topic_is_made_whole_though_its_client_hangs_up(world: World) ->
             task.cancel()
             await asyncio.wait([task])
             assert await metadata(peer, name, create=True) is ErrorCode.NONE
-            async with node.broker.controller._changes:
+            async with node.broker.controller._changes._turn:
                 topic = node.broker.catalog.get(name)
             assert topic is not None
             for partition in range(topic.partitions):

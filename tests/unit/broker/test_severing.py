@@ -159,6 +159,7 @@ async def test_partitions_that_are_not_available_are_one_line_of_the_log(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with world.node() as node:
+        monkeypatch.setattr(node.broker.catalog, "has", lambda name: True)
         names = [TopicPartition("t", number) for number in range(10)]
         offline = dict.fromkeys(names, StorageError("damaged"))
         monkeypatch.setattr(node.logs, "offline", lambda: offline)

@@ -92,7 +92,7 @@ async def test_a_produce_over_many_partitions_is_answered_for_each_and_in_order(
         parts = [(0, one)] * (ITEMS_PER_SLICE + 5) + [(9, one)]
         peer.send(0, 9, *hot.write_produce_request(9, None, -1, 30_000, [("t", parts)]))
         peer.send_produce("t", batch("after"))
-        topics, _ = hot.read_produce_response(await peer.answer(0, 9), 9)
+        topics, *_ = hot.read_produce_response(await peer.answer(0, 9), 9)
         offsets = [result.base_offset for result in topics[0][1]]
         assert offsets == [*range(ITEMS_PER_SLICE + 5), -1]
         assert topics[0][1][-1].error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

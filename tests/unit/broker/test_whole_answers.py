@@ -5,7 +5,8 @@ import logging
 import pytest
 
 from fencelog.broker.metadata.catalog import Topic
-from fencelog.broker.partitions.log_manager import LogManager, Replica
+from fencelog.broker.partitions import log_manager
+from fencelog.broker.partitions.opening import Replica
 from fencelog.errors import CorruptionError, ErrorCode, ExhaustedError, StorageError
 from fencelog.log.config import LogConfig
 from fencelog.types import TopicId, TopicPartition
@@ -267,7 +268,7 @@ async def test_a_partition_that_goes_offline_is_logged_but_not_one_that_is_refus
         pass
 
     async with world.node() as node:
-        monkeypatch.setattr(LogManager, "_open_files", open_files)
+        monkeypatch.setattr(log_manager, "open_files", open_files)
         name = TopicPartition("t", 0)
         replica = Replica(name, TopicId(bytes(16)), LogConfig(), exists=exists)
         with caplog.at_level(logging.ERROR):

@@ -60,6 +60,12 @@ def test_a_name_that_is_overridden_must_have_a_meaning_too() -> None:
     assert "log.retention.hours='x'" in refusal("log.retention.ms=1\nlog.retention.hours=x")
 
 
+def test_two_names_that_say_the_same_need_no_word() -> None:
+    found = joined("log.retention.minutes=60\nlog.retention.hours=1")
+    assert found.values == {"log.retention.ms": str(HOUR_MS)}
+    assert found.notices == []
+
+
 def test_of_a_name_given_twice_the_later_holds_and_the_earlier_is_named() -> None:
     found = joined("num.partitions=2\nnum.partitions=3")
     assert found.values == {"num.partitions": "3"}
@@ -110,10 +116,9 @@ def test_what_asks_for_what_is_the_case_anyway_needs_no_word(text: str) -> None:
     [
         ("process.roles=controller", "write broker,controller"),
         ("process.roles=observer", "expected broker,controller or broker"),
-        ("controller.quorum.voters=1@a:1,2@b:1", "fencelog is one broker"),
-        ("controller.quorum.bootstrap.servers=a:1,b:1", "fencelog is one broker"),
-        ("default.replication.factor=3", "expected 1: fencelog is one broker"),
-        ("offsets.topic.replication.factor=3", "expected 1: fencelog is one broker"),
+        ("controller.quorum.voters=1@a:1,2@b:1", "the controller is one of the brokers"),
+        ("controller.quorum.bootstrap.servers=a:1,b:1", "the controller is one of the brokers"),
+        ("default.replication.factor=0", "expected a whole number from 1"),
         ("compression.type=brotli", "expected producer, uncompressed, gzip"),
         ("remote.log.storage.system.enable=true", "there is no tiered storage"),
         ("authorizer.class.name=A", "there is no authorization; leave it out"),

@@ -44,7 +44,7 @@ class Rig:
         """Start a broker, carry out ``main`` and return what the monitor says."""
 
         async def whole() -> None:
-            await self.world.start_broker()
+            await self.world.host.start()
             await main(self)
 
         self.world.loop.run(whole(), limit_s=LIMIT_S)
@@ -54,8 +54,8 @@ class Rig:
 
     @property
     def node(self) -> Node:
-        assert self.world.node is not None
-        return self.world.node
+        assert self.world.host.node is not None
+        return self.world.host.node
 
     @property
     def partition(self) -> Partition:
@@ -106,8 +106,8 @@ class Rig:
             for _ in range(2 * ROUND_EVENTS):
                 await asyncio.sleep(0)
 
-        assert self.world.broker is not None
-        await self.world.loop.start(self.world.broker, step())
+        assert self.world.host.broker is not None
+        await self.world.loop.start(self.world.host.broker, step())
 
     async def commit_offset(self, offset: int) -> None:
         """Commit a group's offset as a request does."""
@@ -118,8 +118,8 @@ class Rig:
                 "g", lambda shard, now: commit_offsets(self.node.broker, shard, asked, now)
             )
 
-        assert self.world.broker is not None
-        await self.world.loop.start(self.world.broker, work())
+        assert self.world.host.broker is not None
+        await self.world.loop.start(self.world.host.broker, work())
 
     def _wall_ms(self) -> Any:
         return self.world.clock.now_ms()
@@ -138,16 +138,16 @@ async def live(rig: Rig) -> None:
     await rig.write(transactional=True, count=3)
     await rig.commit_offset(3)
     await rig.commit_offset(1)
-    rig.world.kill_broker()
-    await rig.world.start_broker()
+    rig.world.host.kill()
+    await rig.world.host.start()
     await rig.write(count=20)
-    rig.world.cut_power(Loss.TORN)
-    await rig.world.start_broker()
+    rig.world.host.cut_power(Loss.TORN)
+    await rig.world.host.start()
     await rig.write(transactional=True, count=3)
-    await rig.world.stop_broker()
-    await rig.world.start_broker()
+    await rig.world.host.stop()
+    await rig.world.host.start()
     await rig.write()
-    await rig.world.stop_broker()
+    await rig.world.host.stop()
 
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])
@@ -165,13 +165,13 @@ def test_a_sound_broker_passes_and_was_looked_at(durability: str) -> None:
 
 async def live_without_power_cuts(rig: Rig) -> None:
     await rig.write(transactional=True, count=3)
-    rig.world.kill_broker()
-    await rig.world.start_broker()
+    rig.world.host.kill()
+    await rig.world.host.start()
     await rig.write(count=5)
-    await rig.world.stop_broker()
-    await rig.world.start_broker()
+    await rig.world.host.stop()
+    await rig.world.host.start()
     await rig.write()
-    rig.world.kill_broker()
+    rig.world.host.kill()
 
 
 def test_monitors_leave_no_trace_in_a_run() -> None:
@@ -179,7 +179,7 @@ def test_monitors_leave_no_trace_in_a_run() -> None:
     for is_monitored in (True, False):
         rig = Rig()
         if not is_monitored:
-            rig.world.watcher = rig.world.loop.after_event = None
+            rig.world.host.watcher = rig.world.loop.after_event = None
         rig.run(live)
         digests.append(rig.world.loop.digest())
     assert digests[0] == digests[1]
@@ -247,10 +247,10 @@ def test_a_promise_that_a_crash_breaks_is_noticed(loss: Loss | None) -> None:  #
         rig.append()
         await asyncio.sleep(0.5)
         if loss is None:
-            rig.world.kill_broker()
+            rig.world.host.kill()
         else:
-            rig.world.cut_power(loss)
-        await rig.world.start_broker()
+            rig.world.host.cut_power(loss)
+        await rig.world.host.start()
 
     said = Rig().run(main)
     assert ("orders-0: ends at 1 after a crash, though 2 was promised" in said) == bool(loss)
@@ -259,11 +259,11 @@ def test_a_promise_that_a_crash_breaks_is_noticed(loss: Loss | None) -> None:  #
 def test_in_os_mode_a_power_cut_takes_only_what_was_not_synced() -> None:  # D1
     async def main(rig: Rig) -> None:
         await rig.write()
-        await rig.world.stop_broker()
-        await rig.world.start_broker()
+        await rig.world.host.stop()
+        await rig.world.host.start()
         await rig.write()
-        rig.world.cut_power(Loss.ALL)
-        await rig.world.start_broker()
+        rig.world.host.cut_power(Loss.ALL)
+        await rig.world.host.start()
         assert rig.partition.log.log_end_offset == 1
 
     assert Rig(durability="os").run(main) == ""
@@ -272,9 +272,9 @@ def test_in_os_mode_a_power_cut_takes_only_what_was_not_synced() -> None:  # D1
 def test_a_partition_that_goes_offline_for_no_reason_is_noticed() -> None:  # E15
     async def main(rig: Rig) -> None:
         await rig.write(count=2)
-        await rig.world.stop_broker()
-        rig.world.disk.corrupt("orders-0/00000000000000000000.log", 70)
-        await rig.world.start_broker()
+        await rig.world.host.stop()
+        rig.world.host.disk.corrupt("orders-0/00000000000000000000.log", 70)
+        await rig.world.host.start()
 
     assert "orders-0: offline after a start, though nothing damaged it" in Rig().run(main)
 
@@ -285,7 +285,7 @@ def test_a_shard_that_is_not_its_replay_is_noticed_at_a_crash() -> None:
         for loaded in rig.node.transactions.loaded():
             shard: TransactionShard = loaded.shard
             shard._transactions.pop("t", None)
-        rig.world.kill_broker()
+        rig.world.host.kill()
 
     assert "the shard is not its replay: _transactions['t'] is None" in Rig().run(main)
 
@@ -304,11 +304,11 @@ def test_a_record_that_was_appended_and_is_not_on_disk_yet_is_in_the_replay() ->
         killed = asyncio.Event()
 
         async def kill() -> None:
-            rig.world.kill_broker()
+            rig.world.host.kill()
             killed.set()
 
-        assert rig.world.broker is not None
-        rig.world.loop.start(rig.world.broker, work())
+        assert rig.world.host.broker is not None
+        rig.world.loop.start(rig.world.host.broker, work())
         await killed.wait()
 
     assert Rig().run(main) == ""
@@ -319,7 +319,7 @@ def test_a_log_whose_state_is_not_its_replay_is_noticed_at_a_crash() -> None:
         await rig.write()
         for state in rig.partition.log._state.producers.values():
             state.next_sequence = Sequence(17)
-        rig.world.kill_broker()
+        rig.world.host.kill()
 
     assert "orders-0: producers[0] is ProducerState(" in Rig().run(main)
 
@@ -338,7 +338,7 @@ def test_a_list_of_aborted_transactions_that_is_one_short_is_noticed() -> None: 
         await rig.as_client("aborter", work)
         await asyncio.sleep(1.0)
         rig.partition.log._state.transactions.aborted.pop()
-        rig.world.kill_broker()
+        rig.world.host.kill()
 
     assert "orders-0: aborted is [], its log says [(" in Rig().run(main)
 
@@ -370,8 +370,8 @@ def test_an_answer_that_outruns_its_commit_is_noticed(how: str) -> None:  # E16
                 await groups.read("g", lambda shard: shard.fetch("g"))
                 groups._await_commit = sound  # type: ignore[method-assign]
 
-            assert rig.world.broker is not None
-            await rig.world.loop.start(rig.world.broker, work())
+            assert rig.world.host.broker is not None
+            await rig.world.loop.start(rig.world.host.broker, work())
         else:
             groups._await_commit = at_once  # type: ignore[method-assign]
             await rig.commit_offset(6)

@@ -59,6 +59,69 @@ def test_another_nodes_directory_is_refused() -> None:
         run(DataDirectory.open(disk, SimRandom(Random(0)), node_id=2))
 
 
+def opened_in(
+    disk: SimDisk, cluster_id: str | None = "c" * 22, boot_id: str | None = None
+) -> DataDirectory:
+    """As a broker of a cluster opens it."""
+    random = SimRandom(Random(0))
+    return run(DataDirectory.open(disk, random, cluster_id=cluster_id, boot_id=boot_id))
+
+
+def test_a_directory_belongs_to_the_cluster_that_it_was_made_for() -> None:
+    disk = SimDisk()
+    first = opened_in(disk)
+    assert first.cluster_id == "c" * 22
+    assert opened_in(disk).directory_id == first.directory_id
+    assert opened(disk).cluster_id == "c" * 22
+    with pytest.raises(CorruptionError, match=f"belongs to cluster {'c' * 22}.*cluster other"):
+        opened_in(disk, "other")
+
+
+def test_power_is_lost_where_an_unclean_stop_was_of_another_boot() -> None:
+    disk = with_partitions()
+    assert opened_in(disk, None, None).lost_power is False
+    assert opened_in(disk, None, "first").lost_power is True  # nobody knows of which boot it was
+    directory = opened_in(disk, None, "first")
+    run(directory.know_boot("first"))
+    assert directory.lost_power is False
+    assert opened_in(disk.power_loss(Loss.ALL), None, "first").lost_power is False
+    assert opened_in(disk, None, "second").lost_power is True
+    again = opened_in(disk, None, "second")
+    assert again.lost_power is True  # the crash before ``know_boot`` forgets nothing
+    run(again.close({}))
+    assert opened_in(disk, None, "third").lost_power is False
+    assert opened_in(disk, None, "third").lost_power is True
+
+
+def test_a_new_directory_has_lost_nothing() -> None:
+    assert opened_in(SimDisk(), boot_id="first").lost_power is False
+
+
+def test_replicas_begin_with_the_high_watermarks_that_were_stored() -> None:
+    disk = with_partitions()
+    run(opened(disk).checkpoint({}, {}, {A: Offset(5)}))
+    assert opened(disk).high_watermark(A) is None
+    cluster_id = opened(disk).cluster_id
+    directory = opened_in(disk, cluster_id)
+    assert (directory.high_watermark(A), directory.high_watermark(B)) == (5, 0)
+    run(directory.checkpoint({}, {}, {B: Offset(7)}))
+    directory = opened_in(disk, cluster_id)
+    assert (directory.high_watermark(A), directory.high_watermark(B)) == (5, 7)
+    run(directory.remove_partitions({A: TOPIC_ID, B: TOPIC_ID}))
+    run(disk.make_directory(DataDirectory.path_of(A)))
+    assert opened_in(disk, cluster_id).high_watermark(A) == 0
+
+
+def test_a_replica_that_is_made_anew_may_begin_lower() -> None:
+    disk = with_partitions()
+    directory = opened(disk)
+    run(directory.checkpoint({A: Offset(9)}, {A: Offset(9)}))
+    run(directory.begin_replica(A, Offset(4)))
+    directory = opened_in(disk.power_loss(Loss.ALL), directory.cluster_id)
+    assert (directory.log_start(A), directory.recovery_point(A)) == (4, 4)
+    assert directory.high_watermark(A) == 4
+
+
 def test_a_directory_without_a_format_is_an_older_one_and_gets_it() -> None:
     disk = SimDisk()
     cluster_id = opened(disk).cluster_id

@@ -136,7 +136,7 @@ def test_an_ancient_produce_request_is_read_so_that_it_can_be_refused(version: i
     assert (read.acks, read.topics) == (1, [("t", [(0, b"message set")])])
     results = [("t", [PartitionResult(0, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)])]
     response = write_produce_response(version, results)
-    assert read_produce_response(response, version) == (results, 0)
+    assert read_produce_response(response, version) == (results, 0, ())
 
 
 @pytest.mark.parametrize("version", range(13))
@@ -152,7 +152,7 @@ def test_a_produce_response_is_read_back(version: int) -> None:
     results = [("orders", [result, PartitionResult(4, ErrorCode.NONE, 8)]), ("other", [])]
     throttle_time_ms = 12 if version >= 1 else 0
     written = write_produce_response(version, results, throttle_time_ms)
-    assert read_produce_response(written, version) == (results, throttle_time_ms)
+    assert read_produce_response(written, version) == (results, throttle_time_ms, ())
 
 
 @PRODUCE_VERSIONS
@@ -184,7 +184,7 @@ def test_a_produce_response_is_written_as_the_generated_message_writes_it(versio
 def test_any_produce_response_is_read(version: int) -> None:
     for example in Kind("ProduceResponse").examples(version, EXAMPLES):
         assert isinstance(example, produce_messages.ProduceResponse)
-        topics, throttle_time_ms = read_produce_response(example.write(version), version)
+        topics, throttle_time_ms, _ = read_produce_response(example.write(version), version)
         assert throttle_time_ms == example.throttle_time_ms
         assert [
             (name, [(one.partition, one.base_offset, one.error_message) for one in results])

@@ -114,7 +114,7 @@ class GroupRequests:
         """Fail all waiting requests: the broker is stopping."""
         self._closed = True
         for waiting in self._waiting.values():
-            _fail(waiting, "the broker is stopping")
+            _fail(waiting, NotLeaderError("the broker is stopping"))
 
     # -- inside --------------------------------------------------------------------------------
 
@@ -159,9 +159,9 @@ class GroupRequests:
     def _unloaded(self, loaded: Loaded[GroupShard]) -> None:
         for waiting in self._waiting.values():
             if waiting.loaded is loaded:
-                _fail(waiting, f"{loaded.partition.name} was unloaded")
+                _fail(waiting, loaded.gone())
 
 
-def _fail(waiting: Waiting, reason: str) -> None:
+def _fail(waiting: Waiting, error: NotLeaderError) -> None:
     if not waiting.answer.done():
-        waiting.answer.set_exception(NotLeaderError(reason))
+        waiting.answer.set_exception(error)

@@ -1,21 +1,24 @@
 """Requests of a broker to partition leaders and transaction coordinators, wherever they are.
 
-All leaders are on this broker, so every request is a direct call. Callers use this interface only,
-and keep no reference to the shard or the partition that answers.
+Callers use this interface only, and keep no reference to the shard or the partition that answers.
+What a leader on this broker does for a request is begun in the step of the call, with no await
+before it.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Collection, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from fencelog.broker.coordinators.claims import ClaimConnections
-from fencelog.broker.coordinators.outcomes import Outcomes, committed_outcomes
-from fencelog.broker.coordinators.runtime import CoordinatorRuntime
+from fencelog.broker.coordinators.outcomes import OpenOn, Outcomes, committed_outcomes
+from fencelog.broker.coordinators.runtime import CoordinatorRuntime, Loaded
+from fencelog.broker.metadata.catalog import Catalog
 from fencelog.broker.network.limited_log import LimitedLog
 from fencelog.broker.partitions.log_manager import LogManager
 from fencelog.broker.partitions.partition import Partition
 from fencelog.coordination.group.shard import GroupShard
+from fencelog.coordination.outcome import TransactionOutcome
 from fencelog.coordination.ownership.model import NO_FENCE
 from fencelog.coordination.shard import Decision
 from fencelog.coordination.transaction.shard import TransactionShard
@@ -29,9 +32,17 @@ from fencelog.errors import (
     StorageError,
 )
 from fencelog.log.ownership import Owner
+from fencelog.log.partition_log import PartitionLog
 from fencelog.log.values import MarkerToWrite, Rejected
 from fencelog.ports import WallClock
-from fencelog.types import Instant, Offset, TopicPartition
+from fencelog.types import (
+    CoordinatorEpoch,
+    Instant,
+    LeaderEpoch,
+    Offset,
+    ProducerId,
+    TopicPartition,
+)
 from fencelog.wire.own import app_of
 
 log = logging.getLogger(__name__)
@@ -40,6 +51,23 @@ REFUSED = Offset(-2)
 """Instead of a fence offset: the partition takes no owner of this group, now or later."""
 OFFLINE = Offset(-3)
 """The same, of any group: the partition is offline until the next start."""
+
+
+class Verified(NamedTuple):
+    """A coordinator's answer to ``Leaders.verify``."""
+
+    errors: dict[TopicPartition, ErrorCode]
+    """Why the producer may not write to a partition; NONE if it may."""
+    coordinator_epoch: CoordinatorEpoch
+
+    def is_stale(self, partition_log: PartitionLog, producer_id: ProducerId) -> bool:
+        """Whether a later coordinator has ended a transaction of this producer here (E17).
+
+        The answer is then of a deposed one, and may be about that transaction. Checked in the step
+        of the append.
+        """
+        known = partition_log.producer(producer_id)
+        return known is not None and known.coordinator_epoch > self.coordinator_epoch
 
 
 class Leaders(Protocol):
@@ -61,7 +89,7 @@ class Leaders(Protocol):
         producer: ProducerIdAndEpoch,
         partitions: Sequence[TopicPartition],
         client_version: ClientVersion,
-    ) -> dict[TopicPartition, ErrorCode]:
+    ) -> Verified:
         """Ask the coordinator whether a producer may write to these partitions in a transaction.
 
         The answer is valid with a guard that was taken before this call (E14). A producer of
@@ -71,8 +99,15 @@ class Leaders(Protocol):
         """
         ...
 
-    async def outcomes(self) -> Outcomes:
-        """Ask for the outcomes of transactions that are open on partitions (E17).
+    async def offsets_partition(self, group: str) -> TopicPartition:
+        """Return the partition of a group's offsets, which exists: its markers must find it.
+
+        Raises NotLeaderError while it cannot be created.
+        """
+        ...
+
+    async def outcomes(self, transactions: Collection[OpenOn]) -> Outcomes:
+        """Ask all coordinators of the cluster for the outcomes of these open transactions (E17).
 
         Raises NotLeaderError while any coordinator is not available.
         """
@@ -110,6 +145,7 @@ class LocalLeaders:
 
     def __init__(
         self,
+        catalog: Catalog,
         logs: LogManager,
         transactions: CoordinatorRuntime[TransactionShard],
         versioned: CoordinatorRuntime[VersionedShard],
@@ -119,6 +155,7 @@ class LocalLeaders:
         markers_wait_s: float,
     ) -> None:
         """``markers_wait_s``: how long a transaction waits for the markers of the one before."""
+        self._catalog = catalog
         self._logs = logs
         self._transactions = transactions
         self._versioned = versioned
@@ -133,14 +170,14 @@ class LocalLeaders:
     ) -> "asyncio.Future[bool]":
         """Append the markers now; see ``Leaders.write_markers``."""
         result: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        if not self._catalog.has(partition):
+            result.set_result(True)  # deleted: nothing is left to mark (E17)
+            return result
         try:
             found = self._logs.find(partition)
         except NotLeaderError as error:
             log.warning("cannot write markers to %s now, retrying: %s", partition, error)
             result.set_result(False)
-            return result
-        if found is None:
-            result.set_result(True)  # deleted: nothing is left to mark (E17)
             return result
         outcome = found.append_markers(markers, now_ms=self._clock.now_ms())
         if isinstance(outcome, Rejected):
@@ -150,7 +187,8 @@ class LocalLeaders:
 
         def committed(error: Exception | None) -> None:
             if not result.done():  # else the caller was cancelled
-                result.set_result(not isinstance(error, StorageError))  # deleted counts as done
+                # Deleted counts as done; a leadership that has ended does not.
+                result.set_result(error is None or not self._catalog.has(partition))
 
         found.when_committed(outcome.end_offset, committed)
         return result
@@ -161,31 +199,34 @@ class LocalLeaders:
         producer: ProducerIdAndEpoch,
         partitions: Sequence[TopicPartition],
         client_version: ClientVersion,
-    ) -> dict[TopicPartition, ErrorCode]:
+    ) -> Verified:
         """See ``Leaders.verify``."""
         if app_of(transactional_id) is not None:
-            error = await self._versioned.decide(
-                transactional_id, lambda shard, now: shard.add_partitions(*producer, *partitions)
+            app = await self._versioned.shard_of(transactional_id)
+            error = await self._versioned.decide_on(
+                app, lambda shard, now: shard.add_partitions(*producer, *partitions)
             )
-            return dict.fromkeys(partitions, error)
+            return Verified(dict.fromkeys(partitions, error), app.shard.coordinator_epoch)
+        loaded = await self._transactions.shard_of(transactional_id)
         if client_version is ClientVersion.V2:
-            error = await self._add_partitions(transactional_id, producer, partitions)
-            return dict.fromkeys(partitions, error)
-        errors = await self._transactions.read(
-            transactional_id,
+            error = await self._add_partitions(loaded, transactional_id, producer, partitions)
+            return Verified(dict.fromkeys(partitions, error), loaded.shard.coordinator_epoch)
+        errors = await self._transactions.read_on(
+            loaded,
             lambda shard: [shard.verify(transactional_id, *producer, each) for each in partitions],
         )
-        return dict(zip(partitions, errors, strict=True))
+        found = dict(zip(partitions, errors, strict=True))
+        return Verified(found, loaded.shard.coordinator_epoch)
 
     async def _add_partitions(
         self,
+        loaded: Loaded[TransactionShard],
         transactional_id: str,
         producer: ProducerIdAndEpoch,
         partitions: Sequence[TopicPartition],
     ) -> ErrorCode:
         deadline = Instant(asyncio.get_running_loop().time() + self._markers_wait_s)
         while True:
-            loaded = await self._transactions.shard_of(transactional_id)
             # Taken before the decision: markers may be written while its answer waits.
             seen = loaded.partition.log.log_end_offset
             error = await self._transactions.decide_on(
@@ -203,27 +244,47 @@ class LocalLeaders:
             if not await _next_step(loaded.partition, seen, deadline):
                 return error
 
-    async def outcomes(self) -> Outcomes:
-        """See ``Leaders.outcomes``."""
+    async def offsets_partition(self, group: str) -> TopicPartition:
+        """See ``Leaders.offsets_partition``."""
+        return (await self._groups.shard_of(group)).partition.name
+
+    async def outcomes(self, transactions: Collection[OpenOn]) -> Outcomes:
+        """See ``Leaders.outcomes``; all coordinators are here, and are asked by ``of``."""
+        del transactions
         return await committed_outcomes(self._transactions, self._versioned, self._logs)
+
+    async def shard_outcomes(
+        self, coordinator: str, index: int, transactions: Sequence[OpenOn]
+    ) -> tuple[LeaderEpoch, list[TransactionOutcome]]:
+        """Return what one shard knows of open transactions, and the leadership it is loaded in.
+
+        Raises NotLeaderError if it is not here.
+        """
+        if coordinator == self._transactions.topic:
+            loaded = await self._transactions.load(index)
+            outcomes = await self._transactions.read_on(
+                loaded, lambda shard: [shard.outcome(*each) for each in transactions]
+            )
+            return loaded.partition.log.leader_epoch, outcomes
+        if coordinator == self._versioned.topic:
+            app = await self._versioned.load(index)
+            outcomes = await self._versioned.read_on(
+                app,
+                lambda shard: [
+                    shard.outcome(producer.producer_id, name) for producer, name in transactions
+                ],
+            )
+            return app.partition.log.leader_epoch, outcomes
+        raise NotLeaderError(f"{coordinator} has no transactions")
 
     def own_partition(
         self, partition: TopicPartition, owner: Owner
     ) -> "asyncio.Future[Offset | None]":
         """Append the record now; see ``Leaders.own_partition``."""
         result: asyncio.Future[Offset | None] = asyncio.get_running_loop().create_future()
-        reason = self._logs.offline().get(partition)
-        if isinstance(reason, ExhaustedError):
-            self._warn("own_partition", "cannot tell %s its owner now: %s", partition, reason)
-            result.set_result(None)
-            return result
         found = self._logs.get(*partition)
-        reason = reason or (found.failure if found is not None else None)
-        if reason is not None:
-            result.set_result(self._offline(partition, owner, reason))
-            return result
-        if found is None:
-            result.set_result(NO_FENCE)  # deleted: nothing is left to own (E17)
+        if found is None or found.failure is not None:
+            result.set_result(self._not_served(partition, owner, found))
             return result
         outcome = found.set_owner(owner, now_ms=self._clock.now_ms())
         if not owner.is_live:
@@ -242,7 +303,7 @@ class LocalLeaders:
             elif isinstance(error, StorageError):
                 result.set_result(self._offline(partition, owner, error))
             else:
-                result.set_result(NO_FENCE)
+                result.set_result(None if self._catalog.has(partition) else NO_FENCE)
 
         found.when_committed(outcome.end_offset, recorded)
         return result
@@ -290,6 +351,19 @@ class LocalLeaders:
     def sever(self, session: str) -> None:
         """See ``Leaders.sever``."""
         self._claims.sever(session)
+
+    def _not_served(
+        self, partition: TopicPartition, owner: Owner, found: Partition | None
+    ) -> Offset | None:
+        """Answer for a partition that records no owner now."""
+        if not self._catalog.has(partition):
+            return NO_FENCE  # deleted: nothing is left to own (E17)
+        reason = self._logs.offline().get(partition) if found is None else found.failure
+        if reason is None or isinstance(reason, ExhaustedError | NotLeaderError):
+            why = reason or "it is not here"
+            self._warn("own_partition", "cannot tell %s its owner now: %s", partition, why)
+            return None
+        return self._offline(partition, owner, reason)
 
     def _offline(self, partition: TopicPartition, owner: Owner, reason: Exception) -> Offset:
         """Answer for a partition that takes no owner before the next start, nor anything else."""

@@ -53,6 +53,8 @@ class MarkerSender(Generic[S]):
 
     def wake(self, loaded: Loaded[S]) -> None:
         """Start a round if this shard has committed work."""
+        if loaded.dropped:
+            return
         if loaded in self._rounds:
             self._again.add(loaded)
             return
@@ -84,6 +86,8 @@ class MarkerSender(Generic[S]):
                     return
                 stuck = False
                 for piece in work:
+                    if loaded.dropped:
+                        return  # the shard that is loaded instead has the work, too
                     stuck = not await self._do(loaded, piece) or stuck
                 if stuck:
                     await asyncio.sleep(RETRY_S)

@@ -6,9 +6,10 @@ stable offset forever, and an epoch that is assigned twice would make new record
 """
 
 import logging
+from collections.abc import Collection
 
 from fencelog.broker.coordinators.leaders import Leaders
-from fencelog.broker.coordinators.outcomes import Outcomes
+from fencelog.broker.coordinators.outcomes import OpenOn, Outcomes
 from fencelog.broker.coordinators.runtime import CoordinatorRuntime
 from fencelog.broker.partitions.log_manager import LogManager
 from fencelog.broker.partitions.partition import Partition
@@ -18,7 +19,7 @@ from fencelog.coordination.transaction.state import EPOCH_MAX, ProducerIdAndEpoc
 from fencelog.errors import NotLeaderError, StorageError
 from fencelog.log.values import MarkerToWrite, OpenTransaction, Rejected
 from fencelog.ports import WallClock
-from fencelog.types import CoordinatorEpoch, ProducerId, TopicPartition
+from fencelog.types import CoordinatorEpoch, ProducerId
 
 log = logging.getLogger(__name__)
 
@@ -40,15 +41,18 @@ class OrphanedTransactions:
         self._clock = clock
         self._unlisted: set[ProducerId] = set()
 
-    async def end(self) -> bool:
-        """End every orphaned transaction; False if a coordinator is not available.
+    async def end(self, partitions: Collection[Partition]) -> bool:
+        """End the orphaned transactions of these partitions, which are led here.
 
-        A coordinator whose disk has failed lists nothing, and its decisions must not be undone.
+        False if a coordinator is not available: one whose disk has failed lists nothing, and its
+        decisions must not be undone.
         """
+        found = {partition: partition.log.open_transactions() for partition in partitions}
+        asked = [_open_on(each, partition) for partition in found for each in found[partition]]
         try:
-            outcomes = await self._leaders.outcomes()
-            for partition in self._logs.partitions():
-                markers = _markers(partition, outcomes)
+            outcomes = await self._leaders.outcomes(asked)
+            for partition, opened in found.items():
+                markers = _markers(partition, opened, outcomes)
                 if markers:
                     self._unlisted.update(each.producer_id for each in markers)
                     await self._append(partition, markers)
@@ -86,19 +90,24 @@ class OrphanedTransactions:
             return  # logged already; writes to this partition are refused from now on
 
 
-def _markers(partition: Partition, outcomes: Outcomes) -> list[MarkerToWrite]:
-    """Return the markers that end a partition's orphaned transactions."""
+def _markers(
+    partition: Partition, opened: Collection[OpenTransaction], outcomes: Outcomes
+) -> list[MarkerToWrite]:
+    """Return the markers that end a partition's orphaned transactions.
+
+    Only of those in ``opened``: no coordinator was asked about any that has begun since.
+    """
+    still_open = set(partition.log.open_transactions())
     return [
         _marker(each, commit=outcome is TransactionOutcome.COMMIT)
-        for each in partition.log.open_transactions()
-        if (outcome := _outcome(each, partition.name, outcomes)) is not TransactionOutcome.LISTED
+        for each in opened
+        if each in still_open
+        and (outcome := outcomes.of(*_open_on(each, partition))) is not TransactionOutcome.LISTED
     ]
 
 
-def _outcome(
-    found: OpenTransaction, name: TopicPartition, outcomes: Outcomes
-) -> TransactionOutcome:
-    return outcomes.of(ProducerIdAndEpoch(found.producer_id, found.producer_epoch), name)
+def _open_on(found: OpenTransaction, partition: Partition) -> OpenOn:
+    return OpenOn(ProducerIdAndEpoch(found.producer_id, found.producer_epoch), partition.name)
 
 
 def _marker(found: OpenTransaction, *, commit: bool) -> MarkerToWrite:

@@ -1,11 +1,11 @@
 """Outcomes of transactions that are open on a partition, from all coordinators.
 
-An answer is valid only while every shard that has records is loaded: a missing one may be the one
-that lists the transaction.
+An answer is valid only if every shard that has records was asked: a missing one may be the one that
+lists the transaction.
 """
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from fencelog.broker.coordinators.runtime import CoordinatorRuntime, Loaded
 from fencelog.broker.partitions.log_manager import LogManager
@@ -14,14 +14,34 @@ from fencelog.coordination.shard import Shard
 from fencelog.coordination.transaction.shard import TransactionShard
 from fencelog.coordination.transaction.state import ProducerIdAndEpoch
 from fencelog.coordination.versioned.shard import VersionedShard
-from fencelog.errors import NotLeaderError
+from fencelog.errors import NotCoordinatorError, NotLeaderError
 from fencelog.types import TopicPartition
 
 S = TypeVar("S", bound=Shard)
 
 
-class Outcomes:
-    """Outcomes of open transactions, from shards whose decisions so far are committed (E16).
+class OpenOn(NamedTuple):
+    """A producer whose transaction is open on a partition."""
+
+    producer: ProducerIdAndEpoch
+    partition: TopicPartition
+
+
+class Outcomes(Protocol):
+    """What all coordinators know of open transactions (E17)."""
+
+    def of(self, producer: ProducerIdAndEpoch, partition: TopicPartition) -> TransactionOutcome:
+        """Return the outcome of this producer's open transaction on a partition.
+
+        A shard that lists it comes first, then a recorded commit; otherwise it is an abort. The
+        answer is for a transaction that was open when the coordinators were asked, and is still.
+        Raises NotLeaderError if the decisions of a shard are not known any more.
+        """
+        ...
+
+
+class LocalOutcomes:
+    """Outcomes from shards here whose decisions so far are committed (E16).
 
     A shard that was loaded for the first time since then is asked, too: it may list a transaction.
     """
@@ -38,11 +58,7 @@ class Outcomes:
         self._committed = committed
 
     def of(self, producer: ProducerIdAndEpoch, partition: TopicPartition) -> TransactionOutcome:
-        """Return the outcome of this producer's open transaction on a partition (rule E17).
-
-        A shard that lists it comes first, then a recorded commit; otherwise it is an abort. Raises
-        NotLeaderError if a shard was unloaded meanwhile: its decisions are unknown then.
-        """
+        """See ``Outcomes.of``; raises NotLeaderError if a shard was unloaded meanwhile."""
         lost = [each.partition.name for each in self._committed if each.dropped]
         if lost:
             raise NotLeaderError(f"{lost[0]} was unloaded")
@@ -60,8 +76,8 @@ async def committed_outcomes(
     transactions: CoordinatorRuntime[TransactionShard],
     versioned: CoordinatorRuntime[VersionedShard],
     logs: LogManager,
-) -> Outcomes:
-    """Load every shard of both coordinators and wait until their decisions are committed.
+) -> LocalOutcomes:
+    """Load every shard of both coordinators that is here; wait until their decisions are committed.
 
     Raises NotLeaderError if one cannot be loaded: without it no outcome is certain.
     """
@@ -69,28 +85,31 @@ async def committed_outcomes(
         *await _committed_shards(transactions, logs),
         *await _committed_shards(versioned, logs),
     ]
-    return Outcomes(transactions, versioned, committed)
+    return LocalOutcomes(transactions, versioned, committed)
 
 
 async def _committed_shards(runtime: CoordinatorRuntime[S], logs: LogManager) -> list[Loaded[S]]:
-    shards = await all_shards(runtime, logs)
+    shards = await shards_here(runtime, logs)
     for each in shards:
         await each.partition.committed(each.partition.log.log_end_offset)
     return shards
 
 
-async def all_shards(runtime: CoordinatorRuntime[S], logs: LogManager) -> list[Loaded[S]]:
-    """Return every shard that has records, each loaded when this returns.
+async def shards_here(runtime: CoordinatorRuntime[S], logs: LogManager) -> list[Loaded[S]]:
+    """Return every shard that has records and belongs to this broker, loaded when this returns.
 
     Raises NotLeaderError if one cannot be loaded: without it no answer is complete.
     """
-    wanted = {
-        index
-        for index in range(runtime.partition_count)
-        if logs.find(TopicPartition(runtime.topic, index)) is not None
-    }
-    for index in sorted(wanted):
-        await runtime.load(index)
+    wanted = set()
+    for index in range(runtime.partition_count):
+        name = TopicPartition(runtime.topic, index)
+        if logs.get(*name) is None and name not in logs.offline():
+            continue  # not used yet, or not here
+        try:
+            await runtime.load(index)
+        except NotCoordinatorError:
+            continue
+        wanted.add(index)
     loaded = runtime.loaded()
     missing = wanted - {each.index for each in loaded}
     if missing:

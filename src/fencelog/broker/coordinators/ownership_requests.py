@@ -70,7 +70,7 @@ class OwnershipRequests:
         """
         while True:
             if loaded.dropped:
-                raise NotLeaderError(f"{loaded.partition.name} was unloaded")
+                raise loaded.gone()
             wakeup = self._new_wakeup()
             self._claims[session] = loaded, wakeup
             try:
@@ -110,7 +110,7 @@ class OwnershipRequests:
     def close(self) -> None:
         """The broker stops: no request waits any more."""
         self._closed = True
-        self._fail(lambda loaded: True, "the broker is stopping")
+        self._fail(lambda loaded: True, NotLeaderError("the broker is stopping"))
 
     # -- inside --------------------------------------------------------------------------------
 
@@ -165,16 +165,16 @@ class OwnershipRequests:
             self.committed(loaded)
 
     def _unloaded(self, loaded: Loaded[OwnershipShard]) -> None:
-        self._fail(lambda each: each is loaded, f"{loaded.partition.name} was unloaded")
+        self._fail(lambda each: each is loaded, loaded.gone())
 
-    def _fail(self, fits: Callable[[Loaded[OwnershipShard]], bool], reason: str) -> None:
+    def _fail(self, fits: Callable[[Loaded[OwnershipShard]], bool], error: NotLeaderError) -> None:
         waiting = [wakeup for loaded, wakeup in self._claims.values() if fits(loaded)]
         for loaded, groups in self._watches.items():
             if fits(loaded):
                 waiting += (wakeup for each in groups.values() for wakeup in each.wakeups)
         for wakeup in waiting:
             if not wakeup.done():
-                wakeup.set_exception(NotLeaderError(reason))
+                wakeup.set_exception(error)
                 wakeup.exception()  # it may be one that is not awaited yet
 
 

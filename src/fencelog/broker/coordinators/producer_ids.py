@@ -3,7 +3,7 @@
 import asyncio
 
 from fencelog.broker.observer import Observer
-from fencelog.errors import NotLeaderError, StorageError
+from fencelog.errors import NotLeaderError, StorageError, UnknownOutcomeError
 from fencelog.ports import MetadataStore
 from fencelog.types import ProducerId
 
@@ -23,7 +23,11 @@ class ProducerIds:
         self._lock = asyncio.Lock()
 
     async def start_above(self, highest_seen: ProducerId) -> None:
-        """Never assign an id that a log or snapshot has: its old state would apply to new data."""
+        """Never assign an id that a log or snapshot here has: it has the state of another producer.
+
+        Blocks are reserved for the whole cluster, so this only matters where the metadata store is
+        an older copy than the logs.
+        """
         cell = await self._store.get(KEY)
         reserved = int(cell[0]) if cell else 0
         if reserved <= highest_seen:
@@ -49,7 +53,10 @@ class ProducerIds:
             value, version = (int(cell[0]), cell[1]) if cell else (0, 0)
             begin = max(value, minimum)
             end = begin + BLOCK_SIZE
-            stored = await self._store.put(KEY, b"%d" % end, expected_version=version)
+            try:
+                stored = await self._store.put(KEY, b"%d" % end, expected_version=version)
+            except UnknownOutcomeError:
+                continue  # the block may be ours: it is skipped
             if stored is not None:
                 self._next, self._end = begin, end
                 return

@@ -8,7 +8,7 @@ committed.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -16,7 +16,13 @@ from fencelog.broker.observer import Observer
 from fencelog.broker.partitions.partition import Partition
 from fencelog.broker.timer import Timer
 from fencelog.coordination.shard import Decision, LogRecord, Shard, partition_for
-from fencelog.errors import CorruptionError, ErrorCode, FencelogError, NotLeaderError
+from fencelog.errors import (
+    CorruptionError,
+    ErrorCode,
+    FencelogError,
+    NotCoordinatorError,
+    NotLeaderError,
+)
 from fencelog.log.values import Appended, Isolation, MarkerToWrite, Rejected
 from fencelog.log.verification import VerificationGuard
 from fencelog.ports import WallClock
@@ -28,6 +34,7 @@ from fencelog.types import (
     Offset,
     ProducerEpoch,
     ProducerId,
+    TopicPartition,
 )
 from fencelog.wire.batch import BatchHeader, iterate
 from fencelog.wire.control import read_marker
@@ -39,8 +46,9 @@ S = TypeVar("S", bound=Shard)
 R = TypeVar("R")
 
 LOAD_BYTES = 1024 * 1024
+LOAD_RETRY_S = 0.5
 OpenPartition = Callable[[str, int], Awaitable[Partition]]
-NextEpoch = Callable[[str], Awaitable[CoordinatorEpoch]]
+NextEpoch = Callable[[TopicPartition], Awaitable[CoordinatorEpoch]]
 ReplayMarker = Callable[[S, ProducerId, bool], None]
 """Tells a shard how a transaction with records on its partition has ended: ``True`` is commit."""
 
@@ -56,6 +64,13 @@ class Loaded(Generic[S]):
     """Set for the shard's next deadline: without it a dead producer's transaction stays open."""
     dropped: bool = False
     """Whether its log may have records that it does not know: nothing is decided by it any more."""
+    moved: bool = False
+    """Whether it was dropped because another broker leads the partition."""
+
+    def gone(self) -> NotLeaderError:
+        """Return the error of a request that the shard does not answer any more."""
+        kind = NotCoordinatorError if self.moved else NotLeaderError
+        return kind(f"{self.partition.name} was unloaded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +104,10 @@ class CoordinatorRuntime(Generic[S]):
         observer: Observer | None,
         replay_marker: ReplayMarker[S] | None = None,
     ) -> None:
-        """Start without shards; each is loaded on first use."""
+        """Start without shards; each is loaded on first use.
+
+        ``open_partition`` raises NotCoordinatorError for a partition that another broker leads.
+        """
         self.topic = topic
         self.partition_count = partition_count
         self._new_shard = new_shard
@@ -134,10 +152,39 @@ class CoordinatorRuntime(Generic[S]):
             self._loading[index] = task
         try:
             return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            assert caller is not None
+            if caller.cancelling() or not task.cancelled():
+                raise
+            raise NotCoordinatorError(f"{self.topic}-{index} is led by another broker") from None
         except FencelogError as error:
             if self._loading.get(index) is task:
                 del self._loading[index]
-            raise NotLeaderError(f"{self.topic}-{index} cannot be loaded: {error}") from error
+            kind = NotCoordinatorError if isinstance(error, NotCoordinatorError) else NotLeaderError
+            raise kind(f"{self.topic}-{index} cannot be loaded: {error}") from error
+
+    def lead(self, index: int) -> None:
+        """This broker leads a partition from now on: load its shard, which waits for no request."""
+        self._begin(self._load_led(index))
+
+    def resign(self, index: int) -> None:
+        """Another broker leads a partition: nothing more is decided or answered by its shard here.
+
+        Waiting requests get NOT_COORDINATOR, in this step.
+        """
+        task = self._loading.get(index)
+        if task is None:
+            return
+        if not task.done():
+            task.cancel()
+        elif not task.cancelled() and task.exception() is None:
+            loaded = task.result()
+            loaded.moved = True
+            loaded.partition.markers_appended = None
+            loaded.partition.resumed = lambda: None
+            self._unload(loaded)
+        self._loading.pop(index, None)
 
     async def decide(self, key: str, rule: Callable[[S, Instant], Decision[R]]) -> R:
         """Apply a rule to the shard of a key; return its response once all it saw is committed.
@@ -234,6 +281,8 @@ class CoordinatorRuntime(Generic[S]):
             loaded.timer.cancel()
         for task in self._loading.values():
             task.cancel()
+        for each in self._reloading:
+            each.cancel()
 
     # -- inside --------------------------------------------------------------------------------
 
@@ -297,7 +346,7 @@ class CoordinatorRuntime(Generic[S]):
         return None
 
     def _committed(self, loaded: Loaded[S], error: Exception | None) -> None:
-        if error is None and not self._stopped:
+        if error is None and not (self._stopped or loaded.dropped):
             self.on_committed(loaded)
 
     def _answered(self, loaded: Loaded[S], end_offset: Offset, response: object) -> None:
@@ -306,7 +355,7 @@ class CoordinatorRuntime(Generic[S]):
 
     async def _load(self, index: int) -> Loaded[S]:
         partition = await self._open_partition(self.topic, index)
-        epoch = await self._next_epoch(f"{self.topic}-{index}")
+        epoch = await self._next_epoch(partition.name)
         loaded = Loaded(
             index=index,
             shard=self._new_shard(epoch),
@@ -362,6 +411,19 @@ class CoordinatorRuntime(Generic[S]):
             if self._observer is not None:
                 self._observer.shard_unloaded(loaded.partition.name)
 
+    async def _load_led(self, index: int) -> None:
+        """Load a shard for as long as its partition is led here."""
+        while not self._stopped:
+            try:
+                self.on_committed(await self.load(index))
+            except NotCoordinatorError:
+                return
+            except NotLeaderError as error:
+                log.warning("%s", error)
+                await asyncio.sleep(LOAD_RETRY_S)
+            else:
+                return
+
     def _reload(self, index: int) -> None:
         """Load a shard whose log was stalled: its timeouts and markers wait for no request."""
 
@@ -371,10 +433,15 @@ class CoordinatorRuntime(Generic[S]):
             except NotLeaderError as error:
                 log.warning("%s", error)
 
-        if not self._stopped:
-            task = asyncio.get_running_loop().create_task(load())
-            self._reloading.add(task)
-            task.add_done_callback(self._reloading.discard)
+        self._begin(load())
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        if self._stopped:
+            work.close()
+            return
+        task = asyncio.get_running_loop().create_task(work)
+        self._reloading.add(task)
+        task.add_done_callback(self._reloading.discard)
 
     # -- deadlines -----------------------------------------------------------------------------
 
@@ -408,5 +475,5 @@ def _in_service(loaded: Loaded[S]) -> S:
     Its log may have accepted records again since, and another shard been loaded from it (E16).
     """
     if loaded.dropped:
-        raise NotLeaderError(f"{loaded.partition.name} was unloaded")
+        raise loaded.gone()
     return loaded.shard

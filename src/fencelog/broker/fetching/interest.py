@@ -2,9 +2,10 @@
 
 from typing import NamedTuple, Protocol
 
-from fencelog.broker.partitions.partition import Fetched, Partition
+from fencelog.broker.partitions.partition import Partition
+from fencelog.broker.partitions.reading import Fetched
 from fencelog.errors import ErrorCode
-from fencelog.log.values import Isolation
+from fencelog.log.values import Isolation, ReadPlan
 from fencelog.types import LeaderEpoch, Offset, TopicId
 from fencelog.wire.hot import FetchedPartition, FetchPartition
 
@@ -123,12 +124,12 @@ class Interest:
 
         Up to one interval of the offset index too many, until a read has found the exact end.
         """
-        partition = self.partition
-        if partition is None or self.epoch_error() is not ErrorCode.NONE:
+        if self.partition is None:
             return ENOUGH
-        plan = partition.log.read(self.offset, self.max_bytes, isolation)
+        plan = self._plan(self.partition, isolation)
         if isinstance(plan, ErrorCode):
-            return ENOUGH
+            # A new leader is waited for until it serves.
+            return 0 if plan is ErrorCode.OFFSET_NOT_AVAILABLE else ENOUGH
         if self._start is None:
             self._start = plan.segment_base_offset, plan.position
         if plan.is_empty:
@@ -139,6 +140,10 @@ class Interest:
         if segment_base_offset != plan.segment_base_offset or not plan.reaches_upper:
             return max(self.max_bytes, 1)  # a read ends with its segment, so it waits for nothing
         return max(min(plan.end_position - start, self.max_bytes), 1)
+
+    def _plan(self, partition: Partition, isolation: Isolation) -> ReadPlan | ErrorCode:
+        error = self.epoch_error() or partition.refusal(isolation)
+        return error or partition.log.read(self.offset, self.max_bytes, isolation)
 
     def correct(self, found: Fetched) -> None:
         """Take the exact size from a read, if it found all that may be read by now."""

@@ -5,7 +5,7 @@
 
 from fencelog.broker.context import Broker
 from fencelog.broker.handlers.record_keys import BYTES_MAX, find_keyless, find_keyless_in_slices
-from fencelog.broker.partitions.partition import IN_SYNC_REPLICAS, Partition
+from fencelog.broker.partitions.partition import Partition
 from fencelog.errors import ErrorCode, LimitError, WireError
 from fencelog.wire.batch import BatchHeader, Compression
 from fencelog.wire.hot import PartitionResult
@@ -23,13 +23,12 @@ def check_at_once(batch: Batch, acks: int) -> PartitionResult | None:
     whose codec changes.
     """
     partition, header, records = batch
-    index, needed = partition.name.partition, partition.log.config.min_insync_replicas
-    if acks == ACKS_ALL and needed > IN_SYNC_REPLICAS:
+    if acks == ACKS_ALL and not partition.has_enough_replicas:
         return PartitionResult(
-            index,
+            partition.name.partition,
             ErrorCode.NOT_ENOUGH_REPLICAS,
-            error_message=f"{partition.name} has {IN_SYNC_REPLICAS} in-sync replica, "
-            f"min.insync.replicas is {needed}",
+            error_message=f"{partition.name} has fewer in-sync replicas than "
+            f"it needs: min.insync.replicas is {partition.log.config.min_insync_replicas}",
         )
     if _has_other_codec(partition, header):
         raise LimitError("decompressed off the loop")

@@ -1,12 +1,26 @@
 """ApiVersions, Metadata, FindCoordinator, DescribeCluster."""
 
+from contextlib import suppress
+
 from fencelog.broker.context import Broker
 from fencelog.broker.dispatch import respond
+from fencelog.broker.handlers.brokers import advertised, controller_id, endpoints, state_of
 from fencelog.broker.handlers.security import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
-from fencelog.broker.metadata.catalog import INTERNAL_TOPICS, Topic, name_problem
+from fencelog.broker.metadata.catalog import (
+    GROUP_TOPIC,
+    INTERNAL_TOPICS,
+    OWNERSHIP_TOPIC,
+    TRANSACTION_TOPIC,
+    VERSIONED_TOPIC,
+    Topic,
+    name_problem,
+)
+from fencelog.broker.metadata.placement import Placement
 from fencelog.broker.network.connection import Answer, Connection, Request
-from fencelog.errors import ErrorCode, RequestError
-from fencelog.types import NO_TOPIC_ID, TopicId
+from fencelog.coordination.controller.model import NO_LEADER, PartitionState, Registration
+from fencelog.coordination.shard import partition_for
+from fencelog.errors import ErrorCode, NotLeaderError, RequestError
+from fencelog.types import NO_TOPIC_ID, LeaderEpoch, TopicId
 from fencelog.wire.api_versions import (
     FEATURES_EPOCH,
     FEATURES_FROM_ZERO,
@@ -39,24 +53,18 @@ from fencelog.wire.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from fencelog.wire.own import app_of, coordinated_by
 
-WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
 BY_ID_FROM = 12
 """Metadata versions 10 and 11 have a topic id in the request and cannot answer without a name."""
-KEY_TYPES = (0, 1, 100)
+GROUP_KEY, TRANSACTION_KEY, OWNERSHIP_KEY = KEY_TYPES = (0, 1, 100)
 """Group, transaction, and fencelog's own: the group of a claim, "" where it has none (O6).
 
 Share groups are not supported.
 """
 
 
-def advertised(broker: Broker, connection: Connection) -> tuple[str, int]:
-    """Return the address to give this client: the configured one, or the one it connected to."""
-    config = broker.config
-    if config.advertised_host is not None:
-        return config.advertised_host, config.advertised_port or broker.address[1]
-    host = connection.local[0] if config.host in WILDCARDS else config.host
-    return host, broker.address[1]
+_UNKNOWN = PartitionState((), NO_LEADER, LeaderEpoch(-1), ())
 
 
 def api_versions(broker: Broker, request: Request) -> Answer:
@@ -139,11 +147,13 @@ async def metadata(broker: Broker, message: MetadataRequest, request: Request) -
         for topic in topics:
             if topic.error_code == ErrorCode.NONE:
                 topic.topic_authorized_operations = TOPIC_OPERATIONS
-    host, port = advertised(broker, request.connection)
     return MetadataResponse(
-        brokers=[MetadataResponseBroker(node_id=broker.config.node_id, host=host, port=port)],
+        brokers=[
+            MetadataResponseBroker(node_id=node_id, host=host, port=port, rack=rack)
+            for node_id, host, port, rack in endpoints(broker, request.connection)
+        ],
         cluster_id=broker.cluster_id,
-        controller_id=broker.config.node_id,
+        controller_id=controller_id(broker),
         topics=topics,
         cluster_authorized_operations=_of_cluster(message.include_cluster_authorized_operations),
     )
@@ -182,6 +192,8 @@ async def _by_name(broker: Broker, name: str, *, creating: bool) -> MetadataResp
 
 
 def _described(broker: Broker, topic: Topic) -> MetadataResponseTopic:
+    if broker.placement is not None:
+        return _described_in_cluster(broker, broker.placement, topic)
     node = broker.config.node_id
     # One list for all partitions: thousands of lists would trigger the garbage collector.
     here, nowhere = [node], list[int]()
@@ -208,51 +220,128 @@ def _described(broker: Broker, topic: Topic) -> MetadataResponseTopic:
     )
 
 
+def _described_in_cluster(
+    broker: Broker, placement: Placement, topic: Topic
+) -> MetadataResponseTopic:
+    live = {each.node_id for each in placement.brokers()}
+    partitions = []
+    for index in range(topic.partitions):
+        led = state_of(broker, topic, index)
+        state = led or placement.partition(topic.topic_id, index) or _UNKNOWN
+        partitions.append(
+            MetadataResponsePartition(
+                error_code=ErrorCode.NONE if led else ErrorCode.LEADER_NOT_AVAILABLE,
+                partition_index=index,
+                leader_id=state.leader if led else NO_LEADER,
+                leader_epoch=state.leader_epoch,
+                replica_nodes=list(state.replicas),
+                isr_nodes=list(state.isr),
+                offline_replicas=[each for each in state.replicas if each not in live],
+            )
+        )
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.internal,
+        partitions=partitions,
+    )
+
+
 async def find_coordinator(
     broker: Broker, message: FindCoordinatorRequest, request: Request
 ) -> FindCoordinatorResponse:
-    """Return this node, which has every coordinator."""
-    host, port = advertised(broker, request.connection)
-    node = broker.config.node_id
-    known = message.key_type in KEY_TYPES
-    error = ErrorCode.NONE if known else ErrorCode.INVALID_REQUEST
-    text = None if known else f"key type {message.key_type} is not supported"
+    """Return the broker that has the coordinator of each key."""
     if request.header.api_version < 4:
-        if not known:
-            return FindCoordinatorResponse(
-                error_code=error, error_message=text, node_id=-1, port=-1
-            )
-        return FindCoordinatorResponse(error_message=None, node_id=node, host=host, port=port)
+        found = await _coordinator(broker, message.key_type, message.key, request.connection)
+        return FindCoordinatorResponse(
+            error_code=found.error_code,
+            error_message=found.error_message,
+            node_id=found.node_id,
+            host=found.host,
+            port=found.port,
+        )
     return FindCoordinatorResponse(
         coordinators=[
-            Coordinator(
-                key=key,
-                node_id=node if known else -1,
-                host=host if known else "",
-                port=port if known else -1,
-                error_code=error,
-                error_message=text,
-            )
+            await _coordinator(broker, message.key_type, key, request.connection)
             async for key in broker.time_slices.each(message.coordinator_keys)
         ]
     )
 
 
+async def _coordinator(
+    broker: Broker, key_type: int, key: str, connection: Connection
+) -> Coordinator:
+    if key_type not in KEY_TYPES:
+        error, text = ErrorCode.INVALID_REQUEST, f"key type {key_type} is not supported"
+    elif broker.placement is None:
+        host, port = advertised(broker, connection)
+        node_id = broker.config.node_id
+        return Coordinator(key=key, node_id=node_id, host=host, port=port, error_message=None)
+    else:
+        topic_name, hashed = coordinator_key(key_type, key)
+        try:
+            leader = await _leader_of_shard(broker, topic_name, hashed)
+        except NotLeaderError as problem:
+            error, text = ErrorCode.COORDINATOR_NOT_AVAILABLE, str(problem)
+        else:
+            return Coordinator(
+                key=key,
+                node_id=leader.node_id,
+                host=leader.host,
+                port=leader.port,
+                error_message=None,
+            )
+    return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error, error_message=text)
+
+
+def coordinator_key(key_type: int, key: str) -> tuple[str, str]:
+    """Return the internal topic of a coordinator, and the key whose hash selects its partition."""
+    if key_type == GROUP_KEY:
+        return GROUP_TOPIC, key
+    if key_type == TRANSACTION_KEY:
+        is_versioned = app_of(key) is not None
+        return (VERSIONED_TOPIC, key) if is_versioned else (TRANSACTION_TOPIC, coordinated_by(key))
+    return OWNERSHIP_TOPIC, key
+
+
+async def _leader_of_shard(broker: Broker, topic_name: str, key: str) -> Registration:
+    """Return the broker that leads a shard's partition; creates the topic when it is first used.
+
+    Raises NotLeaderError while nobody leads it.
+    """
+    assert broker.placement is not None
+    topic = broker.catalog.get(topic_name)
+    if topic is None:
+        # Led elsewhere or not known yet: what matters is that the topic is created.
+        with suppress(NotLeaderError):
+            await broker.controller.open_internal(topic_name, 0)
+        topic = broker.catalog.get(topic_name)
+    if topic is None:
+        raise NotLeaderError(f"there is no topic {topic_name} yet")
+    index = partition_for(key, topic.partitions)
+    state = state_of(broker, topic, index)
+    leader = None if state is None else broker.placement.broker(state.leader)
+    if leader is None:
+        raise NotLeaderError(f"{topic_name}-{index} has no leader now")
+    return leader
+
+
 async def describe_cluster(
     broker: Broker, message: DescribeClusterRequest, request: Request
 ) -> DescribeClusterResponse:
-    """Describe the cluster's one node."""
+    """Describe the cluster's live brokers."""
     if message.endpoint_type != 1:
         return DescribeClusterResponse(
             error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             error_message=f"endpoint type {message.endpoint_type} is not supported, only 1",
             endpoint_type=message.endpoint_type,
         )
-    host, port = advertised(broker, request.connection)
-    node = broker.config.node_id
     return DescribeClusterResponse(
         cluster_id=broker.cluster_id,
-        controller_id=node,
-        brokers=[DescribeClusterBroker(broker_id=node, host=host, port=port)],
+        controller_id=controller_id(broker),
+        brokers=[
+            DescribeClusterBroker(broker_id=node_id, host=host, port=port, rack=rack)
+            for node_id, host, port, rack in endpoints(broker, request.connection)
+        ],
         cluster_authorized_operations=_of_cluster(message.include_cluster_authorized_operations),
     )

@@ -19,6 +19,7 @@ from fencelog.broker.fetching.sessions import (
     FetchSession,
     RepeatedFetch,
 )
+from fencelog.broker.handlers.brokers import current_leader, endpoints_of, missing
 from fencelog.broker.network.connection import Answer, Connection, Request
 from fencelog.broker.network.replies import Reply
 from fencelog.broker.partitions.partition import Partition
@@ -30,6 +31,7 @@ from fencelog.wire.hot import (
     FetchedPartition,
     FetchedTopic,
     FetchRequest,
+    NodeEndpoint,
     read_fetch_request,
     write_fetch_response,
 )
@@ -38,6 +40,7 @@ from fencelog.wire.hot.fetch import TOPIC_IDS_FROM
 COMMON_S = 0.025
 """Waits of 500 ms and more, which is what clients ask for, end at multiples of this."""
 ZSTD_FROM = 10
+_OF_ANOTHER_LEADER = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 LONG_ANSWER = 400
 """Partitions above which an answer is written in a time slice of its own."""
 
@@ -77,6 +80,9 @@ async def _fetch_long(broker: Broker, request: Request) -> Reply:
 
 async def _fetch(broker: Broker, request: Request, message: FetchRequest) -> Reply:
     """Find the session of a fetch, and answer it."""
+    if message.replica_id >= 0:
+        # Brokers have a request of their own: whoever sends this is none.
+        return _refuse(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, message)
     if message.isolation_level not in tuple(Isolation):
         return _refuse(request, ErrorCode.INVALID_REQUEST)
     by_id = request.header.api_version >= TOPIC_IDS_FROM
@@ -158,9 +164,18 @@ def _keep(
     return repeated
 
 
-def _refuse(request: Request, error: ErrorCode) -> Reply:
+def _refuse(request: Request, error: ErrorCode, message: FetchRequest | None = None) -> Reply:
+    """Refuse a fetch; if ``message`` is given, each of its partitions, too."""
+    topics = [
+        FetchedTopic(
+            topic.topic,
+            topic.topic_id,
+            [FetchedPartition(each.partition, error) for each in topic.partitions],
+        )
+        for topic in ([] if message is None else message.topics)
+    ]
     return respond(
-        request, *write_fetch_response(request.header.api_version, error, NO_SESSION, [])
+        request, *write_fetch_response(request.header.api_version, error, NO_SESSION, topics)
     )
 
 
@@ -308,10 +323,10 @@ class _Answer:
                 interest.listen(session)
         partition = interest.partition
         if partition is None:
-            return FetchedPartition(index, self._missing(interest)), True
+            return self._refused(interest, self._missing(interest)), True
         error = interest.epoch_error() or self._owner_error(interest)
         if error is not ErrorCode.NONE:
-            return FetchedPartition(index, error), True
+            return self._refused(interest, error), True
         limit = min(interest.max_bytes, limit)
         try:
             found = await partition.read(
@@ -325,6 +340,8 @@ class _Answer:
             return FetchedPartition(index, ErrorCode.KAFKA_STORAGE_ERROR), True
         if self._version < ZSTD_FROM and _holds_zstd(found.parts):
             return FetchedPartition(index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE), True
+        if found.error in _OF_ANOTHER_LEADER:
+            return self._refused(interest, found.error), True
         is_empty = found.plan is not None and found.plan.is_empty
         was_read = not is_empty and (limit > 0 or at_least_one)
         if was_read and self._size + found.size < self._min_bytes:
@@ -347,7 +364,14 @@ class _Answer:
         name = self._name_of(interest)
         if name is None:
             return ErrorCode.UNKNOWN_TOPIC_ID
-        return self._broker.logs.missing(name, interest.key.number)
+        return missing(self._broker, name, interest.key.number)
+
+    def _refused(self, interest: Interest, error: ErrorCode) -> FetchedPartition:
+        """Return an error; it names the leader if that is another broker (KIP-951)."""
+        index, leader = interest.key.number, None
+        if error in _OF_ANOTHER_LEADER and (name := self._name_of(interest)) is not None:
+            leader = current_leader(self._broker, name, index)
+        return FetchedPartition(index, error, current_leader=leader)
 
     def is_enough(self, deadline: Instant) -> bool:
         """Whether to answer with what was read.
@@ -369,11 +393,16 @@ class _Answer:
         topics: dict[tuple[str | None, TopicId | None], list[FetchedPartition]] = {}
         for interest, fetched in self.fetched:
             topics.setdefault(interest.key[:2], []).append(fetched)
+        endpoints: Sequence[NodeEndpoint] = ()
+        if self._broker.placement is not None:
+            leaders = (fetched.current_leader for _, fetched in self.fetched)
+            endpoints = endpoints_of(self._broker, leaders)
         return write_fetch_response(
             self._version,
             ErrorCode.NONE,
             self._session.id,
             [FetchedTopic(*name, partitions) for name, partitions in topics.items()],
+            endpoints=endpoints,
         )
 
 

@@ -44,8 +44,8 @@ async def list_groups(
     types = {each.lower() for each in message.types_filter}
     try:
         found = await broker.groups.read_all(lambda shard: shard.groups())
-    except NotLeaderError:
-        return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    except NotLeaderError as refused:
+        return ListGroupsResponse(error_code=refused.coordinator_error)
     return ListGroupsResponse(
         groups=[
             ListedGroup(
@@ -81,8 +81,8 @@ async def _describe(broker: Broker, name: str, *, knows_not_found: bool) -> Desc
     if name:
         try:
             view = await broker.groups.read(name, lambda shard: shard.describe(name))
-        except NotLeaderError:
-            error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        except NotLeaderError as refused:
+            error = refused.coordinator_error
     if knows_not_found and error is ErrorCode.NONE and view.state is GroupState.DEAD:
         error, text = ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {name}"
     return DescribedGroup(
@@ -124,8 +124,8 @@ async def _delete(broker: Broker, name: str) -> ErrorCode:
         return ErrorCode.INVALID_GROUP_ID
     try:
         return await broker.groups.decide(name, lambda shard, now: shard.delete_group(name))
-    except NotLeaderError:
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    except NotLeaderError as refused:
+        return refused.coordinator_error
 
 
 async def offset_delete(
@@ -143,8 +143,8 @@ async def offset_delete(
         answers = await broker.groups.decide(
             group, lambda shard, now: shard.delete_offsets(group, named)
         )
-    except NotLeaderError:
-        answers = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    except NotLeaderError as refused:
+        answers = refused.coordinator_error
     if isinstance(answers, ErrorCode):
         return OffsetDeleteResponse(error_code=answers)
     return OffsetDeleteResponse(

@@ -17,7 +17,7 @@ from fencelog.coordination.group.model import (
     SyncAnswer,
     SyncRequest,
 )
-from fencelog.errors import ErrorCode, NotLeaderError
+from fencelog.errors import NotLeaderError
 from fencelog.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from fencelog.wire.messages.join_group import (
     JoinGroupRequest,
@@ -57,8 +57,8 @@ async def join_group(
     )
     try:
         answer = await broker.group_requests.join(requested)
-    except NotLeaderError:
-        answer = JoinAnswer(error=ErrorCode.COORDINATOR_NOT_AVAILABLE, member_id=message.member_id)
+    except NotLeaderError as refused:
+        answer = JoinAnswer(error=refused.coordinator_error, member_id=message.member_id)
     no_protocol = None if version >= NULL_PROTOCOL_FROM else ""
     return JoinGroupResponse(
         error_code=answer.error,
@@ -93,8 +93,8 @@ async def sync_group(
     )
     try:
         answer = await broker.group_requests.sync(requested)
-    except NotLeaderError:
-        answer = SyncAnswer(error=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    except NotLeaderError as refused:
+        answer = SyncAnswer(error=refused.coordinator_error)
     return SyncGroupResponse(
         error_code=answer.error,
         protocol_type=answer.protocol_type,
@@ -111,8 +111,8 @@ async def heartbeat(
     caller = Caller(message.member_id, message.generation_id, message.group_instance_id)
     try:
         answer = await broker.group_requests.heartbeat(message.group_id, caller)
-    except NotLeaderError:
-        answer = HeartbeatAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    except NotLeaderError as refused:
+        answer = HeartbeatAnswer(refused.coordinator_error)
     return HeartbeatResponse(error_code=answer.error)
 
 
@@ -127,8 +127,8 @@ async def leave_group(
         leavers = (Leaver(message.member_id),)
     try:
         answer = await broker.group_requests.leave(message.group_id, leavers)
-    except NotLeaderError:
-        answer = LeaveAnswer(error=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    except NotLeaderError as refused:
+        answer = LeaveAnswer(error=refused.coordinator_error)
     if not names_several and answer.results:
         return LeaveGroupResponse(error_code=answer.results[0].error)
     return LeaveGroupResponse(

@@ -103,8 +103,8 @@ async def offset_commit(
             message.group_id,
             lambda shard, now: commit_offsets(broker, shard, requested, now),
         )
-    except NotLeaderError:
-        answers |= dict.fromkeys(requested.offsets, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    except NotLeaderError as refused:
+        answers |= dict.fromkeys(requested.offsets, refused.coordinator_error)
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(
@@ -190,8 +190,8 @@ async def txn_offset_commit(
         if ErrorCode.NONE in stored.values():
             accepted_on(broker, request, message.producer_id, message.producer_epoch)
         answers |= {name: _for_producer(error, version) for name, error in stored.items()}
-    except NotLeaderError:
-        answers |= dict.fromkeys(requested.offsets, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    except NotLeaderError as refused:
+        answers |= dict.fromkeys(requested.offsets, refused.coordinator_error)
     return TxnOffsetCommitResponse(
         topics=[
             TxnOffsetCommitResponseTopic(
@@ -227,14 +227,17 @@ async def _commit_in_transaction(broker: Broker, requested: Commit, producer: _P
     guard = partition.log.begin_verification(producer_id, epoch)
     # A commit has the rights of the claim whose id it names, so that is verified each time (O8).
     if guard is not None or owned_key_of(producer.transactional_id) is not None:
-        errors = await broker.leaders.verify(
+        verified = await broker.leaders.verify(
             producer.transactional_id,
             producer.identity,
             [partition.name],
             producer.client_version,
         )
-        if errors[partition.name] is not ErrorCode.NONE:
-            return dict.fromkeys(requested.offsets, errors[partition.name])
+        error = verified.errors[partition.name]
+        if error is ErrorCode.NONE and verified.is_stale(partition.log, producer_id):
+            error = ErrorCode.COORDINATOR_NOT_AVAILABLE  # retriable: it is verified again
+        if error is not ErrorCode.NONE:
+            return dict.fromkeys(requested.offsets, error)
     pending = replace(
         requested, producer_id=producer_id, transactional_id=producer.transactional_id
     )
@@ -321,8 +324,8 @@ async def _fetch(
         found, pending = await broker.groups.read(
             group, lambda shard: (_found(broker, shard, group, wanted), shard.pending(group))
         )
-    except NotLeaderError:
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    except NotLeaderError as refused:
+        return refused.coordinator_error
     names = [*found, *(pending - found.keys())] if wanted is None else wanted
     unstable = pending.intersection(names)
     offsets = {

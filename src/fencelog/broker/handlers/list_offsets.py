@@ -6,6 +6,7 @@ data directory: its local log begins at the log start, and nothing is in remote 
 
 from fencelog.broker.context import Broker
 from fencelog.broker.fetching.interest import epoch_error
+from fencelog.broker.handlers.brokers import missing
 from fencelog.broker.network.connection import Request
 from fencelog.broker.partitions.partition import Partition
 from fencelog.errors import CorruptionError, ErrorCode, StorageError, WireError
@@ -68,7 +69,7 @@ async def _one(
     index = requested.partition_index
     partition = broker.logs.get(topic, index)
     if partition is None and not _is_unused(broker, topic, index):
-        error = broker.logs.missing(topic, index)
+        error = missing(broker, topic, index)
     elif isolation not in tuple(Isolation):
         error = ErrorCode.INVALID_REQUEST
     elif requested.timestamp < 0 and version < FROM_VERSION.get(requested.timestamp, NEVER):
@@ -76,6 +77,8 @@ async def _one(
     else:
         epoch = UNUSED_EPOCH if partition is None else partition.log.leader_epoch
         error = epoch_error(requested.current_leader_epoch, epoch)
+        if partition is not None:
+            error = error or partition.read_error
     if error is not ErrorCode.NONE:
         return ListOffsetsPartitionResponse(partition_index=index, error_code=error)
     if partition is None:
@@ -113,6 +116,8 @@ def _is_unused(broker: Broker, topic: str, index: int) -> bool:
     """
     found = broker.catalog.get(topic)
     is_there = found is not None and found.internal and 0 <= index < found.partitions
+    if broker.placement is not None:
+        return False  # in a cluster every partition has its replicas from the beginning
     return is_there and broker.logs.missing(topic, index) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
@@ -146,9 +151,11 @@ async def offset_for_leader_epoch(
 def _epoch_end(broker: Broker, topic: str, requested: OffsetForLeaderPartition) -> EpochEndOffset:
     partition = broker.logs.get(topic, requested.partition)
     if partition is None:
-        error = broker.logs.missing(topic, requested.partition)
+        error = missing(broker, topic, requested.partition)
     else:
         error = epoch_error(requested.current_leader_epoch, partition.log.leader_epoch)
+        if partition.read_error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            error = error or partition.read_error
     if partition is None or error is not ErrorCode.NONE:
         return EpochEndOffset(partition=requested.partition, error_code=error)
     found = partition.log.end_of_epoch(requested.leader_epoch)

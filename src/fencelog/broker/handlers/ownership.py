@@ -7,7 +7,7 @@ from heapq import nsmallest
 from typing import Any, TypeVar
 
 from fencelog.broker.context import Broker
-from fencelog.broker.coordinators.outcomes import all_shards
+from fencelog.broker.coordinators.outcomes import shards_here
 from fencelog.broker.dispatch import RawHandler, respond
 from fencelog.broker.handlers.ownership_checks import (
     CLAIM_RESOURCES_MAX,
@@ -75,8 +75,8 @@ def _refusing(kind: Callable[..., A]) -> Callable[[Handler[Q, A]], Handler[Q, A]
                 return await handle(broker, message, request)
             except RequestError as refused:
                 return kind(error_code=refused.code, error_message=refused.text)
-            except NotLeaderError:
-                error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            except NotLeaderError as refused:
+                error = refused.coordinator_error
                 return kind(error_code=error, error_message=explain(error))
 
         return answer
@@ -346,7 +346,7 @@ async def _of_all_groups(
     after = None
     if message.after_resource is not None:
         after = message.after_group, message.after_resource
-    await all_shards(broker.ownership, broker.logs)
+    await shards_here(broker.ownership, broker.logs)
     pages = await broker.ownership.read_all(lambda shard: [shard.describe_all(after, limit)])
     every = [state for states, _ in pages for state in states]
     first = nsmallest(limit, every, key=lambda state: (state.group or "", state.resource))

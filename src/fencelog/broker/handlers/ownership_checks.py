@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from fencelog.broker.context import Broker
+from fencelog.broker.handlers.brokers import missing
 from fencelog.coordination.ownership.model import (
     NEXT_GENERATION,
     NO_EPOCH,
@@ -33,6 +34,7 @@ _IN_GENERAL = {
     ErrorCode.CLAIM_IN_PROGRESS: "another claim of a resource is being granted: try again",
     ErrorCode.CLAIM_WAITING: "the claim waits in its place: repeat it with its id to keep that",
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "the coordinator of the group is not available: try again",
+    ErrorCode.NOT_COORDINATOR: "the coordinator of the group is another broker: look it up again",
     ErrorCode.POLICY_VIOLATION: "a partition has owners in as many groups as it may have",
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "a resource is a partition that does not exist",
     ErrorCode.INVALID_TOPIC_EXCEPTION: "a resource is a partition that nobody may own",
@@ -211,8 +213,11 @@ def _problem(broker: Broker, group: str | None, name: TopicPartition) -> ErrorCo
     if topic.internal:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     partition = broker.logs.get(*name)
+    error = missing(broker, *name) if partition is None else partition.read_error
+    if error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+        return ErrorCode.NONE  # its leader says so if it takes no owner of this group
     if partition is None:
-        return broker.logs.missing(*name)
+        return error
     if partition.failure is not None:
         return ErrorCode.KAFKA_STORAGE_ERROR
     has_room = partition.log.has_room_for_owner(group)

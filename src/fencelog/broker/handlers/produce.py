@@ -9,28 +9,34 @@ is asked of a coordinator, and again in the step of the append (O8).
 Version notes: from 7 on zstd; from 11 on TRANSACTION_ABORTABLE; from 12 on transaction version 2.
 """
 
+from collections.abc import Sequence
+
 from fencelog.broker.context import Broker
+from fencelog.broker.coordinators.leaders import Verified
 from fencelog.broker.dispatch import respond
 from fencelog.broker.handlers.batch_checks import Batch, check_at_once, check_in_slices
+from fencelog.broker.handlers.brokers import current_leader, endpoints_of, missing
 from fencelog.broker.handlers.connection_fencing import accepted_on, refuse_stale_connection
 from fencelog.broker.network.connection import Answer, Request
-from fencelog.broker.network.deadlines import Deadlines
 from fencelog.broker.network.replies import Pending, Reply
 from fencelog.broker.network.time_slices import ITEMS_PER_SLICE
-from fencelog.broker.partitions.partition import Partition, failure_code
+from fencelog.broker.partitions.partition import Partition
+from fencelog.broker.partitions.purgatory import failure_code
 from fencelog.coordination.transaction.state import ClientVersion, ProducerIdAndEpoch
 from fencelog.errors import ErrorCode, LimitError, NotLeaderError, WireError
 from fencelog.log.values import Rejected
 from fencelog.log.verification import VerificationGuard
-from fencelog.types import Offset, TopicPartition
+from fencelog.types import CoordinatorEpoch, Offset, TopicPartition
 from fencelog.wire.api_versions import PRODUCE_ADDS_PARTITIONS_FROM, PRODUCE_VERSION_MIN_ACCEPTED
 from fencelog.wire.batch import BatchHeader, Compression, read_header, validate_produced
 from fencelog.wire.hot import (
+    NodeEndpoint,
     PartitionResult,
     ProduceRequest,
     read_produce_request,
     write_produce_response,
 )
+from fencelog.wire.hot.produce import LEADERS_FROM
 
 ZSTD_FROM = 7
 ABORTABLE_FROM = 11
@@ -47,7 +53,7 @@ class _Waiting:
     """
 
     __slots__ = (
-        "_deadlines",
+        "_broker",
         "_pending",
         "_promise",
         "_results",
@@ -56,12 +62,10 @@ class _Waiting:
         "transactional_id",
     )
 
-    def __init__(
-        self, request: Request, transactional_id: str | None, deadlines: Deadlines
-    ) -> None:
+    def __init__(self, broker: Broker, request: Request, transactional_id: str | None) -> None:
+        self._broker = broker
         self.request = request
         self.transactional_id = transactional_id
-        self._deadlines = deadlines
         self._results: dict[str, list[PartitionResult]] = {}
         self._pending = 1  # the request itself, until all of it is appended
         self._promise: Pending | None = None
@@ -104,13 +108,13 @@ class _Waiting:
         if self._pending == 0 or acks == 1:
             return self._reply()
         self._promise = Pending()
-        self._deadlines.add(self, max(timeout_ms, 1) / 1000)
+        self._broker.deadlines.add(self, max(timeout_ms, 1) / 1000)
         return self._promise
 
     def _wait_ended(self) -> None:
         self._pending -= 1
         if self._pending == 0 and self._promise is not None and not self._promise.settled:
-            self._deadlines.discard(self)
+            self._broker.deadlines.discard(self)
             self._promise.settle(self._reply())
 
     def expire(self) -> None:
@@ -127,9 +131,13 @@ class _Waiting:
         self._promise.settle(self._reply())
 
     def _reply(self) -> Reply:
+        version, results = self.request.header.api_version, self._results
+        endpoints: Sequence[NodeEndpoint] = ()
+        if self._broker.placement is not None and version >= LEADERS_FROM:
+            leaders = (each.current_leader for parts in results.values() for each in parts)
+            endpoints = endpoints_of(self._broker, leaders)
         return respond(
-            self.request,
-            write_produce_response(self.request.header.api_version, self._results.items()),
+            self.request, write_produce_response(version, results.items(), endpoints=endpoints)
         )
 
 
@@ -147,7 +155,7 @@ def produce(broker: Broker, request: Request) -> Answer:
     refused = _validate_request(request, message)
     if refused is not None:
         return refused
-    waiting = _Waiting(request, message.transactional_id, broker.deadlines)
+    waiting = _Waiting(broker, request, message.transactional_id)
     for topic, partitions in message.topics:
         for index, records in partitions:
             _take(broker, request, waiting, message.acks, topic, index, records)
@@ -163,7 +171,7 @@ async def _in_time_slices(broker: Broker, request: Request) -> Reply | Pending:
     refused = _validate_request(request, message)
     if refused is not None:
         return refused
-    waiting = _Waiting(request, message.transactional_id, broker.deadlines)
+    waiting = _Waiting(broker, request, message.transactional_id)
     every = ((topic, index, records) for topic, parts in message.topics for index, records in parts)
     async for requested in broker.time_slices.each(every):
         _take(broker, request, waiting, message.acks, *requested)
@@ -194,6 +202,9 @@ def _take(
     ):
         return
     if is_transactional:
+        if partition.read_error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            waiting.settle(topic, _refused(broker, topic, index, partition.read_error))
+            return
         refuse_stale_connection(broker, request, header.producer_id, header.producer_epoch)
     if partition.checks_batches:
         try:
@@ -260,7 +271,7 @@ def _validate(
     """Find the partition and validate the batch; return an error as its result."""
     partition = broker.logs.get(topic, index)
     if partition is None:
-        return PartitionResult(index, broker.logs.missing(topic, index))
+        return _refused(broker, topic, index, missing(broker, topic, index))
     known = broker.catalog.get(topic)
     if known is None or known.internal:
         return PartitionResult(
@@ -282,6 +293,16 @@ def _validate(
         partition.refuse(header, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
         return PartitionResult(index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
     return partition, header, records
+
+
+def _refused(
+    broker: Broker, topic: str, index: int, error: ErrorCode, message: str | None = None
+) -> PartitionResult:
+    """Return the result of a batch that is not taken; it names the leader if that is another."""
+    leader = None
+    if error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+        leader = current_leader(broker, topic, index)
+    return PartitionResult(index, error, error_message=message, current_leader=leader)
 
 
 def _refuse_damaged(partition: Partition, records: memoryview, error: ErrorCode) -> None:
@@ -337,13 +358,13 @@ def _append(
     now_ms = broker.clock.now_ms()
     outcome = partition.append(batch, header, now_ms=now_ms, guard=guard)
     if isinstance(outcome, Rejected):
-        waiting.settle(topic, PartitionResult(index, outcome.error, error_message=outcome.message))
+        waiting.settle(topic, _refused(broker, topic, index, outcome.error, outcome.message))
         return False
     append_time_ms = now_ms if partition.stamps_on_append else -1
     log_start = partition.log.log_start_offset
     # ``_make`` takes half the time of a call.
     result = PartitionResult._make(
-        (index, ErrorCode.NONE, outcome.base_offset, append_time_ms, log_start, None, ())
+        (index, ErrorCode.NONE, outcome.base_offset, append_time_ms, log_start, None, (), None)
     )
     waiting.wait(topic, result, outcome.end_offset, partition)
     return True
@@ -395,16 +416,19 @@ async def _finish(
     for producer, batches in by_producer.items():
         names = [partition.name for partition, *_ in batches]
         # A marker that is appended meanwhile invalidates the guard.
-        errors = await _verify(broker, message.transactional_id, producer, names, version)
+        verified = await _verify(broker, message.transactional_id, producer, names, version)
         async for each in broker.time_slices.each(batches):
-            _append_verified(broker, waiting, each, errors[each[0].name], version)
+            _append_verified(broker, waiting, each, verified, version)
     return waiting.answer(message.acks, message.timeout_ms)
 
 
 def _append_verified(
-    broker: Broker, waiting: _Waiting, requested: _Unverified, error: ErrorCode, version: int
+    broker: Broker, waiting: _Waiting, requested: _Unverified, verified: Verified, version: int
 ) -> None:
     partition, header, batch, guard = requested
+    error = verified.errors[partition.name]
+    if error is ErrorCode.NONE and verified.is_stale(partition.log, header.producer_id):
+        error = ErrorCode.NOT_ENOUGH_REPLICAS  # retriable: it is verified again
     if error is ErrorCode.NONE:
         if partition.owners.guards_writes and _is_not_the_owners(waiting, partition, header):
             return
@@ -438,12 +462,16 @@ async def _verify(
     producer: ProducerIdAndEpoch,
     names: list[TopicPartition],
     version: int,
-) -> dict[TopicPartition, ErrorCode]:
+) -> Verified:
     """Verify that the transaction has these partitions (E14); V5 and version 2 add them."""
     if not transactional_id:
-        return dict.fromkeys(names, ErrorCode.TRANSACTION_ABORTABLE)
+        return _unverified(names, ErrorCode.TRANSACTION_ABORTABLE)
     client = ClientVersion.V2 if version >= PRODUCE_ADDS_PARTITIONS_FROM else ClientVersion.V1
     try:
         return await broker.leaders.verify(transactional_id, producer, names, client)
     except NotLeaderError:
-        return dict.fromkeys(names, ErrorCode.NOT_ENOUGH_REPLICAS)
+        return _unverified(names, ErrorCode.NOT_ENOUGH_REPLICAS)
+
+
+def _unverified(names: list[TopicPartition], error: ErrorCode) -> Verified:
+    return Verified(dict.fromkeys(names, error), CoordinatorEpoch(-1))

@@ -4,10 +4,11 @@ from collections import Counter
 from collections.abc import Mapping
 
 from fencelog.broker.context import Broker
+from fencelog.broker.handlers.brokers import missing
 from fencelog.broker.network.connection import Request
 from fencelog.broker.partitions.partition import Partition
 from fencelog.errors import ErrorCode, RequestError
-from fencelog.types import Offset, TopicPartition
+from fencelog.types import NodeId, Offset, TopicPartition
 from fencelog.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -63,7 +64,9 @@ def _refusal(broker: Broker, name: TopicPartition, partition: Partition | None) 
     if topic is not None and topic.internal:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     if partition is None:
-        return broker.logs.missing(*name)
+        return missing(broker, *name)
+    if partition.read_error is not ErrorCode.NONE:
+        return partition.read_error
     if "delete" not in partition.log.config.cleanup_policy:
         # A compacted topic keeps every key's newest value, so its log start cannot be raised.
         return ErrorCode.POLICY_VIOLATION
@@ -116,12 +119,18 @@ async def _add(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {requested.name}"
         )
     broker.controller.check_partition_count(topic, requested.count)
-    if requested.assignments is not None and [one.broker_ids for one in requested.assignments] != [
-        [broker.config.node_id]
-    ] * (requested.count - topic.partitions):
+    added = requested.count - topic.partitions
+    given = [[NodeId(each) for each in one.broker_ids] for one in requested.assignments or ()]
+    if broker.placement is not None:
+        if requested.assignments is not None and len(given) != added:
+            raise RequestError(
+                ErrorCode.INVALID_REPLICATION_ASSIGNMENT,
+                f"{requested.name}: {len(given)} assignments for {added} new partitions",
+            )
+    elif requested.assignments is not None and given != [[broker.config.node_id]] * added:
         raise RequestError(
             ErrorCode.INVALID_REPLICATION_ASSIGNMENT,
             f"{requested.name}: each new partition must be on broker {broker.config.node_id}",
         )
     if not validate_only:
-        await broker.controller.add_partitions(topic, requested.count)
+        await broker.controller.add_partitions(topic, requested.count, given)

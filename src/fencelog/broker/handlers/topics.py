@@ -11,7 +11,7 @@ from fencelog.broker.network.connection import Request
 from fencelog.broker.network.time_slices import ITEMS_PER_SLICE
 from fencelog.errors import ErrorCode, RequestError
 from fencelog.settings.table import TOPIC_KEYS
-from fencelog.types import NO_TOPIC_ID, TopicId
+from fencelog.types import NO_TOPIC_ID, NodeId, TopicId
 from fencelog.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -80,19 +80,24 @@ def _check_name(name: str, *, times: int) -> None:
         raise RequestError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
 
 
+def _assignment(broker: Broker, requested: CreatableTopic) -> list[list[NodeId]]:
+    """Return the replicas of each partition, if the request names them. Raises RequestError."""
+    named = sorted(requested.assignments, key=lambda one: one.partition_index)
+    node = broker.config.node_id
+    problem = None
+    if [one.partition_index for one in named] != list(range(len(named))):
+        problem = "partitions must be numbered from 0 without gaps"
+    elif broker.placement is None and any(one.broker_ids != [node] for one in named):
+        problem = f"each partition must be on broker {node}"
+    if problem is not None:
+        error = ErrorCode.INVALID_REPLICATION_ASSIGNMENT
+        raise RequestError(error, f"topic {requested.name}: {problem}")
+    return [[NodeId(each) for each in one.broker_ids] for one in named]
+
+
 def _partition_count(broker: Broker, requested: CreatableTopic) -> int:
     if requested.assignments:
-        indexes = sorted(one.partition_index for one in requested.assignments)
-        node = broker.config.node_id
-        if indexes != list(range(len(indexes))) or any(
-            one.broker_ids != [node] for one in requested.assignments
-        ):
-            raise RequestError(
-                ErrorCode.INVALID_REPLICATION_ASSIGNMENT,
-                f"topic {requested.name}: partitions must be numbered from 0 without gaps, each on "
-                f"broker {node}",
-            )
-        return len(indexes)
+        return len(requested.assignments)
     if requested.num_partitions == -1:
         return broker.config.num_partitions
     if requested.num_partitions < 1:
@@ -105,13 +110,17 @@ def _partition_count(broker: Broker, requested: CreatableTopic) -> int:
 
 
 def _new_topic(broker: Broker, requested: CreatableTopic) -> NewTopic:
-    if requested.replication_factor not in (-1, 1) and not requested.assignments:
+    factor = requested.replication_factor
+    is_single = broker.placement is None
+    if is_single and factor not in (-1, 1) and not requested.assignments:
         raise RequestError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"topic {requested.name}: the replication factor must be 1, not "
-            f"{requested.replication_factor}: there is one broker",
+            f"{factor}: there is one broker",
         )
-    return NewTopic(requested.name, _partition_count(broker, requested), _settings(requested))
+    assignment = _assignment(broker, requested)
+    count = _partition_count(broker, requested)
+    return NewTopic(requested.name, count, _settings(requested), factor, assignment)
 
 
 async def _create(
@@ -142,13 +151,21 @@ def _created(broker: Broker, topic: NewTopic, topic_id: TopicId) -> CreatableTop
         topic_id=topic_id,
         error_message=None,
         num_partitions=topic.partitions,
-        replication_factor=1,
+        replication_factor=_replication_factor(broker, topic, topic_id),
         configs=[
             CreatableTopicConfigs(name=key, value=value.text, config_source=value.source)
             for key in TOPIC_KEYS
             for value in broker.settings.values(key, topic.settings)[:1]
         ],
     )
+
+
+def _replication_factor(broker: Broker, topic: NewTopic, topic_id: TopicId) -> int:
+    """Return how many replicas each partition has; as requested if it was not created."""
+    if broker.placement is None:
+        return 1
+    state = broker.placement.partition(topic_id, 0)
+    return topic.replication_factor if state is None else len(state.replicas)
 
 
 def _settings(asked: CreatableTopic) -> dict[str, str]:

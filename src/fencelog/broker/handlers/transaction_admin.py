@@ -9,9 +9,10 @@ Version notes: ListTransactions filters by age from 1 on, by a pattern of the id
 from collections.abc import Iterable, Iterator
 
 from fencelog.broker.context import Broker
-from fencelog.broker.coordinators.outcomes import all_shards
+from fencelog.broker.coordinators.outcomes import shards_here
+from fencelog.broker.handlers.brokers import missing
 from fencelog.broker.network.connection import Request
-from fencelog.broker.partitions.partition import failure_code
+from fencelog.broker.partitions.purgatory import failure_code
 from fencelog.coordination.encoding import by_topic
 from fencelog.coordination.id_pattern import IdPattern, PatternError
 from fencelog.coordination.transaction.state import Transaction, TxnState
@@ -64,12 +65,12 @@ async def list_transactions(
     except PatternError:
         return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
     try:
-        await all_shards(broker.transactions, broker.logs)
+        await shards_here(broker.transactions, broker.logs)
         found = await broker.transactions.read_all(lambda shard: list(shard.transactions()))
-        await all_shards(broker.versioned, broker.logs)
+        await shards_here(broker.versioned, broker.logs)
         apps = await broker.versioned.read_all(lambda shard: list(shard.transactions()))
-    except NotLeaderError:
-        return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    except NotLeaderError as refused:
+        return ListTransactionsResponse(error_code=refused.coordinator_error)
     now_ms = broker.clock.now_ms()
     listed = [_listed(one) for one in found if _is_old_enough(message, one.started_ms, now_ms)]
     open_apps = [one for one in apps if _is_old_enough(message, one.opened_ms, now_ms)]
@@ -150,8 +151,8 @@ async def _describe(broker: Broker, requested: str) -> DescribedTransaction:
         if app is not None:
             return await _describe_app(broker, app)
         found = await broker.transactions.read(requested, lambda shard: shard.describe(requested))
-    except NotLeaderError:
-        return _refused(requested, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    except NotLeaderError as refused:
+        return _refused(requested, refused.coordinator_error)
     if found is None:
         return _refused(requested, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
     return DescribedTransaction(
@@ -216,7 +217,8 @@ async def describe_producers(
 
 async def _producers(broker: Broker, topic: str, index: int) -> PartitionResponse:
     partition = broker.logs.get(topic, index)
-    if partition is not None:
+    error = missing(broker, topic, index) if partition is None else partition.read_error
+    if partition is not None and error is ErrorCode.NONE:
         found = [_producer(view) for view in partition.log.producers()]
         try:
             await partition.committed(partition.log.log_end_offset)
@@ -226,14 +228,13 @@ async def _producers(broker: Broker, topic: str, index: int) -> PartitionRespons
             )
         return PartitionResponse(partition_index=index, active_producers=found)
     known = broker.catalog.get(topic)
-    error = broker.logs.missing(topic, index)
     is_unused = known is not None and known.internal and 0 <= index < known.partitions
     if is_unused and error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return PartitionResponse(partition_index=index)  # created when its coordinator is needed
     return PartitionResponse(
         partition_index=index,
         error_code=error,
-        error_message=f"partition {topic}-{index} does not exist or is offline",
+        error_message=f"partition {topic}-{index} does not exist, is offline or is led elsewhere",
     )
 
 

@@ -64,8 +64,8 @@ async def _init(broker: Broker, message: InitProducerIdRequest) -> InitResult:
                 wall_ms=wall_ms,
             ),
         )
-    except NotLeaderError:
-        return InitResult(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    except NotLeaderError as refused:
+        return InitResult(refused.coordinator_error)
 
 
 async def add_partitions(
@@ -142,8 +142,7 @@ async def _add_offsets(broker: Broker, message: AddOffsetsToTxnRequest) -> Error
     if app_of(message.transactional_id) is not None:
         return ErrorCode.INVALID_REQUEST  # a versioned transaction stores no group offsets
     try:
-        # Loaded before it is added: its markers must find the partition.
-        loaded = await broker.groups.shard_of(message.group_id)
+        partition = await broker.leaders.offsets_partition(message.group_id)
         wall_ms = broker.clock.now_ms()
         return await broker.transactions.decide(
             message.transactional_id,
@@ -151,12 +150,12 @@ async def _add_offsets(broker: Broker, message: AddOffsetsToTxnRequest) -> Error
                 message.transactional_id,
                 ProducerId(message.producer_id),
                 ProducerEpoch(message.producer_epoch),
-                [loaded.partition.name],
+                [partition],
                 wall_ms=wall_ms,
             ),
         )
-    except NotLeaderError:
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    except NotLeaderError as refused:
+        return refused.coordinator_error
 
 
 async def _add(
@@ -178,8 +177,8 @@ async def _add(
                 transactional_id, producer_id, epoch, partitions, wall_ms=wall_ms
             ),
         )
-    except NotLeaderError:
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    except NotLeaderError as refused:
+        return refused.coordinator_error
 
 
 async def end_transaction(
@@ -217,5 +216,5 @@ async def _end(broker: Broker, message: EndTxnRequest, client_version: ClientVer
                 wall_ms=wall_ms,
             ),
         )
-    except NotLeaderError:
-        return EndResult(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    except NotLeaderError as refused:
+        return EndResult(refused.coordinator_error)

@@ -51,6 +51,7 @@ _EXPLAINED = {
     ErrorCode.COORDINATOR_NOT_AVAILABLE: (
         "the coordinator of app {app} is not available: try again"
     ),
+    ErrorCode.NOT_COORDINATOR: "the coordinator of app {app} is another broker: look it up again",
 }
 
 
@@ -101,8 +102,8 @@ async def join(
                 session=_session(broker, message.session_timeout_ms, request, now),
             ),
         )
-    except NotLeaderError:
-        result = JoinResult(error=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    except NotLeaderError as refused:
+        result = JoinResult(error=refused.coordinator_error)
     return JoinTransactionResponse(
         error_code=result.error,
         error_message=explain(result.error, message.app, message.version),
@@ -127,8 +128,8 @@ async def _decide(
     """Return the error that the app's coordinator decides on, and its text."""
     try:
         error = await broker.versioned.decide(transactional_id(caller.app), rule)
-    except NotLeaderError:
-        error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    except NotLeaderError as refused:
+        error = refused.coordinator_error
     return error, explain(error, caller.app, caller.version)
 
 
@@ -186,8 +187,8 @@ async def describe(
         found = await broker.versioned.read(
             transactional_id(message.app), lambda shard: shard.describe(message.app)
         )
-    except NotLeaderError:
-        error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    except NotLeaderError as refused:
+        error = refused.coordinator_error
         return DescribeAppResponse(error_code=error, error_message=explain(error, message.app))
     if found is None:
         return DescribeAppResponse()

@@ -7,7 +7,8 @@ abort``); Kafka 4 has removed 0.
 import logging
 
 from fencelog.broker.context import Broker
-from fencelog.broker.coordinators.outcomes import Outcomes
+from fencelog.broker.coordinators.outcomes import OpenOn, Outcomes
+from fencelog.broker.handlers.brokers import missing
 from fencelog.broker.network.connection import Request
 from fencelog.broker.partitions.partition import Partition
 from fencelog.coordination.operator_markers import validate_operator_marker
@@ -62,21 +63,31 @@ async def _write(
 
 async def _write_one(broker: Broker, marker: MarkerToWrite, name: TopicPartition) -> ErrorCode:
     await broker.time_slices.next()  # each reads every transactional id
+    partition = broker.logs.get(*name)
+    if partition is None or partition.read_error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+        return missing(broker, *name) if partition is None else partition.read_error
+    producer = ProducerIdAndEpoch(marker.producer_id, marker.producer_epoch)
+    opened = _opened(partition, marker)
     try:
-        outcomes = await broker.leaders.outcomes()
-        partition = broker.logs.find(name)
-        if partition is None:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        outcomes = await broker.leaders.outcomes([OpenOn(producer, name)])
+        if broker.logs.find(name) is not partition or _opened(partition, marker) != opened:
+            return ErrorCode.CONCURRENT_TRANSACTIONS  # the answer was about another transaction
         end_offset = _append(broker, outcomes, partition, marker)
         if isinstance(end_offset, ErrorCode):
             return end_offset
         await partition.committed(end_offset)
-    except NotLeaderError:
-        offline = broker.logs.missing(*name) is ErrorCode.KAFKA_STORAGE_ERROR
-        return ErrorCode.KAFKA_STORAGE_ERROR if offline else ErrorCode.COORDINATOR_NOT_AVAILABLE
+    except NotLeaderError as refused:
+        is_gone = broker.logs.get(*name) is None
+        return missing(broker, *name) if is_gone else refused.coordinator_error
     except StorageError:
         return ErrorCode.KAFKA_STORAGE_ERROR
     return ErrorCode.NONE
+
+
+def _opened(partition: Partition, marker: MarkerToWrite) -> Offset | None:
+    """Where the producer's open transaction begins; None if none is open."""
+    state = partition.log.producer(marker.producer_id)
+    return None if state is None else state.open_offset
 
 
 def _append(

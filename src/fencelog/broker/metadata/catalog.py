@@ -107,7 +107,10 @@ def _ranges(indexes: Iterable[int]) -> list[list[int]]:
 
 
 class Catalog:
-    """The stored topics, with a copy in memory."""
+    """The stored topics, with a copy in memory.
+
+    In a cluster the watch of the store keeps the copy (``apply``), and nothing is stored here.
+    """
 
     def __init__(self, store: MetadataStore) -> None:
         """Empty until ``load``."""
@@ -139,6 +142,11 @@ class Catalog:
         name = self._names.get(topic_id)
         return None if name is None else self._topics.get(name)
 
+    def has(self, name: TopicPartition) -> bool:
+        """Whether a topic has this partition, wherever its replicas are."""
+        topic = self._topics.get(name.topic)
+        return topic is not None and 0 <= name.partition < topic.partitions
+
     def colliding(self, name: str) -> str | None:
         """Return another topic whose metric names would be the same (Kafka's rule), or None."""
         other = self._folded.get(folded(name))
@@ -147,6 +155,15 @@ class Catalog:
     def topics(self) -> list[Topic]:
         """Return all topics, by name."""
         return [self._topics[name] for name in sorted(self._topics)]
+
+    def apply(self, name: str, topic: Topic | None) -> None:
+        """Let this be the topic of the name, as the store has it; None: it has none."""
+        before = self._topics.get(name)
+        if before is not None and (topic is None or topic.topic_id != before.topic_id):
+            self._remove(before)
+        if topic is not None:
+            self._put(topic)
+        self.generation += 1
 
     async def create(self, topics: Sequence[Topic]) -> bool:
         """Store new topics, all or none; False when a name is taken."""
@@ -212,9 +229,7 @@ class Catalog:
         async with self._storing:
             await self._store.commit(gone + deleted)
             for each in topics:
-                self.partition_total -= self._topics.pop(each.name).partitions
-                self._names.pop(each.topic_id, None)
-                self._folded.pop(folded(each.name), None)
+                self._remove(each)
             self.generation += 1
 
     async def end_deletion(self, topic_ids: Iterable[TopicId]) -> None:
@@ -222,6 +237,11 @@ class Catalog:
         await self._store.commit(
             [MetadataWrite(DELETED_PREFIX + each.hex(), None) for each in topic_ids]
         )
+
+    def _remove(self, topic: Topic) -> None:
+        self.partition_total -= self._topics.pop(topic.name).partitions
+        self._names.pop(topic.topic_id, None)
+        self._folded.pop(folded(topic.name), None)
 
     def _put(self, topic: Topic) -> None:
         before = self._topics.get(topic.name)

@@ -4,11 +4,10 @@ Each change is stored before files or partitions change, so that a start can fin
 crash interrupted. A change completes even if the client that requested it has disconnected.
 """
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.metadata.catalog import (
@@ -18,6 +17,7 @@ from fencelog.broker.metadata.catalog import (
     Topic,
     folded,
 )
+from fencelog.broker.metadata.changes import Changes
 from fencelog.broker.metadata.settings import Settings
 from fencelog.broker.metadata.topic_rules import (
     check_name_free,
@@ -27,16 +27,16 @@ from fencelog.broker.metadata.topic_rules import (
     existing_topic,
     valid_config,
 )
-from fencelog.broker.partitions.log_manager import LogManager, Replica
+from fencelog.broker.partitions.log_manager import LogManager
+from fencelog.broker.partitions.opening import Replica
 from fencelog.broker.partitions.partition import Partition
-from fencelog.errors import ErrorCode, NotLeaderError, RequestError, StorageError
+from fencelog.errors import ErrorCode, NotLeaderError, RequestError
 from fencelog.log.config import LogConfig
 from fencelog.ports import Random
-from fencelog.types import TopicId, TopicPartition
+from fencelog.types import NodeId, TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 Change = Callable[[Mapping[str, str]], dict[str, str]]
 """Maps the current settings to the new ones; raises RequestError."""
 INTERNAL_SETTINGS = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20)}
@@ -49,6 +49,10 @@ class NewTopic(NamedTuple):
     name: str
     partitions: int
     settings: Mapping[str, str]
+    replication_factor: int = -1
+    """-1: the broker's default. Of a cluster only, and so is the next."""
+    assignment: Sequence[Sequence[NodeId]] = ()
+    """The replicas of each partition, if the request names them."""
 
 
 class Controller:
@@ -68,9 +72,7 @@ class Controller:
         self._settings = settings
         self._logs = logs
         self._random = random
-        self._changes = asyncio.Lock()  # names are reused, so changes must not overlap
-        self._changing: set[asyncio.Task[object]] = set()
-        self._stopped = False
+        self._changes = Changes()  # names are reused, so changes must not overlap
 
     async def start(self) -> None:
         """Finish deletions that a crash interrupted, then recover all partitions of all topics.
@@ -122,10 +124,7 @@ class Controller:
 
     async def stop(self) -> None:
         """Wait for changes in progress, and accept no more."""
-        if self._changing:
-            await asyncio.wait(list(self._changing))
-        async with self._changes:
-            self._stopped = True
+        await self._changes.stop()
 
     # -- topics --------------------------------------------------------------------------------
 
@@ -150,13 +149,13 @@ class Controller:
 
         Raises RequestError if none could be stored.
         """
-        return await self._change(lambda: self._create(requested))
+        return await self._changes.run(lambda: self._create(requested))
 
     async def _create(self, requested: Sequence[NewTopic]) -> list[Topic | RequestError]:
         results: list[Topic | RequestError] = []
         names: dict[str, str] = {}
         partitions = 0
-        for name, count, settings in requested:
+        for name, count, settings, *_ in requested:
             try:
                 check_partition_total(
                     self._catalog, name, partitions + count, self._config.partitions_max
@@ -241,9 +240,8 @@ class Controller:
         assert topic_name in INTERNAL_TOPICS, topic_name
         name = TopicPartition(topic_name, index)
         self._logs.forget_exhausted(name)
-        partition = self._logs.find(name)
-        if partition is not None:
-            return partition
+        if self._logs.get(*name) is not None or name in self._logs.offline():
+            return self._logs.find(name)
         topic = self._catalog.get(topic_name)
         if topic is None:
             try:
@@ -256,16 +254,19 @@ class Controller:
                 topic = self._catalog.get(topic_name)
                 assert topic is not None
         await self._open_new([(topic, [name])])
-        partition = self._logs.find(name)
-        assert partition is not None
-        return partition
+        return self._logs.find(name)
 
-    async def add_partitions(self, topic: Topic, count: int) -> None:
+    async def add_partitions(
+        self, topic: Topic, count: int, assignment: Sequence[Sequence[NodeId]] = ()
+    ) -> None:
         """Raise a topic's partition count to ``count``, durably. Raises RequestError.
+
+        ``assignment`` is of a cluster only: here each partition is on this broker.
 
         A new partition that cannot be created is offline, and is created at the next start.
         """
-        await self._change(lambda: self._add_partitions(topic.name, count))
+        del assignment
+        await self._changes.run(lambda: self._add_partitions(topic.name, count))
 
     async def _add_partitions(self, name: str, count: int) -> None:
         topic = existing_topic(self._catalog, name)
@@ -288,7 +289,7 @@ class Controller:
 
         Raises RequestError on a disk failure; the next start then finishes the deletion.
         """
-        await self._change(lambda: self._delete(topics))
+        await self._changes.run(lambda: self._delete(topics))
 
     async def _delete(self, topics: Sequence[Topic]) -> None:
         # Another request may have deleted some of them already.
@@ -325,7 +326,7 @@ class Controller:
                 raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name} was deleted")
             self._apply(topic, config)
 
-        await self._change(run)
+        await self._changes.run(run)
 
     async def configure_broker(self, scope: str, change: Change) -> None:
         """Change the defaults of all topics, by broker config names; as ``configure_topic``."""
@@ -339,37 +340,10 @@ class Controller:
             for topic, config in configs:
                 self._apply(topic, config)
 
-        await self._change(run)
+        await self._changes.run(run)
 
     def _apply(self, topic: Topic, config: LogConfig) -> None:
         for name in topic.partition_names:
             partition = self._logs.get(*name)
             if partition is not None:
                 partition.reconfigure(config)
-
-    # -- inside --------------------------------------------------------------------------------
-
-    async def _change(self, change: Callable[[], Awaitable[T]]) -> T:
-        """Complete one change at a time, even if the caller is cancelled.
-
-        Raises RequestError on a disk failure.
-        """
-
-        async def run() -> T:
-            async with self._changes:
-                if self._stopped:
-                    raise RequestError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker is stopping")
-                try:
-                    return await change()
-                except StorageError as error:
-                    raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-
-        task = asyncio.get_running_loop().create_task(run())
-        self._changing.add(task)
-        task.add_done_callback(self._ended)
-        return await asyncio.shield(task)
-
-    def _ended(self, task: "asyncio.Task[T]") -> None:
-        self._changing.discard(task)
-        if not task.cancelled():
-            task.exception()  # the caller gets it, unless it was cancelled

@@ -76,11 +76,16 @@ class Settings:
         """Let these be all that is changed there, durably. They must be valid."""
         key = SETTINGS_PREFIX + scope
         cell = await self._store.get(key)
-        value = json.dumps(dict(settings), sort_keys=True).encode()
+        value = encoded_settings(settings)
         version = 0 if cell is None else cell[1]
         if await self._store.put(key, value, expected_version=version) is None:
             raise RequestError(ErrorCode.UNKNOWN_SERVER_ERROR, "changed by another at once")
         self._changed[scope] = dict(settings)
+
+    def apply(self, scope: str, settings: Mapping[str, str]) -> None:
+        """Let these be all that is changed there, as the store of a cluster has it."""
+        if scope in self._changed:
+            self._changed[scope] = dict(settings)
 
     def values(self, topic_key: str, topic_settings: Mapping[str, str]) -> list[Value]:
         """Every place that sets a topic config, the one in force first, the default last."""
@@ -117,6 +122,11 @@ class Settings:
         alias = setting.default_alias
         name = alias.key or setting.topic_key
         return [*values, Value(name, setting.default_of(alias), SOURCE_DEFAULT, default)]
+
+
+def encoded_settings(settings: Mapping[str, str]) -> bytes:
+    """Return the stored form of what was changed for a broker, or for all."""
+    return json.dumps(dict(settings), sort_keys=True).encode()
 
 
 def _texts(config: BrokerConfig) -> dict[str, str]:

@@ -96,6 +96,11 @@ class Server:
             for connection in list(self._connections):
                 connection.close()
 
+    def abort_connections(self, reason: str) -> None:
+        """Close every connection at once: nothing that has arrived is carried out or answered."""
+        for connection in list(self._connections):
+            connection.sever(reason)
+
     async def _drain(self, drain_s: float) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + drain_s

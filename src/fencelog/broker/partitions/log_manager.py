@@ -2,15 +2,24 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.observer import Observer
 from fencelog.broker.partitions.concurrency import run_bounded
 from fencelog.broker.partitions.log_flusher import PARTITIONS_PER_SLICE, LogFlusher
 from fencelog.broker.partitions.log_starts import advance_starts
+from fencelog.broker.partitions.opening import How, Replica, close_one, open_files, sync_or_skip
 from fencelog.broker.partitions.partition import Partition
 from fencelog.broker.partitions.role import Alone
 from fencelog.broker.partitions.tail_cache import TailCache
@@ -22,36 +31,26 @@ from fencelog.errors import (
     StorageError,
 )
 from fencelog.log.config import LogConfig
-from fencelog.log.partition_log import PartitionLog
 from fencelog.ports import Disk
 from fencelog.settings.kinds import INT64_MAX
+from fencelog.storage.checkpointer import Begin
 from fencelog.storage.clean_stop import CleanStop
 from fencelog.storage.directory import DataDirectory
-from fencelog.storage.partition_store import PartitionStore
-from fencelog.storage.recover import Durability
 from fencelog.storage.topic_id import read_topic_id
 from fencelog.storage.writeback import Writeback
-from fencelog.types import Offset, ProducerId, TimestampMs, TopicId, TopicPartition
+from fencelog.types import (
+    LeaderEpoch,
+    Offset,
+    ProducerId,
+    TimestampMs,
+    TopicId,
+    TopicPartition,
+)
 
 log = logging.getLogger(__name__)
 
 TO_HIGH_WATERMARK = -1
 """DeleteRecords offset that stands for the high watermark."""
-
-
-@dataclass(frozen=True, slots=True)
-class Replica:
-    """A partition to open on this broker."""
-
-    name: TopicPartition
-    topic_id: TopicId
-    config: LogConfig
-    exists: bool
-    """Whether its directory exists from an earlier run."""
-    was_created: bool = False
-    """Whether the metadata says that its files were durable: if they are missing, they are lost."""
-    is_always_synced: bool = False
-    """Whether an acknowledgement waits for stable storage in ``os`` mode, too (O3)."""
 
 
 class LogManager:
@@ -74,6 +73,11 @@ class LogManager:
         self._writeback = Writeback(config.writeback)
         self._opened_directory: DataDirectory | None = None
         self._partitions: dict[TopicPartition, Partition] = {}
+        self._led: dict[TopicPartition, Partition] = {}
+        """Those that this broker leads: the only ones that requests find."""
+        self._replicas: dict[TopicPartition, Replica] = {}
+        """What to open anew, if the broker is one of several."""
+        self._raising: set[Partition] = set()
         self._offline: dict[TopicPartition, Exception] = {}
         self._has_files_to_delete = False
         self._deleting: asyncio.Task[None] | None = None
@@ -82,6 +86,8 @@ class LogManager:
 
         self.on_created: Callable[[Collection[TopicPartition]], None] = lambda names: None
         """New partitions begin to serve, in this step."""
+        self.is_elsewhere: Callable[[TopicPartition], bool] = lambda name: False
+        """Whether other brokers have a partition that is not here."""
 
     def start(self, directory: DataDirectory) -> None:
         """Use this data directory."""
@@ -104,10 +110,10 @@ class LogManager:
         partitions = self.partitions()
         stops: dict[TopicPartition, CleanStop] = {}
         try:
-            await run_bounded([_sync(each) for each in partitions if each.needs_sync])
+            await run_bounded([sync_or_skip(each) for each in partitions if each.needs_sync])
             await self.checkpoint()
         finally:
-            await run_bounded([_close(each, stops) for each in partitions])
+            await run_bounded([close_one(each, stops) for each in partitions])
         await self._directory.close(stops)
 
     @property
@@ -160,20 +166,29 @@ class LogManager:
                 self._offline[name] = error
         finally:
             self._partitions.update(opened)
+            for partition in opened.values():
+                self._show(partition)
             self.on_created(sorted(new & opened.keys()))
 
     async def _open(self, replica: Replica, opened: dict[TopicPartition, Partition]) -> None:
         name = replica.name
         try:
-            store, partition_log = await self._open_files(replica)
+            opened[name] = await self._open_one(replica, How())
         except (CorruptionError, StorageError) as error:
             self._offline[name] = error
             if replica.exists or not isinstance(error, ExhaustedError):  # else creating is refused
                 log.error("%s is offline: %s", name, error)  # noqa: TRY400
-            return
+
+    async def _open_one(self, replica: Replica, how: How) -> Partition:
+        name, directory = replica.name, self._directory
+        is_replica = directory.high_watermark(name) is not None
+        if is_replica:
+            self._replicas[name] = replica
+        shared = self._durability, self._writeback
+        store, partition_log = await open_files(self._disk, directory, replica, how, shared)
         if store.truncated is not None:
             log.warning("%s: recovery truncated the log. %s", name, store.truncated)
-        opened[name] = partition = Partition(
+        partition = Partition(
             name,
             partition_log,
             store,
@@ -184,35 +199,105 @@ class LogManager:
         )
         if replica.is_always_synced:
             partition.synced_below = Offset(INT64_MAX)
+        if is_replica:
+            partition.reconfigure(self._replicas[name].config)
+            partition.follow(partition_log.leader_epoch)  # until it is known who leads
+        partition.role_changed = self._show
+        return partition
 
-    def _open_files(
-        self, replica: Replica
-    ) -> Coroutine[None, None, tuple[PartitionStore, PartitionLog]]:
-        name, directory = replica.name, self._directory
-        durability: Durability = "fsync" if replica.is_always_synced else self._durability
-        if replica.exists:
-            return PartitionStore.recover(
-                self._disk,
-                directory.path_of(name),
-                replica.config,
-                clean=directory.take_clean(name),
-                recovery_point=directory.recovery_point(name),
-                log_start=directory.log_start(name),
-                durability=durability,
-                topic_id=replica.topic_id,
-                was_compacted=directory.first_dirty(name) is not None,
-                was_created=replica.was_created,
-                writeback=self._writeback,
-            )
-        directory.check_new(name, was_created=replica.was_created)
-        return PartitionStore.create(
-            self._disk,
-            directory.path_of(name),
-            replica.topic_id,
-            replica.config,
-            durability=durability,
-            writeback=self._writeback,
-        )
+    def _show(self, partition: Partition) -> None:
+        """Let requests find an open partition where it is led here."""
+        if not partition.leads:
+            self._led.pop(partition.name, None)
+        elif self._is_open(partition):
+            self._led[partition.name] = partition
+
+    # -- one replica at a time -----------------------------------------------------------------
+
+    async def open_replica(self, replica: Replica) -> Partition | None:
+        """Open one replica, a follower until it is told to lead; None: it is offline."""
+        partition = self.replica(replica.name)
+        if partition is None:
+            self._offline.pop(replica.name, None)
+            await self.open([replica], _nothing_to_store)
+        return self.replica(replica.name)
+
+    async def truncate(
+        self, name: TopicPartition, offset: Offset, leader_epoch: LeaderEpoch
+    ) -> Partition:
+        """Open a replica anew with nothing from this offset on, its leader's fork (F7).
+
+        Whoever waits on it is told that it does not lead. The recovery point goes down before the
+        files are cut. Raises CorruptionError and StorageError; the replica is offline then.
+        """
+        async with self._reopening(name) as partition:
+            assert partition is not None, name
+            stop = await partition.close(clean=True)
+            point, high_watermark = partition.recovery_point, partition.log.high_watermark
+            points = {name: min(point, offset)}
+            await self._directory.checkpoint(points, {}, {name: high_watermark})
+            known = self._replicas[name]
+            replica = replace(known, exists=True, was_created=True, leader_epoch=leader_epoch)
+            how = How(None if stop is None else stop.checksum, truncate_to=offset)
+            opened = self._partitions[name] = await self._open_one(replica, how)
+            return opened
+
+    async def begin_anew(self, name: TopicPartition, begin: Begin | None) -> Partition:
+        """Replace a replica, open or damaged (D3), by a new one; its files are removed.
+
+        ``begin`` is where it begins; None: at offset 0. The caller makes sure that another broker
+        has all that is committed. Raises as ``truncate`` does.
+        """
+        async with self._reopening(name) as partition:
+            if partition is not None:
+                await partition.close(clean=False)
+            replica = replace(self._replicas[name], exists=False, was_created=False)
+            await self._directory.remove_partitions({name: replica.topic_id})
+            self.delete_files()
+            opened = await self._open_one(replica, How(begin=begin))
+            if begin is not None:
+                await self._directory.begin_replica(name, begin.offset)
+            self._partitions[name] = opened
+            return opened
+
+    @asynccontextmanager
+    async def _reopening(self, name: TopicPartition) -> AsyncIterator[Partition | None]:
+        """Have a partition closed to everybody; it is offline if this fails."""
+        partition = self._partitions.pop(name, None)
+        self._led.pop(name, None)
+        self._offline[name] = NotLeaderError("it is opened anew")
+        if partition is not None:
+            partition.remove("is opened anew")
+        try:
+            yield partition
+        except (CorruptionError, StorageError) as error:
+            self._offline[name] = error
+            raise
+        del self._offline[name]
+
+    def reconfigure(self, name: TopicPartition, config: LogConfig) -> None:
+        """Apply a topic's new settings to a replica, also while it is opened anew."""
+        if name in self._replicas:
+            self._replicas[name] = replace(self._replicas[name], config=config)
+        if name in self._partitions:
+            self._partitions[name].reconfigure(config)
+
+    def raise_start(self, partition: Partition, offset: Offset) -> None:
+        """Raise a follower's log start to its leader's, as far as it is committed here (D4)."""
+        start = min(offset, partition.log.high_watermark)
+        if start > partition.log.log_start_offset and partition not in self._raising:
+            self._raising.add(partition)
+            task = asyncio.get_running_loop().create_task(self._raise_start(partition, start))
+            self._starts_advancing.add(task)
+            task.add_done_callback(self._starts_advanced)
+
+    async def _raise_start(
+        self, partition: Partition, start: Offset
+    ) -> dict[Partition, StorageError]:
+        try:
+            return await self._advance_starts({partition: start})
+        finally:
+            self._raising.discard(partition)
 
     async def obstacles(self, names: Sequence[TopicPartition]) -> dict[TopicPartition, str]:
         """Return why some of these new partitions would reuse files of no topic (D3)."""
@@ -236,6 +321,8 @@ class LogManager:
         """Close deleted topics' partitions and remove them durably; files go in the background."""
         for number, name in enumerate(deleted, 1):
             self._offline.pop(name, None)
+            self._led.pop(name, None)
+            self._replicas.pop(name, None)
             partition = self._partitions.pop(name, None)
             if partition is not None:
                 partition.remove()
@@ -270,18 +357,24 @@ class LogManager:
     # -- finding -------------------------------------------------------------------------------
 
     def get(self, topic: str, index: int) -> Partition | None:
-        """Return an open partition, or None."""
-        return self._partitions.get(TopicPartition(topic, index))
+        """Return an open partition that this broker leads, or None."""
+        return self._led.get(TopicPartition(topic, index))
 
-    def find(self, name: TopicPartition) -> Partition | None:
-        """Return an open partition; None when there is no such partition.
+    def replica(self, name: TopicPartition) -> Partition | None:
+        """Return an open partition, whoever leads it; None if it is not open here."""
+        return self._partitions.get(name)
 
-        Raises NotLeaderError when it exists and is offline.
+    def find(self, name: TopicPartition) -> Partition:
+        """Return an open partition that this broker leads.
+
+        Raises NotLeaderError when it is offline or not here: whether it exists, the catalog says.
         """
-        partition = self._partitions.get(name)
-        if partition is None and name in self._offline:
+        partition = self._led.get(name)
+        if partition is not None:
+            return partition
+        if name in self._offline:
             raise NotLeaderError(f"{name} is offline: {self._offline[name]}")
-        return partition
+        raise NotLeaderError(f"{name} is not here")
 
     def forget_exhausted(self, name: TopicPartition) -> None:
         """Let a partition be opened again that is offline because something ran out."""
@@ -290,8 +383,13 @@ class LogManager:
 
     def missing(self, topic: str, index: int) -> ErrorCode:
         """Return the error for a partition that ``get`` does not find."""
-        offline = TopicPartition(topic, index) in self._offline
-        return ErrorCode.KAFKA_STORAGE_ERROR if offline else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        name = TopicPartition(topic, index)
+        if name in self._offline:
+            is_led = isinstance(self._offline[name], NotLeaderError)
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER if is_led else ErrorCode.KAFKA_STORAGE_ERROR
+        if name in self._partitions or self.is_elsewhere(name):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def offline(self) -> Mapping[TopicPartition, Exception]:
         """Return the partitions that could not be opened, each with its reason."""
@@ -327,7 +425,7 @@ class LogManager:
             if partition.failure is None:
                 partition.roll_if_due(now_ms)
                 start = partition.log.retained_from(now_ms)
-                if start > partition.log.log_start_offset:
+                if partition.leads and start > partition.log.log_start_offset:
                     log.info("%s: retention raises the log start to %d", partition.name, start)
                     starts[partition] = start
             if number % PARTITIONS_PER_SLICE == 0:
@@ -392,17 +490,6 @@ class LogManager:
         return self._partitions.get(partition.name) is partition
 
 
-async def _sync(partition: Partition) -> None:
-    with suppress(ExhaustedError):
-        await partition.sync()
-
-
-async def _close(partition: Partition, stops: dict[TopicPartition, CleanStop]) -> None:
-    """Close one partition's files; after a clean close, add its CleanStop to ``stops``."""
-    try:
-        stop = await partition.close(clean=partition.failure is None)
-    except StorageError as error:
-        log.error("%s could not be closed: %s", partition.name, error)  # noqa: TRY400
-        return
-    if stop is not None and partition.failure is None:
-        stops[partition.name] = stop
+async def _nothing_to_store(names: Sequence[TopicPartition]) -> None:
+    """The metadata of a cluster do not tell whether a replica has files."""
+    del names

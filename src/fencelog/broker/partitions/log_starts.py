@@ -22,7 +22,8 @@ async def advance_starts(
     """
     failed: dict[Partition, StorageError] = {}
     later = {each: start for each, start in starts.items() if start > each.log.log_start_offset}
-    kept = {each: each.keep_owners(start) for each, start in later.items()}
+    # A follower gets the copies from its leader.
+    kept = {each: each.keep_owners(start) if each.leads else start for each, start in later.items()}
     for partition, end in kept.items():
         problem = await _keep(partition, later[partition], end)
         if problem is not None:

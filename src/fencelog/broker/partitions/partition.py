@@ -7,13 +7,13 @@ role decides the high watermark, and waiting requests are completed.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Coroutine, Sequence
 
 from fencelog.broker.observer import Observer
 from fencelog.broker.partitions.owners import OwnerChecks
 from fencelog.broker.partitions.purgatory import Done, Purgatory
-from fencelog.broker.partitions.role import Role
+from fencelog.broker.partitions.reading import Fetched, Reads
+from fencelog.broker.partitions.role import FollowerRole, LeaderRole, Progress, Role
 from fencelog.broker.partitions.tail_cache import Tail, TailCache
 from fencelog.errors import ErrorCode, ExhaustedError, NotLeaderError, StorageError
 from fencelog.log.compaction_round import CompactionNeed, Round
@@ -21,12 +21,10 @@ from fencelog.log.config import LogConfig
 from fencelog.log.ownership import Owner
 from fencelog.log.partition_log import PartitionLog
 from fencelog.log.values import (
-    AbortedTransaction,
     Appended,
     Duplicate,
     Isolation,
     MarkerToWrite,
-    ReadPlan,
     Rejected,
     SegmentWrite,
 )
@@ -35,48 +33,13 @@ from fencelog.storage.clean_stop import CleanStop
 from fencelog.storage.compaction import Compaction
 from fencelog.storage.partition_store import PartitionStore
 from fencelog.storage.segment import Pause
-from fencelog.types import Offset, TimestampMs, TopicPartition
+from fencelog.types import LeaderEpoch, Offset, TimestampMs, TopicPartition
 from fencelog.wire.batch import BatchHeader, Compression, read_header
 
 log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
 """After what time a write is tried again for which there was no room."""
-IN_SYNC_REPLICAS = 1
-"""The one copy that each partition has."""
-
-
-class Fetched(NamedTuple):
-    """The result of a read: whole batches, and the log's offsets when the read began."""
-
-    error: ErrorCode
-    high_watermark: Offset = Offset(-1)
-    last_stable_offset: Offset = Offset(-1)
-    log_start_offset: Offset = Offset(-1)
-    parts: Sequence[memoryview] = ()
-    """The batches, one or more in each part."""
-    end_offset: Offset = Offset(-1)
-    """The offset at which the next batches begin."""
-    aborted: Sequence[AbortedTransaction] = ()
-    """The aborted transactions in ``records``; only for a transactional reader (E10)."""
-    plan: ReadPlan | None = None
-    """Where was read; None after an error."""
-
-    @property
-    def size(self) -> int:
-        """Bytes of all batches."""
-        return sum(map(len, self.parts))
-
-    @property
-    def records(self) -> memoryview:
-        """All batches in one piece."""
-        return self.parts[0] if len(self.parts) == 1 else memoryview(b"".join(self.parts))
-
-    @property
-    def is_exhausted(self) -> bool:
-        """Whether nothing that may be read by now follows these batches."""
-        assert self.plan is not None, self
-        return not self.parts or self.end_offset >= self.plan.upper_offset
 
 
 class Partition:
@@ -84,8 +47,10 @@ class Partition:
 
     __slots__ = (
         "_enqueue",
+        "_is_replicated",
         "_observer",
         "_purgatory",
+        "_reads",
         "_role",
         "_stalled_by",
         "_store",
@@ -96,14 +61,18 @@ class Partition:
         "checks_batches",
         "codec",
         "committed",
+        "durable_end",
         "failure",
         "is_compacted",
+        "leads",
         "log",
         "markers_appended",
         "name",
         "owners",
+        "read_error",
         "remove_reader",
         "resumed",
+        "role_changed",
         "stamps_on_append",
         "synced_below",
         "when_committed",
@@ -133,11 +102,14 @@ class Partition:
         self._unwritten: list[SegmentWrite] = []
         self._unsynced: Offset | None = None
         self._store = store
-        self._role = role
         self._enqueue = enqueue
         self._observer = observer
         self._tail = Tail(tails)
-        self._purgatory = Purgatory(partition_log.high_watermark)
+        self._reads = Reads(partition_log, store, self._tail)
+        self.durable_end = partition_log.log_end_offset
+        """Everything below is durable here, in the mode in force (D1)."""
+        self.role_changed: Callable[[Partition], None] = lambda partition: None
+        """The replica leads or follows from this step on."""
         self.stamps_on_append = False
         """Whether the broker sets the timestamps."""
         self.synced_below = Offset(0)
@@ -148,12 +120,9 @@ class Partition:
         """The codec that every produced batch is stored in; None if each keeps its own."""
         self.checks_batches = False
         """Whether the topic asks more of a produced batch than others do."""
-        # The purgatory's own methods, for speed: a request calls them for each partition.
-        self.when_committed: Callable[[Offset, Done], None] = self._purgatory.when_committed
-        self.committed = self._purgatory.committed
-        self.add_reader = self._purgatory.add_reader
-        self.remove_reader = self._purgatory.remove_reader
         self.owners = OwnerChecks(name, partition_log)
+        self._purgatory = Purgatory(partition_log.high_watermark)
+        self._use(role)
         self.reconfigure(partition_log.config)
 
     def reconfigure(self, config: LogConfig) -> None:
@@ -165,7 +134,61 @@ class Partition:
         self.owners.reconfigure(config)
         self._purgatory.interrupt_readers()
         opens_batches = self.is_compacted or self.codec is not None
-        self.checks_batches = opens_batches or config.min_insync_replicas > IN_SYNC_REPLICAS
+        has_enough = not self._is_replicated and self.has_enough_replicas
+        self.checks_batches = opens_batches or not has_enough
+
+    # -- roles ---------------------------------------------------------------------------------
+
+    def lead(self, progress: Progress) -> None:
+        """Begin a leadership: whoever waits on an earlier one is told that it is over."""
+        self.log.lead(progress.leader_epoch)
+        self.owners = OwnerChecks(self.name, self.log)
+        self._begin(LeaderRole(progress))
+        self._advance(progress.flushed(self.durable_end))
+
+    def follow(self, leader_epoch: LeaderEpoch) -> None:
+        """Take batches from the leader of this epoch only, and let nobody read here."""
+        self.log.follow(leader_epoch)
+        self._begin(FollowerRole(self.durable_end))
+
+    def _begin(self, role: Role) -> None:
+        """Change the role. Requests that wait fail, so that their clients look for the leader."""
+        before, self._purgatory = self._purgatory, Purgatory(self.log.high_watermark)
+        self._use(role)
+        if (problem := self.failure or self._stalled_by) is not None:
+            self._purgatory.fail(problem)
+            self.log.refuse_appends(str(problem))
+        self.reconfigure(self.log.config)
+        self.role_changed(self)
+        before.fail(NotLeaderError(f"{self.name} has another leader epoch"))
+
+    def _use(self, role: Role) -> None:
+        self._role, self._is_replicated = role, not role.is_alone
+        self.leads = role.leads
+        self.read_error = role.read_error
+        """What a reader is told instead of data (F8)."""
+        # The purgatory's own methods, for speed: a request calls them for each partition.
+        self.when_committed: Callable[[Offset, Done], None] = self._purgatory.when_committed
+        self.committed = self._purgatory.committed
+        self.add_reader = self._purgatory.add_reader
+        self.remove_reader = self._purgatory.remove_reader
+
+    @property
+    def has_enough_replicas(self) -> bool:
+        """Whether ``min.insync.replicas`` are in sync: without them acks=all is refused."""
+        return self._role.has_enough(self.log.config.min_insync_replicas)
+
+    def advance(self, high_watermark: Offset) -> None:
+        """Another broker has moved the high watermark: its leader, or an acknowledgement (F2)."""
+        if self.failure is None:
+            self._advance(self._role.told(high_watermark))
+
+    def append_replicated(self, batch: memoryview, header: BatchHeader) -> Appended | Rejected:
+        """Append a batch of the leader as it is; its form and CRC are checked (F7, D3)."""
+        since, outcome = self.log.log_end_offset, self.log.append_replicated(batch, header)
+        if isinstance(outcome, Appended):
+            self._appended(since)
+        return outcome
 
     # -- appending -----------------------------------------------------------------------------
 
@@ -242,10 +265,7 @@ class Partition:
         return kept
 
     def refuse(self, header: BatchHeader, error: ErrorCode) -> None:
-        """Record that a producer's batch was refused before ``append``.
-
-        If its producer is unknown here, no later batch of it is stored before this one (E13).
-        """
+        """Record that a producer's batch was refused before ``append`` (E13)."""
         self.log.refused(header)
         if self._observer is not None:
             self._observer.rejected(self.name, header.producer_id, error)
@@ -280,15 +300,13 @@ class Partition:
     async def write(self) -> Offset | None:
         """Write what was appended since the last write; return its end offset.
 
-        None if there is nothing to flush. A failed write fails the partition (D2); without room it
-        is stalled, and the next call writes what is left.
+        None: nothing is to flush. A failed write fails the partition (D2), one without room stalls.
         """
         if self.failure is not None:
             return None
         unflushed = self.log.take_unflushed()
         if self._unwritten:
-            unflushed = [*self._unwritten, *unflushed]
-            self._unwritten = []
+            unflushed, self._unwritten = [*self._unwritten, *unflushed], []
         if not unflushed:
             return self._unsynced
         end_offset = unflushed[-1].end_offset
@@ -303,6 +321,8 @@ class Partition:
             return None
         self.log.written(end_offset)
         self._tail.add(unflushed)
+        if self._is_replicated:
+            self._purgatory.advance(self.log.high_watermark)  # followers read what is written
         return end_offset
 
     async def sync(self) -> bool:
@@ -348,6 +368,7 @@ class Partition:
         if self.failure is not None:
             return
         self.log.flushed(end_offset)
+        self.durable_end = end_offset
         if self._observer is not None:
             self._observer.flushed(self.name, end_offset)
         self._advance(self._role.flushed(end_offset))
@@ -357,6 +378,9 @@ class Partition:
     def _advance(self, high_watermark: Offset) -> None:
         before = self.log.high_watermark
         self.log.advance_high_watermark(high_watermark)
+        if self._is_replicated and self.read_error is not self._role.read_error:
+            self.read_error = self._role.read_error
+            self._purgatory.interrupt_readers()
         if self._observer is not None and self.log.high_watermark > before:
             self._observer.high_watermark_moved(self.name, self.log.high_watermark)
         self._purgatory.advance(self.log.high_watermark)
@@ -368,9 +392,9 @@ class Partition:
         log.error("%s accepts no more writes: %s; restart the broker", self.name, error)
         self._set_failure(error)
 
-    def remove(self) -> None:
-        """Fail all waiting requests, because the topic was deleted."""
-        self._set_failure(NotLeaderError(f"{self.name} was deleted"))
+    def remove(self, reason: str = "was deleted") -> None:
+        """Fail all waiting requests: the topic was deleted, or the replica is opened anew."""
+        self._set_failure(NotLeaderError(f"{self.name} {reason}"))
 
     def _set_failure(self, error: Exception) -> None:
         self.failure = error
@@ -382,7 +406,11 @@ class Partition:
 
     # -- reading -------------------------------------------------------------------------------
 
-    async def read(
+    def refusal(self, isolation: Isolation) -> ErrorCode:
+        """Return why a reader of this isolation level gets nothing now, or NONE (F8)."""
+        return ErrorCode.NONE if isolation is Isolation.TAIL and self.leads else self.read_error
+
+    def read(
         self,
         offset: Offset,
         max_bytes: int,
@@ -390,53 +418,31 @@ class Partition:
         *,
         at_least_one: bool = True,
         to_send: bool = False,
-    ) -> Fetched:
+    ) -> Coroutine[None, None, Fetched]:
         """Read whole batches from ``offset``, up to what the isolation level may read (F6).
 
         The first batch is returned whole even above ``max_bytes``; with ``at_least_one`` false
-        nothing is read if ``max_bytes`` is 0 or less. ``to_send``: the bytes are only sent. Raises
-        CorruptionError and StorageError.
+        nothing is read if ``max_bytes`` is 0 or less. ``to_send``: the bytes are only sent.
+        Raises CorruptionError and StorageError.
         """
-        partition_log = self.log
-        plan = partition_log.read(offset, max(max_bytes, 0), isolation)
-        # Taken before the data is read, so that they match the plan.
-        ends = (
-            partition_log.high_watermark,
-            partition_log.last_stable_offset,
-            partition_log.log_start_offset,
+        if error := self.refusal(isolation):
+            return self._reads.refused(error)
+        return self._reads.read(
+            offset, max_bytes, isolation, at_least_one=at_least_one, to_send=to_send
         )
-        if isinstance(plan, ErrorCode):
-            return Fetched(plan, *ends)
-        if plan.is_empty or (max_bytes <= 0 and not at_least_one):
-            return Fetched(ErrorCode.NONE, *ends, (), plan.offset, (), plan)
-        found = self._tail.read(plan)
-        if found is None:
-            stored = await self._store.read(plan, to_send=to_send)
-            found = [stored.data] if stored.data else [], stored.end_offset
-        parts, end_offset = found
-        self._tail.wanted = self._tail.wanted or end_offset >= plan.upper_offset
-        aborted: Sequence[AbortedTransaction] = ()
-        if isolation is Isolation.TRANSACTIONAL and parts:
-            aborted = partition_log.aborted_transactions(plan.offset, end_offset)
-        return Fetched(ErrorCode.NONE, *ends, parts, end_offset, aborted, plan)
 
     def end_offset(self, isolation: Isolation) -> Offset:
         """Return the end offset for a reader of this isolation level (F6)."""
-        match isolation:
-            case Isolation.TRANSACTIONAL:
-                return self.log.last_stable_offset
-            case Isolation.REPLICATED:
-                return self.log.high_watermark
-            case Isolation.TAIL:
-                return self.log.log_end_offset
+        if isolation is Isolation.TRANSACTIONAL:
+            return self.log.last_stable_offset
+        return self.log.log_end_offset if isolation is Isolation.TAIL else self.log.high_watermark
 
     async def find_timestamp(
         self, timestamp: TimestampMs, isolation: Isolation, pause: Pause
     ) -> tuple[Offset, TimestampMs] | None:
         """Return offset and timestamp of the first record at or after a timestamp, if any.
 
-        ``pause`` is awaited between short pieces of work. Raises CorruptionError, StorageError, and
-        WireError for a batch that cannot be decoded.
+        ``pause`` is awaited between steps. Raises CorruptionError, StorageError and WireError.
         """
         return await self._store.find_timestamp(timestamp, isolation, pause)
 
@@ -492,9 +498,3 @@ class Partition:
     async def delete_segments_below(self, offset: Offset) -> None:
         """Remove the files of segments below a stored log start. Raises StorageError."""
         await self._store.delete_segments_below(offset)
-
-
-def failure_code(error: Exception) -> ErrorCode:
-    """Return the error code for a request whose wait on a partition ended with this failure."""
-    is_of_the_disk = isinstance(error, StorageError)
-    return ErrorCode.KAFKA_STORAGE_ERROR if is_of_the_disk else ErrorCode.NOT_LEADER_OR_FOLLOWER

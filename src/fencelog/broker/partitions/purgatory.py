@@ -7,6 +7,7 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import Protocol
 
+from fencelog.errors import ErrorCode, StorageError
 from fencelog.types import Offset
 
 Done = Callable[[Exception | None], None]
@@ -111,3 +112,10 @@ class Purgatory:
     def resume(self) -> None:
         """Requests may wait again."""
         self._failure = None
+
+
+def failure_code(error: Exception) -> ErrorCode:
+    """Return the error code for a request whose wait on a partition ended with this failure."""
+    if isinstance(error, StorageError):
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    return ErrorCode.NOT_LEADER_OR_FOLLOWER

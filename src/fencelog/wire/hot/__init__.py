@@ -18,8 +18,11 @@ from fencelog.wire.hot.fetch import (
     write_fetch_response,
 )
 from fencelog.wire.hot.produce import (
+    CurrentLeader,
+    NodeEndpoint,
     PartitionResult,
     ProduceRequest,
+    ProduceResponse,
     read_produce_request,
     read_produce_response,
     write_produce_request,
@@ -27,6 +30,7 @@ from fencelog.wire.hot.produce import (
 )
 
 __all__ = [
+    "CurrentLeader",
     "FetchPartition",
     "FetchRequest",
     "FetchResponse",
@@ -34,8 +38,10 @@ __all__ = [
     "FetchedPartition",
     "FetchedTopic",
     "ForgottenTopic",
+    "NodeEndpoint",
     "PartitionResult",
     "ProduceRequest",
+    "ProduceResponse",
     "read_fetch_request",
     "read_fetch_response",
     "read_produce_request",

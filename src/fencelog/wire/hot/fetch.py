@@ -8,6 +8,14 @@ from fencelog.errors import ErrorCode
 from fencelog.types import NO_TOPIC_ID, Buffer, TopicId
 from fencelog.wire import flexible_versions
 from fencelog.wire.api_versions import ApiKey
+from fencelog.wire.hot.produce import (
+    CurrentLeader,
+    NodeEndpoint,
+    read_current_leader,
+    read_endpoints,
+    write_current_leader,
+    write_endpoints,
+)
 from fencelog.wire.primitives import (
     REQUEST_ITEMS_MAX,
     Reader,
@@ -21,6 +29,9 @@ from fencelog.wire.primitives import (
 FLEXIBLE_FROM = flexible_versions.FLEXIBLE_FROM[ApiKey.FETCH]
 TOPIC_IDS_FROM = 13
 """From here on Fetch names topics by id instead of by name (KIP-516)."""
+ENDPOINTS_FROM = 16
+"""From here on a response says where the leaders are that it names (KIP-951)."""
+LEADER_TAG = 1
 
 
 class FetchPartition(NamedTuple):
@@ -73,6 +84,7 @@ class FetchedPartition(NamedTuple):
     log_start_offset: int = -1
     aborted: list[tuple[int, int]] | None = None
     records: Sequence[Buffer] = ()
+    current_leader: CurrentLeader | None = None
 
 
 class FetchedTopic(NamedTuple):
@@ -90,6 +102,7 @@ class FetchResponse(NamedTuple):
     error: ErrorCode
     session_id: int
     topics: list[FetchedTopic]
+    endpoints: tuple[NodeEndpoint, ...] = ()
 
 
 _FETCH_LIMITS = Struct(">iiib")
@@ -198,8 +211,12 @@ def write_fetch_response(
     session_id: int,
     topics: Iterable[FetchedTopic],
     throttle_time_ms: int = 0,
+    endpoints: Sequence[NodeEndpoint] = (),
 ) -> list[Buffer]:
-    """Return the body of a fetch response as buffers; record buffers are not copied."""
+    """Return the body of a fetch response as buffers; record buffers are not copied.
+
+    ``endpoints``: of the current leaders that partitions name; from version 16 on.
+    """
     flexible = version >= FLEXIBLE_FROM
     parts: list[Buffer] = []
     out = bytearray(pack_int32(throttle_time_ms))
@@ -216,11 +233,15 @@ def write_fetch_response(
                 parts.append(out)
                 parts += fetched.records
                 out = bytearray()
-            if flexible:
+            if fetched.current_leader is not None and flexible:
+                write_current_leader(out, LEADER_TAG, fetched.current_leader)
+            elif flexible:
                 out.append(0)
         if flexible:
             out.append(0)
-    if flexible:
+    if endpoints and version >= ENDPOINTS_FROM:
+        write_endpoints(out, endpoints)
+    elif flexible:
         out.append(0)
     parts.append(out)
     return parts
@@ -317,9 +338,8 @@ def read_fetch_response(body: Buffer, version: int) -> FetchResponse:
         )
         if flexible:
             reader.skip_tags()
-    if flexible:
-        reader.skip_tags()
-    return FetchResponse(throttle_time_ms, error_code(error), session_id, topics)
+    endpoints = read_endpoints(reader) if flexible else ()
+    return FetchResponse(throttle_time_ms, error_code(error), session_id, topics, endpoints)
 
 
 def _read_fetched(reader: Reader, version: int) -> FetchedPartition:
@@ -330,8 +350,7 @@ def _read_fetched(reader: Reader, version: int) -> FetchedPartition:
     if version >= 11:
         reader.int32()  # preferred read replica
     records = reader.nullable_view(flexible)
-    if flexible:
-        reader.skip_tags()
+    leader = read_current_leader(reader, LEADER_TAG) if flexible else None
     return FetchedPartition(
         partition,
         error_code(error),
@@ -340,6 +359,7 @@ def _read_fetched(reader: Reader, version: int) -> FetchedPartition:
         log_start_offset,
         aborted,
         (records,) if records else (),
+        leader,
     )
 
 

@@ -3,7 +3,7 @@
 Versions 0 to 2 are decoded only to refuse them with a response that the client understands.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from struct import Struct
 from struct import error as struct_error
 from typing import NamedTuple
@@ -20,9 +20,14 @@ from fencelog.wire.primitives import (
     write_error_message,
     write_length,
     write_string,
+    write_uvarint,
 )
 
 FLEXIBLE_FROM = flexible_versions.FLEXIBLE_FROM[ApiKey.PRODUCE]
+LEADERS_FROM = 10
+"""From here on an error names the current leader, and the response where it is (KIP-951)."""
+_LEADER = Struct(">BBBiiB")
+_LEADER_BYTES = 9
 
 
 class ProduceRequest(NamedTuple):
@@ -32,6 +37,30 @@ class ProduceRequest(NamedTuple):
     acks: int
     timeout_ms: int
     topics: list[tuple[str, list[tuple[int, memoryview | None]]]]
+
+
+class CurrentLeader(NamedTuple):
+    """The leader that a broker knows of a partition which another one leads (KIP-951)."""
+
+    leader_id: int
+    leader_epoch: int
+
+
+class NodeEndpoint(NamedTuple):
+    """Where to reach a leader that a response names (KIP-951)."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+class ProduceResponse(NamedTuple):
+    """A produce response as a client reads it."""
+
+    topics: "list[tuple[str, list[PartitionResult]]]"
+    throttle_time_ms: int
+    endpoints: tuple[NodeEndpoint, ...] = ()
 
 
 class PartitionResult(NamedTuple):
@@ -45,6 +74,7 @@ class PartitionResult(NamedTuple):
     error_message: str | None = None
     record_errors: tuple[tuple[int, str | None], ...] = ()
     """The batch's invalid records, by position, and why (KIP-467)."""
+    current_leader: CurrentLeader | None = None
 
 
 _ACKS_TIMEOUT = Struct(">hi")
@@ -141,8 +171,12 @@ def write_produce_response(
     version: int,
     results: Iterable[tuple[str, Iterable[PartitionResult]]],
     throttle_time_ms: int = 0,
+    endpoints: Sequence[NodeEndpoint] = (),
 ) -> bytes:
-    """Return the body of a produce response, with the results in the given order."""
+    """Return the body of a produce response, with the results in the given order.
+
+    ``endpoints``: of the current leaders that results name; from version 10 on.
+    """
     flexible = version >= FLEXIBLE_FROM
     out = bytearray()
     topics = list(results)
@@ -157,13 +191,60 @@ def write_produce_response(
             out.append(0)
     if version >= 1:
         out += pack_int32(throttle_time_ms)
-    if flexible:
+    if endpoints and version >= LEADERS_FROM:
+        write_endpoints(out, endpoints)
+    elif flexible:
         out.append(0)
     return bytes(out)
 
 
+def write_endpoints(out: bytearray, endpoints: Sequence[NodeEndpoint]) -> None:
+    """Append the tagged fields of a response that names leaders: tag 0, their endpoints."""
+    field = bytearray()
+    write_length(field, endpoints, True)
+    for node_id, host, port, rack in endpoints:
+        field += pack_int32(node_id)
+        write_string(field, host, True)
+        field += pack_int32(port)
+        write_string(field, rack, True)
+        field.append(0)
+    out += b"\x01\x00"
+    write_uvarint(out, len(field))
+    out += field
+
+
+def read_endpoints(reader: Reader) -> tuple[NodeEndpoint, ...]:
+    """Read the tagged fields of a response that may name leaders."""
+    found: list[NodeEndpoint] = []
+    for tag, field in reader.tags():
+        if tag == 0:
+            for _ in range(field.array_length(True, 11)):
+                node_id, host = field.int32(), field.string(True)
+                found.append(
+                    NodeEndpoint(node_id, host, field.int32(), field.nullable_string(True))
+                )
+                field.skip_tags()
+    return tuple(found)
+
+
+def write_current_leader(out: bytearray, tag: int, leader: CurrentLeader) -> None:
+    """Append the tagged fields of a partition: its current leader."""
+    out += _LEADER.pack(1, tag, _LEADER_BYTES, *leader, 0)
+
+
+def read_current_leader(reader: Reader, tag: int) -> CurrentLeader | None:
+    """Read the tagged fields of a partition that may name its current leader."""
+    found = None
+    for number, field in reader.tags():
+        if number == tag:
+            found = CurrentLeader(field.int32(), field.int32())
+    return found
+
+
 def _write_result(out: bytearray, result: PartitionResult, version: int) -> None:
-    partition, error, base_offset, append_time_ms, start_offset, error_message, records = result
+    partition, error, base_offset, append_time_ms, start_offset, error_message, records, leader = (
+        result
+    )
     if version >= 5:
         out += _RESULT_V5.pack(partition, error, base_offset, append_time_ms, start_offset)
     elif version >= 2:
@@ -172,7 +253,7 @@ def _write_result(out: bytearray, result: PartitionResult, version: int) -> None
         out += _RESULT.pack(partition, error, base_offset)
     if version >= 8:
         flexible = version >= FLEXIBLE_FROM
-        if flexible and error_message is None:
+        if flexible and error_message is None and leader is None:
             out += b"\x01\x00\x00"  # an empty array, null, no tags
             return
         write_length(out, records, flexible)
@@ -182,7 +263,9 @@ def _write_result(out: bytearray, result: PartitionResult, version: int) -> None
             if flexible:
                 out.append(0)
         write_error_message(out, error_message, flexible)
-        if flexible:
+        if leader is not None and version >= LEADERS_FROM:
+            write_current_leader(out, 0, leader)
+        elif flexible:
             out.append(0)
 
 
@@ -219,10 +302,8 @@ def write_produce_request(
     return parts
 
 
-def read_produce_response(
-    body: Buffer, version: int
-) -> tuple[list[tuple[str, list[PartitionResult]]], int]:
-    """Return the results by topic and the throttle time; raises WireError when malformed."""
+def read_produce_response(body: Buffer, version: int) -> ProduceResponse:
+    """Return the response; raises WireError when malformed."""
     flexible = version >= FLEXIBLE_FROM
     reader = Reader(body)
     topics = []
@@ -233,9 +314,8 @@ def read_produce_response(
         if flexible:
             reader.skip_tags()
     throttle_time_ms = reader.int32() if version >= 1 else 0
-    if flexible:
-        reader.skip_tags()
-    return topics, throttle_time_ms
+    endpoints = read_endpoints(reader) if flexible else ()
+    return ProduceResponse(topics, throttle_time_ms, endpoints)
 
 
 def _read_result(reader: Reader, version: int) -> PartitionResult:
@@ -245,7 +325,7 @@ def _read_result(reader: Reader, version: int) -> PartitionResult:
         log_append_time_ms = reader.int64()
     if version >= 5:
         log_start_offset = reader.int64()
-    error_message = None
+    error_message = leader = None
     records = []
     if version >= 8:
         flexible = version >= FLEXIBLE_FROM
@@ -255,7 +335,7 @@ def _read_result(reader: Reader, version: int) -> PartitionResult:
                 reader.skip_tags()
         error_message = reader.nullable_string(flexible)
         if flexible:
-            reader.skip_tags()
+            leader = read_current_leader(reader, 0)
     return PartitionResult(
         partition,
         error_code(error),
@@ -264,4 +344,5 @@ def _read_result(reader: Reader, version: int) -> PartitionResult:
         log_start_offset,
         error_message,
         tuple(records),
+        leader,
     )

@@ -1,0 +1,274 @@
+"""The controller: the one broker that runs the rules over all brokers and partitions.
+
+It holds the controller's key under its own lease. Every broker tries to get the key when nobody
+has it. Each commit compares the key, the registrations that the rules read, and the versions of the
+partitions: one who does not know yet that another broker holds it changes nothing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import NamedTuple
+
+from fencelog.broker.metadata.catalog import DELETED_PREFIX
+from fencelog.broker.metadata.cluster_state import (
+    Changed,
+    ClusterState,
+    PartitionKey,
+    broker_key,
+    encoded_controller,
+)
+from fencelog.broker.metadata.known_commits import WRITES_MAX, commit_known
+from fencelog.broker.metadata.registration import BrokerRegistration
+from fencelog.coordination.controller.model import CONTROLLER_KEY, PartitionState
+from fencelog.coordination.controller.rules import (
+    LiveBroker,
+    StoredPartition,
+    changes,
+    moved_back,
+)
+from fencelog.errors import StorageError
+from fencelog.ports import MetadataStore, MetadataWrite
+from fencelog.types import Instant, NodeId, TopicId
+
+log = logging.getLogger(__name__)
+
+SLICE = 1000
+"""So many partitions are looked at without giving others the loop."""
+NEWS_TIMEOUT_S = 1.0
+"""How long the watch may take to show what was committed, or why it was not."""
+RETRY_S = 0.5
+CONFLICT_S = 0.01
+"""The wait after a second conflict in a row; each further one doubles it, up to ``RETRY_S``."""
+CONFLICTS_MAX = 10
+BALANCE_S = 30.0
+"""How often partitions are given back to their first replicas."""
+
+
+class _Seen(NamedTuple):
+    """What the rules have read: each version of it is compared when their result is stored."""
+
+    revision: int
+    controller_version: int
+    brokers: dict[NodeId, LiveBroker]
+    partitions: dict[PartitionKey, StoredPartition]
+
+
+class ClusterController:
+    """Takes the controller's key when it is free, and runs the rules while it has it."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        state: ClusterState,
+        registration: BrokerRegistration,
+        min_isr: Callable[[TopicId], int | None],
+    ) -> None:
+        """``min_isr``: ``min.insync.replicas`` of a topic, None if there is none of this id."""
+        self._store = store
+        self._state = state
+        self._registration = registration
+        self._min_isr = min_isr
+        self._news = asyncio.Event()
+        self._is_new = True
+        """Whether all partitions are to be looked at."""
+        self._dirty: dict[PartitionKey, None] = {}
+        """The partitions to look at."""
+        self._batch = WRITES_MAX
+        """How many partitions are changed at once; fewer where one of them keeps conflicting."""
+        self._conflicts = 0
+        """How many commits in a row have conflicted."""
+        self._balance_at = 0.0
+
+    @property
+    def is_controller(self) -> bool:
+        """Whether this life of this broker holds the key, as far as the copy goes."""
+        held, mine = self._state.controller, self._registration.registration
+        return held is not None and (held.node_id, held.incarnation) == (
+            mine.node_id,
+            mine.incarnation,
+        )
+
+    async def run(self) -> None:
+        """Try for the key, and do the controller's work, until cancelled."""
+        self._state.subscribe(self._noticed)
+        try:
+            while True:
+                try:
+                    await self._step()
+                except StorageError as error:
+                    # What is done is in the store, also where its answer was lost.
+                    log.warning("the controller's work could not be stored: %s", error)
+                    self._is_new = True
+                    await asyncio.sleep(RETRY_S)
+        finally:
+            self._state.unsubscribe(self._noticed)
+
+    def _noticed(self, changed: Changed) -> None:
+        if changed.brokers or changed.settings or changed.deleted:
+            self._is_new = True
+        self._dirty.update(dict.fromkeys(sorted(changed.partitions)))
+        for name in sorted(changed.topics):
+            stored = self._state.topics.get(name)
+            if stored is not None:
+                topic = stored.topic
+                keys = (PartitionKey(topic.topic_id, index) for index in range(topic.partitions))
+                self._dirty.update(dict.fromkeys(keys))
+        self._news.set()
+
+    async def _step(self) -> None:
+        """Do what there is to do, or wait for it."""
+        self._news.clear()
+        if not self.is_controller:
+            self._is_new = True
+            if not await self._take():
+                await self._news.wait()
+            return
+        loop = asyncio.get_running_loop()
+        if self._is_new:
+            self._is_new, self._dirty = False, dict.fromkeys(self._state.partitions)
+        if self._dirty:
+            await self._look(self._next_slice())
+        elif loop.time() >= self._balance_at:
+            self._balance_at = loop.time() + BALANCE_S
+            await self._balance()
+            await self._forget_deleted()
+        else:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(self._balance_at):
+                    await self._news.wait()
+
+    # -- the key -------------------------------------------------------------------------------
+
+    async def _take(self) -> bool:
+        """Take the key if no registered broker has it; whether it was tried."""
+        mine, held = self._registration, self._state.controller
+        if not mine.is_valid(_now()):
+            return False
+        unchanged = {mine.key: mine.version}
+        if held is not None:
+            holder = self._state.brokers.get(held.node_id)
+            if holder is not None and holder.registration.incarnation == held.incarnation:
+                return False
+            if held.node_id != mine.registration.node_id:
+                unchanged[broker_key(held.node_id)] = holder.version if holder else 0
+        value = encoded_controller(mine.registration.node_id, mine.registration.incarnation)
+        version = self._state.versions.get(CONTROLLER_KEY, 0)
+        write = MetadataWrite(CONTROLLER_KEY, value, version, mine.lease)
+        if await commit_known(self._store, [write], unchanged=unchanged):
+            log.info("broker %s is the controller", mine.registration.node_id)
+            await self._shown(lambda: self.is_controller)
+        else:
+            await self._shown(lambda: self._state.versions.get(CONTROLLER_KEY, 0) != version)
+        return True
+
+    async def _shown(self, condition: Callable[[], bool]) -> None:
+        """Wait for the copy to show what happened; what follows compares versions anyway."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(NEWS_TIMEOUT_S):
+                await self._state.until(condition)
+
+    # -- the rules -----------------------------------------------------------------------------
+
+    def _next_slice(self) -> list[PartitionKey]:
+        keys = list(islice(self._dirty, SLICE))
+        for each in keys:
+            del self._dirty[each]
+        return keys
+
+    async def _look(self, keys: Sequence[PartitionKey]) -> None:
+        """Run the rules on some partitions, and remove those of deleted topics."""
+        deleted = self._state.deleted
+        await self._remove([each for each in keys if each.topic_id in deleted])
+        seen = self._seen(keys)
+        await self._commit(seen, changes(seen.partitions, seen.brokers))
+
+    async def _balance(self) -> None:
+        """Give partitions back to their first replicas."""
+        keys = list(self._state.partitions)
+        for first in range(0, len(keys), SLICE):
+            seen = self._seen(keys[first : first + SLICE])
+            await self._commit(seen, moved_back(seen.partitions, seen.brokers))
+            await asyncio.sleep(0)
+
+    def _seen(self, keys: Iterable[PartitionKey]) -> _Seen:
+        """Return what the rules read of these partitions, those of topics."""
+        state = self._state
+        min_isr: dict[TopicId, int | None] = {}
+        found = {}
+        for key in keys:
+            if key.topic_id not in min_isr:
+                min_isr[key.topic_id] = self._min_isr(key.topic_id)
+            stored, needed = state.partitions.get(key), min_isr[key.topic_id]
+            if stored is not None and needed is not None:
+                # A topic with fewer replicas needs all of them.
+                needed = min(needed, len(stored.state.replicas))
+                found[key] = StoredPartition(stored.state, stored.version, needed)
+        held = 0 if state.controller is None else state.controller.version
+        return _Seen(state.revision, held, dict(state.brokers), found)
+
+    async def _commit(self, seen: _Seen, states: dict[PartitionKey, PartitionState]) -> None:
+        """Store new states; what conflicts is looked at again."""
+        rest = list(states)
+        while rest:
+            batch, rest = rest[: self._batch], rest[self._batch :]
+            if await self._commit_batch(seen, {key: states[key] for key in batch}):
+                self._batch, self._conflicts = WRITES_MAX, 0
+                continue
+            self._batch = max(1, len(batch) // 2)
+            # The others first: one of these may keep changing.
+            self._dirty.update(dict.fromkeys([*rest, *batch]))
+            log.info("%d partitions changed meanwhile: looking at them again", len(batch))
+            await self._shown(lambda: self._state.revision != seen.revision)
+            await asyncio.sleep(min(RETRY_S, CONFLICT_S * (2**self._conflicts - 1)))
+            self._conflicts = min(self._conflicts + 1, CONFLICTS_MAX)
+            return
+
+    async def _commit_batch(self, seen: _Seen, states: dict[PartitionKey, PartitionState]) -> bool:
+        """Store some states at once, if nothing has changed of what the rules read."""
+        read = {node for each in states.values() for node in each.replicas}
+        unchanged = {CONTROLLER_KEY: seen.controller_version}
+        for node in sorted(read):
+            broker = seen.brokers.get(node)
+            unchanged[broker_key(node)] = 0 if broker is None else broker.version
+        versions = {key: seen.partitions[key].version for key in states}
+        writes = [
+            MetadataWrite(key.text, state.encode(), versions[key]) for key, state in states.items()
+        ]
+        if not await commit_known(self._store, writes, unchanged=unchanged):
+            return False
+        for key, state in states.items():
+            log.info("%s: %s", key.text, state)
+        last = next(reversed(states))
+        await self._shown(lambda: self._state.versions.get(last.text) != versions[last])
+        return True
+
+    async def _remove(self, gone: Sequence[PartitionKey]) -> None:
+        """Remove the partitions of deleted topics."""
+        for first in range(0, len(gone), WRITES_MAX):
+            writes = [
+                MetadataWrite(each.text, None, self._state.versions[each.text])
+                for each in gone[first : first + WRITES_MAX]
+                if each.text in self._state.versions
+            ]
+            if not writes:
+                continue
+            (key, _, version, _), *_ = writes
+            if not await commit_known(self._store, writes):
+                self._dirty.update(dict.fromkeys(gone[first:]))
+                await self._shown(lambda: self._state.versions.get(key, 0) != version)  # noqa: B023 - awaited here
+                return
+
+    async def _forget_deleted(self) -> None:
+        """Forget deleted topics of which nothing is left anywhere."""
+        left = {each.topic_id for each in self._state.partitions}
+        for topic_id, deleted in list(self._state.deleted.items()):
+            if not deleted.brokers and topic_id not in left:
+                key = DELETED_PREFIX + topic_id.hex()
+                await self._store.delete(key, expected_version=deleted.version)
+
+
+def _now() -> Instant:
+    return Instant(asyncio.get_running_loop().time())

@@ -1,0 +1,246 @@
+"""This broker's registration in the cluster, under a lease, and the end of others'.
+
+The lease's time counts from the sending of its last renewal that was answered, by the broker's own
+clock: so it is over here before the store, or any other broker, can see it end.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+
+from fencelog.broker.metadata.cluster_state import Changed, ClusterState, broker_key
+from fencelog.broker.metadata.known_commits import WRITES_MAX, commit_known
+from fencelog.coordination.controller.model import (
+    CONTROLLER_KEY,
+    PARTITION_PREFIX,
+    PartitionState,
+    Registration,
+)
+from fencelog.coordination.controller.rules import without
+from fencelog.errors import CorruptionError, FencedError, StorageError
+from fencelog.ports import LeaseId, MetadataStore, MetadataWrite
+from fencelog.types import Instant, NodeId
+
+log = logging.getLogger(__name__)
+
+RENEWALS = 3
+"""How often a lease is renewed in its time."""
+RETRIES = 30
+"""How often in its time a renewal that failed is tried again."""
+_PAST = Instant(float("-inf"))
+
+
+class BrokerRegistration:
+    """One life of this broker in the cluster: from ``begin`` to the loss of its lease."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        state: ClusterState,
+        registration: Registration,
+        *,
+        ttl_s: float,
+        on_lost: Callable[[], None],
+    ) -> None:
+        """``on_lost`` is called once, in the step in which the loss is known."""
+        self._store = store
+        self._state = state
+        self._ttl_s = ttl_s
+        self._on_lost = on_lost
+        self._ended = asyncio.Event()
+        self._sent_at = _PAST
+        self.registration = registration
+        """As it was written last."""
+        self.lease: LeaseId | None = None
+        """None until ``begin``."""
+        self.version = 0
+        """The version of the broker's key; 0 until ``begin``."""
+        self.deadline = _PAST
+        """When the lease may have ended; nothing is answered from then on."""
+
+    @property
+    def key(self) -> str:
+        """The broker's key in the metadata store."""
+        return broker_key(self.registration.node_id)
+
+    def is_valid(self, now: Instant) -> bool:
+        """Whether this broker may answer requests."""
+        return now < self.deadline
+
+    async def begin(self) -> None:
+        """Register. Raises FencedError while another broker has the number, and StorageError.
+
+        A registration of an earlier life of the same data directory is replaced at once: its
+        process is gone, or the directory would be locked.
+        """
+        sent_at = _now()
+        self.lease = await self._store.grant(self._ttl_s)
+        value = self.registration.encode()
+        while True:
+            found = await self._store.get(self.key)
+            version = 0 if found is None else found[1]
+            if found is not None:
+                self._check_own(found[0])
+            write = MetadataWrite(self.key, value, version, self.lease)
+            if await commit_known(self._store, [write]) and await self._read_version(value):
+                break
+            if not await self._store.renew(self.lease):
+                raise StorageError("the broker's lease has ended while it registered: try again")
+        self._sent_at, self.deadline = sent_at, Instant(sent_at + self._ttl_s)
+        self._state.subscribe(self._noticed)
+        self._noticed(Changed(brokers={self.registration.node_id}))
+
+    def _check_own(self, value: bytes) -> None:
+        try:
+            other = Registration.decode(self.key, value)
+        except CorruptionError as error:
+            log.warning("%s: replaced", error)
+            return
+        if other.directory != self.registration.directory:
+            raise FencedError(
+                f"broker {other.node_id} is registered already, at {other.host}:{other.port} with "
+                "another data directory: give this one another node.id, or wait until that one's "
+                "session has ended"
+            )
+
+    async def _read_version(self, value: bytes) -> bool:
+        """Learn the version of what was written; False if it was removed or replaced meanwhile."""
+        found = await self._store.get(self.key)
+        if found is None or found[0] != value:
+            return False
+        self.version = found[1]
+        return True
+
+    async def run(self) -> None:
+        """Renew the lease until it is lost, or ended."""
+        while not self._ended.is_set():
+            await self._wait(self._sent_at + self._ttl_s / RENEWALS)
+            while not self._ended.is_set() and not await self._renew():
+                await self._wait(_now() + self._ttl_s / RETRIES)
+
+    async def _renew(self) -> bool:
+        """Renew once; False if it is to be tried again."""
+        assert self.lease is not None
+        sent_at = _now()
+        if sent_at >= self.deadline:
+            # Also after a pause in which the store has kept the lease: others may be told already.
+            self.lose("it was not renewed in time")
+            return False
+        try:
+            async with asyncio.timeout_at(min(self.deadline, sent_at + self._ttl_s / RENEWALS)):
+                is_alive = await self._store.renew(self.lease)
+        except (StorageError, TimeoutError) as error:
+            log.warning("the broker's lease could not be renewed: %s", error)
+            return False
+        if not is_alive:
+            self.lose("it has ended")
+        elif not self._ended.is_set():
+            self._sent_at, self.deadline = sent_at, Instant(sent_at + self._ttl_s)
+        return True
+
+    async def _wait(self, until: float) -> None:
+        """Wait for a time, the deadline or the loss, whichever is first."""
+        try:
+            async with asyncio.timeout_at(min(until, self.deadline)):
+                await self._ended.wait()
+        except TimeoutError:
+            pass
+
+    def _noticed(self, changed: Changed) -> None:
+        """See that another broker has ended this life, or another life has begun."""
+        node = self.registration.node_id
+        if node not in changed.brokers or self._state.revision < self.version:
+            return
+        found = self._state.brokers.get(node)
+        if found is None:
+            self.lose("its registration was removed")
+        elif found.registration.incarnation != self.registration.incarnation:
+            self.lose("the broker is registered anew")
+
+    def lose(self, reason: str) -> None:
+        """End this life: it is valid no more. Once is enough."""
+        if not self._ended.is_set():
+            log.warning("broker %s has lost its lease: %s", self.registration.node_id, reason)
+            self._end()
+            self._on_lost()
+
+    def _end(self) -> None:
+        self.deadline = _PAST
+        self._ended.set()
+        self._state.unsubscribe(self._noticed)
+
+    async def announce_stop(self) -> None:
+        """Ask to lead nothing any more; does nothing if the registration is not there.
+
+        Raises StorageError.
+        """
+        stopping = self.registration._replace(is_stopping=True)
+        write = MetadataWrite(self.key, stopping.encode(), self.version, self.lease)
+        if await commit_known(self._store, [write]) and await self._read_version(stopping.encode()):
+            self.registration = stopping
+
+    async def end(self) -> None:
+        """End the life now, the controller's key with it if it is held. Raises StorageError.
+
+        It is no loss: ``run`` ends, and ``on_lost`` is not called.
+        """
+        self._end()
+        if self.lease is not None:
+            await self._store.revoke(self.lease)
+
+
+async def fence(store: MetadataStore, state: ClusterState, node_id: NodeId, version: int) -> bool:
+    """End the registration of a broker whose process is gone, at the version that is known.
+
+    So is its hold of the controller's key. False if another life has begun, or it has ended
+    already. Raises StorageError.
+    """
+    writes = [MetadataWrite(broker_key(node_id), None, version)]
+    held, broker = state.controller, state.brokers.get(node_id)
+    if (
+        held is not None
+        and broker is not None
+        and (held.node_id, held.incarnation) == (node_id, broker.registration.incarnation)
+    ):
+        writes.append(MetadataWrite(CONTROLLER_KEY, None, held.version))
+        if await commit_known(store, writes):
+            return True
+        # Without the key, which has changed: nobody holds it whose registration is gone.
+    return await commit_known(store, writes[:1])
+
+
+async def leave_replica_sets(store: MetadataStore, node_id: NodeId) -> int:
+    """Take a broker that may have lost records out of all in-sync and eligible replicas.
+
+    Before it registers: after a power loss in ``os`` mode, or with an empty data directory. Returns
+    how many partitions had it. Raises StorageError.
+    """
+    left = 0
+    while True:
+        writes = []
+        for key, value, version in (await store.snapshot(PARTITION_PREFIX)).cells:
+            try:
+                state = PartitionState.decode(key, value)
+            except CorruptionError as error:
+                log.warning("%s: left out", error)
+                continue
+            if node_id in (*state.isr, *state.eligible):
+                writes.append(MetadataWrite(key, without(state, node_id).encode(), version))
+        if not writes:
+            return left
+        for batch in batched(writes):
+            # Where one conflicts, they are read anew.
+            if await commit_known(store, batch):
+                left += len(batch)
+
+
+def batched(writes: Sequence[MetadataWrite]) -> Iterator[list[MetadataWrite]]:
+    """Split writes into as many as one commit takes."""
+    rest = iter(writes)
+    while batch := list(islice(rest, WRITES_MAX)):
+        yield batch
+
+
+def _now() -> Instant:
+    return Instant(asyncio.get_running_loop().time())

@@ -1,0 +1,52 @@
+"""What handlers ask to change of topics and settings, alone or in a cluster."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from fencelog.broker.metadata.catalog import Topic
+from fencelog.broker.metadata.controller import Change, NewTopic
+from fencelog.broker.partitions.partition import Partition
+from fencelog.errors import RequestError
+from fencelog.log.config import LogConfig
+from fencelog.types import NodeId
+
+
+class TopicChanges(Protocol):
+    """Creates, deletes and configures topics; each method raises RequestError."""
+
+    def check_new_topic(self, name: str, settings: Mapping[str, str]) -> None:
+        """Check that a topic may be created with these settings."""
+
+    def check_partition_count(self, topic: Topic, count: int) -> None:
+        """Check that a topic may get this many partitions."""
+
+    async def create_topic(self, name: str, partitions: int, settings: Mapping[str, str]) -> Topic:
+        """Create a topic."""
+
+    async def create_topics(self, requested: Sequence[NewTopic]) -> list[Topic | RequestError]:
+        """Create topics, each of which succeeds or fails alone."""
+
+    async def open_internal(self, topic_name: str, index: int) -> Partition:
+        """Return the partition of a shard; creates the topic when it is first used.
+
+        Raises NotLeaderError while it is not available here.
+        """
+
+    async def add_partitions(
+        self, topic: Topic, count: int, assignment: Sequence[Sequence[NodeId]] = ()
+    ) -> None:
+        """Raise a topic's partition count; ``assignment``: the replicas of each new one."""
+
+    async def delete_topics(self, topics: Sequence[Topic]) -> None:
+        """Delete topics."""
+
+    def valid(
+        self, settings: Mapping[str, str], defaults: Mapping[str, str] | None = None
+    ) -> LogConfig:
+        """Return the log config of these topic settings over the defaults."""
+
+    async def configure_topic(self, name: str, change: Change) -> None:
+        """Apply ``change`` to a topic's settings."""
+
+    async def configure_broker(self, scope: str, change: Change) -> None:
+        """Apply ``change`` to the defaults of all topics, by broker config names."""

@@ -1,0 +1,118 @@
+"""One partition that this broker follows: what it says to the leader, and what it takes from it."""
+
+from collections import deque
+from typing import Protocol
+
+from fencelog.broker.partitions.partition import Partition
+from fencelog.broker.replicas.led import Key
+from fencelog.errors import WireError
+from fencelog.log.values import Rejected
+from fencelog.replication.follower import LocalEnd
+from fencelog.replication.session import Position
+from fencelog.types import LeaderEpoch, Offset
+from fencelog.wire.batch import HEADER_BYTES, check_crc, read_header
+
+
+class Owner(Protocol):
+    """The stream that a followed partition belongs to."""
+
+    unflushed_bytes: int
+    """What came from the leader, of all partitions, and is not durable yet."""
+
+    def moved(self, followed: "Followed") -> None:
+        """More is durable here."""
+        ...
+
+    def failed(self, followed: "Followed") -> None:
+        """The partition has failed, or was closed."""
+        ...
+
+
+class Followed:
+    """A replica while its broker follows one leader in one epoch."""
+
+    __slots__ = ("_owner", "_unflushed", "key", "leader_epoch", "partition")
+
+    def __init__(
+        self, key: Key, partition: Partition, leader_epoch: LeaderEpoch, owner: Owner
+    ) -> None:
+        """Listen to the partition until ``close``."""
+        self.key = key
+        self.partition = partition
+        self.leader_epoch = leader_epoch
+        self._unflushed: deque[tuple[Offset, int]] = deque()
+        self._owner = owner
+        partition.add_reader(self)
+
+    def close(self) -> None:
+        """Listen no more."""
+        self.partition.remove_reader(self)
+        self._flushed(None)
+
+    @property
+    def position(self) -> Position:
+        """What the leader is told."""
+        log = self.partition.log
+        return Position(
+            self.leader_epoch, log.log_end_offset, log.last_epoch, self.partition.durable_end
+        )
+
+    @property
+    def local_end(self) -> LocalEnd:
+        """What a decision about the leader's answer needs."""
+        log = self.partition.log
+        return LocalEnd(
+            self.leader_epoch,
+            log.log_start_offset,
+            log.log_end_offset,
+            log.high_watermark,
+            log.last_epoch,
+            log.end_of_epoch,
+        )
+
+    def append(self, records: memoryview) -> str | None:
+        """Append the leader's batches as they are, up to the first that is not sound.
+
+        Returns why that one was refused, with its offset (D3, F7).
+        """
+        place = 0
+        while place < len(records):
+            end = self.partition.log.log_end_offset
+            try:
+                header = read_header(records, place)
+            except WireError as error:
+                return f"at offset {end}: {error}"
+            batch = records[place : place + header.size]
+            if len(batch) < header.size or header.size < HEADER_BYTES:
+                return f"at offset {end}: {len(batch)} bytes of a batch of {header.size}"
+            if not check_crc(batch):
+                return f"at offset {header.base_offset}: the checksum does not fit"
+            if header.record_count < 0 or header.last_offset_delta < 0:
+                return f"at offset {header.base_offset}: a batch of less than nothing"
+            appended = self.partition.append_replicated(batch, header)
+            if isinstance(appended, Rejected):
+                return f"at offset {header.base_offset}: {appended.message}"
+            self._unflushed.append((appended.end_offset, header.size))
+            self._owner.unflushed_bytes += header.size
+            place += header.size
+        return None
+
+    # -- called by the partition -----------------------------------------------------------------
+
+    def advanced(self) -> bool:
+        """Something was written or flushed, or the high watermark has moved."""
+        self._flushed(self.partition.durable_end)
+        self._owner.moved(self)
+        return True
+
+    def _flushed(self, end: Offset | None) -> None:
+        """Count what is durable below ``end`` no more; None: all of it."""
+        while self._unflushed and (end is None or self._unflushed[0][0] <= end):
+            self._owner.unflushed_bytes -= self._unflushed.popleft()[1]
+
+    def interrupted(self) -> None:
+        """The log start has moved or files were replaced, or the partition has failed."""
+        if self.partition.failure is None:
+            self.partition.add_reader(self)
+        else:
+            self._owner.failed(self)

@@ -1,0 +1,248 @@
+"""Writes the in-sync replicas of the partitions that this broker leads to the metadata store.
+
+The leader writes them itself, in one commit that compares the partition's key, its own registration
+and those of the replicas that join. From before the write is sent until its outcome is known, the
+high watermark waits for the members before and after it. An outcome that is unknown is asked for
+until it is known; nothing else is proposed for the partition meanwhile.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from fencelog.broker.metadata.cluster_state import (
+    ClusterState,
+    PartitionKey,
+    StoredState,
+    broker_key,
+)
+from fencelog.broker.metadata.known_commits import WRITES_MAX, commit_known
+from fencelog.broker.replicas.led import Key, Led, LedPartitions
+from fencelog.coordination.controller.model import PartitionState
+from fencelog.coordination.controller.rules import isr_changed, isr_size_needed, without
+from fencelog.errors import CorruptionError, StorageError, UnknownOutcomeError
+from fencelog.ports import MetadataStore, MetadataWrite
+from fencelog.types import Instant, NodeId, TopicId
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 0.5
+"""After which time a store that has not answered is asked again."""
+
+
+class _Proposal(NamedTuple):
+    """A change of one partition's in-sync replicas, on its way to the store."""
+
+    led: Led
+    state: PartitionState
+    write: MetadataWrite
+    unchanged: dict[str, int]
+
+
+class IsrWriter:
+    """Proposes and writes changes, many partitions in one commit."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        cluster: ClusterState,
+        led: LedPartitions,
+        incarnation: str,
+        life_of: Callable[[NodeId], str | None],
+        min_isr: Callable[[TopicId], int],
+        lag_s: float,
+    ) -> None:
+        """``incarnation``: this broker's life. ``life_of``: the one in which a follower speaks."""
+        self._store = store
+        self._cluster = cluster
+        self._led = led
+        self._incarnation = incarnation
+        self._life_of = life_of
+        self._min_isr = min_isr
+        self._lag_s = lag_s
+        self._due: dict[Key, None] = {}
+        self._woken: asyncio.Future[None] | None = None
+        led.caught_up = self.look_at
+
+    def look_at(self, key: Key) -> None:
+        """A partition's in-sync replicas may have to change."""
+        self._due[key] = None
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+    async def run(self) -> None:
+        """Write changes until cancelled; all partitions are looked at twice in each ``lag_s``."""
+        loop = asyncio.get_running_loop()
+        next_round = loop.time() + self._lag_s / 2
+        while True:
+            if loop.time() >= next_round:
+                next_round = loop.time() + self._lag_s / 2
+                self._due = dict.fromkeys(each.key for each in self._led.all())
+            due, self._due = self._due, {}
+            keys = list(due)
+            for start in range(0, len(keys), WRITES_MAX):
+                part = keys[start : start + WRITES_MAX]
+                found = [each for each in map(self._propose, part) if each is not None]
+                if found:
+                    await self._write(found)
+            if not self._due:
+                await self._sleep(next_round)
+
+    async def _sleep(self, until: float) -> None:
+        self._woken = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout_at(until):
+                await self._woken
+        except TimeoutError:
+            pass
+        finally:
+            self._woken = None
+
+    # -- one partition ---------------------------------------------------------------------------
+
+    def _propose(self, key: Key) -> _Proposal | None:
+        """Return a partition's change, which counts from this step on; None without one."""
+        led, stored = self._led.get(key), self._cluster.partitions.get(PartitionKey(*key))
+        if led is None or stored is None or stored.version < led.version:
+            return None
+        state, progress = stored.state, led.progress
+        if state.leader_epoch != progress.leader_epoch or {*state.isr} != {*progress.isr}:
+            return None
+        isr = progress.isr_change(
+            Instant(asyncio.get_running_loop().time()),
+            self._lag_s,
+            log_end=led.partition.log.log_end_offset,
+        )
+        own = self._version_of(state.leader, self._incarnation)
+        if isr is None or own is None:
+            return None
+        unchanged = {broker_key(state.leader): own}
+        members = []
+        for node in isr:
+            if node not in state.isr:
+                # The life that has acknowledged: another one may have lost what that one had.
+                version = self._version_of(node, self._life_of(node))
+                if version is None:
+                    continue
+                unchanged[broker_key(node)] = version
+            members.append(node)
+        if {*members} == {*state.isr}:
+            return None
+        changed = isr_changed(state, members, self._min_isr(TopicId(key[0])))
+        progress.proposed(members)
+        text = PartitionKey(*key).text
+        write = MetadataWrite(text, changed.encode(), stored.version)
+        return _Proposal(led, changed, write, unchanged)
+
+    def _version_of(self, node: NodeId, incarnation: str | None) -> int | None:
+        """Return the version of a broker's registration in this life."""
+        broker = self._cluster.brokers.get(node)
+        if broker is None or broker.registration.incarnation != incarnation:
+            return None
+        return broker.version
+
+    def adopt(self, led: Led, stored: StoredState) -> None:
+        """The store has this state of a partition that is led here, in the same epoch."""
+        if led.progress.is_settled and stored.version >= led.version:
+            self._settle(led, stored.state, stored.version)
+            self.look_at(led.key)
+
+    def _settle(self, led: Led, state: PartitionState, version: int) -> None:
+        """These are the members, and no write of ours is on its way any more."""
+        if state.leader_epoch != led.progress.leader_epoch:
+            return  # it is led by another broker, or in another life: that is applied elsewhere
+        led.version = version
+        before = {*led.progress.isr}
+        # In this order: the smaller set must not move the watermark with the older requirement.
+        led.progress.require(isr_size_needed(state, self._min_isr(TopicId(led.key[0]))))
+        high_watermark = led.progress.settled(state.isr)
+        led.partition.advance(high_watermark)
+        if before != {*state.isr}:
+            log.info(
+                "%s: in sync are %s in leader epoch %d",
+                led.partition.name,
+                ", ".join(map(str, state.isr)),
+                state.leader_epoch,
+            )
+            self._led.changed(led.key)  # who has left says again where it is
+
+    async def leave(self, key: Key, node: NodeId) -> bool:
+        """Take this broker out of a partition's in-sync and eligible replicas.
+
+        False, with nothing written, if no other replica has all that is committed. Raises
+        StorageError. Call it only while the partition is not open here.
+        """
+        name = PartitionKey(*key)
+        while (stored := self._cluster.partitions.get(name)) is not None:
+            left = without(stored.state, node)
+            if left == stored.state:
+                return True
+            if not (left.isr or left.eligible):
+                return False
+            write = MetadataWrite(name.text, left.encode(), stored.version)
+            if await commit_known(self._store, [write]):
+                return True
+            await self._changed(name, stored)
+        return False
+
+    async def _changed(self, name: PartitionKey, known: StoredState) -> None:
+        """Return once this broker has seen another state of a partition than this one."""
+        await self._cluster.until(lambda: self._cluster.partitions.get(name) != known)
+
+    # -- the store -------------------------------------------------------------------------------
+
+    async def _write(self, proposals: Sequence[_Proposal]) -> None:
+        """Write these changes, together if that succeeds, and settle them."""
+        try:
+            is_stored = await self._commit(proposals)
+        except StorageError as error:
+            log.warning("the in-sync replicas could not be written: %s", error)
+            for each in proposals:  # nothing of it is stored
+                each.led.progress.settled(each.led.progress.isr)
+                self._led.changed(each.led.key)
+            await asyncio.sleep(RETRY_S)
+            return
+        if is_stored:
+            for each in proposals:
+                assert each.write.expected_version is not None
+                self._settle(each.led, each.state, each.write.expected_version + 1)
+        elif len(proposals) > 1:
+            for each in proposals:
+                await self._write([each])
+        else:
+            await self._read(proposals[0])
+
+    async def _commit(self, proposals: Iterable[_Proposal]) -> bool:
+        """Return whether all of it is stored; False: none. Raises StorageError: none, too."""
+        writes = [each.write for each in proposals]
+        unchanged: dict[str, int] = {}
+        for each in proposals:
+            unchanged |= each.unchanged
+        while True:
+            try:
+                return await commit_known(self._store, writes, unchanged=unchanged)
+            except UnknownOutcomeError as error:
+                log.warning("asking again whether the in-sync replicas are stored: %s", error)
+                await asyncio.sleep(RETRY_S)
+
+    async def _read(self, proposal: _Proposal) -> None:
+        """Another write came first: take what is stored."""
+        key = proposal.write.key
+        found = await self._get(key)
+        if found is None:
+            return  # the topic was deleted
+        try:
+            state = PartitionState.decode(key, found[0])
+        except CorruptionError as error:
+            log.error("%s", error)  # noqa: TRY400 - what another wrote needs no traceback
+            return
+        self._settle(proposal.led, state, found[1])
+
+    async def _get(self, key: str) -> tuple[bytes, int] | None:
+        while True:
+            try:
+                return await self._store.get(key)
+            except StorageError as error:
+                log.warning("asking again for %s: %s", key, error)
+                await asyncio.sleep(RETRY_S)

@@ -1,0 +1,424 @@
+"""Brings this broker's replicas to what the cluster's metadata says of them.
+
+For each partition only the newest state counts, whatever was seen before it. A change that needs
+no wait is made in the step in which it is seen; what opens, cuts or removes files runs beside the
+others, one at a time for each partition, and then the newest state is looked at again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from fencelog.broker.metadata.catalog import Topic
+from fencelog.broker.metadata.cluster_state import Changed, ClusterState, PartitionKey, StoredState
+from fencelog.broker.network.time_slices import TimeSlices
+from fencelog.broker.partitions.concurrency import CONCURRENCY_MAX
+from fencelog.broker.partitions.partition import Partition
+from fencelog.broker.replicas.fetcher import Fetcher
+from fencelog.broker.replicas.isr import IsrWriter
+from fencelog.broker.replicas.led import Key, Led, LedPartitions
+from fencelog.broker.replicas.logs import Logs
+from fencelog.coordination.controller.model import NO_LEADER, PartitionState
+from fencelog.coordination.controller.rules import isr_size_needed
+from fencelog.errors import CorruptionError, NotLeaderError, StorageError
+from fencelog.replication.leader import LeaderProgress, Leadership
+from fencelog.rpc.connection import Connection
+from fencelog.storage.checkpointer import Begin
+from fencelog.types import Instant, LeaderEpoch, NodeId, Offset, TopicId, TopicPartition
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 1.0
+"""After which time a step that failed, or a leader's snapshot, is tried again."""
+
+
+class Leaders(Protocol):
+    """The leaders on other brokers."""
+
+    async def connection(self, leader: NodeId) -> Connection:
+        """Return a proven connection for replica fetches. Raises RequestError."""
+        ...
+
+    async def snapshot(self, leader: NodeId, key: Key, leader_epoch: LeaderEpoch) -> Begin:
+        """Ask where a new replica begins. Raises NotLeaderError without an answer."""
+        ...
+
+
+class Identity(NamedTuple):
+    """This broker in this life."""
+
+    node_id: NodeId
+    incarnation: str
+
+
+class Work(NamedTuple):
+    """What has to be done with a replica's files before it follows on."""
+
+    leader_epoch: LeaderEpoch
+    fork: Offset | None
+    """Where to cut; None: begin anew with the leader's snapshot."""
+
+
+@dataclass(slots=True)
+class _Replica:
+    """What this broker has done about one partition."""
+
+    name: TopicPartition
+    partition: Partition | None = None
+    """None until it is open, and where it cannot be opened."""
+    leader_epoch: LeaderEpoch = LeaderEpoch(-1)  # noqa: RUF009 - a number
+    """The epoch whose state is in force here."""
+    work: Work | None = None
+    is_offline: bool = False
+    is_busy: bool = False
+    """Whether a task opens, cuts or removes its files."""
+
+
+class ReplicaManager:
+    """Owner of this broker's replicas in a cluster."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        cluster: ClusterState,
+        logs: Logs,
+        led: LedPartitions,
+        isr: IsrWriter,
+        min_isr: Callable[[TopicId], int],
+        leaders: Leaders,
+        *,
+        all_replicas: bool,
+    ) -> None:
+        """Nothing is done before ``run``."""
+        self._identity = identity
+        self._cluster = cluster
+        self._logs = logs
+        self._led = led
+        self._isr = isr
+        self._min_isr = min_isr
+        self._leaders = leaders
+        self._all_replicas = all_replicas
+        self._time_slices = TimeSlices()
+        self._replicas: dict[Key, _Replica] = {}
+        self._names: set[TopicPartition] = set()
+        """Those of all replicas: a topic of the same name waits until a deleted one is removed."""
+        self._fetchers: dict[NodeId, tuple[Fetcher, asyncio.Task[None]]] = {}
+        self._following: dict[Key, NodeId] = {}
+        self._due: dict[Key, None] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._limit = asyncio.Semaphore(CONCURRENCY_MAX)
+        self._news: asyncio.Future[None] | None = None
+        self._failure: BaseException | None = None
+        """An internal error of a task, which ends ``run``."""
+        self._opened: list[tuple[TopicId, asyncio.Future[None]]] = []
+        self.removed: Callable[[TopicId], Awaitable[None]] = _nothing
+        """Stores that nothing of a deleted topic is here any more."""
+        self.led_here: Callable[[TopicPartition], None] = lambda name: None
+        """A leadership begins here, in this step."""
+        self.resigned: Callable[[TopicPartition], None] = lambda name: None
+        """A leadership has ended here, in this step."""
+        cluster.subscribe(self._changed)
+
+    async def run(self) -> None:
+        """Follow the metadata until cancelled; an internal error of a stream ends it, too."""
+        try:
+            for topic_id in list(self._cluster.deleted):
+                await self._remove(topic_id)  # before a topic of the same name is opened
+            self._mark(self._cluster.partitions)
+            while True:
+                due, self._due = list(self._due), {}
+                async for key in self._time_slices.each(due):
+                    self._look(key)
+                if self._failure is not None:
+                    raise self._failure
+                if not self._due:
+                    self._news = asyncio.get_running_loop().create_future()
+                    await self._news
+        finally:
+            await self._stop()
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._failure = task.exception()
+            if self._news is not None and not self._news.done():
+                self._news.set_result(None)
+
+    async def _stop(self) -> None:
+        self._cluster.unsubscribe(self._changed)
+        for fetcher, task in self._fetchers.values():
+            fetcher.close()
+            task.cancel()
+        for task in self._tasks:
+            task.cancel()
+        ending = [task for _, task in self._fetchers.values()] + list(self._tasks)
+        if ending:
+            await asyncio.wait(ending)
+
+    async def opened(self, topic: Topic) -> None:
+        """Return when this broker's replicas of a topic are open and have roles, or cannot."""
+        while not all(map(self._is_ready, self._of_topic(topic.topic_id))):
+            waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._opened.append((topic.topic_id, waiting))
+            await waiting
+
+    def _is_ready(self, key: Key) -> bool:
+        stored, replica = self._cluster.partitions[PartitionKey(*key)], self._replicas.get(key)
+        if self._identity.node_id not in stored.state.replicas:
+            return True
+        if replica is None or replica.is_busy:
+            return False
+        return replica.is_offline or replica.leader_epoch >= stored.state.leader_epoch
+
+    def _of_topic(self, topic_id: TopicId) -> list[Key]:
+        return [key for key in self._cluster.partitions if key.topic_id == topic_id]
+
+    # -- what has changed ------------------------------------------------------------------------
+
+    def _changed(self, changed: Changed) -> None:
+        self._mark(changed.partitions)
+        gone = changed.deleted & self._cluster.deleted.keys()
+        if gone:
+            self._mark(key for key in self._replicas if key[0] in gone)
+
+    def _mark(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            self._due[key] = None
+        if self._due and self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+    def _look(self, key: Key) -> None:
+        """Do what the newest state of a partition asks for, now or in a task."""
+        replica = self._replicas.get(key)
+        if replica is not None and replica.is_busy:
+            return  # looked at again when that is done
+        work = self._next(key, replica)
+        if work is None:
+            self._tell_opened(key)
+            return
+        replica = self._replicas[key]
+        replica.is_busy = True
+        task = asyncio.get_running_loop().create_task(self._carry_out(key, replica, work))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _tell_opened(self, key: Key) -> None:
+        waiting, self._opened = self._opened, []
+        for topic_id, future in waiting:
+            if topic_id != key[0]:
+                self._opened.append((topic_id, future))
+            elif not future.done():
+                future.set_result(None)
+
+    def _next(self, key: Key, replica: _Replica | None) -> Coroutine[None, None, None] | None:
+        """Return what has to be awaited before the newest state can be in force."""
+        if key[0] in self._cluster.deleted:
+            return self._begin_removal(TopicId(key[0]))
+        stored = self._cluster.partitions.get(PartitionKey(*key))
+        if stored is None or self._identity.node_id not in stored.state.replicas:
+            return None
+        if replica is None:
+            name = self._logs.name_of(key)
+            if name is None or name in self._names:
+                return None  # the topic is not known any more, or a deleted one has these files
+            self._names.add(name)
+            replica = self._replicas[key] = _Replica(name)
+            return self._open(key, replica, stored.state.leader_epoch)
+        if replica.partition is None or replica.is_offline:
+            return None
+        return self._follow_on(key, replica, replica.partition, stored)
+
+    def _follow_on(
+        self, key: Key, replica: _Replica, partition: Partition, stored: StoredState
+    ) -> Coroutine[None, None, None] | None:
+        """Take the state's role; return what its files need first, if that is still so."""
+        work, replica.work = replica.work, None
+        if work is not None and work.leader_epoch == stored.state.leader_epoch:
+            return self._reopen(key, replica, partition, work, stored.state.leader)
+        self._apply(key, replica, partition, stored)
+        return None
+
+    async def _carry_out(
+        self, key: Key, replica: _Replica, work: Coroutine[None, None, None]
+    ) -> None:
+        try:
+            async with self._limit:
+                await work
+        except (CorruptionError, StorageError) as error:
+            log.error("%s is offline: %s", replica.name, error)  # noqa: TRY400
+            replica.is_offline = True
+        finally:
+            replica.is_busy = False
+        self._mark([key])
+
+    # -- roles -----------------------------------------------------------------------------------
+
+    def _apply(
+        self, key: Key, replica: _Replica, partition: Partition, stored: StoredState
+    ) -> None:
+        """Take the role that a state gives this broker; an older state changes nothing."""
+        state, led = stored.state, self._led.get(key)
+        if state.leader_epoch < replica.leader_epoch:
+            return
+        if state.leader_epoch > replica.leader_epoch:
+            self._end_role(key, replica)
+            replica.leader_epoch = state.leader_epoch
+            if state.leader == self._identity.node_id:
+                self._lead(key, replica, partition, stored)
+            else:
+                partition.follow(state.leader_epoch)
+        if led is not None and led is self._led.get(key):
+            self._isr.adopt(led, stored)
+        elif self._led.get(key) is None and state.leader != NO_LEADER:
+            self._follow(key, partition, state)
+
+    def _lead(self, key: Key, replica: _Replica, partition: Partition, stored: StoredState) -> None:
+        """Begin to lead, if this life of the broker was elected."""
+        state, epoch_start = stored.state, partition.log.log_end_offset
+        if state.leader_life != self._identity.incarnation:
+            partition.follow(state.leader_epoch)  # nobody, until the controller has elected again
+            return
+        begun = Leadership(
+            self._identity.node_id,
+            state.replicas,
+            state.isr,
+            state.leader_epoch,
+            epoch_start,
+            partition.log.high_watermark,
+            isr_size_needed(state, self._min_isr(TopicId(key[0]))),
+        )
+        now = Instant(asyncio.get_running_loop().time())
+        progress = LeaderProgress(begun, all_replicas=self._all_replicas, now=now)
+        partition.lead(progress)
+        log.info(
+            "%s: leading from offset %d on, in leader epoch %d",
+            replica.name,
+            epoch_start,
+            state.leader_epoch,
+        )
+        self._led.lead(Led(key, partition, progress, stored.version))
+        self.led_here(replica.name)
+
+    def _follow(self, key: Key, partition: Partition, state: PartitionState) -> None:
+        """Fetch from the leader, unless that is done already."""
+        leader = state.leader
+        if leader == self._identity.node_id or self._following.get(key) == leader:
+            return
+        self._following[key] = leader
+        known = self._fetchers.get(leader)
+        if known is None:
+            fetcher = Fetcher(leader, self._leaders.connection, self, self._time_slices)
+            task = asyncio.get_running_loop().create_task(fetcher.run())
+            task.add_done_callback(self._ended)
+            known = self._fetchers[leader] = fetcher, task
+        known[0].follow(key, partition, state.leader_epoch)
+
+    def _end_role(self, key: Key, replica: _Replica) -> None:
+        """Neither lead nor follow, as the first step of any change."""
+        if self._led.get(key) is not None:
+            self._led.resign(key)
+            self.resigned(replica.name)
+        self._unfollow(key)
+
+    def _unfollow(self, key: Key) -> None:
+        leader = self._following.pop(key, None)
+        if leader is None:
+            return
+        fetcher, task = self._fetchers[leader]
+        fetcher.forget(key)
+        if not len(fetcher):
+            del self._fetchers[leader]
+            task.cancel()
+            self._tasks.add(task)
+
+    # -- called by the streams -------------------------------------------------------------------
+
+    def truncate(self, key: Key, leader_epoch: LeaderEpoch, offset: Offset) -> None:
+        """Cut a log at the fork, then follow on."""
+        self._plan(key, Work(leader_epoch, offset))
+
+    def begin_anew(self, key: Key, leader_epoch: LeaderEpoch) -> None:
+        """Begin where the leader's log begins, then follow on."""
+        self._plan(key, Work(leader_epoch, None))
+
+    def _plan(self, key: Key, work: Work) -> None:
+        replica = self._replicas[key]
+        self._following.pop(key, None)
+        replica.work = work
+        self._mark([key])
+
+    def begin_at(self, partition: Partition, log_start: Offset) -> None:
+        """Raise a follower's log start to its leader's, as far as it is committed here."""
+        self._logs.raise_start(partition, log_start)
+
+    def take_offline(self, key: Key, reason: str) -> None:
+        """The logs of this replica and of its leader contradict each other."""
+        replica = self._replicas[key]
+        log.error("%s is offline: %s", replica.name, reason)
+        self._following.pop(key, None)
+        replica.is_offline = True
+        if replica.partition is not None:
+            replica.partition.fail(StorageError(f"{replica.name}: {reason}"))
+
+    # -- files -----------------------------------------------------------------------------------
+
+    async def _open(self, key: Key, replica: _Replica, leader_epoch: LeaderEpoch) -> None:
+        """Open a replica. A damaged one is begun anew if others have all that is committed."""
+        name = replica.name
+        replica.partition = await self._logs.open_replica(key, name, leader_epoch)
+        is_damaged = replica.partition is None and self._logs.is_damaged(name)
+        # First it counts no more in the cluster, because it has nothing when it begins.
+        if is_damaged and await self._isr.leave(key, self._identity.node_id):
+            log.warning("%s: replacing the damaged replica from its leader", name)
+            replica.partition = await self._logs.begin_anew(name, None)
+        replica.is_offline = replica.partition is None
+
+    async def _reopen(
+        self, key: Key, replica: _Replica, partition: Partition, work: Work, leader: NodeId
+    ) -> None:
+        """Cut the log, or begin it anew; the role is taken again on the new partition."""
+        if work.fork is not None:
+            log.warning("%s: cutting the log at %d, the fork", replica.name, work.fork)
+            replica.partition = await self._logs.truncate(
+                replica.name, work.fork, work.leader_epoch
+            )
+        else:
+            try:
+                begin = await self._leaders.snapshot(leader, key, work.leader_epoch)
+            except NotLeaderError as error:
+                log.warning("%s: no snapshot from broker %d: %s", replica.name, leader, error)
+                await asyncio.sleep(RETRY_S)
+                replica.work = work
+                return
+            if begin.offset > partition.log.log_end_offset:  # else the leader knows better now
+                log.warning("%s: beginning anew at %d", replica.name, begin.offset)
+                replica.partition = await self._logs.begin_anew(replica.name, begin)
+        replica.leader_epoch = LeaderEpoch(-1)
+
+    def _begin_removal(self, topic_id: TopicId) -> Coroutine[None, None, None] | None:
+        """Return the removal of a deleted topic's replicas, once none of them is busy."""
+        found = {key: each for key, each in self._replicas.items() if key[0] == topic_id}
+        if not found or any(each.is_busy for each in found.values()):
+            return None
+        for key, replica in found.items():
+            self._end_role(key, replica)
+            replica.is_busy = True
+        return self._remove(topic_id)
+
+    async def _remove(self, topic_id: TopicId) -> None:
+        """Remove a deleted topic's files, open or not, and store that nothing is left here."""
+        deleted = self._cluster.deleted.get(topic_id)
+        if deleted is None:
+            return
+        await self._logs.remove(topic_id, deleted.name)
+        for key in [key for key in self._replicas if key[0] == topic_id]:
+            self._names.discard(self._replicas.pop(key).name)
+        self._mark(key for key in self._cluster.partitions if key not in self._replicas)
+        if self._identity.node_id in deleted.brokers:
+            await self.removed(topic_id)
+
+
+async def _nothing(topic_id: TopicId) -> None:
+    del topic_id

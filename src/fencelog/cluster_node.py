@@ -1,0 +1,463 @@
+"""The membership of a broker in a cluster: what it holds and leads follows the metadata store.
+
+One ``ClusterMember`` is one life of the broker: from its registration to the loss of its lease.
+After that nothing is answered, the node ends, and another life may begin.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from functools import partial
+
+from fencelog.alone import Begin, Senders
+from fencelog.broker.config import BrokerConfig
+from fencelog.broker.context import Broker
+from fencelog.broker.coordinators.cluster_leaders import ClusterLeaders
+from fencelog.broker.coordinators.coordinator_epochs import CoordinatorEpochs
+from fencelog.broker.coordinators.forgotten_topics import ForgottenTopics
+from fencelog.broker.coordinators.leaders import Leaders, LocalLeaders
+from fencelog.broker.coordinators.orphaned_transactions import OrphanedTransactions
+from fencelog.broker.dispatch import Dispatcher, LeasedDispatcher
+from fencelog.broker.handlers.peers import broker_handlers
+from fencelog.broker.handlers.replicas import replica_handlers
+from fencelog.broker.handlers.table import handlers
+from fencelog.broker.metadata.catalog import Catalog
+from fencelog.broker.metadata.cluster_birth import cluster_identity
+from fencelog.broker.metadata.cluster_controller import ClusterController
+from fencelog.broker.metadata.cluster_feed import ClusterFeed
+from fencelog.broker.metadata.cluster_state import (
+    Changed,
+    ClusterState,
+    PartitionKey,
+    broker_key,
+)
+from fencelog.broker.metadata.cluster_topics import ClusterTopics, ReplicationFactors
+from fencelog.broker.metadata.known_commits import commit_known
+from fencelog.broker.metadata.registration import (
+    BrokerRegistration,
+    fence,
+    leave_replica_sets,
+)
+from fencelog.broker.metadata.settings import Settings
+from fencelog.broker.network.connection import Connection
+from fencelog.broker.network.server import Server
+from fencelog.broker.network.time_slices import TimeSlices
+from fencelog.broker.partitions.log_manager import LogManager
+from fencelog.broker.partitions.partition import Partition
+from fencelog.broker.peers.identity import Identity
+from fencelog.broker.peers.incoming import IncomingPeers
+from fencelog.broker.peers.outgoing import OutgoingPeers
+from fencelog.broker.replicas.isr import IsrWriter
+from fencelog.broker.replicas.leaders import RemoteLeaders
+from fencelog.broker.replicas.led import LedPartitions
+from fencelog.broker.replicas.logs import OpenLogs
+from fencelog.broker.replicas.replica_manager import Identity as Life
+from fencelog.broker.replicas.replica_manager import ReplicaManager
+from fencelog.broker.replicas.serving import Serving
+from fencelog.coordination.controller.model import PartitionState, Registration
+from fencelog.errors import (
+    CorruptionError,
+    FencedError,
+    FencelogError,
+    NotCoordinatorError,
+    StorageError,
+)
+from fencelog.log.config import LogConfig
+from fencelog.node import NewMembership
+from fencelog.ports import Disk, MetadataStore, MetadataWrite, Random
+from fencelog.storage.directory import DataDirectory
+from fencelog.types import Instant, NodeId, TopicId, TopicPartition
+
+log = logging.getLogger(__name__)
+
+INCARNATION_BYTES = 16
+NO_LEASE = Instant(float("-inf"))
+ORPHANED_RETRY_S = 5.0
+"""After which time coordinators that were not available are asked again."""
+STOP_S = 20.0
+"""How long a broker that stops waits for others to lead what it leads; orchestrators grant 30."""
+
+
+class ClusterPlacement:
+    """Who is alive, who holds and leads what, as the copy of the metadata has it."""
+
+    def __init__(self, node_id: NodeId, state: ClusterState) -> None:
+        """``state`` is the copy that a watch keeps."""
+        self.node_id = node_id
+        self._state = state
+
+    @property
+    def controller_id(self) -> NodeId:
+        """This broker, while it is registered: every broker takes administrators' requests."""
+        brokers = self._state.brokers
+        return self.node_id if self.node_id in brokers else min(brokers, default=NodeId(-1))
+
+    def brokers(self) -> Sequence[Registration]:
+        """Return the registered brokers, by number."""
+        return [self._state.brokers[each].registration for each in sorted(self._state.brokers)]
+
+    def broker(self, node_id: NodeId) -> Registration | None:
+        """Return a registered broker."""
+        found = self._state.brokers.get(node_id)
+        return None if found is None else found.registration
+
+    def partition(self, topic_id: TopicId, index: int) -> PartitionState | None:
+        """Return who holds and leads a partition; None if it is not known here."""
+        stored = self._state.partitions.get(PartitionKey(topic_id, index))
+        return None if stored is None else stored.state
+
+
+class ClusterMember:
+    """One life of a broker in a cluster."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        boot_id: str,
+        config: BrokerConfig,
+        disk: Disk,
+        metadata: MetadataStore,
+        random: Random,
+        logs: LogManager,
+    ) -> None:
+        """Nothing is open before ``open``; nobody knows of it before ``join``."""
+        self._identity = identity
+        self._boot_id = boot_id
+        self._config = config
+        self._disk = disk
+        self._metadata = metadata
+        self._random = random
+        self._logs = logs
+        self._directory: DataDirectory | None = None
+        self._is_lost = False
+        self._leaders: ClusterLeaders | None = None
+        self._orphaned: OrphanedTransactions | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._registration: BrokerRegistration | None = None
+        self.state = ClusterState(metadata)
+        self.placement = ClusterPlacement(identity.node_id, self.state)
+        self.catalog = Catalog(metadata)
+        self.settings = Settings(config, metadata)
+        self._feed = ClusterFeed(self.state, self.catalog, self.settings, logs)
+        self.controller = ClusterTopics(
+            config,
+            self.catalog,
+            self.settings,
+            self.state,
+            metadata,
+            logs,
+            random,
+            ReplicationFactors(config.replication_factor, config.internal_replication_factor),
+        )
+        self.coordinator_epochs = CoordinatorEpochs(metadata, self._leading)
+        self.open_internal = self.controller.open_internal
+        self._peers = OutgoingPeers(identity, random, self._gone)
+        self._incoming = IncomingPeers(identity, random)
+        self.led = LedPartitions()
+        """The partitions that this broker leads."""
+        self._serving = Serving(self.led, TimeSlices())
+
+    def leaders(self, local: LocalLeaders) -> Leaders:
+        """Return the leaders on all brokers."""
+        self._leaders = ClusterLeaders(
+            local, self._peers, self.catalog, self.placement, self._metadata
+        )
+        return self._leaders
+
+    @property
+    def deadline(self) -> Instant:
+        """When the broker's lease may have ended; nothing is answered before it has one."""
+        return NO_LEASE if self._registration is None else self._registration.deadline
+
+    def dispatcher(self, broker: Broker, local: LocalLeaders) -> Dispatcher:
+        """Return one for clients and for other brokers, that begins nothing after the lease."""
+        of_brokers = {
+            **broker_handlers(self._incoming, local),
+            **replica_handlers(self._incoming, self._serving, self.led),
+        }
+        return LeasedDispatcher(broker, handlers(), of_brokers, self)
+
+    def connection_closed(self, connection: Connection) -> None:
+        """What another broker has asked for on this connection is carried out no further."""
+        self._incoming.closed(connection)
+
+    async def open(self, undo: AsyncExitStack) -> str:
+        """Open the data directory, and read what the metadata store has; return the cluster's id.
+
+        Raises CorruptionError and StorageError.
+        """
+        directory = self._directory = await DataDirectory.open(
+            self._disk,
+            self._random,
+            node_id=self._config.node_id,
+            cluster_id=self._identity.cluster_id,
+            boot_id=self._boot_id,
+        )
+        self._logs.start(directory)
+        self._logs.is_elsewhere = self.catalog.has
+        undo.push_async_callback(self._logs.stop)
+        undo.push_async_callback(self.controller.stop)
+        may_lack_records = not await directory.partitions() or (
+            directory.lost_power and self._config.durability == "os"
+        )
+        if may_lack_records:
+            # In this order: a leader that goes on after a pause may not let the earlier life join.
+            await self._end_earlier_life(directory.directory_id)
+            left = await leave_replica_sets(self._metadata, self._identity.node_id)
+            if left:
+                log.warning(
+                    "this broker may have lost records (the machine has restarted, or the data "
+                    "directory is new): %d partitions are in sync again once it has caught up",
+                    left,
+                )
+        await directory.know_boot(self._boot_id)
+        await self.state.start()
+        return directory.cluster_id
+
+    async def resume(
+        self, broker: Broker, senders: Senders, orphaned: OrphanedTransactions
+    ) -> None:
+        """Do nothing yet: shards are loaded where their partitions are led."""
+        del broker, senders
+        self._orphaned = orphaned
+
+    async def join(
+        self, broker: Broker, server: Server, begin: Begin, undo: AsyncExitStack
+    ) -> None:
+        """Register, and follow the metadata: replicas, elections, other brokers.
+
+        Raises StorageError, and FencedError while another broker has the same number.
+        """
+        registration = self._registration = self._new_registration(broker, server)
+        await registration.begin()
+        isr = IsrWriter(
+            self._metadata,
+            self.state,
+            self.led,
+            self._identity.incarnation,
+            self._serving.life_of,
+            self._min_isr,
+            self._config.replica_lag_s,
+        )
+        replicas = self._replica_manager(broker, isr)
+        controller = ClusterController(self._metadata, self.state, registration, self._feed.min_isr)
+        self._follow(broker, undo)
+        stopped = asyncio.Event()
+        works = (
+            self.state.run(),
+            registration.run(),
+            controller.run(),
+            replicas.run(),
+            isr.run(),
+            stopped.wait(),
+        )
+        begin(self._take_part([asyncio.get_running_loop().create_task(each) for each in works]))
+        undo.callback(stopped.set)
+        undo.push_async_callback(self._leave)
+        await self.state.until(lambda: self._identity.node_id in self.state.brokers)
+
+    async def _take_part(self, works: Sequence["asyncio.Task[object]"]) -> None:
+        """Go on until one of these ends: the broker stops, or its lease is lost.
+
+        Raises FencedError in the latter case, and what ended one of them otherwise.
+        """
+        try:
+            done, _ = await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
+            for each in done:
+                each.result()
+            if self._is_lost:
+                raise FencedError("the broker's lease is lost: it answers nothing any more")
+        finally:
+            for each in works:
+                each.cancel()
+            await asyncio.wait(works)
+            self._peers.close()
+
+    # -- inside --------------------------------------------------------------------------------
+
+    async def _end_earlier_life(self, directory_id: str) -> None:
+        """Remove the registration of this data directory's last life, if it is there yet."""
+        key = broker_key(self._identity.node_id)
+        while (cell := await self._metadata.get(key)) is not None:
+            try:
+                if Registration.decode(key, cell[0]).directory != directory_id:
+                    return  # another broker's: joining says so
+            except CorruptionError as error:
+                log.warning("%s: removed", error)
+            if await commit_known(self._metadata, [MetadataWrite(key, None, cell[1])]):
+                return
+
+    def _new_registration(self, broker: Broker, server: Server) -> BrokerRegistration:
+        assert self._directory is not None, "``open`` comes first"
+        host, port = broker.address
+        return BrokerRegistration(
+            self._metadata,
+            self.state,
+            Registration(
+                node_id=self._identity.node_id,
+                host=self._config.advertised_host or host,
+                port=self._config.advertised_port or port,
+                incarnation=self._identity.incarnation,
+                directory=self._directory.directory_id,
+                rack=self._config.rack or None,
+            ),
+            ttl_s=self._config.session_timeout_s,
+            on_lost=lambda: self._lease_lost(server),
+        )
+
+    def _replica_manager(self, broker: Broker, isr: IsrWriter) -> ReplicaManager:
+        coordinators = {
+            each.topic: each
+            for each in (broker.transactions, broker.versioned, broker.groups, broker.ownership)
+        }
+
+        def led_here(name: TopicPartition) -> None:
+            if name.topic in coordinators:
+                coordinators[name.topic].lead(name.partition)
+            else:
+                self._begin(self._end_orphaned(self._logs.find(name)))
+
+        def resigned(name: TopicPartition) -> None:
+            if name.topic in coordinators:
+                coordinators[name.topic].resign(name.partition)
+
+        replicas = ReplicaManager(
+            Life(self._identity.node_id, self._identity.incarnation),
+            self.state,
+            OpenLogs(self._logs, self.catalog, self.settings),
+            self.led,
+            isr,
+            self._min_isr,
+            RemoteLeaders(self._peers),
+            all_replicas=self._config.replication_commit == "all",
+        )
+        replicas.led_here, replicas.resigned = led_here, resigned
+        replicas.removed = self.controller.files_removed
+        self.controller.opened = replicas.opened
+        return replicas
+
+    async def _leave(self) -> None:
+        """Let others lead, then end the registration: nobody waits for the lease to end."""
+        registration = self._registration
+        assert registration is not None, "``join`` comes first"
+        with suppress(TimeoutError, StorageError):
+            async with asyncio.timeout(STOP_S):
+                await registration.announce_stop()
+                await self.state.until(lambda: not self._leads_for_others())
+        with suppress(StorageError):
+            await registration.end()
+
+    def _leads_for_others(self) -> bool:
+        """Whether a partition is led here that another in-sync replica could lead."""
+        node_id = self._identity.node_id
+        return any(
+            stored.state.leader == node_id
+            and any(each != node_id and each in self.state.brokers for each in stored.state.isr)
+            for stored in self.state.partitions.values()
+        )
+
+    def _min_isr(self, topic_id: TopicId) -> int:
+        """Return ``min.insync.replicas`` of a topic, the default for one that is not known."""
+        found = self._feed.min_isr(topic_id)
+        return LogConfig().min_insync_replicas if found is None else found
+
+    def _lease_lost(self, server: Server) -> None:
+        """Answer nothing any more, not even what has waited."""
+        self._is_lost = True
+        server.abort_connections("the broker's lease has ended")
+
+    def _follow(self, broker: Broker, undo: AsyncExitStack) -> None:
+        """Bring what the cluster's metadata says to the coordinators and the connections."""
+        assert self._leaders is not None, "``leaders`` comes first"
+        forgotten = ForgottenTopics(
+            broker.groups, broker.group_requests, self.catalog, self._metadata
+        )
+        undo.push_async_callback(self._leaders.stop)
+        undo.push_async_callback(forgotten.stop)
+        undo.push_async_callback(self._cancel_tasks)
+
+        def changed(what: Changed) -> None:
+            if what.brokers:
+                self._peers.update(self.placement.brokers())
+            for runtime in (
+                broker.transactions,
+                broker.versioned,
+                broker.groups,
+                broker.ownership,
+            ):
+                # The stored partition count maps keys to shards, whatever the setting is here.
+                topic = self.catalog.get(runtime.topic)
+                if topic is not None:
+                    runtime.partition_count = topic.partitions
+            deleted = (self.state.deleted.get(each) for each in sorted(what.deleted))
+            forgotten.deleted([each.name for each in deleted if each is not None])
+
+        changed(Changed(brokers={self._identity.node_id}))
+        self.state.subscribe(changed)
+
+    async def _end_orphaned(self, partition: Partition) -> None:
+        """End what is open on a partition that is led from now on and that no coordinator lists."""
+        assert self._orphaned is not None, "``resume`` comes first"
+        with suppress(FencelogError):
+            while partition.leads:
+                await partition.committed(partition.log.log_end_offset)
+                if not partition.log.open_transactions() or await self._orphaned.end([partition]):
+                    return
+                await asyncio.sleep(ORPHANED_RETRY_S)
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _cancel_tasks(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _gone(self, gone: Registration) -> None:
+        """End the registration of a broker whose process is gone."""
+        known = self.state.brokers.get(gone.node_id)
+        if known is not None and known.registration.incarnation == gone.incarnation:
+            await fence(self._metadata, self.state, gone.node_id, known.version)
+
+    async def _leading(self, name: TopicPartition) -> Mapping[str, int]:
+        """Return the key and version that say that this broker leads a partition.
+
+        Raises NotCoordinatorError where another one does.
+        """
+        topic = self.catalog.get(name.topic)
+        key = None if topic is None else PartitionKey(topic.topic_id, name.partition)
+        led = None if key is None else self.led.get(key)
+        if key is None or led is None:
+            raise NotCoordinatorError(f"{name} is not led by this broker")
+        # From the store: the copy may not have what an earlier attempt has run into.
+        cell = await self._metadata.get(key.text)
+        if (
+            cell is None
+            or PartitionState.decode(key.text, cell[0]).leader_epoch != led.progress.leader_epoch
+        ):
+            raise NotCoordinatorError(f"{name} is led by another broker")
+        return {key.text: cell[1]}
+
+
+async def cluster_membership(
+    config: BrokerConfig, disk: Disk, metadata: MetadataStore, random: Random, boot_id: str
+) -> NewMembership:
+    """Read the cluster's identity, or make it; return how a node becomes a member.
+
+    ``boot_id`` says which start of the machine this is. Raises FencedError for a data directory of
+    another cluster, CorruptionError and StorageError.
+    """
+    of_directory = await DataDirectory.cluster_of(disk, config.node_id)
+    found = await cluster_identity(metadata, random, directory_cluster_id=of_directory, secret=None)
+    identity = Identity(
+        found.cluster_id,
+        NodeId(config.node_id),
+        random.bytes(INCARNATION_BYTES).hex(),
+        found.secret,
+    )
+    return partial(ClusterMember, identity, boot_id)

@@ -1,0 +1,1 @@
+"""Which brokers hold and lead which partitions. Pure: from what is stored to what changes."""

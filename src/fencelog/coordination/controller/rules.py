@@ -1,0 +1,227 @@
+"""Which replica leads a partition, and which are in sync: a partition's next state.
+
+The broker that holds the controller's key calls ``changes`` after each change that it sees, and
+``moved_back`` now and then. The rules look at what is stored, not at events, so that it does not
+matter which changes were seen one by one and which together. Each new state is committed by
+comparing the version of the partition's key, and by the controller its own key, too.
+
+``isr_changed`` is for the leader, which writes its ISR itself; ``without`` for a broker before it
+registers; ``unclean`` for an operator. All keep these invariants, and expect them:
+
+- the leader is in the ISR; the ISR and the eligible replicas are replicas, and no replica is both;
+- the leader epoch grows exactly when the leader changes or its process is another one;
+- the ISR is empty only where the last member may have lost records (``without``);
+- a replica of the ISR or an eligible one has every committed record, if the leader moves the high
+  watermark only while the ISR has ``isr_size_needed`` members.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, TypeVar
+
+from fencelog.coordination.controller.model import NO_LEADER, PartitionState, Registration
+from fencelog.errors import ErrorCode
+from fencelog.types import LeaderEpoch, NodeId
+
+Key = TypeVar("Key")
+
+
+class LiveBroker(NamedTuple):
+    """A broker that is registered."""
+
+    registration: Registration
+    version: int
+    """The version of its key."""
+
+
+class StoredPartition(NamedTuple):
+    """A partition's state as it is stored."""
+
+    state: PartitionState
+    version: int
+    """The version of its key. A registration with a higher one is newer than the state."""
+    min_isr: int
+    """``min.insync.replicas`` of its topic."""
+
+
+class Refused(NamedTuple):
+    """What was asked for is not done."""
+
+    error: ErrorCode
+    reason: str
+
+
+class UncleanElection(NamedTuple):
+    """The election of a replica that may lack committed records (``unclean``)."""
+
+    state: PartitionState
+    given_up: tuple[NodeId, ...]
+    """The replicas that have them all: what they have beyond the new leader's log is lost."""
+
+
+Brokers = Mapping[NodeId, LiveBroker]
+
+
+def changes(
+    partitions: Mapping[Key, StoredPartition], brokers: Brokers
+) -> dict[Key, PartitionState]:
+    """Return the new states of those partitions that are not as they should be.
+
+    ``brokers``: all that are registered. A partition whose state changes neither by itself nor by
+    a broker of it need not be passed.
+    """
+    found = {}
+    for key, partition in partitions.items():
+        state = settled(partition, brokers)
+        if state != partition.state:
+            found[key] = state
+    return found
+
+
+def settled(partition: StoredPartition, brokers: Brokers) -> PartitionState:
+    """Return the state that follows from these registrations.
+
+    Brokers that are gone leave the ISR, and so do those that came back: their leader adds them
+    again. If none of it is left, those that came back stay; else the first live eligible replica
+    is elected; else nobody, and the ISR stays as it is, because it has every committed record.
+    """
+    state = partition.state
+    isr = tuple(n for n in state.isr if n in brokers and not _came_back(partition, brokers[n]))
+    isr = isr or tuple(n for n in state.isr if n in brokers)
+    if not isr:
+        candidate = _first(state.replicas, state.eligible, brokers)
+        isr = () if candidate is None else (candidate,)
+    if not isr:
+        return _led(state, NO_LEADER, brokers)
+    if not _leads_on(state, isr, brokers):
+        leader = _first(state.replicas, isr, brokers)
+        assert leader is not None
+        state = _led(state, leader, brokers)
+    return _with_isr(state, isr, partition.min_isr)
+
+
+def moved_back(
+    partitions: Mapping[Key, StoredPartition], brokers: Brokers
+) -> dict[Key, PartitionState]:
+    """Return the states that give partitions back to their first replica, where it can lead.
+
+    It must be in the ISR, live and not stopping. A partition for which ``changes`` has a new state
+    gets none here.
+    """
+    found = {}
+    for key, partition in partitions.items():
+        state = partition.state
+        if state.leader == NO_LEADER or settled(partition, brokers) != state:
+            continue
+        preferred = _first(state.replicas, state.isr, brokers)
+        if preferred == state.replicas[0] != state.leader:
+            found[key] = _led(state, preferred, brokers)
+    return found
+
+
+def isr_changed(state: PartitionState, isr: Iterable[NodeId], min_isr: int) -> PartitionState:
+    """Return the state with the ISR that the leader wants; it stays the leader in its epoch.
+
+    The commit compares the leader's own registration and those of the replicas that join. A member
+    that leaves an ISR below ``min.insync.replicas`` is eligible, until the ISR has that size again.
+    """
+    members = tuple(isr)
+    assert state.leader in members, (state, members)
+    assert len(set(members)) == len(members), members
+    assert set(members) <= set(state.replicas), (state, members)
+    return _with_isr(state, members, min_isr)
+
+
+def isr_size_needed(state: PartitionState, min_isr: int) -> int:
+    """Return how many in-sync replicas the leader needs to move the high watermark.
+
+    Where there are eligible replicas it must not move at all: they would lack what it passes. That
+    is so for a moment after ``min.insync.replicas`` was lowered, until ``changes`` has seen it.
+    """
+    return max(min_isr, len(state.isr) + 1) if state.eligible else min_isr
+
+
+def without(state: PartitionState, node: NodeId) -> PartitionState:
+    """Return the state where a broker may have lost what it had acknowledged.
+
+    After a power loss in ``os`` mode, and with an empty data directory, it calls this for all its
+    partitions before it registers. If nobody is left to elect, they wait for their operator.
+    """
+    state = state._replace(
+        isr=tuple(n for n in state.isr if n != node),
+        eligible=tuple(n for n in state.eligible if n != node),
+    )
+    return _led(state, NO_LEADER, {}) if state.leader == node else state
+
+
+def unclean(state: PartitionState, node: NodeId, brokers: Brokers) -> UncleanElection | Refused:
+    """Elect a replica that may lack committed records: only ever at an operator's explicit request.
+
+    Refused while a replica that has them all is live.
+    """
+    if node not in state.replicas or node not in brokers:
+        return Refused(
+            ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"broker {node} is no live replica of it"
+        )
+    complete = _in_order(state.replicas, (*state.isr, *state.eligible))
+    live = [n for n in complete if n in brokers]
+    if live:
+        return Refused(
+            ErrorCode.ELECTION_NOT_NEEDED,
+            f"brokers {live} are live and have every committed record",
+        )
+    state = _led(state, node, brokers)._replace(isr=(node,), eligible=())
+    return UncleanElection(state, complete)
+
+
+def _came_back(partition: StoredPartition, broker: LiveBroker) -> bool:
+    """Whether a member of the ISR has another life than the one that was a member.
+
+    A broker that stops has written its registration again, in the same life. One that came back
+    and is not noticed, because the state was written since, does no harm: a process that was
+    killed has everything that it acknowledged, and others call ``without`` first.
+    """
+    state, registration = partition.state, broker.registration
+    if registration.node_id == state.leader:
+        return registration.incarnation != state.leader_life
+    return broker.version > partition.version and not registration.is_stopping
+
+
+def _leads_on(state: PartitionState, isr: tuple[NodeId, ...], brokers: Brokers) -> bool:
+    """Whether the leader stays: its process was elected, and stops only where no other can lead."""
+    if state.leader not in isr:
+        return False
+    leader = brokers[state.leader].registration
+    others = [n for n in isr if not brokers[n].registration.is_stopping]
+    return leader.incarnation == state.leader_life and not (leader.is_stopping and others)
+
+
+def _first(
+    replicas: tuple[NodeId, ...], candidates: tuple[NodeId, ...], brokers: Brokers
+) -> NodeId | None:
+    """Return the first live candidate in the replicas' order, one that stops only if all do."""
+    live = [n for n in replicas if n in candidates and n in brokers]
+    return min(live, key=lambda n: brokers[n].registration.is_stopping, default=None)
+
+
+def _led(state: PartitionState, leader: NodeId, brokers: Brokers) -> PartitionState:
+    """Return the state in the next leader epoch; as it is if it has no leader and gets none."""
+    if leader == state.leader == NO_LEADER:
+        return state
+    return state._replace(
+        leader=leader,
+        leader_epoch=LeaderEpoch(state.leader_epoch + 1),
+        leader_life="" if leader == NO_LEADER else brokers[leader].registration.incarnation,
+    )
+
+
+def _with_isr(state: PartitionState, isr: tuple[NodeId, ...], min_isr: int) -> PartitionState:
+    """Return the state with this ISR and the eligible replicas that follow (KIP-966)."""
+    eligible = () if len(isr) >= min_isr else {*state.isr, *state.eligible} - {*isr}
+    return state._replace(
+        isr=_in_order(state.replicas, isr), eligible=_in_order(state.replicas, eligible)
+    )
+
+
+def _in_order(replicas: tuple[NodeId, ...], some: Iterable[NodeId]) -> tuple[NodeId, ...]:
+    chosen = set(some)
+    return tuple(n for n in replicas if n in chosen)

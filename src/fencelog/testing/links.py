@@ -1,0 +1,68 @@
+"""What is between the brokers of a test: connections that can be cut and healed.
+
+Each broker connects to another through a proxy of its own for that pair. A cut one holds back what
+was sent, in both directions, and accepts connections without serving them: nobody is told that the
+other side is out of reach, as with a cable that is pulled.
+"""
+
+import asyncio
+from contextlib import suppress
+
+HOST = "127.0.0.1"
+CHUNK_BYTES = 1 << 16
+
+
+class Link:
+    """The way from one broker to another."""
+
+    def __init__(self, target_port: int) -> None:
+        """Open until ``cut``; ``start`` makes the port."""
+        self._target_port = target_port
+        self._is_open = asyncio.Event()
+        self._is_open.set()
+        self._server: asyncio.Server | None = None
+        self.port = 0
+
+    async def start(self) -> None:
+        """Listen: on a free port at first, then on the same one."""
+        if self._server is not None and self._server.is_serving():
+            return
+        self._server = await asyncio.start_server(self._serve, HOST, self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Refuse connections, as the machine of a process that has ended does."""
+        if self._server is not None:
+            self._server.close()
+
+    def cut(self) -> None:
+        """Hold back everything from now on."""
+        self._is_open.clear()
+
+    def heal(self) -> None:
+        """Let everything through, also what was held back."""
+        self._is_open.set()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._is_open.wait()
+        try:
+            there, back = await asyncio.open_connection(HOST, self._target_port)
+        except OSError:
+            writer.transport.abort()  # refused there, so reset here
+            return
+        ways = (self._carry(reader, back), self._carry(there, writer))
+        tasks = [asyncio.create_task(each) for each in ways]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in tasks:
+                each.cancel()
+            writer.transport.abort()
+            back.transport.abort()
+
+    async def _carry(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await source.read(CHUNK_BYTES):
+                await self._is_open.wait()
+                target.write(data)
+                await target.drain()

@@ -1,0 +1,105 @@
+"""The plan of faults of a run with several brokers: what one broker has, on one host, and more."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+from fencelog_sim.faults import LONG_SHARE, Fault, Kind, Plan, draw_one
+from fencelog_sim.world.disk import Loss
+
+WEIGHTS: Sequence[tuple[Kind, float]] = (
+    (Kind.KILL, 6),
+    (Kind.POWER, 3),
+    (Kind.RESTART, 1.5),
+    (Kind.PAUSE, 3),
+    (Kind.LINK, 3),
+    (Kind.ISOLATE, 3),
+    (Kind.NO_STORE, 2),
+    (Kind.LEASE_LOST, 1),
+    (Kind.LATE_WATCH, 1.5),
+    (Kind.LOST_ANSWER, 2),
+    (Kind.COMPACTION, 0.7),
+    (Kind.SITE_POWER, 0.7),
+    (Kind.CLIENT_KILL, 2),
+    (Kind.CLIENT_PAUSE, 1),
+    (Kind.CUT, 0.7),
+    (Kind.DELAY, 0.7),
+    (Kind.RESET, 1),
+    (Kind.SWALLOW, 0.7),
+    (Kind.STRAND, 1),
+    (Kind.SYNC_FAILS, 0.4),
+    (Kind.WRITE_FAILS, 0.4),
+    (Kind.FULL, 0.5),
+    (Kind.SKEW, 0.3),
+    (Kind.SLOW_DISK, 1),
+)
+"""None that damages a stored batch: its replica stays offline until it is replaced by hand."""
+FAULTS_MAX = 8
+NO_FAULTS_SHARE = 0.04
+SOON_S = 0.5
+SOON_SHARE = 0.3
+"""Of all faults, those that meet what the one before has set in motion."""
+SHORT_S = (0.05, 1.5)
+LONG_S = (3.0, 12.0)
+LOSSES: Sequence[Loss] = (Loss.ALL, Loss.NONE, Loss.TORN, Loss.HOLES)
+HOW: dict[Kind, Sequence[str]] = {
+    Kind.LINK: ("in", "out", "both"),
+    Kind.ISOLATE: ("in", "out", "both"),
+    Kind.NO_STORE: ("one", "one", "one", "all"),
+    Kind.LOST_ANSWER: ("stored", "not-stored", "late"),
+}
+LASTING = frozenset({Kind.LINK, Kind.ISOLATE, Kind.NO_STORE})
+
+
+def draw_for_cluster(
+    random: Random, span_s: float, *, brokers: int, clients: int, durability: str
+) -> Plan:
+    """A plan for a run whose clients act for ``span_s`` virtual seconds.
+
+    In ``os`` mode one host only loses what it has not synced, however often: what is committed is
+    on another one then. All hosts at once lose nothing there, where nothing is promised for it.
+    """
+    if random.random() < NO_FAULTS_SHARE:
+        return ()
+    drawn = _Draw(random, brokers, clients, durability, victim=random.randint(1, brokers))
+    kinds, weights = zip(*WEIGHTS, strict=True)
+    faults: list[Fault] = []
+    for kind in random.choices(kinds, weights, k=random.randint(1, FAULTS_MAX)):
+        at = random.uniform(0.0, span_s)
+        if faults and random.random() < SOON_SHARE:
+            at = faults[-1].at + random.uniform(0.0, SOON_S)
+        faults.append(drawn.fault(kind, round(at, 3)))
+    return tuple(sorted(faults, key=lambda each: each.at))
+
+
+@dataclass(frozen=True)
+class _Draw:
+    """What the faults of one plan are drawn from."""
+
+    random: Random
+    brokers: int
+    clients: int
+    durability: str
+    victim: int
+    """The only broker whose power cuts lose something, in ``os`` mode."""
+
+    def fault(self, kind: Kind, at: float) -> Fault:
+        random = self.random
+        host = random.randint(1, self.brokers)
+        others = [number for number in range(1, self.brokers + 1) if number != host]
+        other = random.choice(others)
+        losses = LOSSES
+        if self.durability == "os" and (host != self.victim or kind is Kind.SITE_POWER):
+            losses = (Loss.NONE,)
+        if kind in HOW:
+            how = random.choice(HOW[kind])
+            seconds = random.uniform(*SHORT_S)
+            if kind in LASTING and random.random() < 2 * LONG_SHARE:
+                seconds = random.uniform(*LONG_S)
+            fault = Fault(kind=kind, at=at, seconds=round(seconds, 3), how=how)
+        elif kind is Kind.SITE_POWER:
+            how = random.choice(losses).name
+            fault = Fault(kind=kind, at=at, seconds=round(random.uniform(*SHORT_S), 3), how=how)
+        else:
+            fault = draw_one(random, kind, at, self.clients, losses)
+        return replace(fault, host=host, other=other if kind is Kind.LINK else 0)

@@ -1,0 +1,102 @@
+"""What the replicas of a partition have on their hosts' disks, read from the bytes of the files."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from fencelog.errors import WireError
+from fencelog.log.layout import LOG
+from fencelog.types import Buffer
+from fencelog.wire.batch import HEADER_BYTES, LENGTH_END, read_header
+from fencelog_sim.world.disk_image import Directory, Inode
+from fencelog_sim.world.host import BrokerHost
+
+
+class StoredBatch(NamedTuple):
+    """One batch; the CRC stands for all bytes but the offset and the epoch."""
+
+    base_offset: int
+    next_offset: int
+    leader_epoch: int
+    crc: int
+
+
+class _Read(NamedTuple):
+    """The batches of a file, and where each of them ends."""
+
+    batches: list[StoredBatch]
+    ends: list[int]
+
+
+def whole_batches(data: Buffer, position: int = 0) -> Iterator[tuple[StoredBatch, int]]:
+    """Yield the whole batches from a position on, each with the position of its end."""
+    while position + HEADER_BYTES <= len(data):
+        try:
+            header = read_header(data, position)
+        except WireError:
+            return
+        end = position + LENGTH_END + header.length
+        if header.length <= 0 or end > len(data):
+            return
+        following = header.base_offset + header.last_offset_delta + 1
+        yield StoredBatch(header.base_offset, following, header.leader_epoch, header.crc), end
+        position = end
+
+
+class ReplicaLogs:
+    """Reads the logs of all hosts, of each file only what it has not read yet."""
+
+    def __init__(self) -> None:
+        """Nothing is read."""
+        self._files: dict[Inode, _Read] = {}
+
+    def batches(
+        self, host: BrokerHost, name: str, *, since: int = 0, synced: bool = False
+    ) -> list[StoredBatch]:
+        """Return the batches of a partition's directory on one host, in order of the files.
+
+        Those at ``since`` and after it; if ``synced``, only what a loss of power would leave.
+        """
+        found: list[StoredBatch] = []
+        for file in _log_files(host, name):
+            read = self._read(file)
+            first = bisect_left(read.batches, since, key=lambda each: each.base_offset)
+            last = bisect_right(read.ends, file.synced) if synced else len(read.ends)
+            found += read.batches[first:last]
+        return found
+
+    def start(self, host: BrokerHost, name: str) -> int:
+        """Return where a log begins on a host: at its first segment; 0 without one."""
+        directory = host.disk.image.root.names.get(name)
+        names = directory.names if isinstance(directory, Directory) else {}
+        return min((int(each.removesuffix(LOG)) for each in names if each.endswith(LOG)), default=0)
+
+    def _read(self, file: Inode) -> _Read:
+        read = self._files.get(file)
+        if read is None or not _is_unchanged(read, file):
+            read = self._files[file] = _Read([], [])
+        position = read.ends[-1] if read.ends else 0
+        for batch, end in whole_batches(file.data, position):
+            read.batches.append(batch)
+            read.ends.append(end)
+        return read
+
+
+def _log_files(host: BrokerHost, name: str) -> Sequence[Inode]:
+    directory = host.disk.image.root.names.get(name)
+    if not isinstance(directory, Directory):
+        return ()
+    return [
+        file
+        for each, file in sorted(directory.names.items())
+        if each.endswith(LOG) and isinstance(file, Inode)
+    ]
+
+
+def _is_unchanged(read: _Read, file: Inode) -> bool:
+    """Whether what was read is still there: a truncated file may have grown again."""
+    if not read.ends:
+        return True
+    start = read.ends[-2] if len(read.ends) > 1 else 0
+    last = next(whole_batches(file.data, start), None)
+    return last == (read.batches[-1], read.ends[-1])

@@ -1,0 +1,357 @@
+"""What must hold between the replicas of a partition, after every event of a cluster.
+
+The monitor knows what no broker does: what is committed, as the batches below the highest high
+watermark that a leader has had. It reads the replicas' files and the partitions' states in the
+metadata store, in the order in which the store took them:
+
+- one leader in each epoch; epochs grow; the leader is in sync, and no replica is both in sync and
+  eligible;
+- leader completeness: the in-sync and the eligible replicas have all that is committed;
+- what becomes committed is durable at ``min.insync.replicas`` replicas and at all of these;
+- log matching: one offset in one leader epoch is one batch, on every replica; below its high
+  watermark each replica has what is committed;
+- no replica's high watermark is above what a leader has committed;
+- at the end every replica has all that is committed.
+
+Of compacted topics, and of those with the name of a deleted one, only the states are looked at.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from fencelog.broker.metadata.catalog import TOPIC_PREFIX, Topic
+from fencelog.coordination.controller.model import NO_LEADER, PARTITION_PREFIX, PartitionState
+from fencelog.log.layout import LOG, parse_directory_name
+from fencelog.node import Node
+from fencelog.ports import MetadataChange
+from fencelog.types import Offset, TopicPartition
+from fencelog_sim.monitors.replica_logs import ReplicaLogs, StoredBatch, whole_batches
+from fencelog_sim.world.disk import Loss
+from fencelog_sim.world.host import BrokerHost, Watcher
+from fencelog_sim.world.loop import Process
+from fencelog_sim.world.world import World
+
+VIOLATIONS_MAX = 20
+Led: TypeAlias = Callable[[Node, TopicPartition], int | None]
+"""The epoch in which a broker leads a partition right now; None if it does not."""
+
+
+@dataclass(eq=False)
+class _Partition:
+    """One partition of one topic id."""
+
+    name: TopicPartition
+    is_compacted: bool
+    """Batches may be missing or others: they are not compared."""
+    min_isr: int
+    state: PartitionState | None = None
+    committed: list[StoredBatch] = field(default_factory=list)
+    leaders: dict[int, tuple[int, str]] = field(default_factory=dict)
+    """Node and life of each leader epoch."""
+    seen: dict[tuple[int, int], int] = field(default_factory=dict)
+    """CRC of each batch that was ever written, by base offset and leader epoch."""
+    compared: dict[int, int] = field(default_factory=dict)
+    """Up to which offset each replica was found to have what is committed."""
+    forgetful: set[int] = field(default_factory=set)
+    """Replicas that lost power in ``os`` mode; they leave both sets before they take part again."""
+
+    @property
+    def end(self) -> int:
+        """The end of what is committed."""
+        return self.committed[-1].next_offset if self.committed else 0
+
+
+class ReplicationMonitor:
+    """Observes one world with several brokers."""
+
+    def __init__(
+        self, world: World, led: Led, min_isr: Callable[[Topic], int] = lambda _: 1
+    ) -> None:
+        """Watch a world from its first event on. ``led`` asks the brokers."""
+        self._world = world
+        self._led = led
+        self._min_isr = min_isr
+        self._logs = ReplicaLogs()
+        self._topics: dict[str, Topic] = {}
+        self._deleted: set[str] = set()
+        """Topics whose names another topic may have later: files are named after them."""
+        self._partitions: dict[str, _Partition] = {}
+        self._by_name: dict[TopicPartition, _Partition] = {}
+        self._nodes: dict[int, Node] = {}
+        """The broker of each host, from before its start."""
+        self._moved: dict[tuple[int, TopicPartition], int] = {}
+        self.violations: list[str] = []
+        self.batches = self.states = 0
+        """How many were looked at."""
+        world.store.committed = self._store_changed
+        world.loop.after_event = self.after_event
+        for host in world.hosts:
+            host.watcher = _HostWatcher(self, host)
+
+    def after_event(self, process: Process) -> None:
+        """A step of a process has ended: look at what it moved."""
+        del process
+        if self._moved:
+            moved, self._moved = self._moved, {}
+            for (number, name), high_watermark in moved.items():
+                partition = self._by_name.get(name)
+                if partition is not None:
+                    self._watermark(self._world.hosts[number - 1], partition, high_watermark)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How much was looked at."""
+        committed = sum(len(each.committed) for each in self._partitions.values())
+        return {
+            "states of partitions observed": self.states,
+            "batches observed": self.batches,
+            "batches committed": committed,
+        }
+
+    def is_complete(self) -> bool:
+        """Whether every replica has all that is committed."""
+        return all(
+            self._difference(partition, host, 0, partition.end) is None
+            for partition in self._by_name.values()
+            for host in self._replicas(partition)
+        )
+
+    def finish(self) -> None:
+        """All brokers run and have caught up: report the replicas that lack something."""
+        for partition in self._by_name.values():
+            for host in self._replicas(partition):
+                self._complete(partition, host, "at the end")
+
+    # -- what the store says -------------------------------------------------------------------
+
+    def _store_changed(self, changes: Sequence[MetadataChange]) -> None:
+        for change in changes:
+            if change.key.startswith(TOPIC_PREFIX):
+                self._topic_changed(change)
+        for change in changes:
+            if change.key.startswith(PARTITION_PREFIX):
+                self._state_changed(change)
+
+    def _topic_changed(self, change: MetadataChange) -> None:
+        name = change.key.removeprefix(TOPIC_PREFIX)
+        if change.value is None:
+            self._topics.pop(name, None)
+            self._deleted.add(name)
+            self._by_name = {k: each for k, each in self._by_name.items() if k.topic != name}
+            left = self._partitions.items()
+            self._partitions = {k: each for k, each in left if each.name.topic != name}
+            return
+        topic = self._topics[name] = Topic.decode(name, change.value)
+        for each in self._by_name.values():
+            if each.name.topic == name:
+                each.min_isr = self._min_isr(topic)
+
+    def _state_changed(self, change: MetadataChange) -> None:
+        if change.value is None:
+            self._partitions.pop(change.key, None)
+            return
+        state = PartitionState.decode(change.key, change.value)
+        self.states += 1
+        partition = self._partitions.get(change.key)
+        if partition is None:
+            partition = self._new_partition(change.key)
+            if partition is None:
+                return
+        before, partition.state = partition.state, state
+        self._check_state(partition, before, state)
+        members = {*state.isr, *state.eligible}
+        partition.forgetful &= members
+        for host in self._hosts(sorted(members - partition.forgetful)):
+            what = "leads" if host.number == state.leader else "is in sync or eligible"
+            self._complete(partition, host, f"{what} in epoch {state.leader_epoch}")
+
+    def _new_partition(self, key: str) -> _Partition | None:
+        topic_id, _, index = key.removeprefix(PARTITION_PREFIX).partition("/")
+        topics = [each for each in self._topics.values() if each.topic_id.hex() == topic_id]
+        if not topics:
+            return None  # a topic that is deleted already
+        (topic,) = topics
+        policy = topic.settings.get("cleanup.policy", "")
+        partition = self._partitions[key] = _Partition(
+            TopicPartition(topic.name, int(index)),
+            is_compacted=topic.internal or "compact" in policy or topic.name in self._deleted,
+            min_isr=self._min_isr(topic),
+        )
+        self._by_name[partition.name] = partition
+        return partition
+
+    def _check_state(
+        self, partition: _Partition, before: PartitionState | None, state: PartitionState
+    ) -> None:
+        is_sound = (
+            state.leader in {NO_LEADER, *state.isr}
+            and not {*state.isr} & {*state.eligible}
+            and {*state.isr, *state.eligible} <= {*state.replicas}
+        )
+        if not is_sound:
+            self._report(partition, f"an impossible state: {state}")
+        leader = (int(state.leader), state.leader_life)
+        if before is not None:
+            changes = leader != (before.leader, before.leader_life)
+            grown = state.leader_epoch - before.leader_epoch
+            if grown < 0 or changes != (grown > 0):
+                self._report(partition, f"the leader epoch of {before} and of {state}")
+        if partition.leaders.setdefault(state.leader_epoch, leader) != leader:
+            known = partition.leaders[state.leader_epoch]
+            self._report(partition, f"two leaders in epoch {state.leader_epoch}: {known}, {leader}")
+
+    # -- what the replicas have ----------------------------------------------------------------
+
+    def booting(self, host: BrokerHost, node: Node) -> None:
+        """A host's next broker is about to start."""
+        self._nodes[host.number] = node
+
+    def wrote(self, host: BrokerHost, path: str, data: bytes) -> None:
+        """A host has appended bytes to a file."""
+        folder, _, file = path.partition("/")
+        name = parse_directory_name(folder)
+        partition = None if name is None else self._by_name.get(name)
+        if partition is None or partition.is_compacted or not file.endswith(LOG):
+            return
+        for batch, _ in whole_batches(data):
+            self.batches += 1
+            at = (batch.base_offset, batch.leader_epoch)
+            if partition.seen.setdefault(at, batch.crc) != batch.crc:
+                self._report(
+                    partition, f"broker {host.number}: another batch in this epoch: {batch}"
+                )
+
+    def shortened(self, host: BrokerHost, path: str) -> None:
+        """A host has removed or truncated a file: what is there is compared anew."""
+        name = parse_directory_name(path.partition("/")[0])
+        if name in self._by_name:
+            self._by_name[name].compared.pop(host.number, None)
+
+    def moved(self, host: BrokerHost, name: TopicPartition, high_watermark: Offset) -> None:
+        """A replica has another high watermark."""
+        self._moved[host.number, name] = high_watermark
+
+    def ended(self, host: BrokerHost, loss: Loss | None) -> None:
+        """A host's process has ended, and what is on its disk may be less."""
+        self._nodes.pop(host.number, None)
+        for partition in self._by_name.values():
+            partition.compared.pop(host.number, None)
+        for moved in [each for each in self._moved if each[0] == host.number]:
+            del self._moved[moved]
+        if loss not in {None, Loss.NONE} and self._world.setting.durability == "os":
+            for partition in self._partitions.values():
+                state = partition.state
+                if state is not None and host.number in {*state.isr, *state.eligible}:
+                    partition.forgetful.add(host.number)
+
+    def _watermark(self, host: BrokerHost, partition: _Partition, high_watermark: int) -> None:
+        node = self._nodes.get(host.number)
+        epoch = None if node is None else self._led(node, partition.name)
+        if epoch is not None:
+            known = partition.leaders.get(epoch)
+            if known is None or known[0] != host.number:
+                self._report(partition, f"broker {host.number} leads in epoch {epoch} of {known}")
+            if not partition.is_compacted:
+                self._commit(host, partition, high_watermark)
+        if partition.is_compacted:
+            return
+        if high_watermark > partition.end:
+            self._report(
+                partition,
+                f"broker {host.number} has high watermark {high_watermark},"
+                f" committed is all below {partition.end}",
+            )
+        self._complete(partition, host, "has it below its high watermark", high_watermark)
+
+    def _commit(self, host: BrokerHost, partition: _Partition, high_watermark: int) -> None:
+        """What a leader has below its high watermark is committed from now on."""
+        end = partition.end
+        own = self._logs.batches(host, str(partition.name), since=end)
+        new = [each for each in own if each.next_offset <= high_watermark]
+        state = partition.state
+        if not new or state is None:
+            return
+        partition.committed += new
+        is_synced = self._world.setting.durability == "fsync"
+        holders = set()
+        for each in self._hosts(state.replicas):
+            has = self._logs.batches(each, str(partition.name), since=end, synced=is_synced)
+            if {*new} <= {*has}:
+                holders.add(each.number)
+        last = new[-1]
+        if len(holders) < min(partition.min_isr, len(state.replicas)):
+            self._report(
+                partition, f"committed at {sorted(holders)}, min.insync.replicas ignored: {last}"
+            )
+        missing = {*state.isr, *state.eligible} - partition.forgetful - holders
+        if missing:
+            self._report(partition, f"committed, and not durable at {sorted(missing)}: {last}")
+
+    def _complete(
+        self, partition: _Partition, host: BrokerHost, why: str, upto: int | None = None
+    ) -> None:
+        """Check that a replica has what is committed, from the start of its log on."""
+        end = partition.end if upto is None else min(upto, partition.end)
+        begin = partition.compared.get(host.number, 0) if upto is not None else 0
+        different = self._difference(partition, host, begin, end)
+        if different is not None:
+            self._report(partition, f"broker {host.number} {why}: {different}")
+        elif upto is not None:
+            partition.compared[host.number] = end
+
+    def _difference(
+        self, partition: _Partition, host: BrokerHost, begin: int, end: int
+    ) -> str | None:
+        """Say where a replica differs from what is committed in this range of offsets."""
+        if partition.is_compacted or not partition.committed:
+            return None
+        has = self._logs.batches(host, str(partition.name), since=begin)
+        # Below is what was deleted.
+        start = max(begin, self._logs.start(host, str(partition.name)))
+        wanted = _between(partition.committed, start, end)
+        found = _between(has, start, end)
+        if wanted == found:
+            return None
+        pairs = zip([*wanted, None], [*found, None], strict=False)
+        first = next(((w, f) for w, f in pairs if w != f), (None, None))
+        return f"committed is {first[0]}, it has {first[1]}"
+
+    def _replicas(self, partition: _Partition) -> list[BrokerHost]:
+        return [] if partition.state is None else self._hosts(partition.state.replicas)
+
+    def _hosts(self, numbers: Iterable[int]) -> list[BrokerHost]:
+        return [self._world.hosts[number - 1] for number in numbers]
+
+    def _report(self, partition: _Partition, problem: str) -> None:
+        if len(self.violations) < VIOLATIONS_MAX:
+            at = self._world.loop.time()
+            self.violations.append(f"{partition.name}: {problem} [at {at:.6f} s]")
+
+
+def _between(batches: Sequence[StoredBatch], start: int, end: int) -> list[StoredBatch]:
+    return [each for each in batches if each.base_offset >= start and each.next_offset <= end]
+
+
+class _HostWatcher(Watcher):
+    """Looks on at one host."""
+
+    def __init__(self, monitor: ReplicationMonitor, host: BrokerHost) -> None:
+        self._monitor = monitor
+        self._host = host
+
+    def booting(self, node: Node) -> None:
+        """Another process begins; the disk is another view of what is stored."""
+        monitor, host = self._monitor, self._host
+        monitor.booting(host, node)
+        host.disk.wrote = lambda path, _, data: monitor.wrote(host, path, data)
+        disk = host.disk
+        disk.removed = disk.renamed = disk.truncated = lambda path: monitor.shortened(host, path)
+
+    def high_watermark_moved(self, partition: TopicPartition, high_watermark: Offset) -> None:
+        """It is looked at after the step."""
+        self._monitor.moved(self._host, partition, high_watermark)
+
+    def crashed(self, loss: Loss | None) -> None:
+        """The process has ended."""
+        self._monitor.ended(self._host, loss)

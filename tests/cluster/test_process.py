@@ -1,0 +1,70 @@
+"""``fencelog serve`` as a broker of a cluster: what it needs of etcd, and what it does without."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from fencelog.client.blocking import Client
+from fencelog.errors import RequestError
+from tests.support.broker import BrokerProcess
+from tests.support.etcd import Etcd, free_ports
+from tests.support.waiting import wait_until
+
+DEADLINE_S = 60.0
+SESSION = "broker.session.timeout.ms=2000\n"
+
+
+def member(etcd: Etcd, folder: Path, number: int, settings: str = "") -> BrokerProcess:
+    """A broker of the cluster ``c``."""
+    url = etcd.url("c")
+    return BrokerProcess(
+        folder / f"b{number}",
+        settings=settings,
+        arguments=[
+            "--metadata",
+            f"etcd://{','.join(url.endpoints)}/{url.name}",
+            "--node-id",
+            str(number),
+        ],
+    )
+
+
+def test_without_etcd_it_does_not_start_and_says_which_one_it_asked(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    flags = ["--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0", "--node-id", "1"]
+    metadata = ["--metadata", f"etcd://127.0.0.1:{port}/c"]
+    done = subprocess.run(
+        [sys.executable, "-m", "fencelog", "serve", *flags, *metadata],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert f"fencelog: cannot serve {tmp_path}/data: etcd at 127.0.0.1:{port}: " in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_while_etcd_is_away_it_stops_to_answer_and_takes_part_again_when_it_is_back(
+    own_etcd: Etcd, tmp_path: Path
+) -> None:
+    (etcd,) = own_etcd.members
+    with member(own_etcd, tmp_path, 1, SESSION) as broker:
+        address = broker.address
+        with Client(address) as client:
+            client.create_topic("t")
+        etcd.kill()
+        broker.wait_for_line(re.compile("takes part again"), deadline_s=DEADLINE_S)
+        etcd.start()
+        etcd.wait()
+
+        def is_there() -> bool:
+            try:
+                with Client(address) as client:
+                    return [each.name for each in client.topics(["t"])] == ["t"]
+            except RequestError:
+                return False
+
+        wait_until(is_there, deadline_s=DEADLINE_S, what="the broker answers again")
+        assert broker.terminate() == 0

@@ -1,0 +1,229 @@
+"""The leader writes its in-sync replicas itself: compared, counted twice, never guessed (F2)."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from fencelog.broker.metadata.cluster_state import ClusterState, PartitionKey, StoredState
+from fencelog.broker.replicas.isr import IsrWriter
+from fencelog.coordination.controller.model import PartitionState, Registration
+from fencelog.errors import StorageError, UnknownOutcomeError
+from fencelog.ports import MetadataWrite
+from fencelog.types import LeaderEpoch, NodeId
+from fencelog_sim.world.metadata import SimMetadata, SimStore
+from tests.support.partition import scenario
+from tests.unit.replicas.hosts import TOPIC, Host, key, running, until
+
+LAG_S = 0.05
+NAME = PartitionKey(TOPIC, 0)
+
+
+class Unreliable(SimMetadata):
+    """A session of the store whose commits a test may spoil."""
+
+    spoil: Callable[[], Awaitable[None]] | None = None
+    """Runs once, before the next commit, and may raise in its place."""
+    loses_answer = False
+
+    async def commit(
+        self, writes: Sequence[MetadataWrite], *, unchanged: Mapping[str, int] | None = None
+    ) -> bool:
+        spoil, self.spoil = self.spoil, None
+        if spoil is not None:
+            await spoil()
+        stored = await super().commit(writes, unchanged=unchanged)
+        if self.loses_answer:
+            self.loses_answer = False
+            raise UnknownOutcomeError("the answer was lost")
+        return stored
+
+
+@dataclass
+class Stage:
+    """A leader, two followers, and the store that says so."""
+
+    store: SimStore
+    session: Unreliable
+    cluster: ClusterState
+    hosts: list[Host]
+
+    @property
+    def state(self) -> PartitionState:
+        return PartitionState.decode(NAME.text, self.store.values[NAME.text][0])
+
+    def put(self, name: str, value: bytes) -> None:
+        assert self.store.commit([MetadataWrite(name, value)])
+
+    def register(self, node: int, life: str | None = None) -> None:
+        incarnation = f"life of {node}" if life is None else life
+        registration = Registration(NodeId(node), "host", 1, incarnation, "")
+        self.put(f"broker/{node}", registration.encode())
+
+    def members(self) -> tuple[int, ...]:
+        return self.hosts[0].led.get(key()).progress.isr
+
+
+@asynccontextmanager
+async def stage(isr: tuple[int, ...], min_isr: int = 1) -> AsyncIterator[Stage]:
+    async with running(3) as hosts:
+        store = SimStore()
+        session = Unreliable(store)
+        cluster = ClusterState(session)
+        here = Stage(store, session, cluster, hosts)
+        for node in (1, 2, 3):
+            here.register(node)
+        members = tuple(map(NodeId, isr))
+        replicas = tuple(each.node for each in hosts)
+        state = PartitionState(replicas, NodeId(1), LeaderEpoch(1), members, (), "life of 1")
+        here.put(NAME.text, state.encode())
+        await cluster.start()
+        hosts[0].lead(1, isr, min_isr=min_isr)
+        led = hosts[0].led.get(key())
+        led.version = cluster.partitions[NAME].version
+        writer = IsrWriter(
+            session,
+            cluster,
+            hosts[0].led,
+            "life of 1",
+            hosts[0].serving.life_of,
+            lambda topic_id: min_isr,
+            LAG_S,
+        )
+
+        def changed(_: object) -> None:
+            stored = cluster.partitions[NAME]
+            if stored.state.leader_epoch == 1:
+                writer.adopt(led, stored)
+
+        cluster.subscribe(changed)
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(cluster.run()), loop.create_task(writer.run())]
+        try:
+            yield here
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+
+@scenario
+async def test_who_does_not_keep_up_leaves_and_the_rest_commits() -> None:
+    async with stage((1, 2, 3)) as here:
+        here.hosts[1].follow(1, 1)
+        here.hosts[0].produce(b"x")
+        await until(lambda: here.state.isr == (1, 2))
+        await until(lambda: here.hosts[0].partition().log.high_watermark == 1)
+        assert here.members() == (1, 2)
+
+
+@scenario
+async def test_who_leaves_too_small_a_set_stays_eligible_and_nothing_commits() -> None:
+    async with stage((1, 2), min_isr=2) as here:
+        here.hosts[0].produce(b"x")
+        await until(lambda: here.state.isr == (1,))
+        assert here.state.eligible == (2,)
+        await until(lambda: here.members() == (1,))
+        assert here.hosts[0].partition().log.high_watermark == 0
+        here.hosts[1].follow(1, 1)
+        await until(lambda: here.state.isr == (1, 2))
+        assert here.state.eligible == ()
+        await until(lambda: here.hosts[0].partition().log.high_watermark == 1)
+
+
+@scenario
+async def test_who_has_caught_up_joins_also_where_it_has_nothing_more_to_say() -> None:
+    async with stage((1,)) as here:
+        for host in here.hosts[1:]:
+            host.follow(1, 1)
+        await until(lambda: here.state.isr == (1, 2, 3))
+
+
+@scenario
+async def test_a_lost_answer_is_read() -> None:
+    async with stage((1,)) as here:
+        here.session.loses_answer = True
+        here.hosts[1].follow(1, 1)
+        await until(lambda: here.members() == (1, 2))
+        assert here.state.isr == (1, 2)
+
+
+@scenario
+async def test_while_the_outcome_is_unknown_both_sets_count() -> None:
+    async with stage((1, 2)) as here:
+        hold = asyncio.Event()
+        here.session.spoil = hold.wait  # type: ignore[assignment]
+        here.hosts[0].produce(b"x")
+        await until(lambda: not here.hosts[0].led.get(key()).progress.is_settled)
+        assert here.hosts[0].partition().log.high_watermark == 0
+        assert here.state.isr == (1, 2)
+        hold.set()
+        await until(lambda: here.hosts[0].partition().log.high_watermark == 1)
+        assert here.state.isr == (1,)
+
+
+@scenario
+async def test_a_store_that_refuses_is_asked_again() -> None:
+    async with stage((1,)) as here:
+
+        async def fails() -> None:
+            raise StorageError("no quorum")
+
+        here.session.spoil = fails
+        here.hosts[1].follow(1, 1)
+        await until(lambda: here.state.isr == (1, 2))
+
+
+@scenario
+async def test_another_life_of_the_joiner_does_not_join_by_the_word_of_this_one() -> None:
+    async with stage((1,)) as here:
+
+        async def registers_anew() -> None:
+            here.register(2, "another life")
+
+        here.session.spoil = registers_anew
+        here.hosts[1].follow(1, 1)
+        await until(lambda: here.session.spoil is None)
+        here.hosts[2].follow(1, 1)
+        await until(lambda: 3 in here.state.isr)
+        assert here.state.isr == (1, 3)
+
+
+@scenario
+async def test_a_leader_that_was_deposed_meanwhile_writes_nothing_and_waits() -> None:
+    async with stage((1, 2)) as here:
+
+        async def elects_another() -> None:
+            new = here.state._replace(leader=NodeId(2), leader_epoch=LeaderEpoch(2))
+            here.put(NAME.text, new.encode())
+
+        here.session.spoil = elects_another
+        here.hosts[0].produce(b"x")
+        await until(lambda: here.cluster.partitions[NAME].state.leader_epoch == 2)
+        await asyncio.sleep(3 * LAG_S)
+        assert here.state.isr == (1, 2)
+        assert here.hosts[0].partition().log.high_watermark == 0
+
+
+@scenario
+async def test_a_state_older_than_its_own_write_is_not_adopted() -> None:
+    async with stage((1,)) as here:
+        led = here.hosts[0].led.get(key())
+        older = here.cluster.partitions[NAME]
+        here.hosts[1].follow(1, 1)
+        await until(lambda: here.members() == (1, 2))
+        here.cluster.partitions[NAME] = older
+        IsrWriter.adopt(
+            _Settles(here),
+            led,
+            StoredState(older.state, older.version),  # type: ignore[arg-type]
+        )
+        assert here.members() == (1, 2)
+
+
+class _Settles:
+    def __init__(self, here: Stage) -> None:
+        self.here = here
+
+    def _settle(self, *_: object) -> None:
+        raise AssertionError("an older state")

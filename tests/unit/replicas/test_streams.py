@@ -1,0 +1,262 @@
+"""Followers and leaders over connections in memory: the same bytes, and nothing counted early."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from fencelog.errors import StorageError
+from fencelog.types import Offset
+from fencelog.wire.messages.replica_fetch import FetchedReplica, ReplicaFetchResponse
+from fencelog_sim.world.disk import Loss
+from tests.support.partition import scenario
+from tests.unit.replicas.hosts import Host, key, running, until
+
+
+@scenario
+async def test_a_follower_catches_up_and_commits() -> None:
+    async with running() as (leader, follower):
+        leader.lead(1)
+        for number in range(50):
+            leader.produce(b"%d" % number)
+        follower.follow(1, 1)
+        await until(lambda: leader.partition().log.high_watermark == 50)
+        await until(lambda: follower.partition().log.high_watermark == 50)
+        assert follower.bytes_of() == leader.bytes_of() != b""
+
+
+@scenario
+async def test_what_comes_later_follows_at_once() -> None:
+    async with running(3) as (leader, second, third):
+        leader.lead(1)
+        second.follow(1, 1)
+        third.follow(1, 1)
+        for number in range(20):
+            end = leader.produce(b"%d" % number).end_offset
+            await asyncio.wait_for(leader.partition().committed(end), 5)
+        assert second.bytes_of() == third.bytes_of() == leader.bytes_of()
+
+
+@scenario
+async def test_idle_partitions_are_in_no_request() -> None:
+    async with running(2, partitions=200) as (leader, follower):
+        for index in range(200):
+            leader.lead(1, index=index)
+            follower.follow(1, 1, index)
+        await until(lambda: all(leader.led.get(key(i)).progress.has_heard(2) for i in range(200)))
+        (wire,) = follower.wires
+        await until(lambda: not wire.requests[-1].positions)
+        before = len(wire.requests)
+        leader.produce(b"x", index=7)
+        await until(lambda: leader.partition(7).log.high_watermark == 1)
+        named = {each.partition for request in wire.requests[before:] for each in request.positions}
+        assert named == {7}
+
+
+@scenario
+async def test_the_log_is_cut_at_the_fork_and_follows_the_new_leader() -> None:
+    async with running(3) as (one, two, three):
+        one.lead(1)
+        two.follow(1, 1)
+        three.follow(1, 1)
+        for number in range(10):
+            one.produce(b"%d" % number)
+        await until(lambda: one.partition().log.high_watermark == 10)
+        await until(lambda: two.partition().log.high_watermark == 10)
+        two.forget(key())
+        three.forget(key())
+        for number in range(5):  # only the first has these
+            one.produce(b"lost %d" % number)
+        await until(lambda: one.partition().log.log_end_offset == 15)
+        one.led.resign(key())
+        two.lead(2)
+        one.follow(2, 2)
+        three.follow(2, 2)
+        for number in range(7):
+            two.produce(b"new %d" % number)
+        await until(lambda: two.partition().log.high_watermark == 17)
+        assert one.cuts == [10]
+        await until(lambda: one.partition().log.high_watermark == 17)
+        assert one.bytes_of() == two.bytes_of() == three.bytes_of()
+
+
+@scenario
+async def test_nothing_committed_is_cut() -> None:
+    async with running() as (one, two):
+        one.lead(1)
+        two.follow(1, 1)
+        for _ in range(10):
+            one.produce(b"x")
+        await until(lambda: two.partition().log.high_watermark == 10)
+        # The other one comes back with an empty disk, and is believed to lead.
+        await one.stop()
+        empty = Host(one.node, one.hosts)
+        one.hosts[one.node] = empty
+        await empty.open()
+        empty.lead(2)
+        empty.produce(b"y")
+        two.follow(1, 2)
+        await until(lambda: two.offline)
+        assert "below 10 is committed" in two.offline[key()]
+        assert two.partition().log.log_end_offset == 10
+
+
+@scenario
+async def test_in_fsync_mode_only_what_is_synced_is_acknowledged() -> None:
+    async with running(2, "fsync") as (leader, follower):
+        leader.lead(1)
+        follower.follow(1, 1)
+        syncs = asyncio.Event()
+        sync = follower.partition()._store.sync
+
+        async def held() -> None:
+            await syncs.wait()
+            await sync()
+
+        follower.partition()._store.sync = held
+        leader.produce(b"x")
+        await until(lambda: follower.partition().log.log_end_offset == 1)
+        await until(lambda: leader.led.get(key()).progress._followers[2].fetch_end == 1)
+        assert leader.partition().log.high_watermark == 0
+        syncs.set()
+        await until(lambda: leader.partition().log.high_watermark == 1)
+
+
+@scenario
+async def test_a_follower_that_crashes_before_its_sync_fetches_again() -> None:
+    async with running(2, "fsync") as (leader, follower):
+        leader.lead(1)
+        follower.follow(1, 1)
+        leader.produce(b"a")
+        await until(lambda: leader.partition().log.high_watermark == 1)
+
+        async def never() -> None:
+            await asyncio.Event().wait()
+
+        follower.partition()._store.sync = never
+        leader.produce(b"b")
+        await until(lambda: follower.partition().log.log_end_offset == 2)
+        await follower.stop()
+        again = Host(follower.node, follower.hosts, "fsync")
+        again.disk = follower.disk.power_loss(Loss.ALL)
+        follower.hosts[again.node] = again
+        await again.reopen(key())
+        assert again.partition().log.log_end_offset == 1
+        assert leader.partition().log.high_watermark == 1
+        again.follow(1, 1)
+        await until(lambda: leader.partition().log.high_watermark == 2)
+        assert again.bytes_of() == leader.bytes_of()
+        await again.stop()
+
+
+@scenario
+async def test_a_replica_below_the_leaders_start_begins_with_its_snapshot() -> None:
+    async with running() as (leader, follower):
+        leader.lead(1, isr=[1])
+        leader.produce(b"a", producer_id=7, sequence=0)
+        leader.produce(b"b", producer_id=8, sequence=0)
+        await until(lambda: leader.partition().log.high_watermark == 2)
+        leader.partition().advance_start(Offset(2))
+        leader.produce(b"c", producer_id=8, sequence=1)
+        follower.follow(1, 1)
+        await until(lambda: follower.partition().log.log_end_offset == 3)
+        assert follower.partition().log.log_start_offset == 2
+        known = {
+            each.producer_id: each.last_sequence for each in follower.partition().log.producers()
+        }
+        assert known == {7: 0, 8: 1}  # E4
+
+
+@scenario
+async def test_a_failed_partition_does_not_stop_the_others() -> None:
+    async with running(2, partitions=2) as (leader, follower):
+        for index in range(2):
+            leader.lead(1, index=index)
+            follower.follow(1, 1, index)
+        follower.partition(0).fail(StorageError("broken"))
+        leader.produce(b"x", index=0)
+        leader.produce(b"y", index=1)
+        await until(lambda: leader.partition(1).log.high_watermark == 1)
+        assert leader.partition(0).log.high_watermark == 0
+
+
+# -- what a leader must not be believed -----------------------------------------------------------
+
+
+def too_many(body: bytes) -> bytes:
+    """An answer that names a hundred thousand partitions."""
+    del body
+    return ReplicaFetchResponse(partitions=[FetchedReplica()] * 100_000).write(0)
+
+
+def too_long(body: bytes) -> bytes:
+    """An answer with more records than it says."""
+    return body + b"more"
+
+
+def cut_short(body: bytes) -> bytes:
+    return body[:-1]
+
+
+@pytest.mark.parametrize("tamper", [too_many, too_long, cut_short])
+def test_an_answer_that_is_none_closes_the_connection_and_nothing_else(
+    tamper: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    @scenario
+    async def test() -> None:
+        async with running() as (leader, follower):
+            leader.tamper = tamper
+            leader.lead(1)
+            leader.produce(b"x")
+            follower.follow(1, 1)
+            await until(lambda: len(follower.wires) > 1)
+            assert follower.wires[0].closed_by.startswith("malformed response")
+            assert follower.partition().log.log_end_offset == 0
+            leader.tamper = bytes
+            await until(lambda: leader.partition().log.high_watermark == 1)
+
+    test()
+    assert "replica fetches from broker 1" in caplog.text
+
+
+@pytest.mark.parametrize("what", ["crc", "gap", "epoch"])
+def test_records_that_do_not_fit_are_refused_and_nothing_else(
+    what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    @scenario
+    async def test() -> None:
+        caplog.set_level(logging.WARNING)
+        async with running(2, partitions=2) as (leader, follower):
+            marked = b""
+
+            def tamper(body: bytes) -> bytes:
+                place = body.find(marked)
+                if place < 0:
+                    return body
+                changed = bytearray(body)
+                if what == "crc":
+                    changed[place + 60] ^= 1
+                elif what == "gap":
+                    changed[place + 7] = 9
+                else:
+                    changed[place + 15] = 77
+                return bytes(changed)
+
+            for index in range(2):
+                leader.lead(1, index=index)
+            leader.produce(b"first")
+            await until(leader.bytes_of)
+            marked = leader.bytes_of()
+            leader.tamper = tamper
+            for index in range(2):
+                follower.follow(1, 1, index)
+            leader.produce(b"other", index=1)
+            await until(lambda: leader.partition(1).log.high_watermark == 1)
+            await until(lambda: "at offset" in caplog.text)
+            assert follower.partition().log.log_end_offset == 0
+            leader.tamper = bytes
+            await until(lambda: leader.partition().log.high_watermark == 1)
+
+    test()
+    assert "t-0: broker 1, epoch 1: at offset" in caplog.text
