@@ -192,8 +192,9 @@ async def test_a_newer_connection_ends_what_the_older_one_of_its_lane_has_asked(
 async def test_a_later_life_of_a_broker_ends_the_connections_of_the_earlier(world: World) -> None:
     async with world.node() as node:
         target = Target(node)
-        earlier, later = target.opener(), target.opener(ASKING._replace(incarnation="later"))
+        earlier = target.opener()
         connections = [await earlier.connection(THERE, lane) for lane in Lane]
+        later = target.opener(ASKING._replace(incarnation="later"))
         await later.connection(THERE, Lane.LEADERS)
         for each in connections:
             await asyncio.wait_for(each.wait_closed(), 10)
