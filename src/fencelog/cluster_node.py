@@ -371,7 +371,7 @@ class ClusterMember:
         """Bring what the cluster's metadata says to the coordinators and the connections."""
         assert self._leaders is not None, "``leaders`` comes first"
         forgotten = ForgottenTopics(
-            broker.groups, broker.group_requests, self.catalog, self._metadata
+            broker.groups, self.catalog, self._metadata, self.state.deleted
         )
         undo.push_async_callback(self._leaders.stop)
         undo.push_async_callback(forgotten.stop)
@@ -390,8 +390,7 @@ class ClusterMember:
                 topic = self.catalog.get(runtime.topic)
                 if topic is not None:
                     runtime.partition_count = topic.partitions
-            deleted = (self.state.deleted.get(each) for each in sorted(what.deleted))
-            forgotten.deleted([each.name for each in deleted if each is not None])
+            forgotten.changed(what.deleted)
 
         changed(Changed(brokers={self._identity.node_id}))
         self.state.subscribe(changed)
