@@ -370,9 +370,7 @@ class ClusterMember:
     def _follow(self, broker: Broker, undo: AsyncExitStack) -> None:
         """Bring what the cluster's metadata says to the coordinators and the connections."""
         assert self._leaders is not None, "``leaders`` comes first"
-        forgotten = ForgottenTopics(
-            broker.groups, self.catalog, self._metadata, self.state.deleted
-        )
+        forgotten = ForgottenTopics(broker.groups, self.catalog, self._metadata, self.state.deleted)
         undo.push_async_callback(self._leaders.stop)
         undo.push_async_callback(forgotten.stop)
         undo.push_async_callback(self._cancel_tasks)
