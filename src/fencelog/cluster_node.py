@@ -154,8 +154,9 @@ class ClusterMember:
         self.open_internal = self.controller.open_internal
         self._peers = OutgoingPeers(identity, random, self._gone)
         self._incoming = IncomingPeers(identity, random)
-        self._led = LedPartitions()
-        self._serving = Serving(self._led, TimeSlices())
+        self.led = LedPartitions()
+        """The partitions that this broker leads."""
+        self._serving = Serving(self.led, TimeSlices())
 
     def leaders(self, local: LocalLeaders) -> Leaders:
         """Return the leaders on all brokers."""
@@ -173,7 +174,7 @@ class ClusterMember:
         """Return one for clients and for other brokers, that begins nothing after the lease."""
         of_brokers = {
             **broker_handlers(self._incoming, local),
-            **replica_handlers(self._incoming, self._serving, self._led),
+            **replica_handlers(self._incoming, self._serving, self.led),
         }
         return LeasedDispatcher(broker, handlers(), of_brokers, self)
 
@@ -233,7 +234,7 @@ class ClusterMember:
         isr = IsrWriter(
             self._metadata,
             self.state,
-            self._led,
+            self.led,
             self._identity.incarnation,
             self._serving.life_of,
             self._min_isr,
@@ -325,7 +326,7 @@ class ClusterMember:
             Life(self._identity.node_id, self._identity.incarnation),
             self.state,
             OpenLogs(self._logs, self.catalog, self.settings),
-            self._led,
+            self.led,
             isr,
             self._min_isr,
             RemoteLeaders(self._peers),
@@ -430,7 +431,7 @@ class ClusterMember:
         """
         topic = self.catalog.get(name.topic)
         key = None if topic is None else PartitionKey(topic.topic_id, name.partition)
-        led = None if key is None else self._led.get(key)
+        led = None if key is None else self.led.get(key)
         if key is None or led is None:
             raise NotCoordinatorError(f"{name} is not led by this broker")
         # From the store: the copy may not have what an earlier attempt has run into.

@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wanted = options.workload or ("all" if options.seed is None else "queue")
     names = sorted(WORKLOADS) if wanted == "all" else [wanted]
     if options.seed is not None and len(names) == 1:
-        return _one(options, Case(options.seed, names[0]))
+        return _one(options, Case(options.seed, names[0], brokers=options.brokers))
     if options.seed is not None:
         options.seeds = (options.seed, options.seed + 1)
     return _many(options, names)
@@ -70,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=[*sorted(WORKLOADS), "all"],
         help="what the clients do (queue for one seed, else all)",
     )
+    parser.add_argument("--brokers", type=_count, default=1, help="of the cluster (1: alone)")
     parser.add_argument("--minutes", type=_minutes, help="run seeds from A for this many minutes")
     parser.add_argument("--jobs", type=_count, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--stop", action="store_true", help="end at the first failure")
@@ -159,7 +160,8 @@ def _story(result: Result) -> str:
     return "\n".join(
         [
             f"seed {result.case.seed}, workload {result.case.workload}: "
-            f"{setting.durability} mode, {scale.clients} clients, {scale.partitions} partitions, "
+            f"{result.case.brokers} brokers, {setting.durability} mode, "
+            f"{scale.clients} clients, {scale.partitions} partitions, "
             f"faults for {result.span_s:.1f} s",
             *(result.story or ["  no fault was injected"]),
             f"{result.events} events in {result.virtual_s:.1f} virtual seconds, "
@@ -225,7 +227,8 @@ class _Cases:
         first, end = options.seeds
         self.count = None if options.minutes else (end - first) * len(names)
         seeds = itertools.count(first) if options.minutes else range(first, end)
-        self._cases = (Case(seed, name) for seed in seeds for name in names)
+        brokers = options.brokers
+        self._cases = (Case(seed, name, brokers=brokers) for seed in seeds for name in names)
         self._ends_at = time.monotonic() + 60 * options.minutes if options.minutes else None
         self.slots = Semaphore(options.jobs * 4)
         self.stopped = False
@@ -292,6 +295,8 @@ def _failure(result: Result) -> str:
     return (
         f"FAILED seed {case.seed} {case.workload}: {result.problems[0][:300]}\n"
         f"  replay: ./dev sim {case.seed} --workload {case.workload}"
+        + f" --brokers {case.brokers}"
+        * (case.brokers > 1)
     )
 
 

@@ -4,17 +4,21 @@ import asyncio
 import gc
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from random import Random
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 from zlib import crc32
 
 from fencelog.check import check
 from fencelog.check.history import FINAL, Event, Recorder
 from fencelog.errors import StorageError
+from fencelog_sim.cluster_faults import draw_for_cluster
+from fencelog_sim.clustered import clustered, led_epoch
 from fencelog_sim.faults import Fault, Kind, Plan, draw, losses_in
 from fencelog_sim.monitors.invariants import Monitor
+from fencelog_sim.monitors.replication import ReplicationMonitor
 from fencelog_sim.nemesis import Nemesis
+from fencelog_sim.operator import Operator
 from fencelog_sim.surviving import surviving
 from fencelog_sim.workload import Scale, Workload
 from fencelog_sim.workloads import WORKLOADS
@@ -28,10 +32,17 @@ STOP_LIMIT_S = 60.0
 SETTLE_LIMIT_S = 180.0
 RUN_LIMIT_S = 600.0
 CLIENT_DOWN_S = 0.5
+CATCH_UP_LIMIT_S = 120.0
+CATCH_UP_LOOK_S = 0.5
+REPLICAS = 3
+COMMITS_AT_ALL_SHARE = 0.1
 DISK_FAULTS = {Kind.SYNC_FAILS, Kind.WRITE_FAILS, Kind.FULL}
 """Faults after which a broker may stop by itself with a StorageError."""
 OFFICE_HOST = "10.0.2.1"
 """The host that creates the topics and reads everything at the end."""
+
+
+Observed: TypeAlias = Monitor | ReplicationMonitor
 
 
 @dataclass(frozen=True)
@@ -44,11 +55,14 @@ class Case:
     """Instead of the one that the seed would draw."""
     clients: int | None = None
     span_s: float | None = None
+    brokers: int = 1
 
     def to_json(self) -> dict[str, object]:
         """A JSON object that ``from_json`` reads."""
         plan = None if self.plan is None else [fault.to_json() for fault in self.plan]
         entries = {**asdict(self), "plan": plan}
+        if self.brokers == 1:
+            del entries["brokers"]
         return {name: value for name, value in entries.items() if value is not None}
 
     @classmethod
@@ -109,7 +123,7 @@ def run(case: Case) -> Result:
     replaced from time to time.
     """
     trampolines.install()
-    name = f"{case.workload}/{case.seed}"
+    name = f"{case.workload}/{case.seed}" + f"/{case.brokers}" * (case.brokers > 1)
     trampolines.seed(name)
     collecting = gc.isenabled()
     # A collection at another moment would run other finalizers at another virtual time.
@@ -128,18 +142,14 @@ class _Run:
         self._workload: Workload = WORKLOADS[case.workload]()
         random = Random(f"{name}/setting")
         setting, scale, span_s = _draw_setting(random, case, expires=self._workload.expires)
+        if case.brokers > 1:
+            setting, more_s = _draw_cluster(Random(f"{name}/cluster"), setting, case.brokers)
+            span_s = case.span_s or span_s + more_s
         plan = case.plan
         if plan is None:
-            plan = draw(
-                Random(f"{name}/plan"),
-                span_s,
-                clients=scale.clients,
-                losses=losses_in(setting.durability, may_lose=self._workload.may_lose),
-            )
-        self._span_s = span_s
+            plan = self._draw_plan(Random(f"{name}/plan"), setting, scale, span_s, case.brokers)
         self._result = Result(case, setting, scale, plan, span_s)
-        self._world = World(name, setting)
-        self._monitor = Monitor(self._world)
+        self._world, self._monitor = _observed(name, setting, case.brokers)
         self._nemesis = Nemesis(self._world, plan, self._report_fault)
         self._stages: dict[int, SimStage] = {}
         self._stopping = False
@@ -182,7 +192,10 @@ class _Run:
 
     async def _main(self) -> None:
         world, scale = self._world, self._result.scale
-        await world.host.start()
+        for host in world.hosts:
+            await host.start()
+        if world.is_cluster:
+            world.loop.start(world.loop.outside, Operator(world).run())
         office = self._stage("prepare")
         await self._in_office("prepare", self._workload.prepare(office), PREPARE_LIMIT_S)
         keepers = [
@@ -190,7 +203,7 @@ class _Run:
             for index in range(scale.clients)
         ]
         await self._nemesis.run()
-        await asyncio.sleep(max(0.0, self._span_s - world.loop.time()))
+        await asyncio.sleep(max(0.0, self._result.span_s - world.loop.time()))
         await self._nemesis.heal()
         self._stopping = True
         for stage in self._stages.values():
@@ -203,7 +216,33 @@ class _Run:
             world.kill_client(process)
         settling = self._workload.settle(self._stage(FINAL))
         await self._in_office(FINAL, settling, SETTLE_LIMIT_S)
-        await world.host.stop()
+        if isinstance(self._monitor, ReplicationMonitor):
+            await self._catch_up(self._monitor)
+        for host in world.hosts:
+            await host.stop()
+
+    async def _catch_up(self, monitor: ReplicationMonitor) -> None:
+        """Wait until every replica has all that is committed, and report what is missing."""
+        deadline = self._world.loop.time() + CATCH_UP_LIMIT_S
+        while (  # noqa: ASYNC110 - the time is virtual
+            not monitor.is_complete() and self._world.loop.time() < deadline
+        ):
+            await asyncio.sleep(CATCH_UP_LOOK_S)
+        monitor.finish()
+
+    def _draw_plan(
+        self, random: Random, setting: Setting, scale: Scale, span_s: float, brokers: int
+    ) -> Plan:
+        if brokers > 1:
+            return draw_for_cluster(
+                random,
+                span_s,
+                brokers=brokers,
+                clients=scale.clients,
+                durability=setting.durability,
+            )
+        losses = losses_in(setting.durability, may_lose=self._workload.may_lose)
+        return draw(random, span_s, clients=scale.clients, losses=losses)
 
     async def _in_office(self, name: str, work: Coroutine[Any, Any, None], limit_s: float) -> None:
         """Do one of the workload's own tasks, as a process of its own, within a limit."""
@@ -262,6 +301,31 @@ class _Run:
         at = self._world.loop.time()
         self._result.story.append(f"{at:8.3f} s  {fault}")
         self._result.history.append({"type": "fault", "time": at, "what": str(fault.kind)})
+
+
+def _observed(name: str, setting: Setting, brokers: int) -> tuple[World, Observed]:
+    """A world, and what watches it."""
+    if brokers == 1:
+        world = World(name, setting)
+        return world, Monitor(world)
+    world = World(name, setting, brokers=brokers, build=clustered)
+    defaults = dict(setting.topic_defaults)
+    return world, ReplicationMonitor(
+        world, led_epoch, lambda topic: topic.log_config(defaults).min_insync_replicas
+    )
+
+
+def _draw_cluster(random: Random, setting: Setting, brokers: int) -> tuple[Setting, float]:
+    """Draw what only a cluster has, and how much longer its clients act: elections take time."""
+    cluster = replace(
+        setting,
+        topic_defaults=(*setting.topic_defaults, ("min.insync.replicas", "2")),
+        replicas=min(brokers, REPLICAS),
+        broker_session_s=random.choice((1.0, 3.0)),
+        replica_lag_s=random.choice((0.5, 2.0, 10.0)),
+        commits_at_all=random.random() < COMMITS_AT_ALL_SHARE,
+    )
+    return cluster, random.uniform(4.0, 12.0)
 
 
 def _draw_setting(random: Random, case: Case, *, expires: bool) -> tuple[Setting, Scale, float]:
