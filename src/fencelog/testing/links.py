@@ -9,6 +9,8 @@ import asyncio
 from contextlib import suppress
 
 HOST = "127.0.0.1"
+ACCEPT_STEPS = 3
+"""Iterations of asyncio's loop from the acceptance of a socket to its connection."""
 CHUNK_BYTES = 1 << 16
 
 
@@ -36,8 +38,10 @@ class Link:
         """Reset and refuse connections, as the machine of a process that has ended does."""
         if self._server is not None:
             self._server.close()
-            await asyncio.sleep(0)  # what was being accepted is known afterwards
-            await asyncio.sleep(0)
+            for _ in range(ACCEPT_STEPS):  # what was being accepted is known afterwards
+                await asyncio.sleep(0)
+        for task in self._tasks:
+            task.cancel()
         for each in self._accepted:
             each.transport.abort()
         await asyncio.sleep(0)

@@ -26,6 +26,7 @@ from fencelog.errors import FencedError, StorageError
 from fencelog.node import NewMembership, Node, Ports
 from fencelog.ports import MetadataStore, Stopwatch
 from fencelog.testing.held_requests import Held, HoldingServer
+from fencelog.testing.links import ACCEPT_STEPS
 from fencelog.types import Instant
 
 T = TypeVar("T")
@@ -94,6 +95,8 @@ class NodeThread:
         self._node: Node | None = None
         self._server: HoldingServer | None = None
         self._lives: asyncio.Task[None] | None = None
+        self._opened: WeakSet[asyncio.BaseTransport] = WeakSet()
+        """Connections to other brokers."""
         self._thread = LoopThread("fencelog-broker", _no_farewell)
         try:
             self.run(self._start())
@@ -160,9 +163,10 @@ class NodeThread:
         return self._node.broker
 
     async def _start(self) -> None:
+        if self._cluster is not None:
+            _route(self._cluster.routes, self._opened)
         await self._begin_life()
         if self._cluster is not None:
-            _route(self._cluster.routes)
             self._lives = asyncio.get_running_loop().create_task(self._live_on())
 
     async def _live_on(self) -> None:
@@ -223,7 +227,12 @@ class NodeThread:
                     task.cancel()
                 await asyncio.wait(left)
         if self._server is not None:
-            await self._server.abort()  # what was being accepted
+            for _ in range(ACCEPT_STEPS):  # what was being accepted
+                await asyncio.sleep(0)
+            await self._server.abort()
+        for transport in list(self._opened):
+            cast(asyncio.Transport, transport).abort()
+        await asyncio.sleep(0)
         await self._open.aclose()
         if failure is not None:
             raise failure
@@ -238,15 +247,17 @@ class NodeThread:
         return None if self._cluster is not None and isinstance(failure, FencedError) else failure
 
 
-def _route(routes: Mapping[int, int]) -> None:
-    """Let this loop's connections to other brokers go through their links."""
+def _route(routes: Mapping[int, int], opened: "WeakSet[asyncio.BaseTransport]") -> None:
+    """Let this loop's connections to other brokers go through their links; collect them."""
     loop = asyncio.get_running_loop()
     connect = loop.create_connection
 
     async def through_link(
         protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
-        return await connect(protocol, host, routes.get(port, port))
+        transport, connected = await connect(protocol, host, routes.get(port, port))
+        opened.add(transport)
+        return transport, connected
 
     loop.create_connection = through_link  # type: ignore[assignment, method-assign]
 
