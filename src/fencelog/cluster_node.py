@@ -252,10 +252,19 @@ class ClusterMember:
             isr.run(),
             stopped.wait(),
         )
-        begin(self._take_part([asyncio.get_running_loop().create_task(each) for each in works]))
+        loop = asyncio.get_running_loop()
+        tasks: list[asyncio.Task[object]] = [loop.create_task(each) for each in works]
+        begin(self._take_part(tasks))
         undo.callback(stopped.set)
         undo.push_async_callback(self._leave)
-        await self.state.until(lambda: self._identity.node_id in self.state.brokers)
+        seen = loop.create_task(
+            self.state.until(lambda: self._identity.node_id in self.state.brokers)
+        )
+        try:
+            # A lease lost by then ends the watch with the life: nobody would see anything.
+            await asyncio.wait([seen, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            seen.cancel()
 
     async def _take_part(self, works: Sequence["asyncio.Task[object]"]) -> None:
         """Go on until one of these ends: the broker stops, or its lease is lost.
@@ -338,22 +347,33 @@ class ClusterMember:
         return replicas
 
     async def _leave(self) -> None:
-        """Let others lead, then end the registration: nobody waits for the lease to end."""
+        """Let others lead, then end the registration: nobody waits for the lease to end.
+
+        A life that was lost leads nothing, and no watch would show it what others do.
+        """
         registration = self._registration
         assert registration is not None, "``join`` comes first"
-        with suppress(TimeoutError, StorageError):
-            async with asyncio.timeout(STOP_S):
-                await registration.announce_stop()
-                await self.state.until(lambda: not self._leads_for_others())
+        if not self._is_lost:
+            with suppress(TimeoutError, StorageError):
+                async with asyncio.timeout(STOP_S):
+                    await registration.announce_stop()
+                    await self.state.until(lambda: not self._leads_for_others())
         with suppress(StorageError):
             await registration.end()
 
     def _leads_for_others(self) -> bool:
-        """Whether a partition is led here that another in-sync replica could lead."""
+        """Whether a partition is led here that another in-sync replica takes over.
+
+        One that stops as well takes over nothing.
+        """
         node_id = self._identity.node_id
+        staying = {
+            number
+            for number, broker in self.state.brokers.items()
+            if number != node_id and not broker.registration.is_stopping
+        }
         return any(
-            stored.state.leader == node_id
-            and any(each != node_id and each in self.state.brokers for each in stored.state.isr)
+            stored.state.leader == node_id and not staying.isdisjoint(stored.state.isr)
             for stored in self.state.partitions.values()
         )
 
@@ -370,9 +390,7 @@ class ClusterMember:
     def _follow(self, broker: Broker, undo: AsyncExitStack) -> None:
         """Bring what the cluster's metadata says to the coordinators and the connections."""
         assert self._leaders is not None, "``leaders`` comes first"
-        forgotten = ForgottenTopics(
-            broker.groups, broker.group_requests, self.catalog, self._metadata
-        )
+        forgotten = ForgottenTopics(broker.groups, self.catalog, self._metadata, self.state.deleted)
         undo.push_async_callback(self._leaders.stop)
         undo.push_async_callback(forgotten.stop)
         undo.push_async_callback(self._cancel_tasks)
@@ -390,8 +408,7 @@ class ClusterMember:
                 topic = self.catalog.get(runtime.topic)
                 if topic is not None:
                     runtime.partition_count = topic.partitions
-            deleted = (self.state.deleted.get(each) for each in sorted(what.deleted))
-            forgotten.deleted([each.name for each in deleted if each is not None])
+            forgotten.changed(what.deleted)
 
         changed(Changed(brokers={self._identity.node_id}))
         self.state.subscribe(changed)

@@ -18,6 +18,7 @@ from fencelog_sim.faults import Fault, Kind, Plan, draw, losses_in
 from fencelog_sim.monitors.invariants import Monitor
 from fencelog_sim.monitors.replication import ReplicationMonitor
 from fencelog_sim.nemesis import Nemesis
+from fencelog_sim.operator import Operator
 from fencelog_sim.surviving import surviving
 from fencelog_sim.workload import Scale, Workload
 from fencelog_sim.workloads import WORKLOADS
@@ -193,6 +194,8 @@ class _Run:
         world, scale = self._world, self._result.scale
         for host in world.hosts:
             await host.start()
+        if world.is_cluster:
+            world.loop.start(world.loop.outside, Operator(world).run())
         office = self._stage("prepare")
         await self._in_office("prepare", self._workload.prepare(office), PREPARE_LIMIT_S)
         keepers = [

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -94,3 +95,36 @@ def test_a_broker_alone_loads_nothing_of_a_cluster(tmp_path: Path) -> None:
         loaded = re.findall(r"^import time:[^|]*\|[^|]*\|\s*(\S+)$", broker.stderr, re.MULTILINE)
     assert "fencelog.node" in loaded
     assert [name for name in loaded if OF_A_CLUSTER.match(name)] == []
+
+
+def test_dev_runs_a_cluster_in_one_process_and_removes_it_at_the_end() -> None:
+    """Three brokers, a record on each, and nothing left on the disk."""
+    dev = [sys.executable, "-m", "fencelog", "dev", "--brokers", "3"]
+    with subprocess.Popen(
+        dev, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            bootstrap = process.stdout.readline().strip()
+            assert len(bootstrap.split(",")) == 3
+            with Client(bootstrap) as client:
+                assert [each.node_id for each in client.cluster().brokers] == [1, 2, 3]
+                client.create_topic("orders")
+                assert len(client.describe_topic("orders").partitions[0].replicas) == 3
+                with client.producer() as producer:
+                    producer.send("orders", b"one tea")
+        finally:
+            process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, said
+    directories = re.findall(r"data in (\S+), durability os", said)
+    assert len(directories) == 3, said
+    assert not any(Path(each).parent.exists() for each in directories)
+
+
+@pytest.mark.parametrize("brokers", ["0", "31", "three"])
+def test_a_number_of_brokers_that_cannot_be_is_refused(brokers: str) -> None:
+    dev = [sys.executable, "-m", "fencelog", "dev", "--brokers", brokers]
+    done = subprocess.run(dev, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"fencelog: --brokers='{brokers}': expected a number from 1 to 30\n"

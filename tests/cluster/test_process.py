@@ -1,6 +1,8 @@
 """``fencelog serve`` as a broker of a cluster: what it needs of etcd, and what it does without."""
 
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,8 @@ from tests.support.etcd import Etcd, free_ports
 from tests.support.waiting import wait_until
 
 DEADLINE_S = 60.0
+SOON_S = 15.0
+"""Less than a broker that stops would wait for others to lead in its place."""
 SESSION = "broker.session.timeout.ms=2000\n"
 
 
@@ -55,7 +59,7 @@ def test_while_etcd_is_away_it_stops_to_answer_and_takes_part_again_when_it_is_b
         with Client(address) as client:
             client.create_topic("t")
         etcd.kill()
-        broker.wait_for_line(re.compile("takes part again"), deadline_s=DEADLINE_S)
+        broker.wait_for_line(re.compile("takes part again"), deadline_s=SOON_S)
         etcd.start()
         etcd.wait()
 
@@ -68,3 +72,20 @@ def test_while_etcd_is_away_it_stops_to_answer_and_takes_part_again_when_it_is_b
 
         wait_until(is_there, deadline_s=DEADLINE_S, what="the broker answers again")
         assert broker.terminate() == 0
+
+
+def test_brokers_that_stop_together_do_not_wait_for_each_other(
+    own_etcd: Etcd, tmp_path: Path
+) -> None:
+    with (
+        member(own_etcd, tmp_path, 1) as first,
+        member(own_etcd, tmp_path, 2) as second,
+        member(own_etcd, tmp_path, 3) as third,
+    ):
+        with Client(first.address) as client:
+            client.create_topic("t", 6, replication=3)
+        first.kill()
+        for each in (second, third):
+            each.stop_deadline_s = SOON_S
+            os.kill(each.pid, signal.SIGTERM)
+        assert [each.terminate() for each in (second, third)] == [0, 0]

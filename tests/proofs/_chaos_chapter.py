@@ -115,12 +115,12 @@ def _act(script: Script, outcome: Outcome, nemesis: Nemesis, started: Callable[[
     if problem := crew.play.run("settle", "final", SETTLE_S):
         outcome.problems.append(problem)
     outcome.settle_s = time.monotonic() - began
-    outcome.problems += _left_open(crew.play.bootstrap)
+    outcome.problems += left_open(crew.play.bootstrap)
     if status := nemesis.broker.terminate():
         outcome.problems.append(f"the broker did not end cleanly: status {status}")
 
 
-def _left_open(bootstrap: str) -> list[str]:
+def left_open(bootstrap: str) -> list[str]:
     """Transactions that their coordinator does not list as ended, and those that hang."""
     try:
         with Client(bootstrap) as client:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 GUIDE = ROOT / "docs/guide/testing.md"
-EXAMPLES = 7
+EXAMPLES = 8
 
 
 def test_the_examples_pass_as_they_are_printed(tmp_path: Path) -> None:

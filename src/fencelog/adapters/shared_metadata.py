@@ -17,7 +17,6 @@ from fencelog.ports import (
 )
 
 R = TypeVar("R")
-_Watched = Sequence[MetadataChange] | BaseException | None
 
 
 class SharedMetadata:
@@ -56,30 +55,9 @@ class SharedMetadata:
 
     async def watch(self, prefix: str, revision: int) -> AsyncIterator[Sequence[MetadataChange]]:
         """See ``MetadataStore``."""
-        here = asyncio.get_running_loop()
-        seen: asyncio.Queue[_Watched] = asyncio.Queue()
-
-        def tell(item: _Watched) -> None:
-            if not here.is_closed():
-                here.call_soon_threadsafe(seen.put_nowait, item)
-
-        async def follow() -> None:
-            try:
-                async for each in self._store.watch(prefix, revision):
-                    tell(each)
-            except Exception as error:  # noqa: BLE001 - raised where the watch is read
-                tell(error)
-            else:
-                tell(None)
-
-        following = asyncio.run_coroutine_threadsafe(follow(), self._loop)
-        try:
-            while (item := await seen.get()) is not None:
-                if isinstance(item, BaseException):
-                    raise item
-                yield item
-        finally:
-            following.cancel()
+        changes = self._store.watch(prefix, revision)
+        while (each := await self._run(_next(changes))) is not None:
+            yield each
 
     async def grant(self, ttl_s: float) -> LeaseId:
         """See ``MetadataStore``."""
@@ -98,3 +76,9 @@ class SharedMetadata:
 
     async def _run(self, work: Coroutine[Any, Any, R]) -> R:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+
+async def _next(
+    changes: AsyncIterator[Sequence[MetadataChange]],
+) -> Sequence[MetadataChange] | None:
+    return await anext(changes, None)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,8 @@ PAUSE_S = 1.0
 """Between two attempts to begin another life."""
 Ready = Callable[["Node"], None]
 """Is told of a node that listens."""
+OpenMember = Callable[[BrokerConfig], "AbstractAsyncContextManager[Node]"]
+"""Runs one life of a broker of a cluster."""
 
 
 async def serve_alone(
@@ -33,15 +35,22 @@ async def serve_alone(
         return await _until_ended(node, stop)
 
 
-async def serve_member(
+async def serve_in_etcd(
     config: BrokerConfig, stop: asyncio.Event, ready: Ready
+) -> BaseException | None:
+    """Run a broker of a cluster whose metadata is in etcd, as ``serve_member`` does."""
+    from fencelog.cli.cluster_process import open_member
+
+    return await serve_member(config, stop, ready, open_member)
+
+
+async def serve_member(
+    config: BrokerConfig, stop: asyncio.Event, ready: Ready, open_member: OpenMember
 ) -> BaseException | None:
     """Run a broker of a cluster, life after life: the next one begins where a lease was lost.
 
     Its address stays. A failure of the first start is raised, of a later one tried again.
     """
-    from fencelog.cli.cluster_process import open_member
-
     is_first = True
     while not stop.is_set():
         try:

@@ -5,9 +5,10 @@ import logging
 import resource
 import signal
 import tempfile
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +17,7 @@ import typer
 from fencelog.broker.config import BrokerConfig, Flags, Resolved
 from fencelog.cli.collector import Collector
 from fencelog.cli.freed_memory import keep_freed_memory
-from fencelog.cli.lives import serve_alone, serve_member
+from fencelog.cli.lives import Ready, serve_alone, serve_in_etcd
 from fencelog.cli.log_output import LogOutput
 from fencelog.cli.signals import STOPS, handle_signals
 from fencelog.errors import FencelogError, error_text
@@ -27,8 +28,11 @@ if TYPE_CHECKING:
     from fencelog.node import Node
 
 DURABILITY_HELP = "What an acknowledged record survives. fsync: a power cut; os: kill -9."
-Announce = Callable[[str, int], None]
-"""Takes host and port of a broker that listens."""
+BROKERS_MAX = 30
+Serving = Callable[
+    [BrokerConfig, asyncio.Event, Ready], Coroutine[None, None, BaseException | None]
+]
+"""Runs what there is to run until the event; returns the failure that has ended it before."""
 ConfigOption = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="Settings file: TOML, or Kafka's server.properties."),
@@ -77,20 +81,33 @@ def serve(
         node_id=None if node_id is None else str(node_id),
         config=config,
     )
-    _run(flags.resolve, stops=STOPS)
+    _run(flags.resolve, _serve_member_or_alone, stops=STOPS)
 
 
 def dev(
     listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Address to listen on.")
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Address to listen on; further brokers take the ports after it.",
+        ),
     ] = "127.0.0.1:0",
     durability: Annotated[str, typer.Option(metavar="fsync|os", help=DURABILITY_HELP)] = "os",
+    brokers: Annotated[
+        str, typer.Option(metavar="N", help="How many brokers: a cluster in one process.")
+    ] = "1",
     config: ConfigOption = None,
 ) -> None:
     """Run a broker in a temporary directory on a free port. The directory is deleted at the end.
 
-    The address is printed on stdout, for scripts.
+    The address, or those of all brokers, is printed on stdout, for scripts.
     """
+    if not brokers.isdecimal() or not 1 <= int(brokers) <= BROKERS_MAX:
+        typer.echo(
+            f"fencelog: --brokers={brokers!r}: expected a number from 1 to {BROKERS_MAX}", err=True
+        )
+        raise typer.Exit(2)
+    serving = _serve_one if int(brokers) == 1 else partial(_serve_several, int(brokers))
     with tempfile.TemporaryDirectory(prefix="fencelog-dev-") as directory:
         flags = Flags(
             data_dir=directory,
@@ -99,31 +116,60 @@ def dev(
             config=config,
         )
         # With its terminal gone, nobody needs it: SIGHUP stops it and removes the directory.
-        _run(flags.resolve, stops=(*STOPS, signal.SIGHUP), announce=_print_address)
+        _run(flags.resolve, serving, stops=(*STOPS, signal.SIGHUP))
 
 
-def _print_address(host: str, port: int) -> None:
-    print(f"{host}:{port}", flush=True)  # noqa: T201
+async def _serve_one(
+    config: BrokerConfig, stop: asyncio.Event, ready: Ready
+) -> BaseException | None:
+    """Run a broker and print its address."""
+
+    def announce(node: "Node") -> None:
+        ready(node)
+        host, port = node.address
+        _print_addresses([f"{host}:{port}"])
+
+    return await _serve_member_or_alone(config, stop, announce)
+
+
+async def _serve_several(
+    brokers: int, config: BrokerConfig, stop: asyncio.Event, ready: Ready
+) -> BaseException | None:
+    """Run a cluster and print its addresses."""
+    from fencelog.cli.dev_cluster import serve_brokers
+
+    if config.cluster is not None:
+        raise FencelogError("with --brokers, leave metadata out of the settings: it is here")
+
+    return await serve_brokers(config, brokers, stop, ready, _print_addresses)
+
+
+async def _serve_member_or_alone(
+    config: BrokerConfig, stop: asyncio.Event, ready: Ready
+) -> BaseException | None:
+    serving = serve_alone if config.cluster is None else serve_in_etcd
+    return await serving(config, stop, ready)
+
+
+def _print_addresses(addresses: Sequence[str]) -> None:
+    print(",".join(addresses), flush=True)  # noqa: T201
 
 
 def _run(
-    resolve: Callable[[], Resolved],
-    *,
-    stops: tuple[signal.Signals, ...],
-    announce: Announce | None = None,
+    resolve: Callable[[], Resolved], serving: Serving, *, stops: tuple[signal.Signals, ...]
 ) -> None:
     output = LogOutput.install()
     try:
-        raise typer.Exit(_run_logged(resolve, output, stops, announce))
+        raise typer.Exit(_run_logged(resolve, serving, output, stops))
     finally:
         output.close()
 
 
 def _run_logged(
     resolve: Callable[[], Resolved],
+    serving: Serving,
     output: LogOutput,
     stops: tuple[signal.Signals, ...],
-    announce: Announce | None,
 ) -> int:
     """Run with this log; returns the exit status."""
     try:
@@ -136,7 +182,7 @@ def _run_logged(
     config = _within_file_limit(config)
     keep_freed_memory()
     try:
-        return _run_loop(_serve(config, output, stops, announce))
+        return _run_loop(_serve(config, serving, output, stops))
     except (FencelogError, OSError) as error:
         output.line(f"fencelog: cannot serve {config.data_dir}: {error_text(error)}")
         return 1
@@ -175,9 +221,9 @@ def _run_loop(main: Coroutine[None, None, int]) -> int:
 
 async def _serve(
     config: BrokerConfig,
+    serving: Serving,
     output: LogOutput,
     stops: tuple[signal.Signals, ...],
-    announce: Announce | None,
 ) -> int:
     """Serve until a signal or a failure; returns the exit status."""
     stop = asyncio.Event()
@@ -189,12 +235,9 @@ async def _serve(
         host, port = node.address
         output.line(
             f"fencelog {__version__} listening on {host}:{port}, data in "
-            f"{config.data_dir}, durability {config.durability}"
+            f"{node.config.data_dir}, durability {config.durability}"
         )
-        if announce is not None:
-            announce(host, port)
 
-    serving = serve_alone if config.cluster is None else serve_member
     failure = await serving(config, stop, ready)
     if failure is not None:
         logging.getLogger(__name__).error(

@@ -1,15 +1,20 @@
-"""Three brokers in the test's process, over one metadata store, with methods that inject faults."""
+"""Several brokers in the test's process, over one store, with methods that inject faults."""
 
+import json
 import socket
 import threading
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from fencelog.adapters.sqlite_metadata import METADATA_FILE, SqliteMetadata
 from fencelog.broker.config import BrokerConfig
+from fencelog.broker.metadata.catalog import TOPIC_PREFIX, Topic
+from fencelog.broker.metadata.cluster_state import PartitionKey
 from fencelog.client.loop_thread import LoopThread
+from fencelog.coordination.controller.model import CONTROLLER_KEY, PartitionState
 from fencelog.errors import FencelogError
 from fencelog.testing.held_requests import OWN_CLIENT_ID
 from fencelog.testing.links import HOST, Link
@@ -21,20 +26,22 @@ if TYPE_CHECKING:
     from fencelog.client.model import Isolation, Record
 
 REQUEST_TIMEOUT_S = 30.0
-SESSION_S = 2.0
-"""How long a silent broker is waited for: one that was killed is noticed at once."""
+SESSION_S = 5.0
+"""How long a silent broker is waited for; a busy machine may hold up all brokers for a while."""
 LAG_S = 2.0
+"""How long a replica may be behind before it leaves the ISR."""
 
 
 class LocalCluster:
     """Brokers 1, 2 and so on, each with a TCP port and a thread of its own. Methods block.
 
     A context manager: entering starts it, leaving kills it. Topics have a replica on each broker
-    unless they are created otherwise.
+    unless they are created otherwise. Addresses stay the same over restarts. A broker that is
+    killed is noticed at once, a silent one after five seconds (``broker.session.timeout.ms``).
     """
 
     def __init__(self, data_dir: str | Path, brokers: int = 3) -> None:
-        """Reserve ports; nothing runs before ``start``."""
+        """Reserve free ports; nothing runs before ``start``."""
         self.data_dir = Path(data_dir)
         self.brokers = tuple(range(1, brokers + 1))
         self._ports = {each: _reserved() for each in self.brokers}
@@ -63,7 +70,11 @@ class LocalCluster:
         return self
 
     def kill(self, broker: int) -> None:
-        """End a broker as ``kill -9`` does; no effect if it does not run. Its files stay."""
+        """End a broker as ``kill -9`` does; no effect if it does not run. Its files stay.
+
+        Raises the error of a background task of the broker that had failed before.
+        """
+        self._forget_client()
         self.resume(broker)
         node = self._nodes.pop(broker, None)
         if node is not None:
@@ -73,14 +84,19 @@ class LocalCluster:
                     self._run(link.stop())
 
     def pause(self, broker: int) -> None:
-        """Stop a broker as SIGSTOP does, until ``resume``: it answers nothing."""
+        """Stop a broker as SIGSTOP does, until ``resume``: it answers nothing.
+
+        Raises FencelogError if it does not run.
+        """
         if broker in self._paused:
             return
+        node = self._started(broker)
+        self._forget_client()
         go_on = self._paused[broker] = threading.Event()
-        self._started(broker).pause(go_on)
+        node.pause(go_on)
 
     def resume(self, broker: int) -> None:
-        """Let a stopped broker go on."""
+        """Let a stopped broker go on; if its lease has ended meanwhile, it joins as a new one."""
         paused = self._paused.pop(broker, None)
         if paused is not None:
             paused.set()
@@ -95,13 +111,6 @@ class LocalCluster:
         for link in self._links.values():
             self._change(link.heal)
 
-    def leader(self, topic: str, partition: int = 0) -> int:
-        """Return the broker that leads a partition. Raises FencelogError while none does."""
-        found = self._connected().describe_topic(topic).partitions[partition].leader
-        if found not in self._nodes:
-            raise FencelogError(f"{topic}-{partition} has no leader that runs")
-        return found
-
     # -- topics --------------------------------------------------------------------------------
 
     def create_topic(
@@ -109,13 +118,46 @@ class LocalCluster:
         name: str,
         partitions: int = 1,
         configs: Mapping[str, str] | None = None,
+        *,
+        replication: int | None = None,
     ) -> None:
-        """Create a topic with a replica on each broker. Raises RequestError."""
-        self._connected().create_topic(name, partitions, configs)
+        """Create a topic, with this many replicas (default: one on each broker).
+
+        Raises RequestError (TOPIC_ALREADY_EXISTS, INVALID_REPLICATION_FACTOR …).
+        """
+        factor = len(self.brokers) if replication is None else replication
+        self._connected().create_topic(name, partitions, configs, factor)
+
+    def leader(self, topic: str, partition: int = 0) -> int:
+        """Return the broker that leads a partition, -1 while none does.
+
+        Raises FencelogError for a partition that does not exist.
+        """
+        return self._state(topic, partition).leader
+
+    def isr(self, topic: str, partition: int = 0) -> tuple[int, ...]:
+        """Return a partition's in-sync replicas, in order.
+
+        Raises FencelogError for a partition that does not exist.
+        """
+        return tuple(sorted(self._state(topic, partition).isr))
+
+    @property
+    def controller(self) -> int:
+        """The broker that runs the controller, -1 while none does."""
+        cell = self._stored(CONTROLLER_KEY)
+        return -1 if cell is None else int(json.loads(cell)["node_id"])
 
     def records(self, topic: str, *, isolation: "Isolation" = "transactional") -> "list[Record]":
-        """All records that a reader sees now, by partition and offset."""
+        """All records that a reader sees now, by partition and offset; decided transactions whole.
+
+        ``transactional`` is Kafka's ``read_committed``, ``replicated`` is ``read_uncommitted``.
+        Raises RequestError if the topic does not exist, or a partition gets no leader in time.
+        """
         client = self._connected()
+        for broker, node in self._nodes.items():
+            if broker not in self._paused:
+                node.run(node.settled())
         places = [TopicPartition(topic, each) for each in client.partitions([topic])[topic]]
         starts = client.offsets(places, "earliest", isolation)
         ends = client.offsets(places, "latest", isolation)
@@ -127,19 +169,21 @@ class LocalCluster:
 
     def close(self) -> None:
         """Kill all brokers and free the ports. May be called twice."""
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
-        for each in self.brokers:
-            self.kill(each)
-        if self._thread is not None:
-            self._thread.close()
-        for port in self._ports.values():
-            port.close()
+        with ExitStack() as undo:
+            for port in self._ports.values():
+                undo.callback(port.close)
+            if self._thread is not None:
+                undo.callback(self._thread.close)
+            for each in self.brokers:
+                undo.callback(self.kill, each)
 
     def __enter__(self) -> Self:
-        """Start all brokers."""
-        return self.start()
+        """Start all brokers; if that fails, none is left running."""
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
 
     def __exit__(
         self,
@@ -214,14 +258,39 @@ class LocalCluster:
             raise FencelogError(f"broker {broker} is not running; start it first")
         return self._nodes[broker]
 
+    def _state(self, topic: str, partition: int) -> PartitionState:
+        cell = self._stored(TOPIC_PREFIX + topic)
+        if cell is not None:
+            key = PartitionKey(Topic.decode(topic, cell).topic_id, partition).text
+            value = self._stored(key)
+            if value is not None:
+                return PartitionState.decode(key, value)
+        raise FencelogError(f"there is no partition {topic}-{partition}")
+
+    def _stored(self, key: str) -> bytes | None:
+        """Return what the metadata store has, whatever the brokers know of it."""
+        assert self._thread is not None, "``start`` comes first"
+        assert self._store is not None, "``start`` comes first"
+        cell = self._thread.run(self._store.get(key))
+        return None if cell is None else cell[0]
+
     def _connected(self) -> "Client":
         if self._client is None:
             from fencelog.client.blocking import Client
 
+            running = [each for each in self._nodes if each not in self._paused]
             self._client = Client(
-                self.bootstrap, client_id=OWN_CLIENT_ID, request_timeout_s=REQUEST_TIMEOUT_S
+                ",".join(f"{HOST}:{self._port(each)}" for each in running),
+                client_id=OWN_CLIENT_ID,
+                request_timeout_s=REQUEST_TIMEOUT_S,
             )
         return self._client
+
+    def _forget_client(self) -> None:
+        """Ask only brokers that answer from now on."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
 
 
 def _reserved() -> socket.socket:

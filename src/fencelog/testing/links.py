@@ -9,6 +9,8 @@ import asyncio
 from contextlib import suppress
 
 HOST = "127.0.0.1"
+ACCEPT_STEPS = 3
+"""Iterations of asyncio's loop from the acceptance of a socket to its connection."""
 CHUNK_BYTES = 1 << 16
 
 
@@ -21,19 +23,28 @@ class Link:
         self._is_open = asyncio.Event()
         self._is_open.set()
         self._server: asyncio.Server | None = None
+        self._accepted: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self.port = 0
 
     async def start(self) -> None:
         """Listen: on a free port at first, then on the same one."""
         if self._server is not None and self._server.is_serving():
             return
-        self._server = await asyncio.start_server(self._serve, HOST, self.port)
+        self._server = await asyncio.start_server(self._accept, HOST, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Refuse connections, as the machine of a process that has ended does."""
+        """Reset and refuse connections, as the machine of a process that has ended does."""
         if self._server is not None:
             self._server.close()
+            for _ in range(ACCEPT_STEPS):  # what was being accepted is known afterwards
+                await asyncio.sleep(0)
+        for task in self._tasks:
+            task.cancel()
+        for each in self._accepted:
+            each.transport.abort()
+        await asyncio.sleep(0)
 
     def cut(self) -> None:
         """Hold back everything from now on."""
@@ -43,13 +54,27 @@ class Link:
         """Let everything through, also what was held back."""
         self._is_open.set()
 
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Not in the task: one that is cancelled before its first step releases nothing.
+        self._accepted.add(writer)
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._tasks.add(task)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            self._accepted.discard(writer)
+            writer.transport.abort()
+
+        task.add_done_callback(ended)
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await self._is_open.wait()
-        try:
-            there, back = await asyncio.open_connection(HOST, self._target_port)
-        except OSError:
-            writer.transport.abort()  # refused there, so reset here
-            return
+        with suppress(OSError):  # refused there, so reset here
+            await self._connect(reader, writer)
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Carry both ways until one of them ends."""
+        there, back = await asyncio.open_connection(HOST, self._target_port)
         ways = (self._carry(reader, back), self._carry(there, writer))
         tasks = [asyncio.create_task(each) for each in ways]
         try:
@@ -57,7 +82,6 @@ class Link:
         finally:
             for each in tasks:
                 each.cancel()
-            writer.transport.abort()
             back.transport.abort()
 
     async def _carry(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:

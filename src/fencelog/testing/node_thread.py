@@ -22,9 +22,11 @@ from fencelog.coordination.group.model import Leaver
 from fencelog.coordination.shard import Decision
 from fencelog.coordination.transaction.records import read_key
 from fencelog.coordination.transaction.shard import TransactionShard
+from fencelog.errors import FencedError, StorageError
 from fencelog.node import NewMembership, Node, Ports
 from fencelog.ports import MetadataStore, Stopwatch
 from fencelog.testing.held_requests import Held, HoldingServer
+from fencelog.testing.links import ACCEPT_STEPS
 from fencelog.types import Instant
 
 T = TypeVar("T")
@@ -35,6 +37,8 @@ POLL_S = 0.001
 BOOT_ID = "the test's"
 """A machine that does not start again: no power is cut in a test."""
 END_TIMEOUT_S = 10.0
+NEXT_LIFE_S = 0.1
+"""Between two attempts to take part again."""
 
 
 class _Disk(FileDisk):
@@ -90,6 +94,9 @@ class NodeThread:
         self._open = AsyncExitStack()
         self._node: Node | None = None
         self._server: HoldingServer | None = None
+        self._lives: asyncio.Task[None] | None = None
+        self._opened: WeakSet[asyncio.BaseTransport] = WeakSet()
+        """Connections to other brokers."""
         self._thread = LoopThread("fencelog-broker", _no_farewell)
         try:
             self.run(self._start())
@@ -110,6 +117,17 @@ class NodeThread:
             self.run(self._end())
         finally:
             self._thread.close()
+
+    def pause(self, until: threading.Event) -> None:
+        """Stop the broker's thread as SIGSTOP does, until the event is set."""
+        stopped = threading.Event()
+
+        def stop() -> None:
+            stopped.set()
+            until.wait()
+
+        self._thread.loop.call_soon_threadsafe(stop)
+        stopped.wait()
 
     async def expire_transaction(self, transactional_id: str) -> bool:
         """End an open transaction as its timeout does (E12); False if none is open."""
@@ -145,6 +163,34 @@ class NodeThread:
         return self._node.broker
 
     async def _start(self) -> None:
+        if self._cluster is not None:
+            _route(self._cluster.routes, self._opened)
+        await self._begin_life()
+        if self._cluster is not None:
+            self._lives = asyncio.get_running_loop().create_task(self._live_on())
+
+    async def _live_on(self) -> None:
+        """Begin another life whenever the lease was lost, as a broker's process does."""
+        assert self._node is not None, "the first life has begun"
+        while True:
+            await self._node.wait_failed()
+            if not isinstance(self._node.failure(), FencedError):
+                return
+            await self._node.stop()
+            await self._open.aclose()
+            while not await self._has_begun():  # noqa: ASYNC110 - there is no event for it
+                await asyncio.sleep(NEXT_LIFE_S)
+
+    async def _has_begun(self) -> bool:
+        """Whether another life has begun; not while the store has an earlier registration."""
+        try:
+            await self._begin_life()
+        except (FencedError, StorageError):
+            await self._open.aclose()
+            return False
+        return True
+
+    async def _begin_life(self) -> None:
         config = self._config
         disk = _Disk(config.data_dir)
         self._open.push_async_callback(disk.abandon)
@@ -158,15 +204,10 @@ class NodeThread:
             from fencelog.cluster_node import cluster_membership
 
             metadata = SharedMetadata(self._cluster.store, self._cluster.loop)
-            _route(self._cluster.routes)
             membership = await cluster_membership(config, disk, metadata, random, BOOT_ID)
         ports = Ports(disk=disk, metadata=metadata, clock=SystemClock(), random=random)
         self._node = Node(config, ports, new_membership=membership, new_server=self._new_server)
         await self._node.start()
-
-    def pause(self, until: threading.Event) -> None:
-        """Stop the broker's thread as SIGSTOP does, until the event is set."""
-        self._thread.loop.call_soon_threadsafe(until.wait)
 
     def _new_server(
         self, config: BrokerConfig, dispatch: Dispatcher, stopwatch: Stopwatch
@@ -177,7 +218,7 @@ class NodeThread:
     async def _end(self) -> None:
         failure = None
         if self._node is not None and self._server is not None:
-            failure = self._node.failure()
+            failure = self._failure()
             await self._server.abort()  # it awaits nothing: no other task runs in between
         me = asyncio.current_task()
         async with asyncio.timeout(END_TIMEOUT_S):
@@ -185,20 +226,38 @@ class NodeThread:
                 for task in left:
                     task.cancel()
                 await asyncio.wait(left)
+        if self._server is not None:
+            for _ in range(ACCEPT_STEPS):  # what was being accepted
+                await asyncio.sleep(0)
+            await self._server.abort()
+        for transport in list(self._opened):
+            cast(asyncio.Transport, transport).abort()
+        await asyncio.sleep(0)
         await self._open.aclose()
         if failure is not None:
             raise failure
 
+    def _failure(self) -> BaseException | None:
+        """Return what has ended the broker, other than the loss of its lease."""
+        assert self._node is not None, "there is a failure only after a start"
+        lives = self._lives
+        if lives is not None and lives.done() and not lives.cancelled() and lives.exception():
+            return lives.exception()
+        failure = self._node.failure()
+        return None if self._cluster is not None and isinstance(failure, FencedError) else failure
 
-def _route(routes: Mapping[int, int]) -> None:
-    """Let this loop's connections to other brokers go through their links."""
+
+def _route(routes: Mapping[int, int], opened: "WeakSet[asyncio.BaseTransport]") -> None:
+    """Let this loop's connections to other brokers go through their links; collect them."""
     loop = asyncio.get_running_loop()
     connect = loop.create_connection
 
     async def through_link(
         protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
-        return await connect(protocol, host, routes.get(port, port))
+        transport, connected = await connect(protocol, host, routes.get(port, port))
+        opened.add(transport)
+        return transport, connected
 
     loop.create_connection = through_link  # type: ignore[assignment, method-assign]
 

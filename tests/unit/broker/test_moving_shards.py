@@ -1,14 +1,18 @@
 """Coordinators' shards in a cluster: they go with the leadership, and forget what is deleted."""
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
 
 import pytest
 
 from fencelog.broker.coordinators import runtime
 from fencelog.broker.coordinators.forgotten_topics import ForgottenTopics
+from fencelog.broker.metadata.cluster_state import DeletedTopic
 from fencelog.errors import NotCoordinatorError, StorageError
-from fencelog.types import CoordinatorEpoch, TopicPartition
+from fencelog.node import Node
+from fencelog.types import CoordinatorEpoch, NodeId, TopicId, TopicPartition
 from fencelog.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -99,25 +103,35 @@ async def test_a_shard_that_cannot_be_loaded_is_tried_again_while_it_is_led(
 # -- offsets of deleted topics -----------------------------------------------------------------
 
 
+async def commit(peer: Peer, *topics: str) -> None:
+    request = OffsetCommitRequest(
+        group_id="g",
+        generation_id_or_member_epoch=-1,
+        topics=[
+            OffsetCommitRequestTopic(
+                name=topic, partitions=[OffsetCommitRequestPartition(committed_offset=7)]
+            )
+            for topic in topics
+        ],
+    )
+    answer = await peer.ask(request, 8, OffsetCommitResponse)
+    assert [each.partitions[0].error_code for each in answer.topics] == [0] * len(topics)
+
+
+def forgotten_topics(
+    node: Node, deleted: Mapping[TopicId, DeletedTopic] = MappingProxyType({})
+) -> ForgottenTopics:
+    broker = node.broker
+    return ForgottenTopics(broker.groups, broker.catalog, node._ports.metadata, deleted)
+
+
 async def test_a_group_forgets_what_was_deleted_while_nobody_had_it(world: World) -> None:
     async with world.node() as node, Peer.of(node) as peer:
         broker = node.broker
-        forgotten = ForgottenTopics(
-            broker.groups, broker.group_requests, broker.catalog, node._ports.metadata
-        )
+        forgotten = forgotten_topics(node)
         for topic in ("gone", "kept", "unheard"):
             await peer.create_topic(topic)
-            request = OffsetCommitRequest(
-                group_id="g",
-                generation_id_or_member_epoch=-1,
-                topics=[
-                    OffsetCommitRequestTopic(
-                        name=topic, partitions=[OffsetCommitRequestPartition(committed_offset=7)]
-                    )
-                ],
-            )
-            answer = await peer.ask(request, 8, OffsetCommitResponse)
-            assert answer.topics[0].partitions[0].error_code == 0
+        await commit(peer, "gone", "kept", "unheard")
         (loaded,) = broker.groups.loaded()
         del broker.catalog._topics["unheard"]
         topic_gone = topic_of(node, "gone")
@@ -128,4 +142,64 @@ async def test_a_group_forgets_what_was_deleted_while_nobody_had_it(world: World
         (again,) = broker.groups.loaded()
         await until(lambda: "gone" not in again.shard.topics(), "its offsets are deleted")
         assert set(again.shard.topics()) == {"kept", "unheard"}
+        await forgotten.stop()
+
+
+async def test_the_next_topic_of_a_name_keeps_its_offsets(world: World) -> None:
+    async with world.node() as node, Peer.of(node) as peer:
+        await peer.create_topic("t")
+        await commit(peer, "t")
+        (loaded,) = node.broker.groups.loaded()
+        first, earlier = TopicId(bytes(16)), TopicId(bytes([1] * 16))
+        deleted = {earlier: DeletedTopic("t", (NodeId(3),), 1)}
+        forgotten = forgotten_topics(node, deleted)
+        deleted[first] = DeletedTopic("t", (NodeId(2), NodeId(3)), 2)
+        forgotten.changed({first})
+        assert set(loaded.shard.topics()) == set()  # in this step
+        await commit(peer, "t")
+        for each in (first, earlier):  # one more broker has none of its files any more
+            deleted[each] = DeletedTopic("t", (), 3)
+            forgotten.changed({each})
+            del deleted[each]
+            forgotten.changed({each})
+        assert set(loaded.shard.topics()) == {"t"}
+        await forgotten.stop()
+
+
+async def test_a_topic_that_is_created_while_a_load_asks_for_it_keeps_its_offsets(
+    world: World,
+) -> None:
+    async with world.node() as node, Peer.of(node) as peer:
+        await peer.create_topic("t")
+        await commit(peer, "t")
+        (loaded,) = node.broker.groups.loaded()
+        forgotten = forgotten_topics(node)
+        store, catalog = node._ports.metadata, node.broker.catalog
+        topic = catalog._topics.pop("t")
+        asked = asyncio.Event()
+
+        async def get(key: str) -> None:
+            catalog._topics["t"] = topic
+            asked.set()
+
+        forgotten._store = SimpleNamespace(get=get)  # type: ignore[assignment]
+        forgotten.loaded(loaded)
+        await asked.wait()
+        await until(lambda: not forgotten._tasks, "the look is over")
+        assert set(loaded.shard.topics()) == {"t"}
+        assert await store.get("topic/t")
+        await forgotten.stop()
+
+
+async def test_a_shard_without_a_disk_forgets_at_its_next_load(world: World) -> None:
+    async with world.node() as node, Peer.of(node) as peer:
+        await peer.create_topic("t")
+        await commit(peer, "t")
+        (loaded,) = node.broker.groups.loaded()
+        deleted: dict[TopicId, DeletedTopic] = {}
+        forgotten = forgotten_topics(node, deleted)
+        loaded.partition.fail(StorageError("no disk"))
+        topic_id = TopicId(bytes(16))
+        deleted[topic_id] = DeletedTopic("t", (), 1)
+        forgotten.changed({topic_id})
         await forgotten.stop()

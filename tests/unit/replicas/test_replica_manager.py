@@ -12,6 +12,7 @@ from fencelog.broker.replicas.led import Key
 from fencelog.broker.replicas.replica_manager import Identity, ReplicaManager
 from fencelog.broker.replicas.serving import snapshot
 from fencelog.coordination.controller.model import NO_LEADER, PartitionState, Registration
+from fencelog.errors import StorageError
 from fencelog.log.values import EpochStart
 from fencelog.ports import MetadataWrite
 from fencelog.rpc.connection import Connection
@@ -308,6 +309,22 @@ async def test_a_deleted_topic_is_removed_everywhere() -> None:
         assert all(node.removals == ["t"] for node in cluster.nodes.values())
         assert not any(host.partitions or host.led.all() for host in cluster.hosts.values())
         assert not cluster.nodes[2].manager._fetchers
+
+
+@scenario
+async def test_a_failed_replica_of_a_deleted_topic_is_removed() -> None:
+    async with running() as cluster:
+        for index in range(2):
+            cluster.lead(1, index)
+            await until(lambda index=index: cluster.committed(0, index))
+        node = cluster.nodes[2]
+        await until(lambda: len(node.manager._following) == 2)
+        cluster.partition(2, 1).fail(StorageError("broken"))
+        gone = [(PartitionKey(TOPIC, index).text, None) for index in range(2)]
+        deleted = encoded_deletion("t", (NodeId(1), NodeId(2), NodeId(3)))
+        cluster.commit((f"deleted-topic/{TOPIC.hex()}", deleted), *gone)
+        await until(lambda: node.removed == [TOPIC])
+        assert not node.manager._fetchers
 
 
 @scenario

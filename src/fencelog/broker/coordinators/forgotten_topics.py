@@ -1,19 +1,21 @@
 """Offsets of deleted topics, in a cluster: each broker deletes those of the groups that it has.
 
-A deletion is told by the watch of the metadata store. What was deleted while a shard was on no
+A deletion is told by the watch of the metadata store, and its offsets are deleted in that step: the
+next topic of the name may have some in the next one. What was deleted while a shard was on no
 broker is found when it is loaded.
 """
 
 import asyncio
 import logging
-from collections.abc import Collection, Coroutine
+from collections.abc import Collection, Coroutine, Mapping
 
-from fencelog.broker.coordinators.group_requests import GroupRequests
 from fencelog.broker.coordinators.runtime import CoordinatorRuntime, Loaded
 from fencelog.broker.metadata.catalog import TOPIC_PREFIX, Catalog
+from fencelog.broker.metadata.cluster_state import DeletedTopic
 from fencelog.coordination.group.shard import GroupShard
 from fencelog.errors import NotLeaderError, StorageError
 from fencelog.ports import MetadataStore
+from fencelog.types import TopicId
 
 log = logging.getLogger(__name__)
 
@@ -24,22 +26,36 @@ class ForgottenTopics:
     def __init__(
         self,
         groups: CoordinatorRuntime[GroupShard],
-        requests: GroupRequests,
         catalog: Catalog,
         store: MetadataStore,
+        deleted: Mapping[TopicId, DeletedTopic],
     ) -> None:
-        """Look at each shard that is loaded from now on."""
+        """Look at each shard that is loaded from now on; ``deleted``: as the cluster has them."""
         self._groups = groups
-        self._requests = requests
         self._catalog = catalog
         self._store = store
+        self._deleted = deleted
+        self._heard = set(deleted)
         self._tasks: set[asyncio.Task[None]] = set()
         groups.on_loaded = self.loaded
 
-    def deleted(self, topics: Collection[str]) -> None:
-        """These topics are deleted."""
-        if topics:
-            self._begin(self._requests.forget_topics(topics))
+    def changed(self, topic_ids: Collection[TopicId]) -> None:
+        """These are deleted, or nothing of them is left, or less.
+
+        A broker without files of a topic writes that long after the deletion, when the next topic
+        of the name may have offsets.
+        """
+        news = {each for each in topic_ids if each in self._deleted} - self._heard
+        self._heard.difference_update(each for each in topic_ids if each not in self._deleted)
+        self._heard |= news
+        names = {self._deleted[each].name for each in news}
+        for loaded in self._groups.loaded() if names else ():
+            try:
+                self._groups.decide_then(
+                    loaded, lambda shard, now: shard.topics_deleted(names), lambda response: None
+                )
+            except NotLeaderError as error:
+                log.warning("offsets of deleted topics stay until the next load: %s", error)
 
     def loaded(self, loaded: Loaded[GroupShard]) -> None:
         """A shard may have offsets of topics that were deleted when nobody had it."""
@@ -59,7 +75,13 @@ class ForgottenTopics:
             # The catalog may not have heard of a topic yet: only the store knows.
             gone = [each for each in unknown if not await self._store.get(TOPIC_PREFIX + each)]
             if gone:
-                await self._groups.decide_on(loaded, lambda shard, now: shard.topics_deleted(gone))
+                await self._groups.decide_on(
+                    loaded,
+                    # What was created meanwhile may have offsets of its own.
+                    lambda shard, now: shard.topics_deleted(
+                        [each for each in gone if not self._catalog.get(each)]
+                    ),
+                )
         except (NotLeaderError, StorageError) as error:
             log.warning("offsets of deleted topics stay until the next load: %s", error)
 

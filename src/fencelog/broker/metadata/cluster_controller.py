@@ -22,7 +22,7 @@ from fencelog.broker.metadata.cluster_state import (
 )
 from fencelog.broker.metadata.known_commits import WRITES_MAX, commit_known
 from fencelog.broker.metadata.registration import BrokerRegistration
-from fencelog.coordination.controller.model import CONTROLLER_KEY, PartitionState
+from fencelog.coordination.controller.model import CONTROLLER_KEY, NO_LEADER, PartitionState
 from fencelog.coordination.controller.rules import (
     LiveBroker,
     StoredPartition,
@@ -239,8 +239,17 @@ class ClusterController:
         ]
         if not await commit_known(self._store, writes, unchanged=unchanged):
             return False
+        topics = {each.topic.topic_id: name for name, each in self._state.topics.items()}
         for key, state in states.items():
-            log.info("%s: %s", key.text, state)
+            log.info(
+                "%s-%d: led by %s in leader epoch %d; in sync are %s%s",
+                topics.get(key.topic_id, key.topic_id.hex()),
+                key.partition,
+                "nobody" if state.leader == NO_LEADER else f"broker {state.leader}",
+                state.leader_epoch,
+                ", ".join(map(str, state.isr)) or "none",
+                f"; eligible are {', '.join(map(str, state.eligible))}" if state.eligible else "",
+            )
         last = next(reversed(states))
         await self._shown(lambda: self._state.versions.get(last.text) != versions[last])
         return True

@@ -326,7 +326,10 @@ class ReplicaManager:
         leader = self._following.pop(key, None)
         if leader is None:
             return
-        fetcher, task = self._fetchers[leader]
+        known = self._fetchers.get(leader)
+        if known is None:
+            return  # it gave up a failed partition, and ended with the last of the others
+        fetcher, task = known
         fetcher.forget(key)
         if not len(fetcher):
             del self._fetchers[leader]
