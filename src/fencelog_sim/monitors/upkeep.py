@@ -22,6 +22,8 @@ from fencelog_sim.world.disk_image import Directory, Inode
 
 TIMER_GRACE_S = 0.01
 """How long a shard may have a deadline and no timer: a load sets it one step later."""
+LOOKS_GRACE = 3
+"""How often it may be seen so: the process may have been paused before that step."""
 
 
 class RecoveryPoint:
@@ -88,7 +90,8 @@ class Timers:
 
     def __init__(self) -> None:
         """No shard is without its timer."""
-        self._since: dict[int, float] = {}
+        self._since: dict[int, tuple[float, int]] = {}
+        """Since when a shard is without its timer, and how often that was seen."""
 
     def problem(
         self, runtime: CoordinatorRuntime[Any], loaded: Loaded[Any], now: float
@@ -102,9 +105,11 @@ class Timers:
         if due is not None and due <= deadline:
             self._since.pop(id(loaded), None)
             return None
-        if now - self._since.setdefault(id(loaded), now) < TIMER_GRACE_S:
+        since, looks = self._since.get(id(loaded), (now, 0))
+        self._since[id(loaded)] = since, looks + 1
+        if now - since < TIMER_GRACE_S or looks < LOOKS_GRACE:
             return None
-        self._since[id(loaded)] = float("inf")  # reported once
+        self._since[id(loaded)] = float("inf"), 0  # reported once
         what = "is not set" if due is None else f"is set to {due:.3f} s"
         return f"the shard has a deadline at {deadline:.3f} s, and its timer {what} (E12)"
 
