@@ -132,10 +132,10 @@ class PartitionSender:
                 if error.code not in RETRIABLE:
                     self._owner.failed(error)
                     return
+                await backoff.wait(deadline)
                 if deadline.passed:
                     self._owner.failed(again(error, f"; given up after {deadline}"))
                     return
-                await backoff.wait(deadline)
 
     async def _drain(self, deadline: Deadline) -> None:
         """Send until the queue is empty. Raises the first failure once nothing is in flight."""

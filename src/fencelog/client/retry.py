@@ -96,6 +96,7 @@ async def retrying(
                 is_curable, is_looked_up = not is_looked_up, True
             if error.code not in RETRIABLE and not is_curable:
                 raise
+            await backoff.wait(deadline)
+            # An attempt without time would only hide this error behind its own.
             if deadline.passed:
                 raise again(error, f"; given up after {deadline}") from error
-            await backoff.wait(deadline)
