@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from tests.support.faults import Fault, copy_source, found_by
+from tests.support.faults import ROOT, Fault, copy_source, found_by
 
 FIRST_PROBLEM_CHARACTERS = 160
 
@@ -101,7 +101,7 @@ def table(found: Sequence[Found]) -> list[str]:
     """One row for each search."""
     rows = [
         f"| {each.fault.name} | {', '.join(each.fault.rules)} | {each.fault.effect} "
-        f"| {each.effort} | {each.seconds:.0f} | {each.first or '**NOT FOUND**'} |"
+        f"| {each.effort} | {each.seconds:.0f} | {_first(each)} |"
         for each in found
     ]
     return [
@@ -109,6 +109,11 @@ def table(found: Sequence[Found]) -> list[str]:
         *["|---" * 6 + "|"],
         *rows,
     ]
+
+
+def _first(each: Found) -> str:
+    """The first problem as a committed report may say it: no place of this machine."""
+    return each.first.replace(f"{ROOT}/", "") or "**NOT FOUND**"
 
 
 def section(found: Sequence[Found], prose: Sequence[str]) -> list[str]:
