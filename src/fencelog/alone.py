@@ -130,7 +130,7 @@ class Alone:
     async def _load_shards(self, broker: Broker) -> bool:
         """Load every shard that has records; False if one of them is not available."""
         is_whole = not any(name.topic in INTERNAL_TOPICS for name in self._logs.offline())
-        for runtime in (broker.transactions, broker.versioned, broker.groups, broker.ownership):
+        for runtime in broker.runtimes():
             topic = self.catalog.get(runtime.topic)
             for index in range(topic.partitions if topic else 0):
                 if self._logs.get(runtime.topic, index) is not None:

@@ -6,11 +6,12 @@ After that nothing is answered, the node ends, and another life may begin.
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 
 from fencelog.alone import Begin, Senders
+from fencelog.broker.background import Background
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.context import Broker
 from fencelog.broker.coordinators.cluster_leaders import ClusterLeaders
@@ -52,7 +53,6 @@ from fencelog.broker.replicas.isr import IsrWriter
 from fencelog.broker.replicas.leaders import RemoteLeaders
 from fencelog.broker.replicas.led import LedPartitions
 from fencelog.broker.replicas.logs import OpenLogs
-from fencelog.broker.replicas.replica_manager import Identity as Life
 from fencelog.broker.replicas.replica_manager import ReplicaManager
 from fencelog.broker.replicas.serving import Serving
 from fencelog.coordination.controller.model import PartitionState, Registration
@@ -133,7 +133,7 @@ class ClusterMember:
         self._is_lost = False
         self._leaders: ClusterLeaders | None = None
         self._orphaned: OrphanedTransactions | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background()
         self._registration: BrokerRegistration | None = None
         self.state = ClusterState(metadata)
         self.placement = ClusterPlacement(identity.node_id, self.state)
@@ -316,23 +316,20 @@ class ClusterMember:
         )
 
     def _replica_manager(self, broker: Broker, isr: IsrWriter) -> ReplicaManager:
-        coordinators = {
-            each.topic: each
-            for each in (broker.transactions, broker.versioned, broker.groups, broker.ownership)
-        }
+        coordinators = {each.topic: each for each in broker.runtimes()}
 
         def led_here(name: TopicPartition) -> None:
             if name.topic in coordinators:
                 coordinators[name.topic].lead(name.partition)
             else:
-                self._begin(self._end_orphaned(self._logs.find(name)))
+                self._background.begin(self._end_orphaned(self._logs.find(name)))
 
         def resigned(name: TopicPartition) -> None:
             if name.topic in coordinators:
                 coordinators[name.topic].resign(name.partition)
 
         replicas = ReplicaManager(
-            Life(self._identity.node_id, self._identity.incarnation),
+            self._identity,
             self.state,
             OpenLogs(self._logs, self.catalog, self.settings),
             self.led,
@@ -393,17 +390,12 @@ class ClusterMember:
         forgotten = ForgottenTopics(broker.groups, self.catalog, self._metadata, self.state.deleted)
         undo.push_async_callback(self._leaders.stop)
         undo.push_async_callback(forgotten.stop)
-        undo.push_async_callback(self._cancel_tasks)
+        undo.push_async_callback(self._background.stop)
 
         def changed(what: Changed) -> None:
             if what.brokers:
                 self._peers.update(self.placement.brokers())
-            for runtime in (
-                broker.transactions,
-                broker.versioned,
-                broker.groups,
-                broker.ownership,
-            ):
+            for runtime in broker.runtimes():
                 # The stored partition count maps keys to shards, whatever the setting is here.
                 topic = self.catalog.get(runtime.topic)
                 if topic is not None:
@@ -422,18 +414,6 @@ class ClusterMember:
                 if not partition.log.open_transactions() or await self._orphaned.end([partition]):
                     return
                 await asyncio.sleep(ORPHANED_RETRY_S)
-
-    def _begin(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _cancel_tasks(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
 
     async def _gone(self, gone: Registration) -> None:
         """End the registration of a broker whose process is gone."""

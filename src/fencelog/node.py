@@ -264,7 +264,7 @@ class Node:
 
     def runtimes(self) -> Runtimes:
         """The runtimes of all coordinators."""
-        return (self.transactions, self.versioned, self.groups, self.ownership)
+        return self.broker.runtimes()
 
     def senders(self) -> Senders:
         """The senders of all coordinators' outstanding work, those of markers first."""

@@ -9,6 +9,7 @@ from fencelog.broker.coordinators.leaders import Leaders
 from fencelog.broker.coordinators.ownership_requests import OwnershipRequests
 from fencelog.broker.coordinators.producer_ids import ProducerIds
 from fencelog.broker.coordinators.runtime import CoordinatorRuntime
+from fencelog.broker.coordinators.runtimes import Runtimes
 from fencelog.broker.coordinators.writer_connections import WriterConnections
 from fencelog.broker.fetching.sessions import FetchSessions
 from fencelog.broker.metadata.catalog import Catalog
@@ -60,3 +61,7 @@ class Broker:
     """The data directory's; set when the node starts."""
     address: tuple[str, int] = ("127.0.0.1", 0)
     """The address the broker listens on; after the start, with the real port."""
+
+    def runtimes(self) -> Runtimes:
+        """The runtimes of all coordinators."""
+        return (self.transactions, self.versioned, self.groups, self.ownership)

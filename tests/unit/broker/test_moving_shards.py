@@ -185,7 +185,7 @@ async def test_a_topic_that_is_created_while_a_load_asks_for_it_keeps_its_offset
         forgotten._store = SimpleNamespace(get=get)  # type: ignore[assignment]
         forgotten.loaded(loaded)
         await asked.wait()
-        await until(lambda: not forgotten._tasks, "the look is over")
+        await until(lambda: not forgotten._background._tasks, "the look is over")
         assert set(loaded.shard.topics()) == {"t"}
         assert await store.get("topic/t")
         await forgotten.stop()

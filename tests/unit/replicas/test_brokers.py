@@ -16,10 +16,11 @@ from fencelog.broker.network.time_slices import TimeSlices
 from fencelog.broker.partitions.log_flusher import LogFlusher
 from fencelog.broker.partitions.log_manager import LogManager
 from fencelog.broker.partitions.partition import Partition
+from fencelog.broker.peers.identity import Identity
 from fencelog.broker.replicas.isr import IsrWriter
 from fencelog.broker.replicas.led import Key, LedPartitions
 from fencelog.broker.replicas.logs import OpenLogs
-from fencelog.broker.replicas.replica_manager import Identity, ReplicaManager
+from fencelog.broker.replicas.replica_manager import ReplicaManager
 from fencelog.broker.replicas.serving import Serving, snapshot
 from fencelog.coordination.controller.model import PartitionState, Registration
 from fencelog.errors import ErrorCode, RequestError
@@ -78,7 +79,7 @@ class Broker:
             session, self.cluster, self.led, self.life, self.serving.life_of, min_isr, 0.5
         )
         self.manager = ReplicaManager(
-            Identity(self.node, self.life),
+            Identity("cluster", self.node, self.life, b""),
             self.cluster,
             OpenLogs(self.logs, catalog, settings),
             self.led,

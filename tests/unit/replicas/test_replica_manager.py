@@ -7,9 +7,10 @@ from contextlib import asynccontextmanager
 from fencelog.broker.metadata.catalog import Topic
 from fencelog.broker.metadata.cluster_state import ClusterState, PartitionKey, encoded_deletion
 from fencelog.broker.partitions.partition import Partition
+from fencelog.broker.peers.identity import Identity
 from fencelog.broker.replicas.isr import IsrWriter
 from fencelog.broker.replicas.led import Key
-from fencelog.broker.replicas.replica_manager import Identity, ReplicaManager
+from fencelog.broker.replicas.replica_manager import ReplicaManager
 from fencelog.broker.replicas.serving import snapshot
 from fencelog.coordination.controller.model import NO_LEADER, PartitionState, Registration
 from fencelog.errors import StorageError
@@ -44,7 +45,7 @@ class Node:
             1.0,
         )
         self.manager = ReplicaManager(
-            Identity(self.host.node, self.incarnation),
+            Identity("cluster", self.host.node, self.incarnation, b""),
             self.cluster,
             self,
             self.host.led,

@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
+from fencelog.broker.background import Background
 from fencelog.broker.coordinators.leaders import LocalLeaders, Verified
 from fencelog.broker.coordinators.outcomes import OpenOn, Outcomes
 from fencelog.broker.metadata.catalog import (
@@ -130,7 +131,7 @@ class ClusterLeaders:
         self._placement = placement
         self._store = store
         self._queued: dict[NodeId, list[_Marking]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background()
 
     # -- partitions ----------------------------------------------------------------------------
 
@@ -157,7 +158,7 @@ class ClusterLeaders:
     def _send_markers(self, target: NodeId) -> None:
         queued = self._queued.pop(target)
         for start in range(0, len(queued), MARKED_MAX):
-            self._begin(self._write_markers(target, queued[start : start + MARKED_MAX]))
+            self._background.begin(self._write_markers(target, queued[start : start + MARKED_MAX]))
 
     async def _write_markers(self, target: NodeId, markings: Sequence[_Marking]) -> None:
         request = BrokerWriteMarkersRequest(
@@ -191,7 +192,7 @@ class ClusterLeaders:
         if leader.node_id == self._placement.node_id:
             return self._local.own_partition(partition, owner)
         result: asyncio.Future[Offset | None] = asyncio.get_running_loop().create_future()
-        self._begin(self._own_partition(partition, leader, owner, result))
+        self._background.begin(self._own_partition(partition, leader, owner, result))
         return result
 
     async def _own_partition(
@@ -377,7 +378,7 @@ class ClusterLeaders:
         self._local.sever(session)
         for broker in self._placement.brokers():
             if broker.node_id != self._placement.node_id:
-                self._begin(self._sever(broker.node_id, session))
+                self._background.begin(self._sever(broker.node_id, session))
 
     async def _sever(self, target: NodeId, session: str) -> None:
         try:
@@ -388,11 +389,7 @@ class ClusterLeaders:
 
     async def stop(self) -> None:
         """Cancel what is under way."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await self._background.stop()
 
     # -- inside --------------------------------------------------------------------------------
 
@@ -423,11 +420,6 @@ class ClusterLeaders:
 
     async def _ask(self, target: NodeId, request: Message, response: type[R]) -> R:
         return await self._peers.ask(target, request, response, REQUEST_TIMEOUT_S)
-
-    def _begin(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 class _ClusterOutcomes:

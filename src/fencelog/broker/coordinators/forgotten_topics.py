@@ -5,10 +5,10 @@ next topic of the name may have some in the next one. What was deleted while a s
 broker is found when it is loaded.
 """
 
-import asyncio
 import logging
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Collection, Mapping
 
+from fencelog.broker.background import Background
 from fencelog.broker.coordinators.runtime import CoordinatorRuntime, Loaded
 from fencelog.broker.metadata.catalog import TOPIC_PREFIX, Catalog
 from fencelog.broker.metadata.cluster_state import DeletedTopic
@@ -36,7 +36,7 @@ class ForgottenTopics:
         self._store = store
         self._deleted = deleted
         self._heard = set(deleted)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background()
         groups.on_loaded = self.loaded
 
     def changed(self, topic_ids: Collection[TopicId]) -> None:
@@ -59,15 +59,11 @@ class ForgottenTopics:
 
     def loaded(self, loaded: Loaded[GroupShard]) -> None:
         """A shard may have offsets of topics that were deleted when nobody had it."""
-        self._begin(self._look(loaded))
+        self._background.begin(self._look(loaded))
 
     async def stop(self) -> None:
         """Cancel what is under way; the next load does the rest."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await self._background.stop()
 
     async def _look(self, loaded: Loaded[GroupShard]) -> None:
         unknown = [each for each in sorted(loaded.shard.topics()) if not self._catalog.get(each)]
@@ -84,8 +80,3 @@ class ForgottenTopics:
                 )
         except (NotLeaderError, StorageError) as error:
             log.warning("offsets of deleted topics stay until the next load: %s", error)
-
-    def _begin(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

@@ -16,6 +16,7 @@ from fencelog.broker.metadata.cluster_state import Changed, ClusterState, Partit
 from fencelog.broker.network.time_slices import TimeSlices
 from fencelog.broker.partitions.concurrency import CONCURRENCY_MAX
 from fencelog.broker.partitions.partition import Partition
+from fencelog.broker.peers.identity import Identity
 from fencelog.broker.replicas.fetcher import Fetcher
 from fencelog.broker.replicas.isr import IsrWriter
 from fencelog.broker.replicas.led import Key, Led, LedPartitions
@@ -44,13 +45,6 @@ class Leaders(Protocol):
     async def snapshot(self, leader: NodeId, key: Key, leader_epoch: LeaderEpoch) -> Begin:
         """Ask where a new replica begins. Raises NotLeaderError without an answer."""
         ...
-
-
-class Identity(NamedTuple):
-    """This broker in this life."""
-
-    node_id: NodeId
-    incarnation: str
 
 
 class Work(NamedTuple):
