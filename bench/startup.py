@@ -29,15 +29,18 @@ METHOD = (
 
 
 def start(command: list[str]) -> tuple[float, float, subprocess.Popen[bytes]]:
-    """Start a process; return wall and CPU seconds until its first line on stderr."""
+    """Start a process; return wall and CPU seconds until it says on stderr that it listens."""
     began = time.perf_counter()
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
     assert process.stderr is not None
-    line = process.stderr.readline()
+    said = b""
+    while b"listening" not in said:
+        line = process.stderr.readline()
+        said += line
+        assert line, said
     seconds = time.perf_counter() - began
-    assert b"listening" in line, line
     return seconds, cpu_s(process.pid), process
 
 
