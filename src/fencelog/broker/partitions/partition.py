@@ -321,7 +321,7 @@ class Partition:
             return None
         self.log.written(end_offset)
         self._tail.add(unflushed)
-        if self._is_replicated:
+        if self._is_replicated and self.leads:
             self._purgatory.advance(self.log.high_watermark)  # followers read what is written
         return end_offset
 
