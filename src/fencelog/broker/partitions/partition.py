@@ -47,7 +47,7 @@ class Partition:
 
     __slots__ = (
         "_enqueue",
-        "_is_replicated",
+        "_has_followers",
         "_observer",
         "_purgatory",
         "_reads",
@@ -133,9 +133,8 @@ class Partition:
         self.codec = config.codec
         self.owners.reconfigure(config)
         self._purgatory.interrupt_readers()
-        opens_batches = self.is_compacted or self.codec is not None
-        has_enough = not self._is_replicated and self.has_enough_replicas
-        self.checks_batches = opens_batches or not has_enough
+        has_enough = not self._has_followers and self.has_enough_replicas
+        self.checks_batches = self.is_compacted or self.codec is not None or not has_enough
 
     # -- roles ---------------------------------------------------------------------------------
 
@@ -163,7 +162,7 @@ class Partition:
         before.fail(NotLeaderError(f"{self.name} has another leader epoch"))
 
     def _use(self, role: Role) -> None:
-        self._role, self._is_replicated = role, not role.is_alone
+        self._role, self._has_followers = role, role.leads and not role.is_alone
         self.leads = role.leads
         self.read_error = role.read_error
         """What a reader is told instead of data (F8)."""
@@ -321,7 +320,7 @@ class Partition:
             return None
         self.log.written(end_offset)
         self._tail.add(unflushed)
-        if self._is_replicated and self.leads:
+        if self._has_followers:
             self._purgatory.advance(self.log.high_watermark)  # followers read what is written
         return end_offset
 
@@ -378,12 +377,13 @@ class Partition:
     def _advance(self, high_watermark: Offset) -> None:
         before = self.log.high_watermark
         self.log.advance_high_watermark(high_watermark)
-        if self._is_replicated and self.read_error is not self._role.read_error:
+        if self._has_followers and self.read_error is not self._role.read_error:
             self.read_error = self._role.read_error
             self._purgatory.interrupt_readers()
         if self._observer is not None and self.log.high_watermark > before:
             self._observer.high_watermark_moved(self.name, self.log.high_watermark)
-        self._purgatory.advance(self.log.high_watermark)
+        if self.log.high_watermark > before or not self._has_followers:
+            self._purgatory.advance(self.log.high_watermark)
 
     def fail(self, error: StorageError) -> None:
         """A write or sync failed: the partition acknowledges nothing any more (D2)."""

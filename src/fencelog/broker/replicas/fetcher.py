@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from fencelog.broker.network.limited_log import LimitedLog
-from fencelog.broker.network.time_slices import TimeSlices
+from fencelog.broker.network.time_slices import ITEMS_PER_SLICE, TimeSlices
 from fencelog.broker.partitions.partition import Partition
 from fencelog.broker.replicas.alarm import Alarm
 from fencelog.broker.replicas.following import Followed
@@ -235,10 +235,12 @@ class Fetcher:
             raise RequestError(error_code(message.error_code), message.error_message or "")
         fetched = [(each, reader.view(each.records_size)) for each in message.partitions]
         reader.expect_end()
-        async for one, records in self._time_slices.each(fetched):
+        for number, (one, records) in enumerate(fetched, 1):
             followed = self._followed.get((TopicId(one.topic_id), one.partition))
             if followed is not None:
                 self._take_one(followed, _answer(one), records)
+            if number % ITEMS_PER_SLICE == 0:
+                await self._time_slices.next()
 
     def _take_one(self, followed: Followed, answer: PartitionAnswer, records: memoryview) -> None:
         key = followed.key

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from fencelog.broker.network.response_budget import QueuedResponses
-from fencelog.broker.network.time_slices import TimeSlices
+from fencelog.broker.network.time_slices import ITEMS_PER_SLICE, TimeSlices
 from fencelog.broker.replicas.alarm import Alarm
 from fencelog.broker.replicas.led import Key, Led, LedPartitions
 from fencelog.errors import CorruptionError, ErrorCode, StorageError
@@ -222,12 +222,14 @@ class Stream:
         found: list[_Fetched] = []
         size = 0
         try:
-            async for key in self._time_slices.each(keys):
+            for number, key in enumerate(keys, 1):
                 max_bytes = min(asked.partition_max_bytes, limit - size)
                 one = await self._look(key, max_bytes, at_least_one=not size and limit > 0)
                 if one is not None:
                     found.append(one)
                     size += one.message.records_size
+                if number % ITEMS_PER_SLICE == 0:
+                    await self._time_slices.next()
         finally:
             if not found:
                 self._responses.give_back()
