@@ -19,7 +19,7 @@ SKIPPED = 77
 
 
 def main(argv: list[str]) -> int:
-    """Run what is asked for, in namespaces of its own; returns the exit status, if at all."""
+    """Run what is asked for, in namespaces of its own; returns the exit status."""
     wanted = _cluster_run.arguments(argv)
     try:
         debian("etcd", "etcd-server")
@@ -27,9 +27,9 @@ def main(argv: list[str]) -> int:
         return _skip(f"etcd is not installed: {error}")
     if wanted.processes_only:
         return _cluster_run.main(argv)
-    if lacking := missing():
-        return _skip(lacking)
-    enter("tests.proofs._cluster_run", argv)
+    if (lacking := missing()) is None:
+        enter("tests.proofs._cluster_run", argv)
+    return _skip(lacking)
 
 
 def _skip(reason: str) -> int:
