@@ -134,12 +134,12 @@ class EtcdMember:
 
     @property
     def leads(self) -> bool:
-        """Whether the others follow this member; False where it does not say."""
+        """Whether the others follow this member; False where it does not say, or knows none."""
         try:
             status = command(self._base, "maintenance/status", self._context())
         except OSError:
             return False
-        return bool(status["leader"] == status["header"]["member_id"])
+        return bool(status.get("leader") == status["header"]["member_id"])
 
     def compact(self) -> None:
         """Let etcd forget its history."""
