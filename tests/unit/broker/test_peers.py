@@ -28,6 +28,7 @@ from fencelog.types import (
     TopicPartition,
 )
 from fencelog.wire.message import Message
+from fencelog.wire.messages.broker_attach import BrokerAttachRequest, BrokerAttachResponse
 from fencelog.wire.messages.broker_hello import BrokerHelloRequest, BrokerHelloResponse
 from fencelog.wire.messages.broker_outcomes import BrokerOutcomesRequest, BrokerOutcomesResponse
 from fencelog.wire.messages.broker_own_commits import (
@@ -72,6 +73,7 @@ ASKED_OF_LEADERS = [
     (BrokerOwnCommitsRequest(), BrokerOwnCommitsResponse),
     (BrokerOwnProducersRequest(), BrokerOwnProducersResponse),
     (BrokerSeverRequest(), BrokerSeverResponse),
+    (BrokerAttachRequest(), BrokerAttachResponse),
 ]
 
 

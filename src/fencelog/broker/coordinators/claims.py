@@ -29,6 +29,10 @@ class ClaimConnections:
         """The session that a connection claimed or is attached to, granted or not yet."""
         return self._sessions.get(connection)
 
+    def has_connections(self, session: str) -> bool:
+        """Whether a connection claimed this session or is attached to it, granted or not yet."""
+        return session in self._connections
+
     def claim_id_of(self, connection: Connection) -> str | None:
         """The id of the claim that came on this connection; None if none did."""
         return self._claim_ids.get(connection)

@@ -19,7 +19,8 @@ from fencelog.broker.partitions.log_manager import LogManager
 from fencelog.broker.partitions.partition import Partition
 from fencelog.coordination.group.shard import GroupShard
 from fencelog.coordination.outcome import TransactionOutcome
-from fencelog.coordination.ownership.model import NO_FENCE
+from fencelog.coordination.ownership.model import NO_FENCE, OwnAnswer
+from fencelog.coordination.ownership.shard import OwnershipShard
 from fencelog.coordination.shard import Decision
 from fencelog.coordination.transaction.shard import TransactionShard
 from fencelog.coordination.transaction.state import ClientVersion, ProducerIdAndEpoch
@@ -135,6 +136,14 @@ class Leaders(Protocol):
         """
         ...
 
+    async def attach(self, group: str | None, session: str, epoch: int) -> OwnAnswer:
+        """Ask the shard of a claim whether a connection to this broker may act for it (O7).
+
+        The connection is among the claim's already, so an end that is told meanwhile closes it.
+        Raises NotLeaderError while the shard is not available.
+        """
+        ...
+
     def sever(self, session: str) -> None:
         """Close every connection of a claim that has ended (O7)."""
         ...
@@ -150,6 +159,7 @@ class LocalLeaders:
         transactions: CoordinatorRuntime[TransactionShard],
         versioned: CoordinatorRuntime[VersionedShard],
         groups: CoordinatorRuntime[GroupShard],
+        ownership: CoordinatorRuntime[OwnershipShard],
         claims: ClaimConnections,
         clock: WallClock,
         markers_wait_s: float,
@@ -160,6 +170,7 @@ class LocalLeaders:
         self._transactions = transactions
         self._versioned = versioned
         self._groups = groups
+        self._ownership = ownership
         self._claims = claims
         self._clock = clock
         self._markers_wait_s = markers_wait_s
@@ -348,9 +359,19 @@ class LocalLeaders:
             self._warn("own_producers", "cannot tell the owner of %.100s now: %s", key, error)
             return False
 
+    async def attach(self, group: str | None, session: str, epoch: int) -> OwnAnswer:
+        """See ``Leaders.attach``."""
+        return await self._ownership.decide(
+            group or "", lambda shard, now: shard.attach(group, session, epoch)
+        )
+
     def sever(self, session: str) -> None:
         """See ``Leaders.sever``."""
         self._claims.sever(session)
+
+    def has_connections(self, session: str) -> bool:
+        """Whether connections to this broker act for a claim, or are about to."""
+        return self._claims.has_connections(session)
 
     def _not_served(
         self, partition: TopicPartition, owner: Owner, found: Partition | None
