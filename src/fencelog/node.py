@@ -160,7 +160,7 @@ class Node:
         self.transactions, self.versioned, self.groups, self.ownership = runtimes
         claims = ClaimConnections(self.ownership)
         wait_s = config.markers_wait_s
-        local = LocalLeaders(membership.catalog, self.logs, *runtimes, claims, clock, wait_s)
+        local = LocalLeaders(membership.catalog, self.logs, *runtimes[:3], claims, clock, wait_s)
         leaders = membership.leaders(local)
         time_slices = TimeSlices()
         self.marker_senders = self._marker_senders(leaders, time_slices)

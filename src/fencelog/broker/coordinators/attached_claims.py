@@ -67,7 +67,9 @@ class AttachedClaims:
                         answer = await self._ask(group, session, epoch)
                 except (NotLeaderError, TimeoutError) as error:
                     if loop.time() >= over_at_s:
-                        log.warning("connections of a claim end here, nobody confirms it: %s", error)
+                        log.warning(
+                            "connections of a claim end here, nobody confirms it: %s", error
+                        )
                         self._sever(session)
                         return
                     ask_at_s = min(loop.time() + RETRY_S, over_at_s)

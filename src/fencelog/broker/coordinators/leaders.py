@@ -20,7 +20,6 @@ from fencelog.broker.partitions.partition import Partition
 from fencelog.coordination.group.shard import GroupShard
 from fencelog.coordination.outcome import TransactionOutcome
 from fencelog.coordination.ownership.model import NO_FENCE, OwnAnswer
-from fencelog.coordination.ownership.shard import OwnershipShard
 from fencelog.coordination.shard import Decision
 from fencelog.coordination.transaction.shard import TransactionShard
 from fencelog.coordination.transaction.state import ClientVersion, ProducerIdAndEpoch
@@ -159,7 +158,6 @@ class LocalLeaders:
         transactions: CoordinatorRuntime[TransactionShard],
         versioned: CoordinatorRuntime[VersionedShard],
         groups: CoordinatorRuntime[GroupShard],
-        ownership: CoordinatorRuntime[OwnershipShard],
         claims: ClaimConnections,
         clock: WallClock,
         markers_wait_s: float,
@@ -170,7 +168,6 @@ class LocalLeaders:
         self._transactions = transactions
         self._versioned = versioned
         self._groups = groups
-        self._ownership = ownership
         self._claims = claims
         self._clock = clock
         self._markers_wait_s = markers_wait_s
@@ -361,9 +358,7 @@ class LocalLeaders:
 
     async def attach(self, group: str | None, session: str, epoch: int) -> OwnAnswer:
         """See ``Leaders.attach``."""
-        return await self._ownership.decide(
-            group or "", lambda shard, now: shard.attach(group, session, epoch)
-        )
+        return await self._claims.may_attach(group, session, epoch)
 
     def sever(self, session: str) -> None:
         """See ``Leaders.sever``."""
