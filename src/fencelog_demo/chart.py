@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 WIDTH_IN = 13.0
 HEIGHT_IN = 9.2
 DPI = 150
+KEY_HEIGHT = 0.057
 LANES = ("driver", "producer", "broker")
 
 
@@ -41,7 +42,7 @@ def draw(outcomes: Sequence[Outcome]) -> bytes:
         figure.text(
             0.085,
             0.948,
-            f"{exact.rows:,} flights, five faults, two delivery modes",
+            f"{exact.rows:,} flights, {len(exact.faults)} faults, two delivery modes",
             size=17,
             weight="bold",
         )
@@ -65,9 +66,10 @@ def draw(outcomes: Sequence[Outcome]) -> bytes:
 
 def draw_key(figure: "Figure", exact: Outcome) -> None:
     """What the numbers mean, in two columns at the bottom."""
+    rows = max(3, -(-len(exact.faults) // 2))
     for place, fault in enumerate(exact.faults):
-        column, row = divmod(place, 3)
-        x, y = 0.097 + 0.42 * column, 0.062 - 0.022 * row
+        column, row = divmod(place, rows)
+        x, y = 0.097 + 0.42 * column, 0.014 + KEY_HEIGHT * (rows - 1 - row) / (rows - 1)
         look = {"boxstyle": "circle,pad=0.25", "facecolor": COLORS["kill"], "edgecolor": "none"}
         white = COLORS["paper"]
         figure.text(

@@ -80,7 +80,7 @@ CLUSTER_PLAN = (
         point="before-commit",
         role="broker",
         part="coordinator",
-        title="the coordinator of the sink's transaction, before its commit",
+        title="the sink's coordinator, just before the commit",
     ),
     Fault(
         name="controller",

@@ -320,7 +320,8 @@ class Stage:
         if self._etcd is not None:
             command += self._etcd.serve_arguments(node)
             environment |= cluster.SETTINGS
-        self._brokers[node] = self._start("broker", command, environment, node=node)
+        facts = {} if self._etcd is None else {"node": node}
+        self._brokers[node] = self._start("broker", command, environment, **facts)
 
     def _start_producer(self, folder: list[str]) -> None:
         server = ["--bootstrap-server", self.address]
@@ -352,7 +353,7 @@ class Stage:
         **facts: object,
     ) -> Child:
         self._labels[role] += 1
-        label = f"{role} {self._labels[role]}"
+        label = f"{role} {facts.get('node', self._labels[role])}"
         log = self.setup.folder / f"{role}-{self._labels[role]}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
