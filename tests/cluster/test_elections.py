@@ -41,9 +41,12 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 def stored(cluster: LocalCluster) -> tuple[str, PartitionState, int]:
     """The key of ``t-0``, its state and version."""
     store = cluster._store
-    assert store is not None and cluster._thread is not None
+    assert store is not None
+    assert cluster._thread is not None
     ((key, value, version),) = [
-        cell for cell in cluster._thread.run(store.snapshot("partition/")).cells if cell[0].endswith("/0")
+        cell
+        for cell in cluster._thread.run(store.snapshot("partition/")).cells
+        if cell[0].endswith("/0")
     ]
     return key, PartitionState.decode(key, value), version
 
@@ -55,7 +58,8 @@ def leave_without_leader(cluster: LocalCluster) -> None:
         leader=NO_LEADER, leader_epoch=state.leader_epoch + 1, isr=(), eligible=(), leader_life=""
     )
     store = cluster._store
-    assert store is not None and cluster._thread is not None
+    assert store is not None
+    assert cluster._thread is not None
     assert cluster._thread.run(store.commit([MetadataWrite(key, waiting.encode(), version)]))
     wait_until(lambda: cluster.leader("t") == -1, deadline_s=DEADLINE_S, what="no leader")
 
