@@ -7,7 +7,7 @@ from statistics import median
 
 from bench._processes import resident_mib, scratch
 from bench._report import ROOT, Figure, Report, sized
-from bench._trees import at_commit, broker_of
+from bench._trees import at_commit, broker_of, with_bytecode
 from bench.before import KINDS, Clients, compare
 from bench.startup import end, serve, start
 
@@ -26,6 +26,8 @@ def main() -> None:
     report = Report("alone", f"a broker alone beside commit {BASE}", METHOD)
     with scratch() as place:
         sources = {"before": at_commit(BASE, place / "before"), "now": ROOT / "src"}
+        for source in sources.values():
+            with_bytecode(source)
         with ExitStack() as stack:
             clients = {
                 name: Clients(stack.enter_context(broker_of(source, place / f"data-{name}")), place)

@@ -14,9 +14,10 @@ from statistics import median
 from bench._clusters import Cluster, member, running_cluster
 from bench._pipelined import connect, drive, one_record_frames, produce_frame
 from bench._processes import cpu_s, percentile, resident_mib, scratch, touch_memory
-from bench._report import Figure, Report, sized
+from bench._report import ROOT, Figure, Report, sized
 from bench._rigs import TOPIC
 from bench._stock import Load, create_topic
+from bench._trees import with_bytecode
 from bench.latency import Plain, Stock
 from bench.requests import STOCK, VALUE
 from bench.startup import BARE, end, start
@@ -319,6 +320,7 @@ def starting(report: Report, place: Path) -> None:
     walls: dict[str, list[float]] = {}
     cpus: dict[str, list[float]] = {}
     memory: dict[str, float] = {}
+    with_bytecode(ROOT / "src")
     with running_etcd() as etcd, member(etcd, place, 1):
         for number in range(sized(11, 2)):
             joining = member(etcd, place, number + 2)

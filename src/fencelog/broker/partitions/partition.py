@@ -490,8 +490,7 @@ class Partition:
     async def close(self, *, clean: bool) -> CleanStop | None:
         """Close the files; ``clean`` syncs all of them, so that the next start may trust them.
 
-        Returns how a clean stop left them. Raises StorageError if that fails: the partition then
-        does not count as cleanly stopped.
+        Returns how a clean stop left them. Raises StorageError: then it was no clean stop.
         """
         await self._store.close(clean=clean)
         return self._store.clean_stop if clean else None
