@@ -6,6 +6,8 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from fencelog.wire.headers import RequestHeader, request_header
 from tests.support.broker import BrokerProcess
 
 DEADLINE_S = 30.0
+BETWEEN_S = 0.002
 ADDRESS = re.compile(r"listening on ([0-9.]+):([0-9]+)")
 
 
@@ -70,6 +73,25 @@ def test_a_signal_that_is_no_stop_stops_nothing(tmp_path: Path, name: str) -> No
         with Client(broker.address) as client:
             client.create_topic("t", 1)
         assert broker.terminate() == 0
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_no_further_signal_changes_the_status_of_a_stop(tmp_path: Path, name: str) -> None:
+    command = [sys.executable, "-m", "fencelog", "serve", "--data-dir", str(tmp_path / "data")]
+    process = subprocess.Popen([*command, "--listen", "127.0.0.1:0"], stderr=subprocess.PIPE)
+    try:
+        assert process.stderr is not None
+        assert ADDRESS.search(process.stderr.readline().decode())
+        process.terminate()
+        ends_at = time.monotonic() + DEADLINE_S
+        while process.poll() is None and time.monotonic() < ends_at:
+            process.send_signal(signal.Signals[name])
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(BETWEEN_S)
+        assert process.returncode == 0
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_a_dump_has_the_stacks_of_threads_and_tasks(tmp_path: Path) -> None:

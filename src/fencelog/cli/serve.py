@@ -19,7 +19,7 @@ from fencelog.cli.collector import Collector
 from fencelog.cli.freed_memory import keep_freed_memory
 from fencelog.cli.lives import Ready, serve_alone, serve_in_etcd
 from fencelog.cli.log_output import LogOutput
-from fencelog.cli.signals import STOPS, handle_signals
+from fencelog.cli.signals import STOPS, handle_signals, ignore_signals
 from fencelog.errors import FencelogError, error_text
 from fencelog.settings.given import ConfigError
 from fencelog.version import __version__
@@ -238,7 +238,10 @@ async def _serve(
             f"{node.config.data_dir}, durability {config.durability}"
         )
 
-    failure = await serving(config, stop, ready)
+    try:
+        failure = await serving(config, stop, ready)
+    finally:
+        ignore_signals()
     if failure is not None:
         logging.getLogger(__name__).error(
             "the broker stops: a background task has failed", exc_info=failure

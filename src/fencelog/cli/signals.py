@@ -6,6 +6,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 
 from fencelog.cli.log_output import LogOutput, marked
 
@@ -20,13 +21,30 @@ IGNORED = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 def handle_signals(
     stop: Callable[[], None], output: LogOutput, *, stops: tuple[signal.Signals, ...] = STOPS
 ) -> None:
-    """Handle signals in the running loop: ``stops`` stop, SIGQUIT dumps, others are ignored."""
+    """Handle signals in the running loop: ``stops`` stop, SIGQUIT dumps, others are ignored.
+
+    The handlers are Python's, not the loop's: a loop that closes gives its signals back to the
+    system for a moment, and one of them in that moment would end the process.
+    """
     loop = asyncio.get_running_loop()
+
+    def handle(number: signal.Signals, callback: Callable[[], None]) -> None:
+        signal.signal(number, lambda _number, _frame: loop.call_soon_threadsafe(callback))
+
     for number in IGNORED:
-        loop.add_signal_handler(number, _ignore, number)
-    loop.add_signal_handler(signal.SIGQUIT, _dump, loop, output)
+        handle(number, partial(_ignore, number))
+    handle(signal.SIGQUIT, partial(_dump, loop, output))
     for number in stops:
-        loop.add_signal_handler(number, stop)
+        handle(number, stop)
+
+
+def ignore_signals() -> None:
+    """Ignore all of these signals from here on: the broker has stopped, and its status is known.
+
+    A supervisor that asks for a stop again must not turn a clean one into a failure.
+    """
+    for number in (*IGNORED, signal.SIGQUIT, *STOPS):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _ignore(number: signal.Signals) -> None:
