@@ -36,6 +36,10 @@ WEIGHTS: Sequence[tuple[Kind, float]] = (
 )
 """None that damages a stored batch: its replica stays offline until it is replaced by hand."""
 FAULTS_MAX = 8
+DENSE_SHARE = 0.25
+"""Of all plans, those with many faults, and most of them soon after another one."""
+DENSE_FAULTS_MAX = 18
+DENSE_SOON_SHARE = 0.45
 NO_FAULTS_SHARE = 0.04
 SOON_S = 0.5
 SOON_SHARE = 0.3
@@ -90,9 +94,12 @@ def draw_for_cluster(
     drawn = _Draw(random, brokers, clients, durability, victim=random.randint(1, brokers))
     kinds, weights = zip(*WEIGHTS, strict=True)
     faults: list[Fault] = []
-    for kind in random.choices(kinds, weights, k=random.randint(1, FAULTS_MAX)):
+    count, soon_share = random.randint(1, FAULTS_MAX), SOON_SHARE
+    if random.random() < DENSE_SHARE:
+        count, soon_share = random.randint(FAULTS_MAX, DENSE_FAULTS_MAX), DENSE_SOON_SHARE
+    for kind in random.choices(kinds, weights, k=count):
         at = random.uniform(0.0, span_s)
-        if faults and random.random() < SOON_SHARE:
+        if faults and random.random() < soon_share:
             at = faults[-1].at + random.uniform(0.0, SOON_S)
         faults.append(drawn.fault(kind, round(at, 3)))
         if kind is Kind.COMPACTION and random.random() < MISSED_SHARE:
