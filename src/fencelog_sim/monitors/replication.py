@@ -46,7 +46,7 @@ from fencelog_sim.world.loop import Process
 from fencelog_sim.world.world import World
 
 VIOLATIONS_MAX = 20
-READS = frozenset({"Fetch", "ListOffsets"})
+READS = frozenset({"Fetch", "ListOffsets", "Metadata", "FindCoordinator"})
 """What a broker may answer only while nobody else can lead."""
 Led: TypeAlias = Callable[[Node, TopicPartition], int | None]
 """The epoch in which a broker leads a partition right now; None if it does not."""
