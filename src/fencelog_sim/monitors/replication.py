@@ -242,7 +242,7 @@ class ReplicationMonitor:
         if before is not None:
             changes = leader != (before.leader, before.leader_life)
             grown = state.leader_epoch - before.leader_epoch
-            if changes and state.leader != NO_LEADER:
+            if changes and state.leader != NO_LEADER and (before.isr or before.eligible):
                 self._check_writer(partition, state)
             if grown < 0 or changes != (grown > 0):
                 self._report(partition, f"the leader epoch of {before} and of {state}")
@@ -251,7 +251,7 @@ class ReplicationMonitor:
             self._report(partition, f"two leaders in epoch {state.leader_epoch}: {known}, {leader}")
 
     def _check_writer(self, partition: _Partition, state: PartitionState) -> None:
-        """Leaders are elected by the controller; the operator has no host."""
+        """The controller elects, except where nobody is left and the operator asks a broker to."""
         store = self._world.store
         holder = store.values.get(CONTROLLER_KEY)
         controller = 0 if holder is None else int(json.loads(holder[0])["node_id"])
