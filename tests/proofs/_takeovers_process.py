@@ -20,7 +20,9 @@ from fencelog.coordination.ownership.model import NO_EPOCH
 from fencelog.wire.messages.own import OwnRequest, OwnResource
 from fencelog_sim.workload import Scale
 from fencelog_sim.workloads.own import ERRORS
-from fencelog_sim.workloads.owning import Claim, dial, own, send_once
+from fencelog_sim.workloads.owned_requests import send_once
+from fencelog_sim.workloads.owning import Claim, own
+from fencelog_sim.workloads.routes import dial, leader_of
 from tests.proofs._chaos_client import HistoryFile, RealStage
 
 KINDS = ("own", "confluent-kafka")
@@ -115,7 +117,8 @@ class Claimant:
             with contextlib.suppress(*ERRORS):
                 await claim.write(partition)
             with contextlib.suppress(*ERRORS):
-                connection = await dial(self._stage)
+                address = await leader_of(self._stage, self._cluster, partition)
+                connection = await dial(self._stage, address)
                 try:
                     value = claim.value()
                     await send_once(self._stage, connection, partition, value, claim.session)

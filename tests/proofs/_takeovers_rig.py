@@ -24,8 +24,8 @@ from fencelog.rpc.connection import connect
 from fencelog.rpc.deadline import Deadline
 from fencelog.types import TopicPartition
 from fencelog_sim.workloads.owned_log import rows_of
+from fencelog_sim.workloads.owned_requests import fetch
 from fencelog_sim.workloads.owners_history import problems_of
-from fencelog_sim.workloads.owning import fetch
 from tests.proofs._takeovers_process import KINDS
 from tests.support.broker import BrokerProcess
 from tests.support.waiting import wait_until

@@ -14,7 +14,8 @@ from fencelog.wire.messages.own import OwnRequest, OwnResource
 from fencelog_sim.workload import Stage
 from fencelog_sim.workloads.own import ERRORS
 from fencelog_sim.workloads.owned_offsets import PATIENCE_S
-from fencelog_sim.workloads.owning import HOWS, NAMES, READERS, Claim, own
+from fencelog_sim.workloads.owned_requests import HOWS, NAMES, READERS
+from fencelog_sim.workloads.owning import Claim, own
 
 TOPIC = "owned"
 STRINGS = ("leader", "shard:7")

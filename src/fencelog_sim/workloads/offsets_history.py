@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from fencelog_sim.workloads.owned_requests import READERS
 from fencelog_sim.workloads.owned_rows import Note, session_of
-from fencelog_sim.workloads.owning import READERS
 
 
 class Epochs(Protocol):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from fencelog_sim.workloads.owned_log import DATA, MARKER, OWNER
-from fencelog_sim.workloads.owning import NOBODY
+from fencelog_sim.workloads.owned_requests import NOBODY
 
 Row: TypeAlias = Sequence[Any]
 Note: TypeAlias = Mapping[str, Any]

@@ -12,35 +12,30 @@ from dataclasses import dataclass
 from fencelog.check.history import FINAL, Event, key_of
 from fencelog.client.admin import Admin
 from fencelog.client.cluster import Cluster
+from fencelog.client.ownership import Ownership
 from fencelog.client.sender import ProducerOptions, open_sender
 from fencelog.client.topic_changes import TopicChanges
 from fencelog.errors import ErrorCode, RequestError
 from fencelog.rpc.deadline import Deadline
 from fencelog.types import TopicPartition
-from fencelog.wire.messages.describe_ownership import (
-    DescribeOwnershipRequest,
-    DescribeOwnershipResponse,
-)
 from fencelog.wire.messages.own import OwnRequest, OwnResource
-from fencelog.wire.primitives import error_code
 from fencelog_sim.workload import Stage
 from fencelog_sim.workloads.claimant import STRINGS, TOPIC, look, play
 from fencelog_sim.workloads.own import ERRORS, OwnWriter, open_cluster
 from fencelog_sim.workloads.owned_log import rows_of
 from fencelog_sim.workloads.owned_offsets import PATIENCE_S
-from fencelog_sim.workloads.owners_history import problems_of
-from fencelog_sim.workloads.owning import (
+from fencelog_sim.workloads.owned_requests import (
     NOBODY,
     READERS,
     TRANSACTIONAL_SHARE,
-    Claim,
     commit_as_nobody,
-    fetch,
-    own,
     send_once,
     transact_as_nobody,
 )
+from fencelog_sim.workloads.owners_history import problems_of
+from fencelog_sim.workloads.owning import Claim, own
 from fencelog_sim.workloads.plans import Send, completed, invoked, named, unknown
+from fencelog_sim.workloads.routes import led
 from fencelog_sim.workloads.settling import (
     RETRY_S,
     come_to_rest,
@@ -164,13 +159,14 @@ async def _try_owned(stage: Stage, cluster: Cluster, count: int) -> None:
     """Write or commit without a claim, once: it may be somebody's. Raises one of ERRORS."""
     partition = TopicPartition(TOPIC, stage.random.randrange(stage.scale.partitions))
     value = f"{NOBODY}:{stage.history.process}.{count}"
-    connection = await cluster.leader(partition, Deadline(PATIENCE_S))
     if stage.random.random() >= COMMIT_SHARE:
-        await send_once(stage, connection, partition, value, NOBODY)
+        with led(cluster, partition):
+            connection = await cluster.leader(partition, Deadline(PATIENCE_S))
+            await send_once(stage, connection, partition, value, NOBODY)
     elif stage.random.random() < TRANSACTIONAL_SHARE:
         await transact_as_nobody(stage, cluster, partition, value)
     else:
-        await commit_as_nobody(stage, cluster, connection, partition, value)
+        await commit_as_nobody(stage, cluster, partition, value)
 
 
 async def _write_plainly(stage: Stage, cluster: Cluster, count: int) -> None:
@@ -222,8 +218,7 @@ async def _read_owned(stage: Stage, reader: Claim, partition: TopicPartition, en
     async def attempt() -> None:
         nonlocal position
         while position < end:
-            connection = await reader.reading()
-            batches = await fetch(connection, partition, position)
+            batches = await reader.fetched(partition, position)
             found, position = rows_of(batches, position)
             rows.extend(found)
 
@@ -233,16 +228,10 @@ async def _read_owned(stage: Stage, reader: Claim, partition: TopicPartition, en
 
 async def _describe(stage: Stage, cluster: Cluster) -> None:
     """Nothing is left in the middle of a grant, and nobody waits. Raises RequestError."""
-    connection = await cluster.any_broker(Deadline(PATIENCE_S))
-    answer = await cluster.ask(
-        connection,
-        DescribeOwnershipRequest(all_groups=True),
-        DescribeOwnershipResponse,
-        Deadline(PATIENCE_S),
-    )
-    if answer.error_code:
-        raise RequestError(error_code(answer.error_code), "description of all groups")
-    states = [[each.group, each.resource, each.state, each.waiting] for each in answer.resources]
+    states = [
+        [each.group, each.resource, each.state, each.waiting]
+        for each in await Ownership(cluster).describe_all()
+    ]
     stage.history.note(what="states", states=states)
 
 

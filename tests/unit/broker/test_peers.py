@@ -11,7 +11,7 @@ from fencelog.broker.metadata.catalog import GROUP_TOPIC
 from fencelog.broker.peers.identity import Lane, connection_number, lane_of
 from fencelog.coordination.controller.model import NO_LEADER, PartitionState
 from fencelog.coordination.outcome import TransactionOutcome
-from fencelog.coordination.ownership.model import NO_FENCE
+from fencelog.coordination.ownership.model import NO_FENCE, OwnAnswer
 from fencelog.coordination.transaction.state import ClientVersion, ProducerIdAndEpoch
 from fencelog.errors import (
     ErrorCode,
@@ -28,6 +28,7 @@ from fencelog.types import (
     TopicPartition,
 )
 from fencelog.wire.message import Message
+from fencelog.wire.messages.broker_attach import BrokerAttachRequest, BrokerAttachResponse
 from fencelog.wire.messages.broker_hello import BrokerHelloRequest, BrokerHelloResponse
 from fencelog.wire.messages.broker_outcomes import BrokerOutcomesRequest, BrokerOutcomesResponse
 from fencelog.wire.messages.broker_own_commits import (
@@ -72,6 +73,7 @@ ASKED_OF_LEADERS = [
     (BrokerOwnCommitsRequest(), BrokerOwnCommitsResponse),
     (BrokerOwnProducersRequest(), BrokerOwnProducersResponse),
     (BrokerSeverRequest(), BrokerSeverResponse),
+    (BrokerAttachRequest(), BrokerAttachResponse),
 ]
 
 
@@ -241,6 +243,33 @@ async def test_a_connection_that_is_lost_is_opened_again(world: World) -> None:
         assert not (await peers.connection(THERE, Lane.LEADERS)).closed
         assert target.gone == []
         peers.close()
+
+
+async def test_a_silent_connection_is_given_up_though_nobody_waits_any_more(world: World) -> None:
+    async with world.node() as node:
+        target = Target(node)
+        began = asyncio.Event()
+
+        async def silent(*claim: object) -> OwnAnswer:
+            began.set()
+            return await asyncio.get_running_loop().create_future()
+
+        target.local.attach = silent  # type: ignore[method-assign]
+        peers = target.opener()
+        connection = await peers.connection(THERE, Lane.LEADERS)
+        request = BrokerAttachRequest(session="s", epoch=1)
+        asked = asyncio.create_task(peers.ask(THERE, request, BrokerAttachResponse, 0.5))
+        await began.wait()
+        asked.cancel()
+        await asyncio.wait([asked])
+        assert asked.cancelled()
+        await asyncio.wait_for(connection.wait_closed(), 10)
+        late = asyncio.create_task(peers.ask(THERE, request, BrokerAttachResponse, 10))
+        began.clear()
+        await began.wait()
+        peers.close()
+        with pytest.raises(NotLeaderError):
+            await late
 
 
 # -- leaders elsewhere -------------------------------------------------------------------------

@@ -299,7 +299,7 @@ def test_a_damaged_replica_is_replaced(caplog: pytest.LogCaptureFixture) -> None
             await until(lambda: cluster.state.isr == NODES)
 
     test()
-    assert "t-0: replacing the damaged replica from its leader" in caplog.text
+    assert "t-0: replacing the failed replica from its leader" in caplog.text
 
 
 @scenario

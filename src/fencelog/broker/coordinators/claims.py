@@ -6,6 +6,7 @@ all of them are severed.
 
 from fencelog.broker.coordinators.runtime import CoordinatorRuntime
 from fencelog.broker.network.connection import Connection
+from fencelog.coordination.ownership.model import OwnAnswer
 from fencelog.coordination.ownership.shard import OwnershipShard
 
 
@@ -29,9 +30,22 @@ class ClaimConnections:
         """The session that a connection claimed or is attached to, granted or not yet."""
         return self._sessions.get(connection)
 
+    def has_connections(self, session: str) -> bool:
+        """Whether a connection claimed this session or is attached to it, granted or not yet."""
+        return session in self._connections
+
     def claim_id_of(self, connection: Connection) -> str | None:
         """The id of the claim that came on this connection; None if none did."""
         return self._claim_ids.get(connection)
+
+    async def may_attach(self, group: str | None, session: str, epoch: int) -> OwnAnswer:
+        """Ask the shard, which is here, whether connections may act for a claim.
+
+        Raises NotLeaderError while it is not available.
+        """
+        return await self._runtime.decide(
+            group or "", lambda shard, now: shard.attach(group, session, epoch)
+        )
 
     def claims(self, connection: Connection, session: str, claim_id: str) -> None:
         """A claim is about to be decided that ends with this connection."""

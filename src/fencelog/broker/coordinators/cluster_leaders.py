@@ -6,10 +6,12 @@ from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from fencelog.broker.background import Background
+from fencelog.broker.coordinators.attached_claims import AttachedClaims
 from fencelog.broker.coordinators.leaders import LocalLeaders, Verified
 from fencelog.broker.coordinators.outcomes import OpenOn, Outcomes
 from fencelog.broker.metadata.catalog import (
     GROUP_TOPIC,
+    OWNERSHIP_TOPIC,
     TOPIC_PREFIX,
     TRANSACTION_TOPIC,
     VERSIONED_TOPIC,
@@ -20,7 +22,7 @@ from fencelog.broker.metadata.cluster_state import PartitionKey
 from fencelog.broker.metadata.placement import Placement
 from fencelog.coordination.controller.model import NO_LEADER, PartitionState
 from fencelog.coordination.outcome import TransactionOutcome
-from fencelog.coordination.ownership.model import NO_FENCE
+from fencelog.coordination.ownership.model import NO_FENCE, OwnAnswer
 from fencelog.coordination.shard import partition_for
 from fencelog.coordination.transaction.state import ClientVersion, ProducerIdAndEpoch
 from fencelog.errors import ErrorCode, NotLeaderError, StorageError
@@ -37,6 +39,7 @@ from fencelog.types import (
     TopicPartition,
 )
 from fencelog.wire.message import Message
+from fencelog.wire.messages.broker_attach import BrokerAttachRequest, BrokerAttachResponse
 from fencelog.wire.messages.broker_outcomes import (
     AskedTransaction,
     BrokerOutcomesRequest,
@@ -132,6 +135,7 @@ class ClusterLeaders:
         self._store = store
         self._queued: dict[NodeId, list[_Marking]] = {}
         self._background = Background()
+        self._attached = AttachedClaims(self._may_attach, local.has_connections, local.sever)
 
     # -- partitions ----------------------------------------------------------------------------
 
@@ -373,6 +377,20 @@ class ClusterLeaders:
             return False
         return True
 
+    async def attach(self, group: str | None, session: str, epoch: int) -> OwnAnswer:
+        """See ``Leaders.attach``; the answer is asked for again while connections are attached."""
+        return await self._attached.attach(group, session, epoch)
+
+    async def _may_attach(self, group: str | None, session: str, epoch: int) -> OwnAnswer:
+        target = self._coordinator(OWNERSHIP_TOPIC, group or "")
+        if target == self._placement.node_id:
+            return await self._local.attach(group, session, epoch)
+        request = BrokerAttachRequest(group=group, session=session, epoch=epoch)
+        answer = await self._ask(target, request, BrokerAttachResponse)
+        return OwnAnswer(
+            error=error_code(answer.claim_error), session=session, lease_ms=answer.lease_ms
+        )
+
     def sever(self, session: str) -> None:
         """See ``Leaders.sever``: here in this step, at the other brokers as soon as they hear."""
         self._local.sever(session)
@@ -389,6 +407,7 @@ class ClusterLeaders:
 
     async def stop(self) -> None:
         """Cancel what is under way."""
+        await self._attached.stop()
         await self._background.stop()
 
     # -- inside --------------------------------------------------------------------------------

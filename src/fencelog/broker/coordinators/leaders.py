@@ -19,7 +19,7 @@ from fencelog.broker.partitions.log_manager import LogManager
 from fencelog.broker.partitions.partition import Partition
 from fencelog.coordination.group.shard import GroupShard
 from fencelog.coordination.outcome import TransactionOutcome
-from fencelog.coordination.ownership.model import NO_FENCE
+from fencelog.coordination.ownership.model import NO_FENCE, OwnAnswer
 from fencelog.coordination.shard import Decision
 from fencelog.coordination.transaction.shard import TransactionShard
 from fencelog.coordination.transaction.state import ClientVersion, ProducerIdAndEpoch
@@ -132,6 +132,14 @@ class Leaders(Protocol):
 
         The transactions of older epochs are ended, markers committed, when the result is true; so
         are those of this one if it is live no more. False: retry later.
+        """
+        ...
+
+    async def attach(self, group: str | None, session: str, epoch: int) -> OwnAnswer:
+        """Ask the shard of a claim whether a connection to this broker may act for it (O7).
+
+        The connection is among the claim's already, so an end that is told meanwhile closes it.
+        Raises NotLeaderError while the shard is not available.
         """
         ...
 
@@ -348,9 +356,17 @@ class LocalLeaders:
             self._warn("own_producers", "cannot tell the owner of %.100s now: %s", key, error)
             return False
 
+    async def attach(self, group: str | None, session: str, epoch: int) -> OwnAnswer:
+        """See ``Leaders.attach``."""
+        return await self._claims.may_attach(group, session, epoch)
+
     def sever(self, session: str) -> None:
         """See ``Leaders.sever``."""
         self._claims.sever(session)
+
+    def has_connections(self, session: str) -> bool:
+        """Whether connections to this broker act for a claim, or are about to."""
+        return self._claims.has_connections(session)
 
     def _not_served(
         self, partition: TopicPartition, owner: Owner, found: Partition | None

@@ -220,20 +220,18 @@ async def attach(
             "this connection has another claim, or is attached to one: use another connection",
         )
 
-    def rule(shard: OwnershipShard, now: Instant) -> Decision[OwnAnswer]:
-        decision = shard.attach(message.group, message.session, message.epoch)
-        if known is None and decision.response.error is ErrorCode.NONE:
-            broker.claims.attaches(connection, message.session)
-        return decision
-
+    if known is None:
+        # Before the shard is asked: if the claim ends meanwhile, this connection is severed, too.
+        broker.claims.attaches(connection, message.session)
+    error: ErrorCode | None = None
     try:
-        answer = await broker.ownership.decide(message.group or "", rule)
-    except NotLeaderError:
-        if known is None:
+        answer = await broker.leaders.attach(message.group, message.session, message.epoch)
+        error = answer.error
+    finally:
+        if error is ErrorCode.NONE:
+            broker.claims.granted(connection)
+        elif known is None:
             broker.claims.leaves(connection)
-        raise
-    if answer.error is ErrorCode.NONE:
-        broker.claims.granted(connection)
     return AttachOwnerResponse(
         error_code=answer.error, error_message=explain(answer.error), lease_ms=answer.lease_ms
     )

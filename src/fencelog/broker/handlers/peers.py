@@ -32,6 +32,7 @@ from fencelog.types import (
 )
 from fencelog.wire.api_versions import BrokerApiKey
 from fencelog.wire.message import Message
+from fencelog.wire.messages.broker_attach import BrokerAttachRequest, BrokerAttachResponse
 from fencelog.wire.messages.broker_hello import BrokerHelloRequest
 from fencelog.wire.messages.broker_outcomes import BrokerOutcomesRequest, BrokerOutcomesResponse
 from fencelog.wire.messages.broker_own_commits import (
@@ -102,6 +103,9 @@ def broker_handlers(peers: IncomingPeers, local: LocalLeaders) -> dict[BrokerApi
         ),
         BrokerApiKey.BROKER_SEVER: from_broker(
             peers, BrokerSeverRequest, BrokerSeverResponse, leaders.sever
+        ),
+        BrokerApiKey.BROKER_ATTACH: from_broker(
+            peers, BrokerAttachRequest, BrokerAttachResponse, leaders.attach
         ),
     }
 
@@ -269,6 +273,12 @@ class _Requests:
         del broker
         self._local.sever(message.session)
         return BrokerSeverResponse()
+
+    async def attach(self, broker: Broker, message: BrokerAttachRequest) -> BrokerAttachResponse:
+        """Answer for the shard of a claim."""
+        del broker
+        answer = await self._local.attach(message.group, message.session, message.epoch)
+        return BrokerAttachResponse(claim_error=answer.error, lease_ms=answer.lease_ms)
 
 
 def _led(broker: Broker, topic_id: bytes, index: int, leader_epoch: int) -> TopicPartition | None:

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from errno import ECONNREFUSED
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fencelog.broker.peers.identity import Identity, Lane, connection_number
 from fencelog.coordination.controller.model import Registration
@@ -66,6 +66,7 @@ class OutgoingPeers:
         self._gone = gone
         self._peers: dict[NodeId, _Peer] = {}
         self._count = 0
+        self._asked: set[asyncio.Task[Any]] = set()
 
     def update(self, brokers: Iterable[Registration]) -> None:
         """These are registered now: connect to new lives, close connections to ended ones."""
@@ -87,6 +88,8 @@ class OutgoingPeers:
         peers, self._peers = self._peers, {}
         for peer in peers.values():
             peer.close("the broker stops")
+        for asked in self._asked:
+            asked.cancel()
 
     async def connection(self, target: NodeId, lane: Lane) -> Connection:
         """Return the open, proven connection of a lane. Raises RequestError if there is none.
@@ -105,13 +108,36 @@ class OutgoingPeers:
         Raises NotLeaderError without an answer, or for one with an error: whether it was carried
         out is not known, and it is not carried out after the next request.
         """
+        # The wait outlives the caller's: without an answer the connection is given up, and a silent
+        # one would stay if each caller, a client that has less patience, were gone before.
+        asked = asyncio.get_running_loop().create_task(
+            self._ask(target, request, response, timeout_s)
+        )
+        self._asked.add(asked)
+        asked.add_done_callback(self._answered)
+        try:
+            return await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if asked.cancelled() and caller is not None and not caller.cancelling():
+                raise NotLeaderError("the broker stops") from None
+            raise
+
+    # -- inside --------------------------------------------------------------------------------
+
+    async def _ask(
+        self, target: NodeId, request: Message, response: type[R], timeout_s: float
+    ) -> R:
         try:
             connection = await self.connection(target, Lane.LEADERS)
             return await _call(connection, request, response, Deadline(timeout_s))
         except RequestError as error:
             raise NotLeaderError(str(error)) from error
 
-    # -- inside --------------------------------------------------------------------------------
+    def _answered(self, asked: "asyncio.Task[Any]") -> None:
+        self._asked.discard(asked)
+        if not asked.cancelled():
+            asked.exception()  # the caller may be gone
 
     async def _connection(self, peer: _Peer, lane: Lane) -> Connection:
         async with peer.opening.setdefault(lane, asyncio.Lock()):

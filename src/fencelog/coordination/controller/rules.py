@@ -6,7 +6,8 @@ matter which changes were seen one by one and which together. Each new state is 
 comparing the version of the partition's key, and by the controller its own key, too.
 
 ``isr_changed`` is for the leader, which writes its ISR itself; ``without`` for a broker before it
-registers; ``unclean`` for an operator. All keep these invariants, and expect them:
+registers, ``given_up`` for one whose disk has failed; ``unclean`` for an operator. All keep these
+invariants, and expect them:
 
 - the leader is in the ISR; the ISR and the eligible replicas are replicas, and no replica is both;
 - the leader epoch grows exactly when the leader changes or its process is another one;
@@ -15,7 +16,7 @@ registers; ``unclean`` for an operator. All keep these invariants, and expect th
   watermark only while the ISR has ``isr_size_needed`` members.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from fencelog.coordination.controller.model import NO_LEADER, PartitionState, Registration
@@ -151,6 +152,18 @@ def without(state: PartitionState, node: NodeId) -> PartitionState:
         eligible=tuple(n for n in state.eligible if n != node),
     )
     return _led(state, NO_LEADER, {}) if state.leader == node else state
+
+
+def given_up(
+    state: PartitionState, node: NodeId, live: Collection[NodeId]
+) -> PartitionState | None:
+    """Return the state without a replica whose files have failed; None if it has to stay.
+
+    It stays while no other live replica has every committed record: nobody could lead then, and
+    what its files still have may be all that is left.
+    """
+    left = without(state, node)
+    return left if {*left.isr, *left.eligible} & {*live} else None
 
 
 def unclean(state: PartitionState, node: NodeId, brokers: Brokers) -> UncleanElection | Refused:
