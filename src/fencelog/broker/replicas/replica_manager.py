@@ -166,6 +166,11 @@ class ReplicaManager:
 
     def _changed(self, changed: Changed) -> None:
         self._mark(changed.partitions)
+        for name in changed.topics & self._cluster.topics.keys():
+            # Of a topic that took several commits, partitions have come before it.
+            topic = self._cluster.topics[name].topic
+            keys = (PartitionKey(topic.topic_id, index) for index in range(topic.partitions))
+            self._mark(key for key in keys if key not in self._replicas)
         if changed.brokers:  # one may have come that can lead in the place of a failed replica
             self._mark(key for key, each in self._replicas.items() if each.is_offline)
         gone = changed.deleted & self._cluster.deleted.keys()
@@ -390,7 +395,9 @@ class ReplicaManager:
                 await asyncio.sleep(RETRY_S)
                 replica.work = work
                 return
-            if begin.offset > partition.log.log_end_offset:  # else the leader knows better now
+            stored = self._cluster.partitions.get(PartitionKey(*key))
+            if stored is not None and stored.state.leader_epoch == work.leader_epoch:
+                # In one epoch a log start only rises: the leader's is still above this log's end.
                 log.warning("%s: beginning anew at %d", replica.name, begin.offset)
                 partition = await self._logs.begin_anew(replica.name, begin)
             self._opened_anew(key, replica, partition)
