@@ -34,6 +34,7 @@ from fencelog.broker.metadata.cluster_state import (
     broker_key,
 )
 from fencelog.broker.metadata.cluster_topics import ClusterTopics, ReplicationFactors
+from fencelog.broker.metadata.elections import Elections
 from fencelog.broker.metadata.known_commits import commit_known
 from fencelog.broker.metadata.registration import (
     BrokerRegistration,
@@ -140,6 +141,7 @@ class ClusterMember:
         self.catalog = Catalog(metadata)
         self.settings = Settings(config, metadata)
         self._feed = ClusterFeed(self.state, self.catalog, self.settings, logs)
+        self.elections = Elections(metadata, self.state, self._feed.min_isr)
         self.controller = ClusterTopics(
             config,
             self.catalog,

@@ -1,10 +1,15 @@
 """A broker of a simulated cluster: how it is made, and what the monitor asks it."""
 
+from collections.abc import Sequence
+
 from fencelog.broker.config import BrokerConfig
+from fencelog.broker.metadata.cluster_state import PartitionKey
 from fencelog.cluster_node import ClusterMember, cluster_membership
+from fencelog.coordination.controller.model import PARTITION_PREFIX, PartitionState
 from fencelog.node import Node, Ports
 from fencelog.types import TopicPartition
 from fencelog_sim.world.host import BrokerHost
+from fencelog_sim.world.metadata import SimStore
 
 
 async def clustered(host: BrokerHost, config: BrokerConfig, ports: Ports) -> Node:
@@ -13,6 +18,37 @@ async def clustered(host: BrokerHost, config: BrokerConfig, ports: Ports) -> Nod
         config, ports.disk, ports.metadata, ports.random, host.boot_id
     )
     return Node(config, ports, observer=host.watcher, new_membership=membership)
+
+
+def failed_alone(hosts: Sequence[BrokerHost], store: SimStore) -> set[BrokerHost]:
+    """Return the brokers with failed replicas that all of them would have to replace.
+
+    Nobody else has all that is committed: what they have is there again once they start anew.
+    """
+    failed = {host.number: _failed(host) for host in hosts}
+    found: set[int] = set()
+    for key, (value, _) in store.values.items():
+        if key.startswith(PARTITION_PREFIX):
+            state = PartitionState.decode(key, value)
+            members = {*state.isr, *state.eligible}
+            if all(failed[each] is None or key in (failed[each] or ()) for each in members):
+                found |= members
+    return {host for host in hosts if host.number in found}
+
+
+def _failed(host: BrokerHost) -> set[str] | None:
+    """Return the keys of the partitions that have failed on a host; None if it is down."""
+    if host.node is None:
+        return None
+    member = getattr(host.node, "membership", None)
+    if not isinstance(member, ClusterMember):
+        return set()
+    failed = set()
+    for partition in host.node.logs.partitions():
+        topic = member.catalog.get(partition.name.topic)
+        if partition.failure is not None and topic is not None:
+            failed.add(PartitionKey(topic.topic_id, partition.name.partition).text)
+    return failed
 
 
 def led_epoch(node: Node, name: TopicPartition) -> int | None:

@@ -44,7 +44,8 @@ class Kind(StrEnum):
     sees at once that the connection is lost."""
     SYNC_FAILS = "sync-fails"
     """The next sync of a log fails (EIO); ``seconds`` later the broker is killed, or its host
-    loses power where ``how`` names a Loss, and started anew."""
+    loses power where ``how`` names a Loss, and started anew. One of several brokers is not killed:
+    it goes on, and replaces what has failed."""
     WRITE_FAILS = "write-fails"
     """The next append to a log fails half-way (EIO); what follows is as for SYNC_FAILS."""
     FULL = "full"

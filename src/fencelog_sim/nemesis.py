@@ -10,6 +10,7 @@ from struct import Struct
 
 from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.framing import SIZE_BYTES
+from fencelog_sim.clustered import failed_alone
 from fencelog_sim.faults import Fault, Kind, Plan
 from fencelog_sim.world.disk import Loss
 from fencelog_sim.world.gate import Halt, Lost
@@ -77,8 +78,9 @@ class Nemesis:
             host.heal_disk()
             host.heal_store()
         world.resume_all()
+        stuck = failed_alone(world.hosts, world.store) if len(world.hosts) > 1 else set()
         for host in world.hosts:
-            if host.node is None or host.needs_restart or host.flipped:
+            if host.node is None or host.needs_restart or host.flipped or host in stuck:
                 # Half started, or half stopped by a task that is cancelled now.
                 host.kill()
                 host.needs_restart = False
@@ -200,7 +202,6 @@ class Nemesis:
                 return self._connections(fault, host)
             case Kind.SYNC_FAILS | Kind.WRITE_FAILS | Kind.FULL:
                 self._fail_disk(fault, host)
-                self._follow(fault, partial(self._replace_disk, host, fault.how))
             case Kind.SKEW:
                 world.clock.skew_ms += int(fault.how)
             case Kind.ROT if host.node is not None:
@@ -234,11 +235,15 @@ class Nemesis:
         return True
 
     def _fail_disk(self, fault: Fault, host: BrokerHost) -> None:
-        host.needs_restart = True
         if fault.kind is Kind.FULL:
             host.disk.free_bytes = self._world.faults.randrange(2000)
         else:
             host.failing = "sync" if fault.kind is Kind.SYNC_FAILS else "append"
+        if len(self._world.hosts) > 1 and not fault.how:
+            self._follow(fault, host.heal_disk)
+            return
+        host.needs_restart = True
+        self._follow(fault, partial(self._replace_disk, host, fault.how))
 
     def _between_brokers(  # noqa: C901 - a table of kinds
         self, fault: Fault, host: BrokerHost

@@ -2,6 +2,7 @@
 
 import gc
 import hashlib
+import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
@@ -10,6 +11,13 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 from fencelog.broker.metadata.catalog import GROUP_TOPIC, TRANSACTION_TOPIC
 from fencelog.client.blocking import Client
@@ -123,6 +131,26 @@ def test_no_acknowledged_record_is_lost_or_doubled_when_its_leader_is_killed(
         wait_until(lambda: cluster.isr("t") == ALL, deadline_s=DEADLINE_S, what="back in sync")
     assert not sent.failed
     assert len(sent.acknowledged) == 600
+    assert stored(cluster) == sent.acknowledged
+
+
+def test_a_leader_whose_files_fail_leaves_to_another_and_copies_that_ones_log(
+    cluster: LocalCluster,
+) -> None:
+    # F1, D2, D3
+    small = ConfigEntry("segment.bytes", "1024", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, "t", incremental_configs=[small])
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    for altered in admin.incremental_alter_configs([resource]).values():
+        altered.result(DEADLINE_S)
+    sent = Sent(cluster)
+    sent.write(50)
+    leader = cluster.leader("t")
+    shutil.rmtree(cluster.data_dir / f"broker-{leader}" / "t-0")  # the next segment cannot begin
+    for _ in range(50):
+        sent.write(10)
+    assert cluster.leader("t") not in (leader, -1)
+    assert len(sent.acknowledged) == 550
     assert stored(cluster) == sent.acknowledged
 
 

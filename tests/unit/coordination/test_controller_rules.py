@@ -8,6 +8,7 @@ from fencelog.coordination.controller.rules import (
     Refused,
     UncleanElection,
     changes,
+    given_up,
     isr_changed,
     isr_size_needed,
     moved_back,
@@ -16,6 +17,7 @@ from fencelog.coordination.controller.rules import (
     without,
 )
 from fencelog.errors import ErrorCode
+from fencelog.types import NodeId
 from tests.unit.coordination.cluster import (
     NEW,
     ONE,
@@ -286,3 +288,20 @@ def test_an_unclean_election_is_refused(
 
     assert isinstance(refused, Refused)
     assert refused.error is error
+
+
+@pytest.mark.parametrize(
+    ("before", "live_ones", "after"),
+    [
+        (state(ONE, ALL), ALL, state(NO_LEADER, (TWO, THREE), epoch=6)),
+        (state(TWO, ALL), ALL, state(TWO, (TWO, THREE))),
+        (state(ONE, (ONE,), (TWO,)), ALL, state(NO_LEADER, (), (TWO,), epoch=6)),
+        (state(TWO, (TWO, THREE)), ALL, state(TWO, (TWO, THREE))),
+        (state(ONE, (ONE,)), ALL, None),
+        (state(ONE, (ONE, TWO)), (ONE, THREE), None),
+    ],
+)
+def test_a_failed_replica_is_given_up_if_another_live_one_has_everything(
+    before: PartitionState, live_ones: tuple[NodeId, ...], after: PartitionState | None
+) -> None:  # F1, D3
+    assert given_up(before, ONE, live_ones) == after

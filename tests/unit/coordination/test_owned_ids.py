@@ -200,6 +200,21 @@ def test_a_lower_epoch_changes_nothing(runtime: Runtime[TransactionShard]) -> No
     assert end(runtime, 5) is NONE
 
 
+def test_the_end_of_an_older_claim_awaits_its_markers_though_a_newer_one_has_its_name(
+    runtime: Runtime[TransactionShard],
+) -> None:  # O8
+    add(runtime, 5)
+    assert set_owner(runtime, owner(6)) is BUSY
+    ended = runtime.shard.set_owner(KEY, owner(5, live=False), wall_ms=runtime.wall_ms)
+    assert ended == Decision((), BUSY)
+    assert write_markers(runtime) == [(owned_id(KEY, 5), 1, False)]
+    init(runtime, owned_id(KEY, 6))
+    assert add(runtime, 6, ProducerIdAndEpoch(ProducerId(2), ProducerEpoch(0))) is NONE
+    assert set_owner(runtime, owner(7)) is BUSY
+    assert set_owner(runtime, owner(6, live=False)) is BUSY
+    assert set_owner(runtime, owner(5, live=False)) is FENCED, "it waits for its own only"
+
+
 def test_set_owner_repeated_after_a_crash_anywhere_ends_the_same(
     runtime: Runtime[TransactionShard],
 ) -> None:  # O9

@@ -332,6 +332,26 @@ def test_a_grant_waits_for_the_work_of_older_owners(owners: Owners) -> None:  # 
     assert owners.tasks() == {}
 
 
+def test_an_end_leaves_its_transactions_to_no_newer_claim_of_the_name(
+    owners: Owners,
+) -> None:  # O8
+    """They may have records in a partition that a third claim takes."""
+    owners.granted(claim("s1", "orders/0", "job", name="n"))
+    owners.own(claim("s2", "job", name="n"))
+    owners.own(claim("s3", "orders/0"))
+    tasks = owners.tasks()
+    owners.done(tasks["s3"])
+    assert owners.shard.answer_of("s3") is None
+    assert tasks["s1"].partitions == {}
+    ((key, ended),) = tasks["s1"].producers.items()
+    assert (ended.session, ended.epoch, ended.is_live) == ("s1", 1, False)
+    assert tasks["s2"].producers[key].epoch == 2
+    owners.done(tasks["s1"])
+    owners.runtime.expire()
+    assert owners.shard.answer_of("s3") is not None, "it does not wait for the work of s2"
+    assert owners.shard.answer_of("s2") is None
+
+
 def test_a_restart_asks_again_for_work_that_waited_for_older_owners(owners: Owners) -> None:  # O9
     owners.granted(claim("s1", "orders/0", name="n"))
     owners.own(claim("s2", "orders/0"))

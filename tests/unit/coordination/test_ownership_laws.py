@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from fencelog.coordination.ownership.model import Claim, OwnershipTask, Wanted
 from fencelog.coordination.ownership.records import ClaimKey, EndKey, read_grant, read_key
 from fencelog.coordination.ownership.rules import all_wanted
-from fencelog.coordination.ownership.state import Grant, Phase
+from fencelog.coordination.ownership.state import Grant, Granted, Phase
 from fencelog.errors import ErrorCode
 from fencelog.log.ownership import Owner
 from tests.unit.coordination.owners import LEASE_S, Owners, claim
@@ -268,21 +268,24 @@ class Ownership(RuleBasedStateMachine):
         history = self.history()
         for grant in history.grants.values():
             if grant.phase is Phase.HELD and grant.session not in history.ended:
-                for place, epoch in self.enforced(grant):
+                for place, granted in self.enforced(grant):
                     owner = self.left[place]
-                    assert (owner.epoch, owner.session) == (epoch, grant.session)
+                    assert (owner.epoch, owner.session) == (granted.epoch, grant.session)
 
-    def enforced(self, grant: Grant) -> Iterator[tuple[object, int]]:
+    def enforced(self, grant: Grant) -> Iterator[tuple[object, Granted]]:
         for each in grant.resources:
             if each.resource == grant.producers_key:
-                yield each.resource, each.epoch
+                yield each.resource, each
             elif "/" in each.resource:
                 topic, number = each.resource.split("/")
-                yield ("log", (topic, int(number)), grant.group), each.epoch
+                yield ("log", (topic, int(number)), grant.group), each
 
     @invariant()
     def an_owner_is_alone_once_its_grant_is_complete(self) -> None:  # O7, O8
-        """The work of those before it is done: closed, and their transactions ended."""
+        """The work of those before it is done: closed, and all their transactions ended.
+
+        What they had in other partitions, too, is fenced by whoever takes those.
+        """
         history = self.history()
         for session in self.settled(history):
             grant = history.grants[session]
@@ -293,9 +296,11 @@ class Ownership(RuleBasedStateMachine):
                 shared = [each for each in older.resources if each.resource in names]
                 if shared and older.session in history.ended:
                     assert older.session in self.severed
-                    for place, epoch in self.enforced(older):
-                        owner = self.left[place]
-                        assert owner.epoch > epoch or not owner.is_live
+                    for place, granted in self.enforced(older):
+                        owner, name = self.left[place], granted.resource
+                        is_taken = history.epoch((older.group, name))[1] > granted.epoch
+                        if name in names or name == older.producers_key or not is_taken:
+                            assert owner.epoch > granted.epoch or not owner.is_live
 
     def settled(self, history: History) -> list[str]:
         return [
@@ -319,8 +324,8 @@ class Ownership(RuleBasedStateMachine):
         history = self.history()
         assert all(not each.is_live for each in self.left.values())
         for grant in history.grants.values():
-            for place, epoch in self.enforced(grant):
-                assert self.left[place].epoch >= epoch
+            for place, granted in self.enforced(grant):
+                assert self.left[place].epoch >= granted.epoch
         shard = self.owners.shard
         assert shard._table.grants == {}
         for at in history.newest:

@@ -62,6 +62,7 @@ class Partition:
         "codec",
         "committed",
         "durable_end",
+        "failed",
         "failure",
         "is_compacted",
         "leads",
@@ -105,7 +106,9 @@ class Partition:
         self._enqueue = enqueue
         self._observer = observer
         self._tail = Tail(tails)
-        self._reads = Reads(partition_log, store, self._tail)
+        self.failed: list[Callable[[Exception], None]] = []
+        """Told that nothing can be written any more, or that something cannot be read (D2, D3)."""
+        self._reads = Reads(partition_log, store, self._tail, self.failed)
         self.durable_end = partition_log.log_end_offset
         """Everything below is durable here, in the mode in force (D1)."""
         self.role_changed: Callable[[Partition], None] = lambda partition: None
@@ -134,8 +137,7 @@ class Partition:
         self.owners.reconfigure(config)
         self._purgatory.interrupt_readers()
         opens_batches = self.is_compacted or self.codec is not None
-        has_enough = not self._is_replicated and self.has_enough_replicas
-        self.checks_batches = opens_batches or not has_enough
+        self.checks_batches = opens_batches or self._is_replicated or not self.has_enough_replicas
 
     # -- roles ---------------------------------------------------------------------------------
 
@@ -215,10 +217,8 @@ class Partition:
         self, batch: memoryview, *, now_ms: int, guard: VerificationGuard | None = None
     ) -> Appended | Duplicate | Rejected:
         """Append records of a coordinator, without the limits for clients."""
-        end_offset = self.log.log_end_offset
-        outcome = self.log.append(
-            batch, read_header(batch), now_ms=now_ms, guard=guard, internal=True
-        )
+        end_offset, header = self.log.log_end_offset, read_header(batch)
+        outcome = self.log.append(batch, header, now_ms=now_ms, guard=guard, internal=True)
         if isinstance(outcome, Appended):
             self._appended(end_offset)
         return outcome
@@ -349,8 +349,7 @@ class Partition:
             return
         if self._stalled_by is None:
             log.error("%s refuses writes until there is room: %s", self.name, error)
-        self._stalled_by = error
-        self._unsynced = unsynced
+        self._stalled_by, self._unsynced = error, unsynced
         self.log.refuse_appends(f"{error}; the broker tries again")
         self._purgatory.fail(error)
         asyncio.get_running_loop().call_later(RETRY_S, self._enqueue, self)
@@ -389,8 +388,11 @@ class Partition:
         """A write or sync failed: the partition acknowledges nothing any more (D2)."""
         if self.failure is not None:
             return  # of a deleted partition, say, whose files are closed
-        log.error("%s accepts no more writes: %s; restart the broker", self.name, error)
+        advice = "" if self._is_replicated else "; restart the broker"
+        log.error("%s accepts no more writes: %s%s", self.name, error, advice)
         self._set_failure(error)
+        for tell in self.failed:
+            tell(error)
 
     def remove(self, reason: str = "was deleted") -> None:
         """Fail all waiting requests: the topic was deleted, or the replica is opened anew."""
@@ -462,11 +464,9 @@ class Partition:
         """Return what a round of compaction from ``first_dirty`` would do (D4)."""
         return self.log.compaction_need(first_dirty, self._store.recovery_point, now_ms)
 
-    def compaction(
-        self, compaction_round: Round, should_continue: Callable[[], bool]
-    ) -> Compaction:
+    def compaction(self, due: Round, should_continue: Callable[[], bool]) -> Compaction:
         """Prepare a round of compaction of this partition's files."""
-        return Compaction(self._store, compaction_round, should_continue)
+        return Compaction(self._store, due, should_continue)
 
     def compacted(self) -> None:
         """Files were replaced: readers that wait look again."""

@@ -1,10 +1,10 @@
 """Reads of one partition: the batches that a reader of some isolation level gets."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from fencelog.broker.partitions.tail_cache import Tail
-from fencelog.errors import ErrorCode
+from fencelog.errors import CorruptionError, ErrorCode, ExhaustedError, StorageError
 from fencelog.log.partition_log import PartitionLog
 from fencelog.log.values import AbortedTransaction, Isolation, ReadPlan
 from fencelog.storage.partition_store import PartitionStore
@@ -47,13 +47,20 @@ class Fetched(NamedTuple):
 class Reads:
     """Reads the newest batches from memory, and all others from the files."""
 
-    __slots__ = ("_log", "_store", "_tail")
+    __slots__ = ("_failed", "_log", "_store", "_tail")
 
-    def __init__(self, log: PartitionLog, store: PartitionStore, tail: Tail) -> None:
-        """Read this log."""
+    def __init__(
+        self,
+        log: PartitionLog,
+        store: PartitionStore,
+        tail: Tail,
+        failed: Iterable[Callable[[Exception], None]],
+    ) -> None:
+        """Read this log. ``failed`` are told why the files cannot be read."""
         self._log = log
         self._store = store
         self._tail = tail
+        self._failed = failed
 
     async def refused(self, error: ErrorCode) -> Fetched:
         """Return what a reader gets that may not read now."""
@@ -83,7 +90,14 @@ class Reads:
             return Fetched(ErrorCode.NONE, *ends, (), plan.offset, (), plan)
         found = self._tail.read(plan)
         if found is None:
-            stored = await self._store.read(plan, to_send=to_send)
+            try:
+                stored = await self._store.read(plan, to_send=to_send)
+            except ExhaustedError:
+                raise
+            except (CorruptionError, StorageError) as error:
+                for tell in self._failed:
+                    tell(error)
+                raise
             found = [stored.data] if stored.data else [], stored.end_offset
         parts, end_offset = found
         self._tail.wanted = self._tail.wanted or end_offset >= plan.upper_offset

@@ -20,7 +20,7 @@ from fencelog.broker.metadata.cluster_state import (
 from fencelog.broker.metadata.known_commits import WRITES_MAX, commit_known
 from fencelog.broker.replicas.led import Key, Led, LedPartitions
 from fencelog.coordination.controller.model import PartitionState
-from fencelog.coordination.controller.rules import isr_changed, isr_size_needed, without
+from fencelog.coordination.controller.rules import given_up, isr_changed, isr_size_needed
 from fencelog.errors import CorruptionError, StorageError, UnknownOutcomeError
 from fencelog.ports import MetadataStore, MetadataWrite
 from fencelog.types import Instant, NodeId, TopicId
@@ -168,21 +168,19 @@ class IsrWriter:
             self._led.changed(led.key)  # who has left says again where it is
 
     async def leave(self, key: Key, node: NodeId) -> bool:
-        """Take this broker out of a partition's in-sync and eligible replicas.
+        """Take this broker, whose files have failed, out of a partition's in-sync replicas.
 
-        False, with nothing written, if no other replica has all that is committed. Raises
-        StorageError. Call it only while the partition is not open here.
+        It is not eligible either then, and leads no more; returns when the copy shows it. False,
+        with nothing written, if no other live replica has all that is committed. Raises
+        StorageError.
         """
         name = PartitionKey(*key)
         while (stored := self._cluster.partitions.get(name)) is not None:
-            left = without(stored.state, node)
-            if left == stored.state:
-                return True
-            if not (left.isr or left.eligible):
-                return False
+            left = given_up(stored.state, node, self._cluster.brokers)
+            if left is None or left == stored.state:
+                return left is not None
             write = MetadataWrite(name.text, left.encode(), stored.version)
-            if await commit_known(self._store, [write]):
-                return True
+            await commit_known(self._store, [write])
             await self._changed(name, stored)
         return False
 

@@ -1,5 +1,7 @@
 """The leaders on other brokers, as the owner of the replicas asks them."""
 
+from typing import Protocol
+
 from fencelog.broker.peers.identity import Lane
 from fencelog.broker.peers.outgoing import OutgoingPeers
 from fencelog.broker.replicas.led import Key
@@ -15,6 +17,18 @@ from fencelog.wire.messages.replica_snapshot import (
 )
 
 SNAPSHOT_TIMEOUT_S = 30.0
+
+
+class Leaders(Protocol):
+    """The leaders on other brokers."""
+
+    async def connection(self, leader: NodeId) -> Connection:
+        """Return a proven connection for replica fetches. Raises RequestError."""
+        ...
+
+    async def snapshot(self, leader: NodeId, key: Key, leader_epoch: LeaderEpoch) -> Begin:
+        """Ask where a new replica begins. Raises NotLeaderError without an answer."""
+        ...
 
 
 class RemoteLeaders:

@@ -8,8 +8,9 @@ others, one at a time for each partition, and then the newest state is looked at
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
 
 from fencelog.broker.metadata.catalog import Topic
 from fencelog.broker.metadata.cluster_state import Changed, ClusterState, PartitionKey, StoredState
@@ -19,32 +20,20 @@ from fencelog.broker.partitions.partition import Partition
 from fencelog.broker.peers.identity import Identity
 from fencelog.broker.replicas.fetcher import Fetcher
 from fencelog.broker.replicas.isr import IsrWriter
+from fencelog.broker.replicas.leaders import Leaders
 from fencelog.broker.replicas.led import Key, Led, LedPartitions
 from fencelog.broker.replicas.logs import Logs
+from fencelog.broker.replicas.repair import Repair, Step, next_step
 from fencelog.coordination.controller.model import NO_LEADER, PartitionState
 from fencelog.coordination.controller.rules import isr_size_needed
 from fencelog.errors import CorruptionError, NotLeaderError, StorageError
 from fencelog.replication.leader import LeaderProgress, Leadership
-from fencelog.rpc.connection import Connection
-from fencelog.storage.checkpointer import Begin
 from fencelog.types import Instant, LeaderEpoch, NodeId, Offset, TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
 """After which time a step that failed, or a leader's snapshot, is tried again."""
-
-
-class Leaders(Protocol):
-    """The leaders on other brokers."""
-
-    async def connection(self, leader: NodeId) -> Connection:
-        """Return a proven connection for replica fetches. Raises RequestError."""
-        ...
-
-    async def snapshot(self, leader: NodeId, key: Key, leader_epoch: LeaderEpoch) -> Begin:
-        """Ask where a new replica begins. Raises NotLeaderError without an answer."""
-        ...
 
 
 class Work(NamedTuple):
@@ -66,6 +55,10 @@ class _Replica:
     """The epoch whose state is in force here."""
     work: Work | None = None
     is_offline: bool = False
+    """Its files have failed, or contradict the leader's."""
+    is_refused: bool = False
+    """It contradicts the leader's: nothing but an operator helps."""
+    repair: Repair = field(default_factory=Repair)
     is_busy: bool = False
     """Whether a task opens, cuts or removes its files."""
 
@@ -173,6 +166,8 @@ class ReplicaManager:
 
     def _changed(self, changed: Changed) -> None:
         self._mark(changed.partitions)
+        if changed.brokers:  # one may have come that can lead in the place of a failed replica
+            self._mark(key for key, each in self._replicas.items() if each.is_offline)
         gone = changed.deleted & self._cluster.deleted.keys()
         if gone:
             self._mark(key for key in self._replicas if key[0] in gone)
@@ -220,9 +215,10 @@ class ReplicaManager:
             self._names.add(name)
             replica = self._replicas[key] = _Replica(name)
             return self._open(key, replica, stored.state.leader_epoch)
-        if replica.partition is None or replica.is_offline:
-            return None
-        return self._follow_on(key, replica, replica.partition, stored)
+        if replica.is_offline:
+            return self._repair(key, replica, stored)
+        partition = replica.partition
+        return None if partition is None else self._follow_on(key, replica, partition, stored)
 
     def _follow_on(
         self, key: Key, replica: _Replica, partition: Partition, stored: StoredState
@@ -242,7 +238,7 @@ class ReplicaManager:
                 await work
         except (CorruptionError, StorageError) as error:
             log.error("%s is offline: %s", replica.name, error)  # noqa: TRY400
-            replica.is_offline = True
+            self._take_offline(key, replica, is_damaged=isinstance(error, CorruptionError))
         finally:
             replica.is_busy = False
         self._mark([key])
@@ -265,7 +261,7 @@ class ReplicaManager:
                 partition.follow(state.leader_epoch)
         if led is not None and led is self._led.get(key):
             self._isr.adopt(led, stored)
-        elif self._led.get(key) is None and state.leader != NO_LEADER:
+        elif self._led.get(key) is None and state.leader != NO_LEADER and not replica.is_offline:
             self._follow(key, partition, state)
 
     def _lead(self, key: Key, replica: _Replica, partition: Partition, stored: StoredState) -> None:
@@ -355,22 +351,28 @@ class ReplicaManager:
         replica = self._replicas[key]
         log.error("%s is offline: %s", replica.name, reason)
         self._following.pop(key, None)
-        replica.is_offline = True
+        replica.is_offline = replica.is_refused = True
         if replica.partition is not None:
             replica.partition.fail(StorageError(f"{replica.name}: {reason}"))
 
     # -- files -----------------------------------------------------------------------------------
 
     async def _open(self, key: Key, replica: _Replica, leader_epoch: LeaderEpoch) -> None:
-        """Open a replica. A damaged one is begun anew if others have all that is committed."""
-        name = replica.name
-        replica.partition = await self._logs.open_replica(key, name, leader_epoch)
-        is_damaged = replica.partition is None and self._logs.is_damaged(name)
-        # First it counts no more in the cluster, because it has nothing when it begins.
-        if is_damaged and await self._isr.leave(key, self._identity.node_id):
-            log.warning("%s: replacing the damaged replica from its leader", name)
-            replica.partition = await self._logs.begin_anew(name, None)
-        replica.is_offline = replica.partition is None
+        """Open a replica; one that cannot be opened is offline, and repaired if others go on."""
+        partition = await self._logs.open_replica(key, replica.name, leader_epoch)
+        if partition is None:
+            is_damaged = self._logs.is_damaged(replica.name)
+            self._take_offline(key, replica, is_damaged=is_damaged)
+        else:
+            self._opened_anew(key, replica, partition)
+
+    def _opened_anew(self, key: Key, replica: _Replica, partition: Partition) -> None:
+        """Take the role in force on this partition, whatever was before."""
+        if replica.partition is not None:
+            replica.partition.failed.clear()
+        replica.partition, replica.is_offline = partition, False
+        replica.leader_epoch = LeaderEpoch(-1)
+        partition.failed[:] = [partial(self._failed, key)]
 
     async def _reopen(
         self, key: Key, replica: _Replica, partition: Partition, work: Work, leader: NodeId
@@ -378,9 +380,8 @@ class ReplicaManager:
         """Cut the log, or begin it anew; the role is taken again on the new partition."""
         if work.fork is not None:
             log.warning("%s: cutting the log at %d, the fork", replica.name, work.fork)
-            replica.partition = await self._logs.truncate(
-                replica.name, work.fork, work.leader_epoch
-            )
+            opened = await self._logs.truncate(replica.name, work.fork, work.leader_epoch)
+            self._opened_anew(key, replica, opened)
         else:
             try:
                 begin = await self._leaders.snapshot(leader, key, work.leader_epoch)
@@ -389,10 +390,82 @@ class ReplicaManager:
                 await asyncio.sleep(RETRY_S)
                 replica.work = work
                 return
-            if begin.offset > partition.log.log_end_offset:  # else the leader knows better now
+            stored = self._cluster.partitions.get(PartitionKey(*key))
+            if stored is not None and stored.state.leader_epoch == work.leader_epoch:
+                # In one epoch a log start only rises: the leader's is still above this log's end.
                 log.warning("%s: beginning anew at %d", replica.name, begin.offset)
-                replica.partition = await self._logs.begin_anew(replica.name, begin)
-        replica.leader_epoch = LeaderEpoch(-1)
+                partition = await self._logs.begin_anew(replica.name, begin)
+            self._opened_anew(key, replica, partition)
+
+    # -- failed disks ----------------------------------------------------------------------------
+
+    def _failed(self, key: Key, error: Exception) -> None:
+        """Files of an open replica have failed, or cannot be read."""
+        replica = self._replicas.get(key)
+        partition = None if replica is None else replica.partition
+        if replica is None or partition is None or replica.is_offline:
+            return
+        if partition.failure is None:
+            log.error("%s cannot be read: %s", replica.name, error)
+        if not isinstance(partition.failure, NotLeaderError):  # else it is opened anew, or removed
+            self._take_offline(key, replica, is_damaged=True)
+
+    def _take_offline(self, key: Key, replica: _Replica, *, is_damaged: bool) -> None:
+        """Repair a replica from now on, as far as others go on without it."""
+        was_damaged = replica.is_offline and replica.repair.is_damaged
+        # Of files that were open nothing is trusted any more.
+        is_damaged = is_damaged or was_damaged or replica.partition is not None
+        replica.is_offline, replica.work = True, None
+        replica.repair.failed(Instant(asyncio.get_running_loop().time()), is_damaged=is_damaged)
+        self._mark([key])
+
+    def _repair(
+        self, key: Key, replica: _Replica, stored: StoredState
+    ) -> Coroutine[None, None, None] | None:
+        """Return what is done next for a replica that has failed."""
+        if replica.is_refused:
+            return None
+        if replica.partition is not None:
+            self._apply(key, replica, replica.partition, stored)
+        match next_step(stored.state, self._identity.node_id, self._cluster.brokers):
+            case Step.LEAVE:
+                return self._leave(key, replica)
+            case Step.OPEN:
+                loop = asyncio.get_running_loop()
+                if loop.time() >= replica.repair.not_before:
+                    return self._replace(key, replica, stored.state)
+                loop.call_at(replica.repair.not_before, self._mark, [key])
+            case Step.WAIT:
+                pass
+        return None
+
+    async def _leave(self, key: Key, replica: _Replica) -> None:
+        """Count no more in the cluster: first, because the replica has nothing when it begins."""
+        try:
+            if await self._isr.leave(key, self._identity.node_id):
+                log.warning("%s: not in sync any more, and not led here", replica.name)
+        except StorageError as error:
+            log.warning("%s: leaving the in-sync replicas again: %s", replica.name, error)
+            await asyncio.sleep(RETRY_S)
+
+    async def _replace(self, key: Key, replica: _Replica, state: PartitionState) -> None:
+        """Open the files again, or copy the leader's log, if it answers: until then they stay."""
+        name = replica.name
+        if not replica.repair.is_damaged:
+            await self._open(key, replica, state.leader_epoch)
+            return
+        try:
+            begin = await self._leaders.snapshot(state.leader, key, state.leader_epoch)
+        except NotLeaderError as error:
+            log.warning("%s: no snapshot from broker %d: %s", name, state.leader, error)
+            self._take_offline(key, replica, is_damaged=True)
+            return
+        log.warning("%s: replacing the failed replica from its leader", name)
+        if replica.partition is not None:
+            replica.partition.failed.clear()
+        replica.partition = None
+        opened = await self._logs.begin_anew(name, begin if begin.offset else None)
+        self._opened_anew(key, replica, opened)
 
     def _begin_removal(self, topic_id: TopicId) -> Coroutine[None, None, None] | None:
         """Return the removal of a deleted topic's replicas, once none of them is busy."""

@@ -6,7 +6,8 @@ matter which changes were seen one by one and which together. Each new state is 
 comparing the version of the partition's key, and by the controller its own key, too.
 
 ``isr_changed`` is for the leader, which writes its ISR itself; ``without`` for a broker before it
-registers; ``unclean`` for an operator. All keep these invariants, and expect them:
+registers, ``given_up`` for one whose disk has failed; ``unclean`` for an operator. All keep these
+invariants, and expect them:
 
 - the leader is in the ISR; the ISR and the eligible replicas are replicas, and no replica is both;
 - the leader epoch grows exactly when the leader changes or its process is another one;
@@ -15,7 +16,7 @@ registers; ``unclean`` for an operator. All keep these invariants, and expect th
   watermark only while the ISR has ``isr_size_needed`` members.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from fencelog.coordination.controller.model import NO_LEADER, PartitionState, Registration
@@ -109,13 +110,29 @@ def moved_back(
     """
     found = {}
     for key, partition in partitions.items():
-        state = partition.state
-        if state.leader == NO_LEADER or settled(partition, brokers) != state:
-            continue
-        preferred = _first(state.replicas, state.isr, brokers)
-        if preferred == state.replicas[0] != state.leader:
-            found[key] = _led(state, preferred, brokers)
+        state = preferred(partition, brokers)
+        if isinstance(state, PartitionState):
+            found[key] = state
     return found
+
+
+def preferred(partition: StoredPartition, brokers: Brokers) -> PartitionState | Refused:
+    """Return the state in which the first replica leads (the preferred election of KIP-460).
+
+    Refused if it leads already, or cannot now: it must be in the ISR, live and not stopping, and
+    ``changes`` must have no new state.
+    """
+    state = partition.state
+    first = state.replicas[0]
+    if state.leader == first:
+        return Refused(ErrorCode.ELECTION_NOT_NEEDED, f"broker {first} leads it already")
+    is_settled = state.leader != NO_LEADER and settled(partition, brokers) == state
+    if not is_settled or _first(state.replicas, state.isr, brokers) != first:
+        return Refused(
+            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+            f"broker {first} is not live, stops, or is not in sync",
+        )
+    return _led(state, first, brokers)
 
 
 def isr_changed(state: PartitionState, isr: Iterable[NodeId], min_isr: int) -> PartitionState:
@@ -153,11 +170,32 @@ def without(state: PartitionState, node: NodeId) -> PartitionState:
     return _led(state, NO_LEADER, {}) if state.leader == node else state
 
 
-def unclean(state: PartitionState, node: NodeId, brokers: Brokers) -> UncleanElection | Refused:
+def given_up(
+    state: PartitionState, node: NodeId, live: Collection[NodeId]
+) -> PartitionState | None:
+    """Return the state without a replica whose files have failed; None if it has to stay.
+
+    It stays while no other live replica has every committed record: nobody could lead then, and
+    what its files still have may be all that is left.
+    """
+    left = without(state, node)
+    return left if {*left.isr, *left.eligible} & {*live} else None
+
+
+def unclean(
+    state: PartitionState, node: NodeId | None, brokers: Brokers
+) -> UncleanElection | Refused:
     """Elect a replica that may lack committed records: only ever at an operator's explicit request.
 
-    Refused while a replica that has them all is live.
+    ``node``: None for the first live one, which is what Kafka's tools ask for. Refused while a
+    replica that has them all is live.
     """
+    if node is None:
+        node = _first(state.replicas, state.replicas, brokers)
+        if node is None:
+            return Refused(
+                ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"none of {list(state.replicas)} is live"
+            )
     if node not in state.replicas or node not in brokers:
         return Refused(
             ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"broker {node} is no live replica of it"

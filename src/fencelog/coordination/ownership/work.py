@@ -29,19 +29,20 @@ def transactional_id_of(grant: Grant) -> str | None:
 def task_of(grant: Grant, table: OwnershipTable) -> OwnershipTask:
     """Return the work of a grant that is not complete, or of an end.
 
-    An end leaves out what a newer claim has taken: its grant raises the epoch there.
+    An end leaves out the partitions that a newer claim has taken: its grant raises the epoch there.
+    It always ends its producers' transactions, also where a newer claim has taken their name and
+    ends them, too: they have records in all its partitions, and whoever takes one of those waits
+    for this work, not for that of the claim with the name.
     """
     is_live = grant.phase is not Phase.ENDED
     partitions: dict[TopicPartition, Owner] = {}
     producers: dict[str, Owner] = {}
     for each in grant.resources:
-        if not is_live and not table.is_newest(grant, each.resource):
-            continue
         owner = _owner(grant, each, is_live=is_live)
         partition = partition_of(each.resource)
         if each.resource == grant.producers_key:
             producers[each.resource] = owner
-        elif partition is not None:
+        elif partition is not None and (is_live or table.is_newest(grant, each.resource)):
             partitions[partition] = owner
     return OwnershipTask(
         group=grant.group,

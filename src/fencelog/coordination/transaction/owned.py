@@ -57,11 +57,14 @@ class OwnedIds:
         return ErrorCode.NONE
 
     def ended_by(self, key: str, owner: Owner) -> list[str]:
-        """Return the ids whose claims are over once this owner of their name is set."""
+        """Return the ids whose claims are over once this owner of their name is set.
+
+        For an owner that is not the newest: its own and those before, which the newest has ended.
+        """
         known = self.owners.get(key)
         newest = owner if known is None or owner.follows(known) else known
         return [
             transactional_id
             for transactional_id, epoch in self.ids.get(key, {}).items()
-            if epoch < newest.epoch or not newest.is_live
+            if epoch <= owner.epoch and (epoch < newest.epoch or not newest.is_live)
         ]

@@ -287,13 +287,12 @@ class TransactionShard:
         """Raise the epoch of a name, or end it, and the transactions of claims that are over (O8).
 
         ``key``: the ``producers_key``; the owner's transactional id selects the shard.
-        CONCURRENT_TRANSACTIONS while markers of those are outstanding: repeat it. NONE once all
-        are written; PRODUCER_FENCED for an older epoch than the known one. The claim's shard counts
-        this as done for good, so no power cut may take it back.
+        CONCURRENT_TRANSACTIONS while markers of those are outstanding: repeat it. Once all are
+        written NONE or, for an older epoch than the known one, which has ended its transactions,
+        PRODUCER_FENCED. The claim's shard counts both as done for good, so no power cut may take
+        this back.
         """
         known = self._owned.owners.get(key)
-        if known is not None and owner.epoch < known.epoch:
-            return Decision((), ErrorCode.PRODUCER_FENCED)
         over = [self._transactions[each] for each in self._owned.ended_by(key, owner)]
         is_news = owner.follows(known)
         records = [write_producers_owner(key, owner)] if is_news else []
@@ -302,8 +301,10 @@ class TransactionShard:
             for each in over
             if each.state is TxnState.ONGOING
         ]
-        is_active = any(each.state.is_active for each in over)
-        error = ErrorCode.CONCURRENT_TRANSACTIONS if is_active else ErrorCode.NONE
+        is_older = known is not None and owner.epoch < known.epoch
+        error = ErrorCode.PRODUCER_FENCED if is_older else ErrorCode.NONE
+        if any(each.state.is_active for each in over):
+            error = ErrorCode.CONCURRENT_TRANSACTIONS
         return Decision(tuple(records), error, must_sync=is_news)
 
     # -- markers ---------------------------------------------------------------------------------

@@ -1,0 +1,57 @@
+"""What is done with a replica whose files have failed while others go on.
+
+It leaves the in-sync and eligible replicas, and the leadership with them, once another live replica
+has all that is committed; the controller then elects one of those. When that one leads, the files
+are opened again or replaced by what it has. Until then they stay as they are.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from fencelog.coordination.controller.model import PartitionState
+from fencelog.coordination.controller.rules import given_up
+from fencelog.types import Instant, NodeId
+
+FIRST_WAIT_S = 1.0
+"""From a failure to the next try; each further failure doubles it."""
+WAIT_MAX_S = 300.0
+"""A disk that fails again and again must not be filled anew all the time."""
+FORGET_S = 600.0
+"""A failure so long after the one before counts as the first."""
+
+
+class Step(Enum):
+    """What comes next."""
+
+    LEAVE = auto()
+    """Store that this replica is neither in sync nor eligible, and does not lead."""
+    OPEN = auto()
+    """Open its files, or copy the leader's log into new ones."""
+    WAIT = auto()
+    """Nothing, until the partition's state, the live brokers or the time are others."""
+
+
+def next_step(state: PartitionState, node: NodeId, live: Collection[NodeId]) -> Step:
+    """Return what a failed replica of this broker does next; ``live`` are the registered ones."""
+    if node in (*state.isr, *state.eligible):
+        return Step.WAIT if given_up(state, node, live) is None else Step.LEAVE
+    return Step.OPEN if state.leader != node and state.leader in live else Step.WAIT
+
+
+@dataclass(slots=True)
+class Repair:
+    """The failure of one replica, until it is open again, and how often it has failed before."""
+
+    is_damaged: bool = False
+    """Whether its files are to be replaced; else they could not be opened."""
+    not_before: Instant = Instant(0.0)  # noqa: RUF009 - a number
+    _wait_s: float = 0.0
+    _failed_at: Instant = Instant(float("-inf"))  # noqa: RUF009 - a number
+
+    def failed(self, now: Instant, *, is_damaged: bool) -> None:
+        """It has failed now, perhaps once more."""
+        is_first = now - self._failed_at > FORGET_S
+        self._wait_s = FIRST_WAIT_S if is_first else min(2 * self._wait_s, WAIT_MAX_S)
+        self._failed_at, self.not_before = now, Instant(now + self._wait_s)
+        self.is_damaged = is_damaged
