@@ -74,7 +74,7 @@ async def test_a_follower_whose_disk_fails_is_replaced_while_the_broker_runs() -
         await until(lambda: cluster.state().isr == (1, 3))
         cluster.hosts[NodeId(1)].produce(b"b")
         await until(lambda: cluster.state().isr == (1, 2, 3))
-        assert cluster.committed(2)
+        await until(lambda: cluster.committed(2))
         assert {each.leader_epoch for each in states} == {0}, "the leader has led on"
         assert cluster.hosts[NodeId(2)].bytes_of() == cluster.hosts[NodeId(1)].bytes_of()
 
