@@ -96,7 +96,7 @@ def strike(leader: BrokerProcess, how: signal.Signals, clients: Clients, times: 
 def main() -> None:
     """Strike the leader, again and again."""
     report = Report("failover", "from the leader's end to the next acknowledged write", METHOD)
-    kills, pauses = sized(40, 2), sized(6, 1)
+    kills, pauses = sized(30, 2), sized(4, 1)
     times: Times = {}
     with scratch() as place, running_cluster(place) as cluster:
         cluster.create_topic(TOPIC)
