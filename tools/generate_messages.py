@@ -1,8 +1,9 @@
 """Writes typed classes with straight-line code for each message and each coordinator record.
 
 Sources are Kafka's own message definitions, as the kafka-python package ships them, and in the same
-form ``src/fencelog/wire/definitions``, fencelog's own requests, and
-``src/fencelog/coordination/definitions``, the records of the coordinators (type ``data``).
+form ``src/fencelog/wire/definitions``, fencelog's own requests and Kafka's with a tagged field of
+fencelog's, and ``src/fencelog/coordination/definitions``, the records of the coordinators (type
+``data``).
 ``ApiKey`` and ``BrokerApiKey`` say which requests are spoken. After a change to any of these, run
 it and commit what it writes::
 
@@ -446,7 +447,9 @@ def generate() -> dict[str, str]:
             texts[f"{MESSAGES}/{snake(name)}.py"] = kafka_module(name)
     for module, sources in by_module(OWN_DEFINITIONS).items():
         names = " and ".join(source["name"] for source in sources)
-        texts[f"{MESSAGES}/{module}.py"] = module_text(f"{names}, fencelog's own.", sources)
+        is_own = sources[0]["apiKey"] >= api_versions.OWN_FROM
+        whose = "fencelog's own" if is_own else "Kafka's, with fields of fencelog's own"
+        texts[f"{MESSAGES}/{module}.py"] = module_text(f"{names}, {whose}.", sources)
     for module, sources in by_module(RECORD_DEFINITIONS).items():
         title = f"Keys and values of {module.replace('_', ' ')} records."
         texts[f"{RECORDS}/{module}.py"] = module_text(title, sources)

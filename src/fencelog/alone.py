@@ -60,6 +60,7 @@ class Alone:
         self._random = random
         self._logs = logs
         self.placement = None
+        self.elections = None
         self.catalog = Catalog(metadata)
         self.settings = Settings(config, metadata)
         self.controller = Controller(config, self.catalog, self.settings, logs, random)

@@ -34,6 +34,7 @@ from fencelog.broker.metadata.cluster_state import (
     broker_key,
 )
 from fencelog.broker.metadata.cluster_topics import ClusterTopics, ReplicationFactors
+from fencelog.broker.metadata.elections import Elections
 from fencelog.broker.metadata.known_commits import commit_known
 from fencelog.broker.metadata.registration import (
     BrokerRegistration,
@@ -140,6 +141,7 @@ class ClusterMember:
         self.catalog = Catalog(metadata)
         self.settings = Settings(config, metadata)
         self._feed = ClusterFeed(self.state, self.catalog, self.settings, logs)
+        self.elections = Elections(metadata, self.state, self._feed.min_isr)
         self.controller = ClusterTopics(
             config,
             self.catalog,
@@ -153,7 +155,7 @@ class ClusterMember:
         self.coordinator_epochs = CoordinatorEpochs(metadata, self._leading)
         self.open_internal = self.controller.open_internal
         self._peers = OutgoingPeers(identity, random, self._gone)
-        self._incoming = IncomingPeers(identity, random)
+        self._incoming = IncomingPeers(identity, random, self._registered_life)
         self.led = LedPartitions()
         """The partitions that this broker leads."""
         self._serving = Serving(self.led, TimeSlices())
@@ -415,6 +417,10 @@ class ClusterMember:
                 if not partition.log.open_transactions() or await self._orphaned.end([partition]):
                     return
                 await asyncio.sleep(ORPHANED_RETRY_S)
+
+    def _registered_life(self, node_id: NodeId) -> str | None:
+        found = self.placement.broker(node_id)
+        return None if found is None else found.incarnation
 
     async def _gone(self, gone: Registration) -> None:
         """End the registration of a broker whose process is gone."""

@@ -35,7 +35,7 @@ from fencelog.broker.fetching.sessions import FetchSessions
 from fencelog.broker.metadata.catalog import (
     Catalog,
 )
-from fencelog.broker.metadata.placement import Placement
+from fencelog.broker.metadata.placement import LeaderElections, Placement
 from fencelog.broker.metadata.settings import Settings
 from fencelog.broker.metadata.topic_changes import TopicChanges
 from fencelog.broker.network.connection import Connection
@@ -90,6 +90,10 @@ class Membership(Protocol):
     @property
     def placement(self) -> Placement | None:
         """The other brokers, and who leads what; None for a broker that is alone."""
+
+    @property
+    def elections(self) -> LeaderElections | None:
+        """What carries out an operator's elections; None for a broker that is alone."""
 
     @property
     def controller(self) -> TopicChanges:
@@ -177,6 +181,7 @@ class Node:
             settings=membership.settings,
             controller=membership.controller,
             placement=membership.placement,
+            elections=membership.elections,
             leaders=leaders,
             transactions=self.transactions,
             versioned=self.versioned,

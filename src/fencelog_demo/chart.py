@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 WIDTH_IN = 13.0
 HEIGHT_IN = 9.2
 DPI = 150
+KEY_HEIGHT = 0.057
 LANES = ("driver", "producer", "broker")
 
 
@@ -41,7 +42,7 @@ def draw(outcomes: Sequence[Outcome]) -> bytes:
         figure.text(
             0.085,
             0.948,
-            f"{exact.rows:,} flights, five faults, two delivery modes",
+            f"{exact.rows:,} flights, {len(exact.faults)} faults, two delivery modes",
             size=17,
             weight="bold",
         )
@@ -65,9 +66,10 @@ def draw(outcomes: Sequence[Outcome]) -> bytes:
 
 def draw_key(figure: "Figure", exact: Outcome) -> None:
     """What the numbers mean, in two columns at the bottom."""
+    rows = max(3, -(-len(exact.faults) // 2))
     for place, fault in enumerate(exact.faults):
-        column, row = divmod(place, 3)
-        x, y = 0.097 + 0.42 * column, 0.062 - 0.022 * row
+        column, row = divmod(place, rows)
+        x, y = 0.097 + 0.42 * column, 0.014 + KEY_HEIGHT * (rows - 1 - row) / (rows - 1)
         look = {"boxstyle": "circle,pad=0.25", "facecolor": COLORS["kill"], "edgecolor": "none"}
         white = COLORS["paper"]
         figure.text(
@@ -187,26 +189,33 @@ def number_mark(axes: "Axes", fault: InjectedFault, height: float) -> None:
 def draw_processes(axes: "Axes", outcome: Outcome, color: str) -> None:
     """When each process ran: one lane for each role, and a second one for a second driver."""
     plain_axes(axes)
-    lanes = ["broker", "producer", "driver", "its successor"]
+    brokers = max((span.node for span in outcome.processes), default=1)
+    names = ["broker"] if brokers == 1 else [f"broker {node + 1}" for node in range(brokers)]
+    lanes = [*names, "producer", "driver", "its successor"]
     axes.set_yticks(range(len(lanes)), lanes)
     axes.set_ylim(len(lanes) - 0.4, -0.9)
-    frozen = next((fault for fault in outcome.faults if fault.signal == "SIGSTOP"), None)
+    frozen = frozen_of(outcome)
     for span in outcome.processes:
         if span.role in LANES:
-            draw_process(axes, span, outcome, frozen, color)
+            lane = {"broker": span.node - 1, "producer": brokers, "driver": brokers + 1}[span.role]
+            if frozen and span.role == "driver" and span.begin_s >= frozen.at_s:
+                lane += 1
+            draw_process(axes, span, outcome, lane, color)
+    nodes = {span.pid: span.node for span in outcome.processes}
     for fault in outcome.faults:
-        lane = {"broker": 0.0, "driver": 2.0, "worker": 2.0}[fault.role]
-        number_mark(axes, fault, lane)
+        hit = [nodes.get(target.pid, 1) for target in fault.targets]
+        number_mark(axes, fault, hit[0] - 1 if fault.role == "broker" and hit else brokers + 1)
 
 
-def draw_process(
-    axes: "Axes", span: ProcessSpan, outcome: Outcome, frozen: InjectedFault | None, color: str
-) -> None:
+def frozen_of(outcome: Outcome) -> InjectedFault | None:
+    """The fault that froze a driver, if there was one."""
+    return next((fault for fault in outcome.faults if fault.signal == "SIGSTOP"), None)
+
+
+def draw_process(axes: "Axes", span: ProcessSpan, outcome: Outcome, lane: int, color: str) -> None:
     """One process as a bar: pale while it starts, hatched while it is frozen, red as a zombie."""
     end = span.end_s if span.end_s is not None else outcome.seconds
-    lane = {"broker": 0, "producer": 1, "driver": 2}[span.role]
-    if frozen and span.role == "driver" and span.begin_s >= frozen.at_s:
-        lane = 3
+    frozen = frozen_of(outcome)
     shade = {"broker": COLORS["broker"], "producer": COLORS["sent"], "driver": color}[span.role]
     working = min(end, span.ready_s if span.ready_s is not None else span.begin_s)
     bar(axes, lane, span.begin_s, working, color=shade, alpha=0.35)

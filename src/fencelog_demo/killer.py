@@ -13,13 +13,17 @@ from pathlib import Path
 
 import psutil
 
+from fencelog.errors import FencelogError
 from fencelog_demo.announce import answer
+from fencelog_demo.cluster import node_of
 from fencelog_demo.events import Event, Follower, write_event
-from fencelog_demo.plan import Injection, PlanProgress, Reached
+from fencelog_demo.plan import CLUSTER_PLAN, PLAN, Injection, Part, PlanProgress, Reached
 from fencelog_demo.processes import gone, name_of, send, tree
+from fencelog_demo.settings import COMPARED
 
 PAUSE_S = 0.005
 SETTLE_S = 2.0
+LOOK_UP_S = 15.0
 RESUME_DELAY_S = 1.0
 """How long the frozen driver still waits; by then its successor has closed the batch for Spark."""
 
@@ -27,10 +31,13 @@ RESUME_DELAY_S = 1.0
 class Killer:
     """Carries out the plan on the processes of one stage."""
 
-    def __init__(self, folder: Path) -> None:
-        """Work on the stage of this folder."""
+    def __init__(self, folder: Path, etcd: str = "") -> None:
+        """Work on the stage of this folder; ``etcd``: its address, where the stage has one."""
         self._folder = folder
-        self._progress = PlanProgress()
+        self._etcd = etcd
+        self._address = ""
+        self._progress = PlanProgress(CLUSTER_PLAN if etcd else PLAN)
+        self._brokers: dict[int, int] = {}
         self._pids: dict[str, int] = {}
         self._frozen: list[psutil.Process] = []
         self._frozen_at: dict[str, Reached] = {}
@@ -39,8 +46,11 @@ class Killer:
     def handle(self, event: Event) -> bool:
         """Act on one event; False once the stage is over."""
         match event.kind:
+            case "broker-ready":
+                self._address = event.text("address")
             case "started":
                 self._pids[event.text("role")] = event.number("pid")
+                self._brokers[event.number("node")] = event.number("pid")
             case "reached":
                 self._reached(event)
             case "over":
@@ -113,11 +123,24 @@ class Killer:
         role = injection.fault.role
         if role == "worker":
             return [process for each in injection.where.values() for process in tree(each.pid)[:1]]
-        found = tree(self._pids[role])
+        part = injection.fault.part
+        pid = self._pids[role] if part is None else self._brokers[self._node(part)]
+        found = tree(pid)
         if role == "broker":
             return found[:1]
         # The driver is a Java process; its Python process and its workers end with it.
         return sorted(found, key=lambda process: name_of(process) != "java")
+
+    def _node(self, part: Part) -> int:
+        """Ask until somebody has this part: it may be without anyone for a moment."""
+        ends_at = time.monotonic() + LOOK_UP_S
+        while True:
+            try:
+                return node_of(part, self._address, self._etcd, COMPARED)
+            except (FencelogError, OSError, LookupError, ValueError):
+                if time.monotonic() > ends_at:
+                    raise
+            time.sleep(PAUSE_S)
 
     def resume(self) -> None:
         """Resume the frozen driver."""
@@ -137,10 +160,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Follow the log until the stage is over, the deadline passes or the parent has ended."""
     parser = argparse.ArgumentParser(prog="killer", description=__doc__)
     parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--etcd", default="", help="its address, where there is a cluster")
     parser.add_argument("--deadline-s", type=float, default=900.0)
     options = parser.parse_args(arguments)
 
-    killer = Killer(options.folder)
+    killer = Killer(options.folder, options.etcd)
     follower = Follower(options.folder)
     deadline = time.monotonic() + options.deadline_s
     parent = os.getppid()

@@ -18,6 +18,8 @@ class ProcessSpan:
     label: str
     pid: int
     begin_s: float
+    node: int = 1
+    """Which broker it is, if it is one."""
     ready_s: float | None = None
     """When its first batch was written; None: ready from the start."""
     end_s: float | None = None
@@ -169,6 +171,7 @@ def processes(events: Sequence[Event], begin: float) -> tuple[ProcessSpan, ...]:
             label=event.text("label"),
             pid=event.number("pid"),
             begin_s=event.at - begin,
+            node=max(event.number("node"), 1),
             ready_s=first if event.text("role") == "driver" else None,
         )
         if span.pid in ended:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Role = Literal["worker", "driver", "broker"]
+Part = Literal["leader", "coordinator", "controller"]
+"""What one of a cluster's brokers does."""
 
 EXACTLY_ONCE = "exactly-once"
 AT_LEAST_ONCE = "at-least-once"
@@ -23,6 +25,8 @@ class Fault:
     point: str
     role: Role
     title: str
+    part: Part | None = None
+    """Of a cluster's brokers, the one that does this."""
     freeze: bool = False
     """SIGSTOP instead of SIGKILL: a driver that only seems dead, the later zombie."""
 
@@ -61,6 +65,33 @@ PLAN = (
     ),
 )
 """In this order the broker is killed while the producer still writes."""
+
+CLUSTER_PLAN = (
+    PLAN[0],
+    Fault(
+        name="leader",
+        point="task-writing",
+        role="broker",
+        part="leader",
+        title="the leader of a partition, while tasks write",
+    ),
+    Fault(
+        name="coordinator",
+        point="before-commit",
+        role="broker",
+        part="coordinator",
+        title="the sink's coordinator, just before the commit",
+    ),
+    Fault(
+        name="controller",
+        point="task-writing",
+        role="broker",
+        part="controller",
+        title="the controller, while tasks write",
+    ),
+    *PLAN[2:],
+)
+"""Where there are several brokers: each of them has a part of its own."""
 
 PATIENCE_S = 20.0
 """How long a pipeline that is at a point waits for the other one."""

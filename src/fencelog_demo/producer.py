@@ -55,7 +55,7 @@ def create_topics(bootstrap_server: str) -> None:
     """Create the demo's topics; fails if one exists, because nothing of an earlier run is read."""
     admin = AdminClient({"bootstrap.servers": bootstrap_server})
     wanted = [
-        NewTopic(name, num_partitions=count, replication_factor=1)
+        NewTopic(name, num_partitions=count, replication_factor=-1)
         for name, count in PARTITIONS.items()
     ]
     for created in admin.create_topics(wanted, request_timeout=WAIT_S).values():

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fencelog.client.blocking import Client
-from fencelog_demo import chart, data, report
+from fencelog_demo import chart, cluster, data, report
 from fencelog_demo.outcome import Outcome, outcome
 from fencelog_demo.plan import AT_LEAST_ONCE, EXACTLY_ONCE, PIPELINES
 from fencelog_demo.processes import adopt_orphans, send, tree
@@ -36,6 +36,7 @@ class Choice:
     """What the user asked for."""
 
     quick: bool
+    cluster: bool
     output: Path
     keep: bool
 
@@ -53,6 +54,7 @@ def choice(arguments: Sequence[str] | None) -> Choice:
         "is killed on the way, and audit the result.",
     )
     parser.add_argument("--quick", action="store_true", help="a tenth of the flights")
+    parser.add_argument("--cluster", action="store_true", help="three brokers on an etcd")
     parser.add_argument("--output", type=Path, default=Path("demo-output"), metavar="DIR")
     parser.add_argument("--keep", action="store_true", help="keep the brokers' data and all logs")
     return Choice(**vars(parser.parse_args(arguments)))
@@ -61,12 +63,16 @@ def choice(arguments: Sequence[str] | None) -> Choice:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo. The exit status is 0 if the audit passes and the demo showed its point."""
     asked = choice(arguments)
+    etcd = cluster.etcd_program() if asked.cluster else ""
+    if etcd is None:
+        sys.stderr.write(f"demo: {cluster.HOW_TO_GET_ETCD}\n")
+        return 1
     asked.output.mkdir(parents=True, exist_ok=True)
     adopt_orphans()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a clean end too
     work = Path(tempfile.mkdtemp(prefix="fencelog-demo-"))
     try:
-        status = run(asked, work)
+        status = run(asked, work, etcd)
     except StageError as problem:
         sys.stderr.write(f"demo: {problem}\n")
         show_logs(work)
@@ -85,13 +91,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def run(asked: Choice, work: Path) -> int:
-    """The stage, both audits, the report; prints the table and, last, the audit's line."""
+def run(asked: Choice, work: Path, etcd: str) -> int:
+    """The stage, both audits, the report; prints the table and, last, the audit's line.
+
+    ``etcd``: the program, for a cluster.
+    """
     begun = time.time()
     rows = -(-data.flights().num_rows // asked.every)
     produce_s = QUICK_PRODUCE_S if asked.quick else PRODUCE_S
-    setup = Setup(every=asked.every, rows=rows, folder=work / "stage", produce_s=produce_s)
-    stage = Stage(setup)
+    folder = work / "stage"
+    stage = Stage(
+        Setup(every=asked.every, rows=rows, folder=folder, produce_s=produce_s, etcd=etcd)
+    )
     with Screen(rows) as screen:
         screen.say(f"{rows} flights, exactly-once and at-least-once under the same faults")
         follow(stage, screen, begun)

@@ -16,7 +16,7 @@ from rich.progress import (
 )
 
 from fencelog_demo.events import Event
-from fencelog_demo.plan import PIPELINES, PLAN
+from fencelog_demo.plan import PIPELINES
 from fencelog_demo.processes import describe
 from fencelog_demo.stage import Stage
 
@@ -67,7 +67,7 @@ class Screen:
         """Move the bars, and print each fault and each end of a process."""
         tally = stage.tally
         self._progress.update(self._bars[SENT], completed=tally.produced)
-        note = f"{tally.faults}/{len(PLAN)} faults"
+        note = f"{tally.faults}/{len(stage.setup.plan)} faults"
         for name in PIPELINES:
             self._progress.update(self._bars[name], completed=tally.delivered(name), note=note)
         for event in new:

@@ -15,19 +15,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fencelog_demo import cluster
 from fencelog_demo.events import Event, Follower, write_event
-from fencelog_demo.plan import EXACTLY_ONCE, PIPELINES, PLAN
+from fencelog_demo.plan import CLUSTER_PLAN, EXACTLY_ONCE, PIPELINES, PLAN, Fault
 from fencelog_demo.processes import exit_status, send, tree
 from fencelog_demo.settings import MAX_OFFSETS, STAGE_FOLDER
 
 LISTENING = re.compile(r"listening on (\S+:\d+)")
-BROKER_START_S = 20.0
+START_S = 40.0
+"""Until each broker listens, etcd's start included."""
 SILENCE_S = 90.0
 STOP_S = 30.0
 ZOMBIE_S = 15.0
 UNPLANNED_RESTARTS_MAX = 3
-BATCHES = 6
-"""Micro-batches that the whole share makes at least: each fault needs one of its own."""
 
 SPARK = {
     "spark.sql.shuffle.partitions": "2",
@@ -49,7 +49,24 @@ class Setup:
     rows: int
     folder: Path
     produce_s: float
+    etcd: str = ""
+    """The program; with it there are three brokers."""
     fencelog: Sequence[str] = (sys.executable, "-m", "fencelog")
+
+    @property
+    def brokers(self) -> int:
+        """How many there are."""
+        return cluster.BROKERS if self.etcd else 1
+
+    @property
+    def plan(self) -> tuple[Fault, ...]:
+        """The faults."""
+        return CLUSTER_PLAN if self.etcd else PLAN
+
+    @property
+    def batch_rows(self) -> int:
+        """Rows that a micro-batch has at most: each fault needs a batch of its own."""
+        return -(-self.rows // (len(self.plan) + 1))
 
 
 @dataclass(kw_only=True)
@@ -116,7 +133,7 @@ class Stage:
     """Runs everything from an empty data directory to the last committed batch."""
 
     def __init__(self, setup: Setup) -> None:
-        """Start the broker in a folder that must be new."""
+        """Begin in a folder that must be new."""
         self.setup = setup
         self.tally = Tally()
         self.events: list[Event] = []
@@ -131,7 +148,12 @@ class Stage:
         self._stopping_since: float | None = None
         self._complete_since: float | None = None
         self._unplanned = 0
-        self._broker = self._start_broker()
+        self._etcd = cluster.EtcdAddress() if setup.etcd else None
+        self._brokers: dict[int, Child] = {}
+        self._addresses: dict[int, str] = {}
+        if self._etcd is not None:
+            command = self._etcd.command(setup.etcd, setup.folder / "etcd")
+            self._start("etcd", command)
         self._driver: Child | None = None
         self._zombie: Child | None = None
         self.done = False
@@ -147,7 +169,7 @@ class Stage:
             self.tally.count(event)
             self._act(event)
         if not self.done:
-            self._check_broker()
+            self._check_brokers()
             self._check_children()
             self._check_orphans()
             self._check_progress()
@@ -178,20 +200,31 @@ class Stage:
 
     # --- checks
 
-    def _check_broker(self) -> None:
+    def _check_brokers(self) -> None:
+        """Start the brokers, and all the others once each broker listens."""
         if self.address:
             return
-        found = LISTENING.search(self._broker.log.read_text(encoding="utf-8", errors="replace"))
-        if found:
-            self.address = found.group(1)
-            self._log_event("broker-ready", address=self.address)
-            folder = ["--folder", str(self.setup.folder)]
-            self._start("killer", [sys.executable, "-m", "fencelog_demo.killer", *folder])
-            self._start_producer(folder)
-            # Spark takes seconds to start; the topics are there by then.
-            self._driver = self._start_driver()
-        elif time.monotonic() - self._begun > BROKER_START_S:
-            raise StageError(f"the broker did not start; its log is {self._broker.log}")
+        if not self._brokers and (self._etcd is None or self._etcd.is_healthy):
+            for node in range(1, self.setup.brokers + 1):
+                self._start_broker(node)
+        for node, broker in self._brokers.items():
+            log = broker.log.read_text(encoding="utf-8", errors="replace")
+            if found := LISTENING.search(log):
+                self._addresses[node] = found.group(1)
+        if len(self._addresses) == self.setup.brokers:
+            self.address = ",".join(self._addresses[node] for node in sorted(self._addresses))
+            self._begin()
+        elif time.monotonic() - self._begun > START_S:
+            raise StageError(f"the stage did not start in {START_S:.0f} s; see {self.setup.folder}")
+
+    def _begin(self) -> None:
+        self._log_event("broker-ready", address=self.address)
+        folder = ["--folder", str(self.setup.folder)]
+        etcd = [] if self._etcd is None else ["--etcd", self._etcd.clients]
+        self._start("killer", [sys.executable, "-m", "fencelog_demo.killer", *folder, *etcd])
+        self._start_producer(folder)
+        # Spark takes seconds to start; the topics are there by then.
+        self._driver = self._start_driver()
 
     def _check_children(self) -> None:
         for child in self._children:
@@ -208,12 +241,13 @@ class Stage:
 
     def _replace(self, child: Child, status: int) -> None:
         """Restart what ended; any other unexpected end fails the stage."""
-        if child is self._broker:
-            if self.done:
-                return
-            if not child.is_target:
-                raise StageError(f"the broker ended with {status}; its log is {child.log}")
-            self._broker = self._start_broker()
+        node = next((node for node, each in self._brokers.items() if each is child), None)
+        if child.role in {"broker", "etcd"} and self.done:
+            return
+        if node is not None and child.is_target:
+            self._start_broker(node)
+        elif child.role in {"broker", "etcd"}:
+            raise StageError(f"{child.label} ended with {status}; its log is {child.log}")
         elif child is self._driver and self._stopping_since is None:
             if not child.is_target:
                 self._unplanned += 1
@@ -241,10 +275,10 @@ class Stage:
         if self._stopping_since is not None:
             self._check_stop(self._stopping_since)
         elif self._complete():
-            if self.tally.faults < len(PLAN):
+            if self.tally.faults < len(self.setup.plan):
                 raise StageError(
-                    f"all flights are delivered, but only {self.tally.faults} of {len(PLAN)} "
-                    "faults were injected"
+                    f"all flights are delivered, but only {self.tally.faults} of "
+                    f"{len(self.setup.plan)} faults were injected"
                 )
             if not self._zombie_runs():
                 assert self._driver is not None
@@ -277,12 +311,17 @@ class Stage:
 
     # --- starting and ending
 
-    def _start_broker(self) -> Child:
-        listen = self.address or "127.0.0.1:0"
-        data = str(self.setup.folder / "data")
+    def _start_broker(self, node: int) -> None:
+        listen = self._addresses.get(node, "127.0.0.1:0")
+        data = str(self.setup.folder / f"data-{node}")
         command = [*self.setup.fencelog, "serve", "--data-dir", data, "--listen", listen]
         # Only members commit for a group that has any (E8); those of the pipelines record progress.
-        return self._start("broker", command, {"FENCELOG_GROUP_FENCE": "required"})
+        environment = {"FENCELOG_GROUP_FENCE": "required"}
+        if self._etcd is not None:
+            command += self._etcd.serve_arguments(node)
+            environment |= cluster.SETTINGS
+        facts = {} if self._etcd is None else {"node": node}
+        self._brokers[node] = self._start("broker", command, environment, **facts)
 
     def _start_producer(self, folder: list[str]) -> None:
         server = ["--bootstrap-server", self.address]
@@ -302,15 +341,19 @@ class Stage:
             "TMPDIR": str(setup.folder),
             "SPARK_HOME": str(setup.folder / "spark-home"),
             STAGE_FOLDER: str(setup.folder),
-            MAX_OFFSETS: str(-(-setup.rows // BATCHES)),
+            MAX_OFFSETS: str(setup.batch_rows),
         }
         return self._start("driver", command, environment)
 
     def _start(
-        self, role: str, command: list[str], environment: Mapping[str, str] | None = None
+        self,
+        role: str,
+        command: list[str],
+        environment: Mapping[str, str] | None = None,
+        **facts: object,
     ) -> Child:
         self._labels[role] += 1
-        label = f"{role} {self._labels[role]}"
+        label = f"{role} {facts.get('node', self._labels[role])}"
         log = self.setup.folder / f"{role}-{self._labels[role]}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
@@ -324,17 +367,23 @@ class Stage:
             )
         child = Child(role=role, label=label, process=process, log=log)
         self._children.append(child)
-        self._log_event("started", role=role, label=label, pid=process.pid)
+        self._log_event("started", role=role, label=label, pid=process.pid, **facts)
         return child
 
     def _log_event(self, kind: str, **facts: object) -> None:
         write_event(self.setup.folder, kind, **facts)
 
     def close(self) -> None:
-        """End the broker as an operator does, with SIGTERM, and wait for all processes."""
-        self._broker.process.terminate()
+        """End the brokers as an operator does, with SIGTERM, and wait for all processes."""
+        for broker in self._brokers.values():
+            broker.process.terminate()
         for child in self._children:
-            if child.status is None:
+            # Brokers that stop need their etcd.
+            if child.status is None and child.role != "etcd":
+                child.process.wait(STOP_S)
+        for child in self._children:
+            if child.role == "etcd":
+                child.process.terminate()
                 child.process.wait(STOP_S)
         self._check_children()
         self.events.extend(self._follower.new())

@@ -8,9 +8,11 @@ highest leader epoch, and of these the one whose log ends last.
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from fencelog.broker.metadata.catalog import TOPIC_PREFIX, Topic
+from fencelog.broker.metadata.placement import ElectionType
 from fencelog.coordination.controller.model import (
     BROKER_PREFIX,
     NO_LEADER,
@@ -18,22 +20,21 @@ from fencelog.coordination.controller.model import (
     PartitionState,
     Registration,
 )
-from fencelog.coordination.controller.rules import LiveBroker, UncleanElection, unclean
 from fencelog.log.partition_log import PartitionLog
-from fencelog.ports import MetadataWrite
-from fencelog.types import NodeId, TopicPartition
+from fencelog.types import NodeId, TopicId, TopicPartition
 from fencelog_sim.world.world import World
 
 LOOK_S = 1.0
+ANSWER_S = 5.0
+"""How long the operator waits for a broker that may be paused or cut off from the store."""
 
 
 class _Waiting(NamedTuple):
-    """A partition that only its operator can help, as it is stored."""
+    """A partition that only its operator can help."""
 
-    key: str
+    topic_id: TopicId
     name: TopicPartition
-    state: PartitionState
-    version: int
+    replicas: tuple[NodeId, ...]
 
 
 class Operator:
@@ -46,39 +47,44 @@ class Operator:
     async def run(self) -> None:
         """Look now and then, for ever."""
         while True:
-            self.look()
+            await self.look()
             await asyncio.sleep(LOOK_S)
 
-    def look(self) -> None:
-        """Elect where all replicas are there to be compared."""
-        brokers = self._brokers()
-        for waiting in self._waiting():
-            logs = {each: self._log(each, waiting.name) for each in waiting.state.replicas}
+    async def look(self) -> None:
+        """Elect where all replicas are there to be compared: the best one's broker is asked."""
+        brokers = self._registered()
+        for waiting in list(self._waiting()):
+            logs = {each: self._log(each, waiting.name) for each in waiting.replicas}
             open_logs = {n: log for n, log in logs.items() if log is not None and n in brokers}
             if open_logs.keys() != logs.keys():
                 continue
             best = max(open_logs, key=lambda n: _progress(open_logs[n]))
-            election = unclean(waiting.state, best, brokers)
-            assert isinstance(election, UncleanElection), election
-            write = MetadataWrite(waiting.key, election.state.encode(), waiting.version)
-            self._world.store.commit([write])
+            node = self._world.hosts[best - 1].node
+            if node is not None and node.broker.elections is not None:
+                # What is refused, or not answered, is looked at again.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(ANSWER_S):
+                        await node.broker.elections.elect(
+                            waiting.topic_id, waiting.name.partition, ElectionType.UNCLEAN, best
+                        )
 
-    def _brokers(self) -> dict[NodeId, LiveBroker]:
+    def _registered(self) -> set[NodeId]:
         cells = self._world.store.cells(BROKER_PREFIX)
-        live = [LiveBroker(Registration.decode(key, value), at) for key, value, at in cells]
-        return {each.registration.node_id: each for each in live}
+        return {Registration.decode(key, value).node_id for key, value, _ in cells}
 
     def _waiting(self) -> Iterator[_Waiting]:
         topics = {
-            topic.topic_id.hex(): topic.name
+            topic.topic_id.hex(): topic
             for key, value, _ in self._world.store.cells(TOPIC_PREFIX)
             for topic in [Topic.decode(key.removeprefix(TOPIC_PREFIX), value)]
         }
-        for key, value, version in self._world.store.cells(PARTITION_PREFIX):
+        for key, value, _ in self._world.store.cells(PARTITION_PREFIX):
             state = PartitionState.decode(key, value)
             topic_id, _, index = key.removeprefix(PARTITION_PREFIX).partition("/")
             if state.leader == NO_LEADER and not (state.isr or state.eligible):
-                yield _Waiting(key, TopicPartition(topics[topic_id], int(index)), state, version)
+                topic = topics[topic_id]
+                name = TopicPartition(topic.name, int(index))
+                yield _Waiting(topic.topic_id, name, state.replicas)
 
     def _log(self, number: NodeId, name: TopicPartition) -> PartitionLog | None:
         """What a running broker has of a partition; None if that is not open."""

@@ -98,7 +98,7 @@ def _finish(under_check: list[tuple[Chapter, Check, Path]], live: Live) -> None:
 
 
 @contextmanager
-def _copied_code() -> Iterator[None]:
+def copied_code() -> Iterator[None]:
     """Let all processes run a copy: what happens to the checkout must not be half under test."""
     with tempfile.TemporaryDirectory(prefix="fencelog-chaos-code-") as folder:
         for name in ("src", "tests"):
@@ -117,7 +117,7 @@ def main(argv: list[str]) -> int:
     seed = chosen_seed(wanted.seed)
     began = datetime.now(UTC)
     under_test = commit()
-    with _copied_code():
+    with copied_code():
         chapters = _run(wanted, seed)
         others = [] if wanted.only_chapters else play_ends(seed, ENDS_ALONE)
     proof = Proof(

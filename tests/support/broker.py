@@ -40,8 +40,12 @@ class BrokerProcess:
         settings: str = "",
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
+        within: Sequence[str] = (),
     ) -> None:
-        """Describe the broker; nothing runs yet. ``settings``: lines of a server.properties."""
+        """Describe the broker; nothing runs yet.
+
+        ``settings``: lines of a server.properties. ``within``: the command that runs it elsewhere.
+        """
         self.data_dir = Path(data_dir)
         self.durability = durability
         self.host = host
@@ -51,6 +55,7 @@ class BrokerProcess:
             self._settings = self.data_dir.with_name(f"{self.data_dir.name}.properties")
             self._settings.write_text(settings, encoding="ascii")
         self.arguments = list(arguments)
+        self._within = list(within)
         self.environment = dict(environment or {})
         self.start_deadline_s = START_DEADLINE_S
         self.stop_deadline_s = STOP_DEADLINE_S
@@ -85,7 +90,8 @@ class BrokerProcess:
 
     def command(self) -> list[str]:
         """The command line that ``start`` runs."""
-        command = [sys.executable, "-m", "fencelog", "serve", "--data-dir", str(self.data_dir)]
+        command = [*self._within, sys.executable, "-m", "fencelog", "serve"]
+        command += ["--data-dir", str(self.data_dir)]
         command += ["--listen", f"{self.host}:{self.port}", "--durability", self.durability]
         if self._settings is not None:
             command += ["--config", str(self._settings)]

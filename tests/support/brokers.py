@@ -54,7 +54,9 @@ class Target:
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self.incoming = IncomingPeers(ASKED, SystemRandom())
+        self.registered: dict[NodeId, str] = {}
+        """The lives that the asked broker knows of, by number."""
+        self.incoming = IncomingPeers(ASKED, SystemRandom(), self.registered.get)
         self.gone: list[Registration] = []
         local = node.broker.leaders
         assert isinstance(local, LocalLeaders)

@@ -29,6 +29,16 @@ STOP_S = 10.0
 PACE = ("--heartbeat-interval=50", "--election-timeout=500")
 
 
+class Host(NamedTuple):
+    """Where a process runs: an address of its own, and the command that starts others there."""
+
+    address: str
+    within: tuple[str, ...] = ()
+
+
+HERE = Host("127.0.0.1")
+
+
 class Certificates(NamedTuple):
     """PEM files: an authority, and a key and certificate of 127.0.0.1 and of a client."""
 
@@ -41,15 +51,23 @@ class EtcdMember:
     """One member's process; start, kill, pause, resume and start it again."""
 
     def __init__(
-        self, program: Path, folder: Path, name: str, tls: Certificates | None, options: list[str]
+        self,
+        program: Path,
+        folder: Path,
+        name: str,
+        tls: Certificates | None,
+        options: list[str],
+        host: Host,
     ) -> None:
         """Describe it; nothing runs yet."""
         self.name = name
+        self._address = host.address
         self.client_port, self.peer_port = free_ports(2)
         self._tls = tls
         self._log = folder / f"{name}.log"
         self._base = f"{'http' if tls is None else 'https'}://{self.endpoint}"
         self._line = [
+            *host.within,
             str(program),
             *PACE,
             f"--name={name}",
@@ -72,12 +90,12 @@ class EtcdMember:
     @property
     def endpoint(self) -> str:
         """``host:port`` for clients."""
-        return f"127.0.0.1:{self.client_port}"
+        return f"{self._address}:{self.client_port}"
 
     @property
     def peer_url(self) -> str:
         """Where the other members reach it."""
-        return f"http://127.0.0.1:{self.peer_port}"
+        return f"http://{self._address}:{self.peer_port}"
 
     def start(self, cluster: Sequence[str] = ()) -> None:
         """Start the process; ``cluster``: all members' names and URLs, the first time."""
@@ -113,6 +131,15 @@ class EtcdMember:
         """Let a paused process go on."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
+
+    @property
+    def leads(self) -> bool:
+        """Whether the others follow this member; False where it does not say, or knows none."""
+        try:
+            status = command(self._base, "maintenance/status", self._context())
+        except OSError:
+            return False
+        return bool(status.get("leader") == status["header"]["member_id"])
 
     def compact(self) -> None:
         """Let etcd forget its history."""
@@ -185,17 +212,24 @@ class Etcd(NamedTuple):
 
 @contextmanager
 def running_etcd(
-    members: int = 1, *, tls: Certificates | None = None, options: Sequence[str] = ()
+    members: int = 1,
+    *,
+    tls: Certificates | None = None,
+    options: Sequence[str] = (),
+    hosts: Sequence[Host] = (),
 ) -> Iterator[Etcd]:
-    """Run an etcd until the block ends; its files go with it. Raises NotInstalled."""
+    """Run an etcd until the block ends; its files go with it. Raises NotInstalled.
+
+    ``hosts``: one for each member, where they are not to be together.
+    """
     program = debian("etcd", "etcd-server")
     with ExitStack() as stack:
         # Not below pytest's folders, which keep the last three runs.
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fencelog-etcd-")))
         etcd = Etcd(
             tuple(
-                EtcdMember(program, folder, f"m{number}", tls, list(options))
-                for number in range(members)
+                EtcdMember(program, folder, f"m{number}", tls, list(options), host)
+                for number, host in enumerate(hosts or [HERE] * members)
             )
         )
         cluster = [f"{each.name}={each.peer_url}" for each in etcd.members]

@@ -13,7 +13,7 @@ from fencelog.broker.coordinators.runtimes import Runtimes
 from fencelog.broker.coordinators.writer_connections import WriterConnections
 from fencelog.broker.fetching.sessions import FetchSessions
 from fencelog.broker.metadata.catalog import Catalog
-from fencelog.broker.metadata.placement import Placement
+from fencelog.broker.metadata.placement import LeaderElections, Placement
 from fencelog.broker.metadata.settings import Settings
 from fencelog.broker.metadata.topic_changes import TopicChanges
 from fencelog.broker.network.deadlines import Deadlines
@@ -57,6 +57,8 @@ class Broker:
     observer: Observer | None = None
     placement: Placement | None = None
     """The other brokers, and who leads what; None for a single broker."""
+    elections: LeaderElections | None = None
+    """What carries out an operator's elections; None for a single broker."""
     cluster_id: str = ""
     """The data directory's; set when the node starts."""
     address: tuple[str, int] = ("127.0.0.1", 0)

@@ -1,4 +1,4 @@
-"""``fencelog partition``: checks a stopped broker's partitions, and saves what is sound."""
+"""``fencelog partition``: checks a stopped broker's partitions; elects leaders in a cluster."""
 
 import asyncio
 from collections.abc import Iterator
@@ -12,14 +12,23 @@ from fencelog.adapters.file_disk import DirectoryLock
 from fencelog.adapters.salvage import Checked, partitions
 from fencelog.adapters.salvage import check as check_partition
 from fencelog.adapters.salvage import salvage as salvage_partition
-from fencelog.cli.options import FormatOption
+from fencelog.cli import partition_elect
+from fencelog.cli.options import (
+    DEFAULT_BOOTSTRAP,
+    BootstrapOption,
+    FormatOption,
+    PropertyOption,
+    connection,
+)
 from fencelog.cli.output import ExitStatus, Row, UsageError, fail, reported_errors, say, show_rows
 from fencelog.errors import StorageError
 from fencelog.log import layout
 from fencelog.types import TopicPartition
 
 app = typer.Typer(
-    name="partition", help="Check and salvage a stopped broker's partitions.", no_args_is_help=True
+    name="partition",
+    help="Check and salvage a stopped broker's partitions; elect a partition's leader.",
+    no_args_is_help=True,
 )
 COLUMNS = ("partition", "log_start", "sound_end", "offsets_lost", "problem")
 
@@ -28,7 +37,7 @@ DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="The data
 
 @app.callback()
 def partition() -> None:
-    """Check and salvage a stopped broker's partitions."""
+    """Check and salvage a stopped broker's partitions; elect a partition's leader."""
 
 
 @app.command()
@@ -82,6 +91,50 @@ def salvage(
             say(_loss(found))
             if kept is not None:
                 say(f"the old files are in {kept}")
+
+
+@app.command()
+def elect(
+    name: Annotated[str, typer.Argument(metavar="TOPIC/INDEX", help="The partition.")],
+    broker: Annotated[
+        int | None,
+        typer.Option(
+            "--broker",
+            metavar="N",
+            min=0,
+            help="Elect this replica, though it may lack committed records. Default: the first "
+            "replica, if it is in sync.",
+        ),
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="With --broker: do it. Default: only show what is lost.")
+    ] = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    properties: PropertyOption = None,
+    form: FormatOption = None,
+) -> None:
+    """Elect the leader of a cluster's partition.
+
+    Without --broker the first replica leads again, and nothing is lost. With it, a
+    partition that none of its in-sync or eligible replicas can lead is led by this
+    one: what it does not have is lost. Without --yes this shows what each replica
+    has, and changes nothing.
+    """
+    with reported_errors():
+        partition = partition_elect.named(name)
+        with connection(bootstrap, properties).open() as client:
+            if broker is not None:
+                found = partition_elect.described(client, partition)
+                ends = client.replica_ends(partition, found.replicas)
+                show_rows(partition_elect.rows(found, ends), partition_elect.COLUMNS, form)
+                for line in partition_elect.loss(partition, broker, ends):
+                    say(line)
+                if not yes:
+                    say(f"nothing is changed; with --yes broker {broker} leads {name}")
+                    return
+            client.elect_leader(partition, broker)
+            leader = partition_elect.described(client, partition)
+            say(f"{name} is led by broker {leader.leader} in leader epoch {leader.leader_epoch}")
 
 
 def _loss(found: Checked) -> str:

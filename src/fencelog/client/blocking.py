@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from fencelog.client.admin import Admin
 from fencelog.client.blocking_writers import ArrowWriter, Producer
 from fencelog.client.connected import ConnectedClient
+from fencelog.client.elections import Elections
 from fencelog.client.groups import Groups
 from fencelog.client.model import (
     ANY_WRITER,
@@ -29,6 +30,7 @@ from fencelog.client.model import (
     ProducerDescription,
     Record,
     ReleasedResource,
+    ReplicaEnds,
     TopicDescription,
     TransactionDescription,
     TransactionListing,
@@ -99,6 +101,17 @@ class Client(ConnectedClient):
         -1 stands for the high watermark. Raises RequestError (OFFSET_OUT_OF_RANGE …).
         """
         return self._loop().run(TopicChanges(self._cluster).delete_records(offsets))
+
+    def replica_ends(self, partition: TopicPartition, replicas: Sequence[int]) -> list[ReplicaEnds]:
+        """Where the log of each replica ends, whoever leads; before an unclean election."""
+        return self._loop().run(Elections(self._cluster).replica_ends(partition, replicas))
+
+    def elect_leader(self, partition: TopicPartition, leader: int | None) -> None:
+        """Elect a replica that may lack committed records; None: the first one, if in sync.
+
+        Raises RequestError (ELECTION_NOT_NEEDED, ELIGIBLE_LEADERS_NOT_AVAILABLE …).
+        """
+        self._loop().run(Elections(self._cluster).elect(partition, leader))
 
     def describe_topic(self, name: str) -> TopicDescription:
         """One topic with its configs. Raises RequestError (UNKNOWN_TOPIC_OR_PARTITION)."""

@@ -71,6 +71,19 @@ class ClusterDescription:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReplicaEnds:
+    """What one replica of a partition has, or why that is not known (``problem``)."""
+
+    broker: int
+    log_end_offset: int | None = None
+    high_watermark: int | None = None
+    """As this replica knows it: all below it is committed."""
+    last_epoch: int | None = None
+    """The leader epoch of its last batch."""
+    problem: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class PartitionDescription:
     """One partition's leader and replicas; ``leader`` is -1 while there is none."""
 

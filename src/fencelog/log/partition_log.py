@@ -244,12 +244,12 @@ class PartitionLog:
         is_own = epoch == self.leader_epoch
         return EpochStart(epoch, end) if is_own else self._state.epochs.end_of(epoch, end)
 
-    def start_snapshot(self) -> tuple[bytes, tuple[EpochStart, ...]]:
-        """Return what a new replica needs beside the batches from the log start on (E4).
+    def start_snapshot(self, first: Offset) -> tuple[bytes, tuple[EpochStart, ...]]:
+        """Return the producer snapshot and the leader epochs of a replica that begins here (E4).
 
-        The producer snapshot of the log start, and the leader epochs that began up to there.
+        ``first`` is the log start, or where the batch begins that holds it.
         """
-        return encode_snapshot(self._state.snapshot_of_start()), self._state.epochs_at_start()
+        return encode_snapshot(self._state.snapshot_before(first)), self._state.epochs_before(first)
 
     # Transactions
 

@@ -196,17 +196,22 @@ class LogState:
         """Return what a snapshot of the log's end has."""
         return Snapshot(self.producers, self.highest_producer_id, tuple(self.owners))
 
-    def snapshot_of_start(self) -> Snapshot:
-        """Return what the batches from the log start on do not say (E4): replay them after it.
+    def snapshot_before(self, first: Offset) -> Snapshot:
+        """Return what the batches from ``first`` on do not say (E4): replay them after it.
 
-        Every ownership record that counts is among those batches (D4).
+        ``first`` is the log start, or where the batch begins that holds it. Every ownership record
+        that counts is among those batches (D4).
         """
-        before = {each: state.before(self.log_start) for each, state in self.producers.items()}
+        before = {each: state.before(first) for each, state in self.producers.items()}
         return Snapshot(Producers(before), self.highest_producer_id)
 
-    def epochs_at_start(self) -> tuple[EpochStart, ...]:
-        """Return the leader epochs that began at or before the log start."""
-        return tuple(each for each in self.epochs.entries if each.offset <= self.log_start)
+    def epochs_before(self, first: Offset) -> tuple[EpochStart, ...]:
+        """Return the leader epochs that began up to ``first``, as ``snapshot_before`` has it.
+
+        That of the log start may be known from there on only, and began with its batch or before.
+        """
+        begun = (each for each in self.epochs.entries if each.offset <= self.log_start)
+        return tuple(EpochStart(each.epoch, min(each.offset, first)) for each in begun)
 
     def open_transactions(self) -> list[OpenTransaction]:
         """Return each transaction that has records here and no marker, oldest first."""

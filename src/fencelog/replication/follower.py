@@ -10,7 +10,9 @@ from typing import NamedTuple, TypeAlias
 
 from fencelog.errors import ErrorCode
 from fencelog.log.values import EpochStart
+from fencelog.replication.session import Position
 from fencelog.types import LeaderEpoch, Offset
+from fencelog.wire.batch import BatchHeader
 
 EndOfEpoch: TypeAlias = Callable[[int], EpochStart | None]
 """Returns the newest epoch of a log that is not above the given one, and its end (F7)."""
@@ -57,7 +59,7 @@ class Truncate(NamedTuple):
 
 
 class CopySnapshot(NamedTuple):
-    """The log ends before the leader's begins: begin anew with the leader's producer snapshot."""
+    """The log ends before the leader's first batch: begin anew with its producer snapshot."""
 
 
 class Retry(NamedTuple):
@@ -138,6 +140,25 @@ def _fork(local: LocalEnd, diverging: EpochStart) -> Decision:
     if offset >= local.log_end:
         return Retry(f"it names a fork at {offset}, which is not below the log's end")
     return Truncate(offset)
+
+
+def first_offset(log_start: Offset, first: BatchHeader | None) -> Offset:
+    """Return where a new replica of a log begins.
+
+    ``first`` is the first batch that ends above the log start, None without one. It may begin below
+    (DeleteRecords), and is replicated as it is (KAFKA-6975).
+    """
+    return log_start if first is None else min(log_start, first.base_offset)
+
+
+def continues(position: Position, first: BatchHeader | None) -> bool:
+    """Tell the leader whether a follower below its log start may go on with its first batch.
+
+    Only if it has that batch's leader epoch: where older ones end is not known there any more.
+    """
+    if first is None or first.base_offset != position.fetch_offset:
+        return False
+    return first.leader_epoch == position.last_epoch
 
 
 def differs(last_epoch: int, log_end: Offset, leaders: EpochStart) -> bool:

@@ -416,3 +416,56 @@ def test_settings_that_cannot_be_used_leave_the_old_ones_in_force(
         assert hosts[0].feed.min_isr(topic.topic_id) == 1
 
     in_virtual_time(main)
+
+
+@pytest.mark.parametrize("commits", range(5))
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_what_a_broker_leaves_that_stops_while_it_stores_a_topic_is_removed(
+    commits: int, *, goes_on: bool
+) -> None:
+    async def main() -> None:
+        store = SimStore()
+        hosts = await cluster(store, *ALL)
+        (maker, *_) = [each for each in hosts if not each.controller.is_controller]
+        go_on, commit, left = asyncio.Event(), maker.session.commit, commits
+
+        async def stop_then_commit(*writes: object, **how: object) -> bool:
+            nonlocal left
+            if left == 0:
+                await go_on.wait()
+            left -= 1
+            return await commit(*writes, **how)  # type: ignore[arg-type]
+
+        maker.session.commit = stop_then_commit  # type: ignore[method-assign, assignment]
+        creating = in_background(outcome_of(maker.topics.create_topic("t", 200, {})))
+        await asyncio.sleep(200)
+        if goes_on:
+            go_on.set()
+            await creating
+        await asyncio.sleep(200)
+        is_there = "topic/t" in store.values
+        assert len([key for key in store.values if key.startswith("partition/")]) == 200 * is_there
+        assert is_there == (commits > 3 or (goes_on and commits == 0))
+
+    in_virtual_time(main)
+
+
+def test_partitions_that_were_added_without_their_topic_are_removed() -> None:
+    async def main() -> None:
+        store = SimStore()
+        hosts = await cluster(store, *ALL)
+        topic = await hosts[0].topics.create_topic("t", 2, {})
+        (first, _) = states(hosts[0], topic)
+        more = [
+            MetadataWrite(PartitionKey(topic.topic_id, index).text, first.encode(), 0)
+            for index in range(2, 66)
+        ]
+        assert store.commit(more)
+        await asyncio.sleep(200)
+        left = [key for key in store.values if key.startswith("partition/")]
+        assert sorted(left) == [PartitionKey(topic.topic_id, each).text for each in (0, 1)]
+        await hosts[0].topics.add_partitions(topic, 150)
+        await asyncio.sleep(200)
+        assert len([key for key in store.values if key.startswith("partition/")]) == 150
+
+    in_virtual_time(main)

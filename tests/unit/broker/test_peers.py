@@ -206,6 +206,29 @@ async def test_a_later_life_of_a_broker_ends_the_connections_of_the_earlier(worl
         later.close()
 
 
+async def test_an_earlier_life_that_comes_late_ends_nothing_of_the_registered_one(
+    world: World,
+) -> None:
+    async with world.node() as node:
+        target = Target(node)
+        target.registered[HERE] = "later"
+        later = target.opener(ASKING._replace(incarnation="later"))
+        connection = await later.connection(THERE, Lane.LEADERS)
+        earlier = target.opener()
+        with pytest.raises(RequestError, match="another life of this broker is registered"):
+            await earlier.connection(THERE, Lane.LEADERS)
+        assert not connection.closed
+        # One that follows comes again once its registration is known.
+        next_life = target.opener(ASKING._replace(incarnation="next"))
+        with pytest.raises(RequestError, match="another life of this broker is registered"):
+            await next_life.connection(THERE, Lane.LEADERS)
+        target.registered[HERE] = "next"
+        await next_life.connection(THERE, Lane.LEADERS)
+        await asyncio.wait_for(connection.wait_closed(), 10)
+        for each in (earlier, later, next_life):
+            each.close()
+
+
 # -- liveness ----------------------------------------------------------------------------------
 
 

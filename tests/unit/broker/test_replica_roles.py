@@ -292,7 +292,7 @@ async def test_a_damaged_replica_is_replaced_by_a_new_one() -> None:  # D3
         await world.flusher.drained()
         await world.logs.checkpoint()
         partition.lead(progress_of(partition, epoch=2))
-        snapshot, epochs = partition.log.start_snapshot()
+        snapshot, epochs = partition.log.start_snapshot(Offset(0))
     path = f"{NAME}/{0:020d}.log"
     disk = disk.restarted()
     disk.overwrite(path, b"garbage")

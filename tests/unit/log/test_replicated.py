@@ -221,6 +221,30 @@ def test_the_end_of_each_epoch_is_where_the_next_one_begins() -> None:  # F7
     assert leader.log.last_epoch == 6
 
 
+def test_a_replica_that_begins_below_the_log_start_knows_all_that_the_leader_knows() -> None:  # E4
+    leader = Driver()
+    leader.produce(7, 0, 0, count=2)
+    leader.log.lead(1)
+    leader.produce_in_transaction(8, count=3)  # from 2 on
+    leader.produce(7, 0, 2, count=2)
+    leader.flush()
+    for start in (2, 3, 4):
+        leader.log.advance_start(start)
+        snapshot, epochs = leader.log.start_snapshot(2)
+        assert epochs == (EpochStart(1, 2),)
+        replica = LogBuilder(leader.config)
+        replica.restore_snapshot(snapshot)
+        replica.restore_leader_epochs(epochs)
+        replica.open_segment(2)
+        assert [view.producer_id for view in replica.finish().producers()] == [7, 8]
+        assert replica.finish().open_transactions() == []
+        for batch in batches_of(leader, 2):
+            replica.replay(read_header(batch))
+        known, expected = all_of(replica.finish()), all_of(leader.log)
+        for key in ("producers", "open", "highest_producer_id"):
+            assert known[key] == expected[key], (start, key)
+
+
 def test_a_replica_that_begins_at_the_log_start_knows_all_that_the_leader_knows() -> None:  # E4
     whole = busy_leader()
     for start in range(whole.log.log_end_offset + 1):
@@ -229,7 +253,7 @@ def test_a_replica_that_begins_at_the_log_start_knows_all_that_the_leader_knows(
         assert isinstance(end, int)
         leader.flush()
         leader.log.advance_start(start)
-        snapshot, epochs = leader.log.start_snapshot()
+        snapshot, epochs = leader.log.start_snapshot(start)
         replica = LogBuilder(leader.config, log_start=start)
         replica.restore_snapshot(snapshot)
         replica.restore_leader_epochs(epochs)

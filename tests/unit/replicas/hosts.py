@@ -228,7 +228,7 @@ class Host:
         await self.partitions[one].close(clean=False)
         await self.disk.remove(f"t-{one[1]}")
         leader = next(each for each in self.hosts.values() if each.led.get(one) is not None)
-        answer = snapshot(
+        answer = await snapshot(
             leader.led,
             ReplicaSnapshotRequest(
                 topic_id=one[0], partition=one[1], leader_epoch=self.epochs[one]

@@ -24,7 +24,7 @@ from fencelog.broker.replicas.replica_manager import ReplicaManager
 from fencelog.broker.replicas.serving import Serving, snapshot
 from fencelog.coordination.controller.model import PartitionState, Registration
 from fencelog.errors import ErrorCode, RequestError
-from fencelog.log.values import Appended
+from fencelog.log.values import Appended, Duplicate
 from fencelog.ports import MetadataWrite
 from fencelog.rpc.connection import Connection
 from fencelog.storage.checkpointer import Begin
@@ -124,7 +124,7 @@ class Broker:
         request = ReplicaSnapshotRequest(
             topic_id=key[0], partition=key[1], leader_epoch=leader_epoch
         )
-        return begin_of(snapshot(self.brokers[leader].led, request))
+        return begin_of(await snapshot(self.brokers[leader].led, request))
 
     @property
     def partition(self) -> Partition:
@@ -257,6 +257,32 @@ async def test_a_replica_that_was_away_begins_where_the_leader_does() -> None:
         await until(lambda: cluster[2].partition.log.log_start_offset == 1)
         await cluster.restart(3)
         await until(lambda: cluster[3].committed(2))
+
+
+@scenario
+async def test_a_replica_that_begins_inside_a_batch_can_be_elected() -> None:
+    async with running() as cluster:
+        await until(lambda: cluster[3].logs.replica(NAME) is not None)
+        await cluster[3].kill()
+        cluster.elect(1, (1, 2))
+        await until(lambda: cluster[1].leads(1))
+        cluster[1].produce(b"a", b"b", b"c", producer_id=7, sequence=0)
+        await until(lambda: cluster[1].committed(3))
+        await cluster[1].logs.delete_records({cluster[1].partition: Offset(1)})
+        await cluster.restart(3)
+        for _ in range(2):
+            await until(lambda: cluster[3].committed(3))
+            await until(lambda: cluster[3].partition.log.log_start_offset == 1)
+            await cluster.restart(3)  # and the same once more
+        await until(lambda: cluster.state.isr == NODES)
+        cluster.elect(3, NODES)
+        await until(lambda: cluster[3].leads(2))
+        await until(lambda: cluster[3].partition.log.high_watermark == 3)
+        again = memoryview(batch_of(b"a", b"b", b"c", producer_id=7, sequence=0))
+        found = cluster[3].partition.append(again, read_header(again), now_ms=NOW_MS)
+        assert isinstance(found, Duplicate)  # E4
+        cluster[3].produce(b"d", producer_id=7, sequence=3)
+        await cluster.all_committed(4)
 
 
 def test_a_damaged_replica_is_replaced(caplog: pytest.LogCaptureFixture) -> None:  # D3

@@ -136,7 +136,7 @@ class Node:
         request = ReplicaSnapshotRequest(
             topic_id=one[0], partition=one[1], leader_epoch=leader_epoch
         )
-        answer = snapshot(self.host.hosts[leader].led, request)
+        answer = await snapshot(self.host.hosts[leader].led, request)
         epochs = [
             EpochStart(each.epoch, Offset(each.start_offset)) for each in answer.leader_epochs
         ]

@@ -169,6 +169,73 @@ async def test_a_replica_below_the_leaders_start_begins_with_its_snapshot() -> N
 
 
 @scenario
+async def test_a_replica_begins_with_the_batch_that_holds_the_leaders_start() -> None:
+    async with running() as (leader, follower):
+        leader.lead(1, isr=[1])
+        leader.produce(b"a", producer_id=7, sequence=0)
+        leader.produce(b"b", b"c", b"d", producer_id=7, sequence=1)
+        await until(lambda: leader.partition().log.high_watermark == 4)
+        leader.partition().advance_start(Offset(2))
+        follower.follow(1, 1)
+        await until(lambda: follower.partition().log.high_watermark == 4)
+        await until(lambda: follower.partition().log.log_start_offset == 2)
+        assert follower.partition().log.log_end_offset == 4
+        known = [each.last_sequence for each in follower.partition().log.producers()]
+        assert known == [3]  # E4
+        assert leader.bytes_of().endswith(follower.bytes_of())
+
+
+@scenario
+async def test_a_follower_goes_on_where_the_batch_begins_that_holds_the_leaders_start() -> None:
+    async with running() as (leader, follower):
+        leader.lead(1)
+        follower.follow(1, 1)
+        leader.produce(b"a")
+        await until(lambda: follower.partition().log.high_watermark == 1)
+        before = follower.partition()
+        follower.forget(key())
+        leader.lead(2, isr=[1])
+        leader.produce(b"b", b"c", b"d")
+        await until(lambda: leader.partition().log.high_watermark == 4)
+        leader.partition().advance_start(Offset(2))
+        follower.follow(1, 2)  # its last batch is of epoch 1: where that ends is not known any more
+        await until(lambda: follower.partition().log.high_watermark == 4)
+        begun = follower.partition()
+        assert begun is not before
+        follower.forget(key())
+        leader.produce(b"e", b"f")
+        await until(lambda: leader.partition().log.high_watermark == 6)
+        leader.partition().advance_start(Offset(5))
+        follower.follow(1, 2)
+        await until(lambda: follower.partition().log.high_watermark == 6)
+        await until(lambda: begun.log.log_start_offset == 5)
+        assert follower.partition() is begun
+        assert leader.bytes_of().endswith(follower.bytes_of())
+
+
+@scenario
+async def test_what_another_leader_wrote_below_the_leaders_start_is_not_kept() -> None:  # F7
+    async with running(3) as (one, two, three):
+        one.lead(1, isr=[1])
+        two.lead(2, isr=[2])
+        one.produce(b"lost", producer_id=7, sequence=0)  # the second never had it
+        await until(lambda: one.partition().durable_end == 1)
+        one.led.resign(key())
+        two.produce(b"a", b"b", b"c", producer_id=8, sequence=0)
+        await until(lambda: two.partition().log.high_watermark == 3)
+        two.partition().advance_start(Offset(2))
+        before = one.partition()
+        before.log.high_watermark = Offset(0)
+        one.follow(2, 2)
+        three.follow(2, 2)
+        for each in (one, three):
+            await until(lambda each=each: each.partition().log.high_watermark == 3)
+            assert [one.producer_id for one in each.partition().log.producers()] == [8]
+            assert each.bytes_of() == two.bytes_of()
+        assert not one.offline
+
+
+@scenario
 async def test_a_failed_partition_does_not_stop_the_others() -> None:
     async with running(2, partitions=2) as (leader, follower):
         for index in range(2):

@@ -15,10 +15,15 @@ from fencelog.replication.follower import (
     Refuse,
     Retry,
     Truncate,
+    continues,
     decide,
     differs,
+    first_offset,
 )
+from fencelog.replication.session import Position
 from fencelog.types import LeaderEpoch, Offset
+from fencelog.wire.batch import read_header
+from tests.support.storage import batch_of
 
 
 def end_of_epoch(epoch: int) -> EpochStart | None:
@@ -105,3 +110,25 @@ def test_a_leader_compares_the_epochs_and_their_ends() -> None:
     assert not differs(3, Offset(9), EpochStart(3, Offset(9)))
     assert differs(3, Offset(10), EpochStart(3, Offset(9)))
     assert differs(3, Offset(8), EpochStart(2, Offset(9)))
+
+
+FIRST = read_header(batch_of(b"a", b"b", b"c"))._replace(base_offset=Offset(18), leader_epoch=3)
+
+
+def test_a_new_replica_begins_with_the_whole_batch_that_holds_the_log_start() -> None:
+    assert first_offset(Offset(20), FIRST) == 18
+    assert first_offset(Offset(18), FIRST) == 18
+    assert first_offset(Offset(17), FIRST) == 17  # compaction removed what was there
+    assert first_offset(Offset(20), None) == 20
+
+
+@pytest.mark.parametrize(
+    ("offset", "epoch", "goes_on"),
+    [(18, 3, True), (18, 2, False), (18, -1, False), (19, 3, False), (17, 3, False)],
+)
+def test_who_is_below_the_log_start_goes_on_where_its_batch_begins_in_its_epoch(
+    offset: int, epoch: int, goes_on: bool
+) -> None:  # F7
+    position = Position(LeaderEpoch(3), Offset(offset), epoch, Offset(offset))
+    assert continues(position, FIRST) is goes_on
+    assert not continues(position, None)

@@ -1,10 +1,13 @@
 """A partition whose replicas all lost power in ``os`` mode waits for its operator."""
 
+import asyncio
 from types import SimpleNamespace
 
 import pytest
 
 from fencelog.broker.metadata.catalog import Topic
+from fencelog.broker.metadata.cluster_state import ClusterState
+from fencelog.broker.metadata.elections import Elections
 from fencelog.coordination.controller.model import NO_LEADER, PartitionState, Registration
 from fencelog.ports import MetadataWrite
 from fencelog.types import LeaderEpoch, NodeId, TopicId
@@ -36,17 +39,27 @@ def looked(state: PartitionState, logs: dict[int, tuple[int, int]]) -> Partition
         life = Registration(number, "10.0.0.1", 9092, f"life-{number}", f"directory-{number}")
         writes.append(MetadataWrite(f"broker/{number}", life.encode()))
     world.store.commit(writes)
+    copies: list[ClusterState] = []
     for number, (last_epoch, end) in logs.items():
         log = SimpleNamespace(last_epoch=last_epoch, log_end_offset=end)
         replicas = {"orders-0": SimpleNamespace(log=log)}
         find = SimpleNamespace(replica=lambda name, found=replicas: found.get(str(name)))
-        node = SimpleNamespace(broker=SimpleNamespace(logs=find))
+        session = world.store.session()
+        copies.append(ClusterState(session))
+        elections = Elections(session, copies[-1], lambda _: 1)
+        node = SimpleNamespace(broker=SimpleNamespace(logs=find, elections=elections))
         world.hosts[number - 1].node = node  # type: ignore[assignment]  # stands for its broker
 
     async def look() -> None:
-        Operator(world).look()
+        async with asyncio.TaskGroup() as tasks:
+            for each in copies:
+                await each.start()
+            watches = [tasks.create_task(each.run()) for each in copies]
+            await Operator(world).look()
+            for watch in watches:
+                watch.cancel()
 
-    world.loop.run(look(), limit_s=1.0)
+    world.loop.run(look(), limit_s=10.0)
     return PartitionState.decode(KEY, world.store.values[KEY][0])
 
 

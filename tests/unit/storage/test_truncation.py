@@ -23,6 +23,7 @@ from tests.support.storage import (
     TOPIC_ID,
     World,
     assert_same_state,
+    batch_of,
     cut_at,
     run,
 )
@@ -354,7 +355,7 @@ async def begin_of(world: World, start: int) -> Begin:
     assert isinstance(end, int)
     await world.flush()
     world.log.advance_start(Offset(start))
-    return Begin(world.log.log_start_offset, *world.log.start_snapshot())
+    return Begin(world.log.log_start_offset, *world.log.start_snapshot(Offset(start)))
 
 
 async def begun(begin: Begin, disk: SimDisk | None = None, durability: str = "fsync") -> World:
@@ -383,6 +384,35 @@ def test_a_replica_begins_where_the_leader_does_and_knows_its_producers(durabili
             assert known == {view.producer_id: view for view in leader.log.producers()}
             assert each.log.open_transactions() == leader.log.open_transactions()
             assert each.log.owners() == leader.log.owners()
+
+    run(main())
+
+
+@DURABILITIES
+def test_a_log_start_inside_the_first_batch_survives_every_stop(durability: str) -> None:  # E4
+    async def main() -> None:
+        leader = await World.create(await new_disk(), durability=durability)
+        leader.append(batch_of(b"deleted", producer_id=7, sequence=0))
+        leader.append(batch_of(b"deleted", b"first", b"second", producer_id=7, sequence=1))
+        await leader.flush()
+        leader.log.advance_start(Offset(2))
+        begin = Begin(Offset(1), *leader.log.start_snapshot(Offset(1)))
+        replica = await begun(begin, durability=durability)
+        replica.log.follow(LAST_EPOCH)
+        replicate(replica, await leader.read_all(), Offset(1 << 30))
+        await replica.flush()
+        commit_all(replica)
+        replica.log.advance_start(Offset(2))
+        expected = [(view.producer_id, view.last_sequence) for view in leader.log.producers()]
+        more = {"recovery_point": Offset(4), "log_start": Offset(2), "high_watermark": Offset(4)}
+        checksum = await replica.stop()
+        for clean in (checksum, None):
+            disk = replica.disk.power_loss(Loss.ALL)
+            again = await restarted(disk, durability, clean=clean, **more)
+            assert (again.log.log_start_offset, again.log.log_end_offset) == (2, 4)
+            known = [(view.producer_id, view.last_sequence) for view in again.log.producers()]
+            assert known == expected == [(7, 3)]
+            assert await again.read_all() == await leader.read_all()
 
     run(main())
 
@@ -426,7 +456,10 @@ def test_a_crash_at_any_operation_of_a_beginning_leaves_an_empty_replica(
             assert again.log.log_start_offset == again.log.log_end_offset
             if again.log.log_end_offset > 0:
                 assert again.log.log_end_offset == begin.offset
-                assert again.log.start_snapshot() == (begin.snapshot, tuple(begin.leader_epochs))
+                assert again.log.start_snapshot(begin.offset) == (
+                    begin.snapshot,
+                    tuple(begin.leader_epochs),
+                )
     assert number > 5
 
 

@@ -15,7 +15,7 @@ from tools.generate_messages import BY_HAND, OWN_DEFINITIONS, kafka_messages, ka
 from tools.message_definitions import Definition, Field, definitions, kafka_definitions, load, snake
 
 KAFKA_NAMES = [name + part for name in kafka_messages() for part in ("Request", "Response")]
-OWN_NAMES = sorted(path.stem for path in OWN_DEFINITIONS.glob("*.json"))
+OWN_NAMES = sorted({path.stem for path in OWN_DEFINITIONS.glob("*.json")} - set(KAFKA_NAMES))
 
 _BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 _STRINGS = ("", "a", "orders-0", "Übergröße", "x" * 200, "\N{SNOWMAN}")

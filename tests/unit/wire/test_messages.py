@@ -7,6 +7,7 @@ import pytest
 
 from fencelog.errors import WireError
 from fencelog.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from fencelog.wire.messages.elect_leaders import ElectLeadersRequest
 from fencelog.wire.messages.metadata import MetadataRequest
 from tests.unit.wire.message_values import KAFKA_NAMES, OWN_NAMES, Kind
 
@@ -18,6 +19,8 @@ def test_each_version_is_written_as_kafka_python_writes_it(name: str) -> None:
     kind = Kind(name)
     for version in kind.versions:
         for message in kind.examples(version, EXAMPLES):
+            if isinstance(message, ElectLeadersRequest):
+                message.leader = -1  # fencelog's own field, which is left out then
             expected = bytes(kind.likeness(message, version).encode(version=version))
             assert message.write(version) == expected, (version, message)
 

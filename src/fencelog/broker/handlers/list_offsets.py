@@ -11,7 +11,7 @@ from fencelog.broker.network.connection import Request
 from fencelog.broker.partitions.partition import Partition
 from fencelog.errors import CorruptionError, ErrorCode, StorageError, WireError
 from fencelog.log.values import Isolation
-from fencelog.types import LeaderEpoch, Offset, TimestampMs
+from fencelog.types import LeaderEpoch, Offset, TimestampMs, TopicPartition
 from fencelog.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -43,6 +43,8 @@ FROM_VERSION = {
 }
 """The first version that has each special timestamp."""
 NEVER = 1 << 15
+DEBUGGING_CONSUMER = -2
+"""A replica id with which Kafka's tools ask any replica, not only the leader."""
 NO_TIMESTAMP = TimestampMs(-1)
 UNUSED_EPOCH = LeaderEpoch(0)
 """What Metadata says of a partition without files."""
@@ -53,10 +55,13 @@ async def list_offsets(
 ) -> ListOffsetsResponse:
     """Return the earliest, the latest (LSO in ``transactional``) or a timestamp's offset."""
     version = request.header.api_version
+    of_any = message.replica_id == DEBUGGING_CONSUMER
     topics = []
     async for topic in broker.time_slices.each(message.topics):
         answers = [
-            await _one(broker, topic.name, part, message.isolation_level, version)
+            _of_replica(broker, topic.name, part, message.isolation_level)
+            if of_any
+            else await _one(broker, topic.name, part, message.isolation_level, version)
             async for part in broker.time_slices.each(topic.partitions)
         ]
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
@@ -106,6 +111,33 @@ async def _one(
         offset=offset,
         timestamp=timestamp,
         leader_epoch=partition.log.leader_epoch,
+    )
+
+
+def _of_replica(
+    broker: Broker, topic: str, requested: ListOffsetsPartition, isolation: int
+) -> ListOffsetsPartitionResponse:
+    """Return where this broker's own replica begins or ends, whoever leads the partition.
+
+    With the leader epoch of its last batch. It is what an operator compares before an unclean
+    election. The level is heeded: the end is the high watermark as this replica knows it, the last
+    stable offset, or the end of its log. (Kafka answers the latter at every level.)
+    """
+    index = requested.partition_index
+    partition = broker.logs.replica(TopicPartition(topic, index))
+    error = ErrorCode.NONE
+    if partition is None:
+        error = missing(broker, topic, index)
+    elif isolation not in tuple(Isolation) or requested.timestamp not in (LATEST, EARLIEST):
+        error = ErrorCode.INVALID_REQUEST
+    if partition is None or error is not ErrorCode.NONE:
+        return ListOffsetsPartitionResponse(partition_index=index, error_code=error)
+    log = partition.log
+    is_end = requested.timestamp == LATEST
+    return ListOffsetsPartitionResponse(
+        partition_index=index,
+        offset=partition.end_offset(Isolation(isolation)) if is_end else log.log_start_offset,
+        leader_epoch=log.last_epoch,
     )
 
 

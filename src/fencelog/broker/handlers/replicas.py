@@ -34,7 +34,7 @@ def replica_handlers(
 
     async def begin(broker: Broker, message: ReplicaSnapshotRequest) -> ReplicaSnapshotResponse:
         del broker
-        return snapshot(led, message)
+        return await snapshot(led, message)
 
     return {
         BrokerApiKey.REPLICA_FETCH: _Fetches(peers, serving).handle,

@@ -8,6 +8,7 @@ from fencelog.broker.dispatch import RawHandler, message_handler
 from fencelog.broker.handlers import (
     cluster,
     configs,
+    elect_leaders,
     group_admin,
     group_membership,
     group_offsets,
@@ -54,6 +55,7 @@ from fencelog.wire.messages.describe_transactions import DescribeTransactionsReq
 from fencelog.wire.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
 )
+from fencelog.wire.messages.elect_leaders import ElectLeadersRequest
 from fencelog.wire.messages.end_txn import EndTxnRequest
 from fencelog.wire.messages.find_coordinator import FindCoordinatorRequest
 from fencelog.wire.messages.heartbeat import HeartbeatRequest
@@ -144,6 +146,7 @@ def _of_topics() -> list[tuple[ApiKey, RawHandler]]:
         _on(DescribeConfigsRequest, configs.describe_configs, response_sizes.of_configs),
         _on(AlterConfigsRequest, configs.alter_configs),
         _on(IncrementalAlterConfigsRequest, configs.incremental_alter_configs),
+        _on(ElectLeadersRequest, elect_leaders.elect_leaders),
         _on(CreatePartitionsRequest, topic_partitions.create_partitions),
         _on(ListOffsetsRequest, list_offsets.list_offsets, response_sizes.of_list_offsets),
         _on(OffsetForLeaderEpochRequest, list_offsets.offset_for_leader_epoch),

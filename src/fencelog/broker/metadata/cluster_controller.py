@@ -7,7 +7,7 @@ partitions: one who does not know yet that another broker holds it changes nothi
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from fencelog.broker.metadata.cluster_state import (
     encoded_controller,
 )
 from fencelog.broker.metadata.known_commits import WRITES_MAX, commit_known
-from fencelog.broker.metadata.registration import BrokerRegistration
+from fencelog.broker.metadata.registration import BrokerRegistration, batched
 from fencelog.coordination.controller.model import CONTROLLER_KEY, NO_LEADER, PartitionState
 from fencelog.coordination.controller.rules import (
     LiveBroker,
@@ -43,6 +43,8 @@ RETRY_S = 0.5
 CONFLICT_S = 0.01
 """The wait after a second conflict in a row; each further one doubles it, up to ``RETRY_S``."""
 CONFLICTS_MAX = 10
+UNFINISHED_S = 60.0
+"""After which time partitions without a topic are removed: whoever was about to store it died."""
 BALANCE_S = 30.0
 """How often partitions are given back to their first replicas."""
 
@@ -81,6 +83,8 @@ class ClusterController:
         self._conflicts = 0
         """How many commits in a row have conflicted."""
         self._balance_at = 0.0
+        self._unfinished: dict[PartitionKey, tuple[int, float]] = {}
+        """Partitions without a topic: the version, and when it was seen first."""
 
     @property
     def is_controller(self) -> bool:
@@ -135,6 +139,7 @@ class ClusterController:
             self._balance_at = loop.time() + BALANCE_S
             await self._balance()
             await self._forget_deleted()
+            await self._remove_unfinished()
         else:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(self._balance_at):
@@ -181,7 +186,13 @@ class ClusterController:
     async def _look(self, keys: Sequence[PartitionKey]) -> None:
         """Run the rules on some partitions, and remove those of deleted topics."""
         deleted = self._state.deleted
-        await self._remove([each for each in keys if each.topic_id in deleted])
+        await self._remove(
+            {
+                key: self._state.versions[key.text]
+                for key in keys
+                if key.topic_id in deleted and key.text in self._state.versions
+            }
+        )
         seen = self._seen(keys)
         await self._commit(seen, changes(seen.partitions, seen.brokers))
 
@@ -254,21 +265,38 @@ class ClusterController:
         await self._shown(lambda: self._state.versions.get(last.text) != versions[last])
         return True
 
-    async def _remove(self, gone: Sequence[PartitionKey]) -> None:
-        """Remove the partitions of deleted topics."""
-        for first in range(0, len(gone), WRITES_MAX):
-            writes = [
-                MetadataWrite(each.text, None, self._state.versions[each.text])
-                for each in gone[first : first + WRITES_MAX]
-                if each.text in self._state.versions
-            ]
-            if not writes:
-                continue
-            (key, _, version, _), *_ = writes
-            if not await commit_known(self._store, writes):
-                self._dirty.update(dict.fromkeys(gone[first:]))
+    async def _remove(self, gone: Mapping[PartitionKey, int]) -> None:
+        """Remove partitions that no topic has, in this order, each at this version."""
+        writes = [MetadataWrite(key.text, None, version) for key, version in gone.items()]
+        for batch in batched(writes):
+            if not await commit_known(self._store, batch):
+                self._dirty.update(dict.fromkeys(gone))
+                key, version = batch[0].key, batch[0].expected_version
                 await self._shown(lambda: self._state.versions.get(key, 0) != version)  # noqa: B023 - awaited here
                 return
+
+    async def _remove_unfinished(self) -> None:
+        """Remove what a broker has left that died while it stored a topic's partitions.
+
+        In order of their numbers, as ``commit_in_parts`` expects it.
+        """
+        now, seen = _now(), self._unfinished
+        topics = (each.topic for each in self._state.topics.values())
+        partitions = {each.topic_id: each.partitions for each in topics}
+        self._unfinished = {}
+        for key, (_, version) in sorted(self._state.partitions.items()):
+            is_none = key.partition >= partitions.get(key.topic_id, 0)
+            if is_none and key.topic_id not in self._state.deleted:
+                before, since = seen.get(key, (version, now))
+                self._unfinished[key] = (version, since if before == version else now)
+        late = {
+            key: version
+            for key, (version, since) in self._unfinished.items()
+            if now - since >= UNFINISHED_S
+        }
+        if late:
+            log.warning("removing %d partitions that were stored without their topic", len(late))
+            await self._remove(late)
 
     async def _forget_deleted(self) -> None:
         """Forget deleted topics of which nothing is left anywhere."""

@@ -28,7 +28,7 @@ from fencelog.broker.metadata.cluster_state import (
     encoded_deletion,
 )
 from fencelog.broker.metadata.controller import INTERNAL_SETTINGS, Change, NewTopic
-from fencelog.broker.metadata.known_commits import WRITES_MAX, commit_known
+from fencelog.broker.metadata.known_commits import WRITES_MAX, commit_in_parts, commit_known
 from fencelog.broker.metadata.settings import SETTINGS_PREFIX, Settings, encoded_settings
 from fencelog.broker.metadata.topic_rules import (
     check_name_free,
@@ -214,21 +214,14 @@ class ClusterTopics:
 
     async def _store_together(self, new: Sequence[_Planned]) -> set[str]:
         writes = [write for each in new for write in _writes(each)]
-        if writes and await self._commit_parts(writes):
+        if writes and await commit_in_parts(self._store, writes):
             return {each.topic.name for each in new}
         if len(new) < 2:
             return set()
         # A name is taken; the others are not.
-        return {each.topic.name for each in new if await self._commit_parts(_writes(each))}
-
-    async def _commit_parts(self, writes: Sequence[MetadataWrite]) -> bool:
-        """Commit; the first of too many writes comes last, and decides."""
-        first, rest = writes[0], writes[1:]
-        while len(rest) >= WRITES_MAX:
-            if not await commit_known(self._store, rest[:WRITES_MAX]):
-                return False
-            rest = rest[WRITES_MAX:]
-        return await commit_known(self._store, [first, *rest])
+        return {
+            each.topic.name for each in new if await commit_in_parts(self._store, _writes(each))
+        }
 
     async def open_internal(self, topic_name: str, index: int) -> Partition:
         """Return the partition of an internal topic that is led here; create the topic if needed.
@@ -418,7 +411,7 @@ class ClusterTopics:
 
         async def attempt() -> bool:
             existing_topic(self._catalog, name)
-            return await self._commit_parts(writes(self._state.topics[name]))
+            return await commit_in_parts(self._store, writes(self._state.topics[name]))
 
         await self._until_stored(TOPIC_PREFIX + name, attempt)
 

@@ -41,6 +41,27 @@ async def commit_known(
             return is_doubtful and await _all_are_there(store, writes)
 
 
+async def commit_in_parts(store: MetadataStore, writes: Sequence[MetadataWrite]) -> bool:
+    """Commit; of too many writes the first one comes last, and decides.
+
+    The last commit writes the second write's key once more, at the version that the first commit
+    gave it. So who removes what an unfinished attempt has left (that key first) cannot do so at
+    the same time as the attempt goes on. False and the errors are those of ``commit_known``.
+    """
+    if len(writes) <= WRITES_MAX:
+        return await commit_known(store, writes)
+    first, *rest = writes
+    guard = rest[0]
+    while len(rest) > WRITES_MAX - 2:
+        if not await commit_known(store, rest[:WRITES_MAX]):
+            return False
+        rest = rest[WRITES_MAX:]
+    cell = await store.get(guard.key)
+    if cell is None or cell[0] != guard.value:
+        return False
+    return await commit_known(store, [first, *rest, guard._replace(expected_version=cell[1])])
+
+
 async def _version(store: MetadataStore, key: str) -> int:
     cell = await _read(store, key)
     return 0 if cell is None else cell[1]

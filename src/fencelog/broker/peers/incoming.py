@@ -6,7 +6,7 @@ new one serves a request, the older ones of its lane are closed and what has arr
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import NamedTuple
 
 from fencelog.broker.network.connection import Connection
@@ -42,12 +42,20 @@ class IncomingPeers:
     the broker's last life that has come.
     """
 
-    def __init__(self, identity: Identity, random: Random) -> None:
-        """Know of none yet."""
+    def __init__(
+        self, identity: Identity, random: Random, registered: Callable[[NodeId], str | None]
+    ) -> None:
+        """Know of none yet.
+
+        ``registered``: the incarnation that a broker is registered with, as far as is known here.
+        """
         self._identity = identity
         self._random = random
+        self._registered = registered
         self._introduced: dict[Connection, Introduction] = {}
         self._proven: dict[Connection, ProvenPeer] = {}
+        self._lives: dict[NodeId, str] = {}
+        """The last life that has come, of each broker."""
         self._ended: set[tuple[NodeId, str]] = set()
         """Lives that another one has followed: they come back no more."""
         self._work: dict[Connection, set[asyncio.Task[None]]] = {}
@@ -87,15 +95,21 @@ class IncomingPeers:
             text = "the proof does not fit this cluster's secret"
             return BrokerProofResponse(error_code=REFUSED, error_message=text)
         peer = ProvenPeer(said.opener, said.opener_incarnation, said.connection)
+        if self._is_another_registered(peer):
+            # An earlier life that comes late, or a later one that is not known here yet: that one
+            # comes again.
+            text = "another life of this broker is registered"
+            return BrokerProofResponse(error_code=REFUSED, error_message=text)
         if self._is_stale(peer):
             text = "a newer connection has taken the place of this one"
             return BrokerProofResponse(error_code=REFUSED, error_message=text)
+        if (life := self._lives.get(peer.node_id, peer.incarnation)) != peer.incarnation:
+            self._ended.add((peer.node_id, life))
+        self._lives[peer.node_id] = peer.incarnation
         for other, known in list(self._proven.items()):
             if known.node_id != peer.node_id:
                 continue
-            if known.incarnation != peer.incarnation:
-                self._ended.add((known.node_id, known.incarnation))
-            elif known.lane is not peer.lane:
+            if known.incarnation == peer.incarnation and known.lane is not peer.lane:
                 continue
             self.closed(other)
             other.sever("a newer connection of the same broker has taken its place")
@@ -103,6 +117,11 @@ class IncomingPeers:
         if self.responses is not None:
             connection.responses.move(self.responses)
         return BrokerProofResponse(proof=said.proof_of_target(secret))
+
+    def _is_another_registered(self, peer: ProvenPeer) -> bool:
+        """Whether the last life that has come is registered, and this is another one."""
+        life = self._lives.get(peer.node_id)
+        return life not in (None, peer.incarnation) and life == self._registered(peer.node_id)
 
     def _is_stale(self, peer: ProvenPeer) -> bool:
         if (peer.node_id, peer.incarnation) in self._ended:

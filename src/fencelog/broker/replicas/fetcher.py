@@ -126,8 +126,10 @@ class Fetcher:
     # -- called by followed partitions -----------------------------------------------------------
 
     def moved(self, followed: Followed) -> None:
-        """Say where it is, if that is news."""
+        """Begin where the leader's log does, and say where this one is, if that is news."""
         if self._followed.get(followed.key) is followed:
+            if followed.may_begin_later:
+                self._replicas.begin_at(followed.partition, followed.leaders_start)
             self._session.follow(followed.key, followed.position)
             if self._session.has_news:
                 self._wake()
@@ -244,9 +246,8 @@ class Fetcher:
                 if refused is not None:
                     self._try_again(followed, refused)
                     return
+                followed.leaders_start = log_start
                 followed.partition.advance(high_watermark)
-                if log_start > followed.partition.log.log_start_offset:
-                    self._replicas.begin_at(followed.partition, log_start)
                 self.moved(followed)
             case Truncate(offset):
                 self.forget(key)

@@ -20,7 +20,7 @@ class Owner(Protocol):
     """What came from the leader, of all partitions, and is not durable yet."""
 
     def moved(self, followed: "Followed") -> None:
-        """More is durable here."""
+        """More is durable or committed here."""
         ...
 
     def failed(self, followed: "Followed") -> None:
@@ -31,7 +31,7 @@ class Owner(Protocol):
 class Followed:
     """A replica while its broker follows one leader in one epoch."""
 
-    __slots__ = ("_owner", "_unflushed", "key", "leader_epoch", "partition")
+    __slots__ = ("_owner", "_unflushed", "key", "leader_epoch", "leaders_start", "partition")
 
     def __init__(
         self, key: Key, partition: Partition, leader_epoch: LeaderEpoch, owner: Owner
@@ -40,6 +40,8 @@ class Followed:
         self.key = key
         self.partition = partition
         self.leader_epoch = leader_epoch
+        self.leaders_start = partition.log.log_start_offset
+        """The leader's log start, as far as it is known."""
         self._unflushed: deque[tuple[Offset, int]] = deque()
         self._owner = owner
         partition.add_reader(self)
@@ -56,6 +58,12 @@ class Followed:
         return Position(
             self.leader_epoch, log.log_end_offset, log.last_epoch, self.partition.durable_end
         )
+
+    @property
+    def may_begin_later(self) -> bool:
+        """Whether the log start can be raised towards the leader's: more is committed here (D4)."""
+        log = self.partition.log
+        return min(self.leaders_start, log.high_watermark) > log.log_start_offset
 
     @property
     def local_end(self) -> LocalEnd:
@@ -114,5 +122,6 @@ class Followed:
         """The log start has moved or files were replaced, or the partition has failed."""
         if self.partition.failure is None:
             self.partition.add_reader(self)
+            self._owner.moved(self)
         else:
             self._owner.failed(self)

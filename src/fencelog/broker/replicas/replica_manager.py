@@ -390,7 +390,9 @@ class ReplicaManager:
                 await asyncio.sleep(RETRY_S)
                 replica.work = work
                 return
-            if begin.offset > partition.log.log_end_offset:  # else the leader knows better now
+            stored = self._cluster.partitions.get(PartitionKey(*key))
+            if stored is not None and stored.state.leader_epoch == work.leader_epoch:
+                # In one epoch a log start only rises: the leader's is still above this log's end.
                 log.warning("%s: beginning anew at %d", replica.name, begin.offset)
                 partition = await self._logs.begin_anew(replica.name, begin)
             self._opened_anew(key, replica, partition)

@@ -13,12 +13,14 @@ from typing import NamedTuple
 
 from fencelog.broker.network.response_budget import QueuedResponses
 from fencelog.broker.network.time_slices import TimeSlices
+from fencelog.broker.partitions.reading import Fetched
 from fencelog.broker.replicas.led import Key, Led, LedPartitions
 from fencelog.errors import CorruptionError, ErrorCode, StorageError
 from fencelog.log.values import EpochStart, Isolation, ReadPlan
-from fencelog.replication.follower import differs
+from fencelog.replication.follower import continues, differs, first_offset
 from fencelog.replication.session import LeaderSession, Position, Watermarks
 from fencelog.types import Buffer, Instant, LeaderEpoch, NodeId, Offset, TopicId
+from fencelog.wire.batch import BatchHeader, read_header
 from fencelog.wire.messages.replica_fetch import (
     FetchedReplica,
     ReplicaFetchRequest,
@@ -233,7 +235,8 @@ class Stream:
             position, interest = self._session.position(key), self._interests.get(key)
             if position is not None and interest is not None:
                 log = interest.led.partition.log
-                plan = log.read(position.fetch_offset, asked.partition_max_bytes, Isolation.TAIL)
+                start = max(position.fetch_offset, log.log_start_offset)
+                plan = log.read(start, asked.partition_max_bytes, Isolation.TAIL)
                 if isinstance(plan, ReadPlan) and not plan.is_empty:
                     total += min(plan.end_position - plan.position, asked.partition_max_bytes)
         return max(min(total, asked.max_bytes), 1)
@@ -261,9 +264,10 @@ class Stream:
     async def _read(
         self, key: Key, led: Led, position: Position, max_bytes: int, *, at_least_one: bool
     ) -> "_Fetched | None":
+        log_start = led.partition.log.log_start_offset
         try:
             found = await led.partition.read(
-                position.fetch_offset,
+                max(position.fetch_offset, log_start),
                 max_bytes,
                 Isolation.TAIL,
                 at_least_one=at_least_one,
@@ -275,6 +279,8 @@ class Stream:
             return self._failed(key, led, position, found.error)
         if not found.parts and found.plan is not None and not found.plan.is_empty:
             self._session.ready[key] = None  # this answer has no room for it
+        elif position.fetch_offset < log_start and not continues(position, _first_batch(found)):
+            return self._failed(key, led, position, ErrorCode.OFFSET_OUT_OF_RANGE)
         return self._told(key, led, position, parts=tuple(found.parts))
 
     def _told(
@@ -381,22 +387,39 @@ def _fork(led: Led, position: Position) -> EpochStart | ErrorCode | None:
             return ErrorCode.UNKNOWN_LEADER_EPOCH
         if differs(position.last_epoch, position.fetch_offset, mine):
             return mine
-    if not log.log_start_offset <= position.fetch_offset <= log.log_end_offset:
-        return ErrorCode.OFFSET_OUT_OF_RANGE
-    return None
+    # What is below the log start is judged where the first batch is read: it counts for nothing.
+    is_in_range = 0 <= position.fetch_offset <= log.log_end_offset
+    return None if is_in_range else ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def snapshot(led: LedPartitions, message: ReplicaSnapshotRequest) -> ReplicaSnapshotResponse:
-    """Return where a new replica begins: the log start, with the producers there (E4)."""
-    one = led.get((TopicId(message.topic_id), message.partition))
-    error = _leadership_error(
-        one, Position(LeaderEpoch(message.leader_epoch), NO_OFFSET, -1, NO_OFFSET)
-    )
+def _first_batch(found: Fetched) -> BatchHeader | None:
+    return read_header(found.parts[0]) if found.parts else None
+
+
+async def snapshot(led: LedPartitions, message: ReplicaSnapshotRequest) -> ReplicaSnapshotResponse:
+    """Return where a new replica begins: the first batch, with the producers there (E4).
+
+    If the log start is raised meanwhile, that batch may be gone; then the follower asks again.
+    """
+    key = TopicId(message.topic_id), message.partition
+    position = Position(LeaderEpoch(message.leader_epoch), NO_OFFSET, -1, NO_OFFSET)
+    one = led.get(key)
+    error = _leadership_error(one, position)
     if error is not ErrorCode.NONE or one is None:
         return ReplicaSnapshotResponse(error_code=error)
-    content, epochs = one.partition.log.start_snapshot()
+    log = one.partition.log
+    log_start = log.log_start_offset
+    try:
+        found = await one.partition.read(log_start, 1, Isolation.TAIL, to_send=True)
+    except (CorruptionError, StorageError):
+        return ReplicaSnapshotResponse(error_code=ErrorCode.KAFKA_STORAGE_ERROR)
+    error = found.error or _leadership_error(led.get(key), position)
+    if error is not ErrorCode.NONE:
+        return ReplicaSnapshotResponse(error_code=error)
+    first = first_offset(log_start, _first_batch(found))
+    content, epochs = log.start_snapshot(first)
     return ReplicaSnapshotResponse(
-        offset=one.partition.log.log_start_offset,
+        offset=first,
         snapshot=content,
         leader_epochs=[
             SnapshotEpoch(epoch=each.epoch, start_offset=each.offset) for each in epochs

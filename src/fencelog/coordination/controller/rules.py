@@ -110,13 +110,29 @@ def moved_back(
     """
     found = {}
     for key, partition in partitions.items():
-        state = partition.state
-        if state.leader == NO_LEADER or settled(partition, brokers) != state:
-            continue
-        preferred = _first(state.replicas, state.isr, brokers)
-        if preferred == state.replicas[0] != state.leader:
-            found[key] = _led(state, preferred, brokers)
+        state = preferred(partition, brokers)
+        if isinstance(state, PartitionState):
+            found[key] = state
     return found
+
+
+def preferred(partition: StoredPartition, brokers: Brokers) -> PartitionState | Refused:
+    """Return the state in which the first replica leads (the preferred election of KIP-460).
+
+    Refused if it leads already, or cannot now: it must be in the ISR, live and not stopping, and
+    ``changes`` must have no new state.
+    """
+    state = partition.state
+    first = state.replicas[0]
+    if state.leader == first:
+        return Refused(ErrorCode.ELECTION_NOT_NEEDED, f"broker {first} leads it already")
+    is_settled = state.leader != NO_LEADER and settled(partition, brokers) == state
+    if not is_settled or _first(state.replicas, state.isr, brokers) != first:
+        return Refused(
+            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+            f"broker {first} is not live, stops, or is not in sync",
+        )
+    return _led(state, first, brokers)
 
 
 def isr_changed(state: PartitionState, isr: Iterable[NodeId], min_isr: int) -> PartitionState:
@@ -166,11 +182,20 @@ def given_up(
     return left if {*left.isr, *left.eligible} & {*live} else None
 
 
-def unclean(state: PartitionState, node: NodeId, brokers: Brokers) -> UncleanElection | Refused:
+def unclean(
+    state: PartitionState, node: NodeId | None, brokers: Brokers
+) -> UncleanElection | Refused:
     """Elect a replica that may lack committed records: only ever at an operator's explicit request.
 
-    Refused while a replica that has them all is live.
+    ``node``: None for the first live one, which is what Kafka's tools ask for. Refused while a
+    replica that has them all is live.
     """
+    if node is None:
+        node = _first(state.replicas, state.replicas, brokers)
+        if node is None:
+            return Refused(
+                ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"none of {list(state.replicas)} is live"
+            )
     if node not in state.replicas or node not in brokers:
         return Refused(
             ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"broker {node} is no live replica of it"

@@ -1,0 +1,106 @@
+"""Elections that an operator asks for, on any broker of a cluster (KIP-183, KIP-460)."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+
+from fencelog.broker.metadata.cluster_state import ClusterState, PartitionKey, broker_key
+from fencelog.broker.metadata.known_commits import commit_known
+from fencelog.broker.metadata.placement import ElectionType
+from fencelog.coordination.controller.model import PartitionState
+from fencelog.coordination.controller.rules import (
+    Refused,
+    StoredPartition,
+    UncleanElection,
+    preferred,
+    unclean,
+)
+from fencelog.errors import ErrorCode, RequestError, StorageError
+from fencelog.ports import MetadataStore, MetadataWrite
+from fencelog.types import NodeId, TopicId
+
+log = logging.getLogger(__name__)
+
+CONFLICTS_MAX = 10
+"""After so many other changes at the same time an election is given up."""
+NEWS_TIMEOUT_S = 1.0
+"""How long an election waits to see what it was in conflict with, or that it is stored."""
+
+
+class Elections:
+    """Stores what the rules make of an operator's request, as the controller does.
+
+    A commit compares the partition's version and the registrations of all its replicas: who may
+    lead has not changed since the rules have read it.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        state: ClusterState,
+        min_isr: Callable[[TopicId], int | None],
+    ) -> None:
+        """``min_isr``: ``min.insync.replicas`` of a topic, None if there is none of this id."""
+        self._store = store
+        self._state = state
+        self._min_isr = min_isr
+
+    async def elect(
+        self, topic_id: TopicId, index: int, kind: ElectionType, node: NodeId | None
+    ) -> RequestError | None:
+        """Elect a partition's leader; return why not. This broker's copy has seen it then.
+
+        ``node``: which replica an unclean election elects, None for the first live one.
+        """
+        key = PartitionKey(topic_id, index)
+        for _ in range(CONFLICTS_MAX):
+            decided = self._decide(key, kind, node)
+            if isinstance(decided, Refused):
+                return RequestError(decided.error, decided.reason)
+            version = self._state.versions[key.text]
+            try:
+                is_stored = await self._commit(key, decided)
+            except StorageError as error:
+                return RequestError(ErrorCode.REQUEST_TIMED_OUT, str(error))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(NEWS_TIMEOUT_S):
+                    await self._state.until(lambda: self._state.versions.get(key.text) != version)  # noqa: B023 - awaited here
+            if is_stored:
+                return None
+        return RequestError(
+            ErrorCode.REQUEST_TIMED_OUT, "the partition was changed by others all the time"
+        )
+
+    def _decide(
+        self, key: PartitionKey, kind: ElectionType, node: NodeId | None
+    ) -> PartitionState | Refused:
+        stored, needed = self._state.partitions.get(key), self._min_isr(key.topic_id)
+        if stored is None or needed is None:
+            return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition")
+        if kind is ElectionType.PREFERRED:
+            needed = min(needed, len(stored.state.replicas))
+            partition = StoredPartition(stored.state, stored.version, needed)
+            return preferred(partition, self._state.brokers)
+        election = unclean(stored.state, node, self._state.brokers)
+        if isinstance(election, UncleanElection):
+            return election.state
+        return election
+
+    async def _commit(self, key: PartitionKey, state: PartitionState) -> bool:
+        brokers = self._state.brokers
+        unchanged = {
+            broker_key(each): brokers[each].version if each in brokers else 0
+            for each in state.replicas
+        }
+        write = MetadataWrite(key.text, state.encode(), self._state.versions[key.text])
+        if not await commit_known(self._store, [write], unchanged=unchanged):
+            return False
+        log.warning(
+            "partition %s/%d: an operator's election: led by broker %d in leader epoch %d",
+            key.topic_id.hex(),
+            key.partition,
+            state.leader,
+            state.leader_epoch,
+        )
+        return True

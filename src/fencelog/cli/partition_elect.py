@@ -1,0 +1,76 @@
+"""``fencelog partition elect``: an operator's election, with what it may lose."""
+
+from typing import TYPE_CHECKING
+
+from fencelog.cli.output import Row, UsageError
+from fencelog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from fencelog.client.blocking import Client
+    from fencelog.client.model import PartitionDescription, ReplicaEnds
+
+COLUMNS = ("broker", "log_end_offset", "high_watermark", "last_epoch", "in_sync", "problem")
+
+
+def named(text: str) -> TopicPartition:
+    """Return the partition of ``TOPIC/INDEX``. Raises UsageError."""
+    topic, _, index = text.rpartition("/")
+    if not topic or not (index.isascii() and index.isdigit()):
+        raise UsageError(f"{text}: expected a topic and a partition, such as orders/0")
+    return TopicPartition(topic, int(index))
+
+
+def described(client: "Client", name: TopicPartition) -> "PartitionDescription":
+    """Return who holds and leads the partition. Raises UsageError and RequestError."""
+    (topic,) = client.topics([name.topic])
+    for each in topic.partitions:
+        if each.partition == name.partition:
+            return each
+    raise UsageError(f"{name.topic} has partitions 0 to {len(topic.partitions) - 1}")
+
+
+def rows(partition: "PartitionDescription", ends: "list[ReplicaEnds]") -> list[Row]:
+    """Return a row for each replica."""
+    return [
+        {
+            "broker": each.broker,
+            "log_end_offset": each.log_end_offset,
+            "high_watermark": each.high_watermark,
+            "last_epoch": each.last_epoch,
+            "in_sync": each.broker in partition.in_sync,
+            "problem": each.problem,
+        }
+        for each in ends
+    ]
+
+
+def loss(name: TopicPartition, broker: int, ends: "list[ReplicaEnds]") -> list[str]:
+    """Return what is lost if this broker is elected, as far as the replicas have answered."""
+    silent = [each.broker for each in ends if each.log_end_offset is None]
+    chosen = next((each for each in ends if each.broker == broker), None)
+    lines = []
+    if chosen is None:
+        raise UsageError(f"--broker {broker}: it has no replica of {name}")
+    if chosen.log_end_offset is None or chosen.last_epoch is None:
+        raise UsageError(f"--broker {broker}: it does not answer: {chosen.problem}")
+    place = (chosen.last_epoch, chosen.log_end_offset)
+    for each in ends:
+        if each.log_end_offset is None or each.last_epoch is None or each is chosen:
+            continue
+        if (each.last_epoch, each.log_end_offset) > place:
+            lines.append(
+                f"broker {each.broker} has more: it ends at offset {each.log_end_offset} in leader "
+                f"epoch {each.last_epoch}, broker {broker} at {place[1]} in {place[0]}; what only "
+                "the former has is lost"
+            )
+    known = max(each.high_watermark or 0 for each in ends)
+    if known > chosen.log_end_offset:
+        lines.append(
+            f"offsets {chosen.log_end_offset} to {known - 1} are committed: they are lost, and new "
+            "records get them"
+        )
+    if silent:
+        lines.append(
+            f"what only brokers {', '.join(map(str, silent))} have is lost: they do not answer"
+        )
+    return lines or [f"no replica that answers has more than broker {broker}"]

@@ -1,0 +1,107 @@
+"""An operator elects a leader: with the command line, and with a stock client's request."""
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import ElectionType, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from fencelog.coordination.controller.model import NO_LEADER, PartitionState
+from fencelog.ports import MetadataWrite
+from fencelog.testing.cluster import LocalCluster
+from tests.support.cli import Cli
+from tests.support.waiting import wait_until
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(120),
+    # A broker that is killed in this process leaves sockets to the collector now and then.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+DEADLINE_S = 40.0
+ALL = (1, 2, 3)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    """Three brokers, and a topic ``t`` with three records."""
+    with LocalCluster(tmp_path) as running:
+        running.create_topic("t")
+        wait_until(lambda: running.isr("t") == ALL, deadline_s=DEADLINE_S, what="all in sync")
+        with running._connected().producer() as producer:
+            for value in (b"a", b"b", b"c"):
+                producer.send("t", value, partition=0)
+            producer.flush()
+        yield running
+    gc.collect()  # here, where the warning is expected
+
+
+def stored(cluster: LocalCluster) -> tuple[str, PartitionState, int]:
+    """The key of ``t-0``, its state and version."""
+    store = cluster._store
+    assert store is not None
+    assert cluster._thread is not None
+    ((key, value, version),) = [
+        cell
+        for cell in cluster._thread.run(store.snapshot("partition/")).cells
+        if cell[0].endswith("/0")
+    ]
+    return key, PartitionState.decode(key, value), version
+
+
+def leave_without_leader(cluster: LocalCluster) -> None:
+    """As after a power cut of all brokers in ``os`` mode: nobody is known to have everything."""
+    key, state, version = stored(cluster)
+    waiting = state._replace(
+        leader=NO_LEADER, leader_epoch=state.leader_epoch + 1, isr=(), eligible=(), leader_life=""
+    )
+    store = cluster._store
+    assert store is not None
+    assert cluster._thread is not None
+    assert cluster._thread.run(store.commit([MetadataWrite(key, waiting.encode(), version)]))
+    wait_until(lambda: cluster.leader("t") == -1, deadline_s=DEADLINE_S, what="no leader")
+
+
+def test_a_partition_without_a_leader_is_led_by_the_replica_that_its_operator_names(
+    cluster: LocalCluster,
+) -> None:
+    leave_without_leader(cluster)
+    cli = Cli(cluster.bootstrap.split(",")[0])
+    shown = cli.run("partition", "elect", "t/0", "--broker", "2")
+    assert b"nothing is changed" in shown.stderr
+    assert b"no replica that answers has more than broker 2" in shown.stderr
+    rows = cli.json("partition", "elect", "t/0", "--broker", "2")
+    assert [(row["broker"], row["log_end_offset"], row["problem"]) for row in rows] == [
+        (each, 3, None) for each in stored(cluster)[1].replicas
+    ]
+    assert cluster.leader("t") == -1
+    cluster.kill(3)
+    assert b"what only brokers 3 have is lost" in (
+        cli.run("partition", "elect", "t/0", "--broker", "2").stderr
+    )
+    done = cli.run("partition", "elect", "t/0", "--broker", "2", "--yes")
+    assert b"t/0 is led by broker 2" in done.stderr
+    assert [each.value for each in cluster.records("t")] == [b"a", b"b", b"c"]
+    refused = cli.run("partition", "elect", "t/0", "--broker", "1", "--yes")
+    assert refused.returncode == 1
+    assert b"ELECTION_NOT_NEEDED" in refused.stderr
+    cluster.start(3)
+    wait_until(lambda: cluster.isr("t") == ALL, deadline_s=DEADLINE_S, what="all in sync")
+
+
+def test_a_stock_client_elects_leaders(cluster: LocalCluster) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    place = TopicPartition("t", 0)
+    _, state, _ = stored(cluster)
+
+    def elected(kind: ElectionType) -> KafkaException | None:
+        return admin.elect_leaders(kind, [place]).result(DEADLINE_S)[place]  # type: ignore[no-any-return]
+
+    refused = elected(ElectionType.PREFERRED)
+    assert refused is not None
+    assert refused.name() == "ELECTION_NOT_NEEDED"
+    leave_without_leader(cluster)
+    assert elected(ElectionType.UNCLEAN) is None
+    assert cluster.leader("t") == state.replicas[0]

@@ -1,0 +1,93 @@
+"""The demo on several brokers: what it says without etcd, and who is killed."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fencelog_demo import run
+from fencelog_demo.cluster import BROKERS, EtcdAddress
+from fencelog_demo.events import Event, Follower
+from fencelog_demo.killer import Killer
+from fencelog_demo.plan import CLUSTER_PLAN, PIPELINES, PLAN, Part
+from fencelog_demo.stage import Setup
+
+SLEEP = "import time; time.sleep(60)"
+
+
+def test_without_etcd_it_says_how_to_get_it_and_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    output = tmp_path / "output"
+    assert run.main(["--cluster", "--output", str(output)]) == 1
+    assert capsys.readouterr().err == (
+        "demo: a cluster needs etcd, and there is none on the PATH; Debian and Ubuntu have it: "
+        "apt-get install etcd-server\n"
+    )
+    assert not output.exists()
+
+
+def test_a_cluster_loses_a_leader_a_coordinator_and_the_controller_in_place_of_its_broker() -> None:
+    parts = [fault.part for fault in CLUSTER_PLAN if fault.part]
+    assert parts == ["leader", "coordinator", "controller"]
+    assert {fault.role for fault in CLUSTER_PLAN if fault.part} == {"broker"}
+    others = [fault for fault in CLUSTER_PLAN if not fault.part]
+    assert others == [fault for fault in PLAN if fault.role != "broker"]
+
+
+@pytest.mark.parametrize("etcd", ["", "etcd"])
+def test_each_fault_gets_a_batch_of_its_own_and_one_is_left(tmp_path: Path, etcd: str) -> None:
+    setup = Setup(every=1, rows=1001, folder=tmp_path, produce_s=1.0, etcd=etcd)
+    assert setup.brokers == (BROKERS if etcd else 1)
+    assert setup.batch_rows * len(setup.plan) < setup.rows
+    assert setup.batch_rows * (len(setup.plan) + 1) >= setup.rows
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_the_broker_that_has_the_part_is_killed(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[Part, str, str]] = []
+
+    def node_of(part: Part, address: str, etcd: str, topic: str) -> int:
+        asked.append((part, address, etcd))
+        if len(asked) == 1:
+            raise LookupError("nobody, for a moment")
+        return number
+
+    monkeypatch.setattr("fencelog_demo.killer.node_of", node_of)
+    brokers = {node: subprocess.Popen([sys.executable, "-c", SLEEP]) for node in (1, 2, 3)}
+    try:
+        killer = Killer(tmp_path, "etcd:1")
+        killer.handle(Event(time.time(), "broker-ready", {"address": "a,b,c"}))
+        for node, process in brokers.items():
+            facts = {"role": "broker", "pid": process.pid, "node": node}
+            killer.handle(Event(time.time(), "started", facts))
+        for batch, point in enumerate(("task-written", "task-writing")):
+            for pipeline in PIPELINES:
+                facts = {"point": point, "batch": batch, "tally": 5, "pid": 2**22 + 1}
+                facts |= {"ticket": f"{batch}-{pipeline}", "pipeline": pipeline}
+                killer.handle(Event(time.time(), "reached", facts))
+        assert brokers[number].wait(10) == -signal.SIGKILL
+        assert [node for node, each in brokers.items() if psutil.pid_exists(each.pid)] == [
+            node for node in brokers if node != number
+        ]
+    finally:
+        for process in brokers.values():
+            process.kill()
+            process.wait(10)
+    assert asked == [("leader", "a,b,c", "etcd:1")] * 2
+    injected = [each for each in Follower(tmp_path).new() if each.kind == "injected"]
+    assert injected[-1].text("title") == "the leader of a partition, while tasks write"
+
+
+def test_etcd_and_its_peers_have_ports_of_their_own(tmp_path: Path) -> None:
+    etcd = EtcdAddress()
+    assert etcd.clients != etcd.peers
+    assert f"--listen-client-urls=http://{etcd.clients}" in etcd.command("etcd", tmp_path)
+    assert not etcd.is_healthy
