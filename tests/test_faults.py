@@ -34,9 +34,8 @@ def test_a_fault_applies_to_the_source_and_compiles(name: str) -> None:
 
 def test_the_arguments_of_finders_are_known() -> None:
     for fault in map(load, names()):
-        assert {
-            w for each in fault.arguments("simulator") for w in each.split()
-        } <= WORKLOADS.keys()
+        for kind in ("simulator", "simulated-cluster"):
+            assert {w for each in fault.arguments(kind) for w in each.split()} <= WORKLOADS.keys()
         assert set(fault.arguments("durability")) <= TOLD.keys()
         for each in fault.arguments("delays"):
             kind_named(each)

@@ -19,6 +19,7 @@ WEIGHTS: Sequence[tuple[Kind, float]] = (
     (Kind.LATE_WATCH, 1.5),
     (Kind.LOST_ANSWER, 2),
     (Kind.COMPACTION, 0.7),
+    (Kind.GARBLE, 0.7),
     (Kind.SITE_POWER, 0.7),
     (Kind.CLIENT_KILL, 2),
     (Kind.CLIENT_PAUSE, 1),
@@ -35,6 +36,10 @@ WEIGHTS: Sequence[tuple[Kind, float]] = (
 )
 """None that damages a stored batch: its replica stays offline until it is replaced by hand."""
 FAULTS_MAX = 8
+DENSE_SHARE = 0.25
+"""Of all plans, those with many faults, and most of them soon after another one."""
+DENSE_FAULTS_MAX = 18
+DENSE_SOON_SHARE = 0.45
 NO_FAULTS_SHARE = 0.04
 SOON_S = 0.5
 SOON_SHARE = 0.3
@@ -48,7 +53,32 @@ HOW: dict[Kind, Sequence[str]] = {
     Kind.NO_STORE: ("one", "one", "one", "all"),
     Kind.LOST_ANSWER: ("stored", "not-stored", "late"),
 }
-LASTING = frozenset({Kind.LINK, Kind.ISOLATE, Kind.NO_STORE})
+LASTING = frozenset({Kind.LINK, Kind.ISOLATE, Kind.NO_STORE, Kind.LATE_WATCH})
+POINTS: Sequence[tuple[str, int]] = (
+    ("commit partition/*", 6),
+    ("commit controller", 2),
+    ("truncate *", 3),
+    ("request ReplicaFetch", 30),
+    ("answer ReplicaFetch", 30),
+    ("request BrokerWriteMarkers", 4),
+    ("answer BrokerWriteMarkers", 4),
+    ("request BrokerVerify", 8),
+    ("answer BrokerVerify", 8),
+    ("request BrokerOutcomes", 2),
+)
+"""Points that only a cluster has, and up to which match a fault may wait for."""
+POINTED = frozenset({Kind.KILL, Kind.POWER, Kind.PAUSE, Kind.RESET, Kind.ISOLATE})
+POINTED_SHARE = 0.35
+STRANDED: Sequence[tuple[str, int]] = (
+    ("request BrokerWriteMarkers", 6),
+    ("request BrokerVerify", 12),
+    ("request ReplicaFetch", 30),
+)
+"""Requests between brokers whose late arrival is dangerous."""
+STRANDED_SHARE = 0.5
+MISSED_SHARE = 0.7
+LOST_WRITE = "commit partition/*"
+LOST_WRITES_MAX = 4
 
 
 def draw_for_cluster(
@@ -64,11 +94,16 @@ def draw_for_cluster(
     drawn = _Draw(random, brokers, clients, durability, victim=random.randint(1, brokers))
     kinds, weights = zip(*WEIGHTS, strict=True)
     faults: list[Fault] = []
-    for kind in random.choices(kinds, weights, k=random.randint(1, FAULTS_MAX)):
+    count, soon_share = random.randint(1, FAULTS_MAX), SOON_SHARE
+    if random.random() < DENSE_SHARE:
+        count, soon_share = random.randint(FAULTS_MAX, DENSE_FAULTS_MAX), DENSE_SOON_SHARE
+    for kind in random.choices(kinds, weights, k=count):
         at = random.uniform(0.0, span_s)
-        if faults and random.random() < SOON_SHARE:
+        if faults and random.random() < soon_share:
             at = faults[-1].at + random.uniform(0.0, SOON_S)
         faults.append(drawn.fault(kind, round(at, 3)))
+        if kind is Kind.COMPACTION and random.random() < MISSED_SHARE:
+            faults += drawn.missed(faults[-1])
     return tuple(sorted(faults, key=lambda each: each.at))
 
 
@@ -102,4 +137,29 @@ class _Draw:
             fault = Fault(kind=kind, at=at, seconds=round(random.uniform(*SHORT_S), 3), how=how)
         else:
             fault = draw_one(random, kind, at, self.clients, losses)
-        return replace(fault, host=host, other=other if kind is Kind.LINK else 0)
+        return replace(self._at_a_point(fault), host=host, other=other if kind is Kind.LINK else 0)
+
+    def missed(self, compaction: Fault) -> list[Fault]:
+        """Let one broker miss what another one's end brings about, and the store forget it."""
+        random = self.random
+        one, other = random.sample(range(1, self.brokers + 1), 2)
+        at, seconds = compaction.at, round(random.uniform(2.0, 6.0), 3)
+        return [
+            Fault(kind=Kind.NO_STORE, at=max(0.0, at - 1.0), seconds=seconds, how="one", host=one),
+            Fault(kind=Kind.KILL, at=max(0.0, at - 0.9), seconds=0.3, host=other),
+        ]
+
+    def _at_a_point(self, fault: Fault) -> Fault:
+        """Let a fault come where only a cluster's brokers are, or where it is drawn already."""
+        random = self.random
+        if fault.kind is Kind.LOST_ANSWER and random.random() < STRANDED_SHARE:
+            return replace(fault, point=LOST_WRITE, nth=random.randint(1, LOST_WRITES_MAX))
+        if fault.kind is Kind.STRAND and random.random() < STRANDED_SHARE:
+            points = STRANDED
+        elif fault.kind in POINTED and random.random() < POINTED_SHARE:
+            points = POINTS
+        else:
+            return fault
+        point, most = random.choice(points)
+        nth = 1 + int(most * random.random() ** 2)
+        return replace(fault, point=point, nth=nth, after=random.random() < 0.5)

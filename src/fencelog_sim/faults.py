@@ -75,6 +75,8 @@ class Kind(StrEnum):
     LOST_ANSWER = "lost-answer"
     """The answer to the broker's next write to the store is lost; the write is done (``how``:
     stored), never done (not-stored), or done ``seconds`` later (late)."""
+    GARBLE = "garble"
+    """A bit flips in the next records that the broker sends to a follower."""
     COMPACTION = "compaction"
     """The store forgets all changes up to now: watches that are behind begin anew."""
     SITE_POWER = "site-power"

@@ -8,21 +8,24 @@ from fnmatch import fnmatchcase
 from functools import partial
 from struct import Struct
 
-from fencelog.wire.api_versions import ApiKey
+from fencelog.wire.api_versions import ApiKey, BrokerApiKey
 from fencelog.wire.framing import SIZE_BYTES
 from fencelog_sim.clustered import failed_alone
 from fencelog_sim.faults import Fault, Kind, Plan
+from fencelog_sim.monitors.replica_logs import ends_in_batch
 from fencelog_sim.world.disk import Loss
 from fencelog_sim.world.gate import Halt, Lost
 from fencelog_sim.world.host import BrokerHost
 from fencelog_sim.world.network import SimTransport
 from fencelog_sim.world.world import World, client_host
 
-NAMES = {int(key): key.name.title().replace("_", "") for key in ApiKey}
+NAMES = {int(key): key.name.title().replace("_", "") for key in (*ApiKey, *BrokerApiKey)}
 _REQUEST = Struct(">ihhi")
 _ANSWER = Struct(">ii")
 SLOW = 50.0
 SIDE_FLIPS = 4
+GARBLED_FROM_END = 2
+"""Before the number of its headers, a record has its value."""
 LATE_MARKER_TRIES = 500
 LATE_MARKER_RETRY_S = 0.005
 
@@ -50,6 +53,10 @@ class Nemesis:
         self._following: list[asyncio.Task[None]] = []
         self._at: SimTransport | None = None
         """The connection whose frame a fault at a point waited for."""
+        self.answered: Callable[[BrokerHost, str], None] = lambda host, name: None
+        """Called before each answer of a broker, with the request's name."""
+        self._garbling: list[BrokerHost] = []
+        """Those whose next records for a follower are damaged."""
         self.injected: Counter[str] = Counter()
         for host in world.hosts:
             host.gate = partial(self._gate, host)
@@ -71,6 +78,7 @@ class Nemesis:
         """End every fault, disarm all points, and make sure that brokers run on sound disks."""
         world = self._world
         self._armed.clear()
+        self._garbling.clear()
         for task in self._following:
             task.cancel()
         world.network.heal()
@@ -146,14 +154,25 @@ class Nemesis:
             self._requests[transport.peer[1], correlation] = name
             self._at_frame(host, "request", name, transport)
 
-    def _sending(self, transport: SimTransport, data: bytes) -> None:
+    def _sending(self, transport: SimTransport, data: bytes) -> bytes:
+        """Return what is sent instead."""
         host = self._host_of(transport)
         if host is None or len(data) < _ANSWER.size:
-            return
+            return data
         _, correlation = _ANSWER.unpack_from(data)
         name = self._requests.pop((transport.peer[1], correlation), None)
         if name is not None:
             self._at_frame(host, "answer", name, transport)
+            self.answered(host, name)
+        if (
+            host in self._garbling
+            and name == NAMES[BrokerApiKey.REPLICA_FETCH]
+            and ends_in_batch(data)
+        ):
+            self._garbling.remove(host)
+            at = len(data) - GARBLED_FROM_END
+            return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+        return data
 
     # -- injection -----------------------------------------------------------------------------
 
@@ -245,7 +264,7 @@ class Nemesis:
         host.needs_restart = True
         self._follow(fault, partial(self._replace_disk, host, fault.how))
 
-    def _between_brokers(  # noqa: C901 - a table of kinds
+    def _between_brokers(  # noqa: C901, PLR0912 - a table of kinds
         self, fault: Fault, host: BrokerHost
     ) -> bool:
         """Begin a fault that only a cluster knows; False if it has nothing to act on."""
@@ -272,6 +291,8 @@ class Nemesis:
                 self._follow(fault, host.heal_store)
             case Kind.LOST_ANSWER:
                 host.metadata.lose = partial(self._lose, host, fault)
+            case Kind.GARBLE:
+                self._garbling.append(host)
             case Kind.COMPACTION:
                 world.store.compact()
             case Kind.SITE_POWER:

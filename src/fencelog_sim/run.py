@@ -151,6 +151,8 @@ class _Run:
         self._result = Result(case, setting, scale, plan, span_s)
         self._world, self._monitor = _observed(name, setting, case.brokers)
         self._nemesis = Nemesis(self._world, plan, self._report_fault)
+        if isinstance(self._monitor, ReplicationMonitor):
+            self._nemesis.answered = self._monitor.answered
         self._stages: dict[int, SimStage] = {}
         self._stopping = False
 

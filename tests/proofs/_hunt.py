@@ -31,9 +31,17 @@ class Hunt:
     """What reported it."""
 
 
-def hunt(source: Path, workload: str, seeds: int = SEEDS_MAX, *, checker: bool = False) -> Hunt:
+def hunt(
+    source: Path,
+    workload: str,
+    seeds: int = SEEDS_MAX,
+    *,
+    brokers: int = 1,
+    checker: bool = False,
+) -> Hunt:
     """Run seeds from 0 on a source until one fails; ``checker``: in the checker's eyes."""
     command = [sys.executable, "-m", "tests.proofs._seek", workload, "0", str(seeds)]
+    command += ["--brokers", str(brokers)]
     with subprocess.Popen(
         [*command, *(["--checker"] if checker else [])],
         cwd=ROOT,
@@ -60,15 +68,17 @@ def hunt(source: Path, workload: str, seeds: int = SEEDS_MAX, *, checker: bool =
 class Hunter:
     """Looks for faults with seeds, and remembers how many the sound source has to stand."""
 
-    def __init__(self, seeds_max: int = SEEDS_MAX) -> None:
+    def __init__(self, seeds_max: int = SEEDS_MAX, *, brokers: int = 1) -> None:
+        """Look with so many brokers."""
         self._seeds_max = seeds_max
+        self._brokers = brokers
         self._needed: dict[str, int] = {}
 
     def find(self, search: Search) -> tuple[str, Sequence[str]]:
         """Look for a fault with each of its workloads, up to the first success."""
         hunted = Hunt("", 0, "", ())
         for workload in search.argument.split():
-            hunted = hunt(search.source, workload, self._seeds_max)
+            hunted = self._hunt(search.source, workload, self._seeds_max)
             if hunted.problem:
                 break
         needed = self._needed.get(hunted.workload, CONTROL_SEEDS_MIN)
@@ -78,4 +88,7 @@ class Hunter:
 
     def control(self) -> list[Hunt]:
         """Run the sound source over every seed that was needed, workload by workload."""
-        return [hunt(SOURCE, workload, seeds) for workload, seeds in sorted(self._needed.items())]
+        return [self._hunt(SOURCE, *needed) for needed in sorted(self._needed.items())]
+
+    def _hunt(self, source: Path, workload: str, seeds: int) -> Hunt:
+        return hunt(source, workload, seeds, brokers=self._brokers)

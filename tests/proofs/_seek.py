@@ -1,9 +1,10 @@
 """Runs seeds one after the other until one fails, and says so in one line of JSON.
 
 A process of its own, whose Python path names the source that is searched:
-``python -m tests.proofs._seek WORKLOAD FIRST END [--checker]``.
+``python -m tests.proofs._seek WORKLOAD FIRST END [--brokers N] [--checker]``.
 """
 
+import argparse
 import json
 import logging
 import multiprocessing
@@ -86,14 +87,20 @@ def seek(case: Case) -> tuple[int, list[str]]:
 
 def main(arguments: Sequence[str]) -> int:
     """Look from a first seed up to an end; ``--checker``: for what the checker itself finds."""
-    workload, first, end = arguments[0], int(arguments[1]), int(arguments[2])
-    wants_checker = "--checker" in arguments
-    cases = (Case(seed, workload) for seed in range(first, end))
+    parser = argparse.ArgumentParser(prog="_seek")
+    parser.add_argument("workload")
+    parser.add_argument("first", type=int)
+    parser.add_argument("end", type=int)
+    parser.add_argument("--brokers", type=int, default=1)
+    parser.add_argument("--checker", action="store_true")
+    asked = parser.parse_args(arguments)
+    seeds = range(asked.first, asked.end)
+    cases = (Case(seed, asked.workload, brokers=asked.brokers) for seed in seeds)
     context = multiprocessing.get_context("fork")
     with context.Pool(1, maxtasksperchild=SEEDS_PER_PROCESS) as pool:
         for seed, problems in pool.imap(seek, cases):
             kinds = first_problems(problems)
-            if kinds and (not wants_checker or any(kind in ERRORS for kind in kinds)):
+            if kinds and (not asked.checker or any(kind in ERRORS for kind in kinds)):
                 problem = next(iter(kinds.values()))
                 found = {"seed": seed, "kinds": list(kinds), "problem": problem}
                 print(json.dumps(found), flush=True)

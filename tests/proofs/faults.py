@@ -1,8 +1,9 @@
 """``./dev prove faults [NAME…]``: apply each fault to a copy of the source, and find it.
 
 Each fault of ``tests/faults`` is looked for by every proof that its head names: a test fails, a
-seed of the simulator fails, a long proof reports a problem. The seeds that found something then run
-on the sound source, too, and must fail nowhere. ``--write`` keeps the tables in the report;
+seed of the simulator fails, with one broker or three, a long proof reports a problem. The seeds
+that found something then run on the sound source, too, and must fail nowhere. ``--write`` keeps the
+tables in the report;
 ``--refresh`` runs nothing: it writes the patches anew, with the line numbers and the context of the
 source as it stands, and the table of ``docs/internals/rules.md``.
 """
@@ -11,7 +12,7 @@ import argparse
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
@@ -30,6 +31,7 @@ from tests.support.found import Find, Found, Search, look_for, summary, table
 
 REPORT = ROOT / "docs/internals/proofs/faults.md"
 TEST_DEADLINE_S = 240
+BROKERS = 3
 COLUMNS = 400  # wide enough for the failure in pytest's summary
 TESTS_FAILED = 1  # pytest's exit status; any other one means that no test ran to its end
 
@@ -64,11 +66,16 @@ def find_by_test(search: Search) -> tuple[str, Sequence[str]]:
     return search.argument, [line.partition(" - ")[2] or "red" for line in failed] or ["red"]
 
 
-def finders(hunter: Hunter) -> dict[str, Find]:
+def hunters(seeds_max: int) -> dict[str, Hunter]:
+    """Who looks for faults with seeds: of one broker, and of several."""
+    return {"simulator": Hunter(seeds_max), "simulated-cluster": Hunter(seeds_max, brokers=BROKERS)}
+
+
+def finders(seeking: Mapping[str, Hunter]) -> dict[str, Find]:
     """Who looks for faults, by what a ``Found-by`` line begins with."""
     return {
         "test": find_by_test,
-        "simulator": hunter.find,
+        **{kind: each.find for kind, each in seeking.items()},
         "durability": find_in_trace,
         "bytes": find_at_every_byte,
         "delays": find_by_delays,
@@ -79,7 +86,7 @@ def finders(hunter: Hunter) -> dict[str, Find]:
     }
 
 
-KINDS = tuple(finders(Hunter()))
+KINDS = tuple(finders(hunters(SEEDS_MAX)))
 
 
 def _arguments(arguments: Sequence[str]) -> argparse.Namespace:
@@ -147,13 +154,13 @@ def main(arguments: Sequence[str]) -> int:
         return write_again()
     for fault in asked.faults:
         faulty_files(fault)
-    hunter = Hunter(asked.seeds)
+    seeking = hunters(asked.seeds)
     missed: list[str] = []
-    for kind, find in finders(hunter).items():
+    for kind, find in finders(seeking).items():
         if kind not in asked.found_by:
             continue
         found = search(kind, find, asked)
-        controls = hunter.control() if kind == "simulator" else []
+        controls = seeking[kind].control() if kind in seeking else []
         bad = [each for each in controls if each.problem]
         missed += [f"{kind} {each.fault.name}" for each in found if not each.problems]
         missed += [f"the sound source, {each.workload}: {each.problem}" for each in bad]

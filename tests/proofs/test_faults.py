@@ -6,7 +6,7 @@ import pytest
 
 from fencelog.check.verdict import ERRORS
 from tests.proofs._hunt import hunt
-from tests.proofs.faults import find_by_test
+from tests.proofs.faults import BROKERS, find_by_test
 from tests.support.faults import copy_source, load
 from tests.support.found import look_for
 
@@ -46,3 +46,15 @@ def test_the_simulator_finds_a_fault(tmp_path: Path, name: str, kinds: list[str]
     source, workload = copy_source(fault, tmp_path), argument.split()[0]
     hunted = hunt(source, workload, SEEDS, checker=kinds[0] in ERRORS)
     assert set(kinds) & set(hunted.kinds), hunted
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "name",
+    ["high-watermark-ignores-the-slowest", "min-insync-replicas-ignored"],
+)
+def test_the_simulator_finds_a_fault_of_a_cluster(tmp_path: Path, name: str) -> None:
+    fault = load(name)
+    (workload,) = fault.arguments("simulated-cluster")
+    hunted = hunt(copy_source(fault, tmp_path), workload, SEEDS, brokers=BROKERS)
+    assert "a monitor" in hunted.kinds, hunted

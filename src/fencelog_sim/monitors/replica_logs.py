@@ -2,14 +2,18 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from struct import Struct
 from typing import NamedTuple
 
 from fencelog.errors import WireError
 from fencelog.log.layout import LOG
 from fencelog.types import Buffer
-from fencelog.wire.batch import HEADER_BYTES, LENGTH_END, read_header
+from fencelog.wire.batch import HEADER_BYTES, LENGTH_END, check_crc, read_header
 from fencelog_sim.world.disk_image import Directory, Inode
 from fencelog_sim.world.host import BrokerHost
+
+LENGTH_AT = 8
+_LENGTH = Struct(">i")
 
 
 class StoredBatch(NamedTuple):
@@ -43,6 +47,15 @@ def whole_batches(data: Buffer, position: int = 0) -> Iterator[tuple[StoredBatch
         position = end
 
 
+def ends_in_batch(frame: bytes) -> bool:
+    """Whether the last bytes of a message are a whole batch."""
+    for position in range(len(frame) - HEADER_BYTES + 1):
+        (length,) = _LENGTH.unpack_from(frame, position + LENGTH_AT)
+        if position + LENGTH_END + length == len(frame) and check_crc(memoryview(frame)[position:]):
+            return True
+    return False
+
+
 class ReplicaLogs:
     """Reads the logs of all hosts, of each file only what it has not read yet."""
 
@@ -63,6 +76,16 @@ class ReplicaLogs:
             first = bisect_left(read.batches, since, key=lambda each: each.base_offset)
             last = bisect_right(read.ends, file.synced) if synced else len(read.ends)
             found += read.batches[first:last]
+        return found
+
+    def contents(self, host: BrokerHost, name: str, *, since: int) -> list[memoryview]:
+        """Return the bytes of the batches from an offset on, in order of the files."""
+        found: list[memoryview] = []
+        for file in _log_files(host, name):
+            read, data = self._read(file), memoryview(bytes(file.data))
+            first = bisect_left(read.batches, since, key=lambda each: each.base_offset)
+            starts = [0, *read.ends]
+            found += [data[starts[n] : read.ends[n]] for n in range(first, len(read.ends))]
         return found
 
     def start(self, host: BrokerHost, name: str) -> int:

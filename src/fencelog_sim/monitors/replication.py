@@ -11,21 +11,34 @@ metadata store, in the order in which the store took them:
 - log matching: one offset in one leader epoch is one batch, on every replica; below its high
   watermark each replica has what is committed;
 - no replica's high watermark is above what a leader has committed;
+- a replica that is cut, and is in sync or eligible, still has all that is committed;
+- what is committed is sound as one log (``committed``), and so is its last stable offset;
 - at the end every replica has all that is committed.
 
-Of compacted topics, and of those with the name of a deleted one, only the states are looked at.
+Replicas of compacted topics are not compared with each other. Of topics with the name of a deleted
+one only the states are looked at.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from fencelog.broker.metadata.catalog import TOPIC_PREFIX, Topic
-from fencelog.coordination.controller.model import NO_LEADER, PARTITION_PREFIX, PartitionState
+from fencelog.coordination.controller.model import (
+    BROKER_PREFIX,
+    CONTROLLER_KEY,
+    NO_LEADER,
+    PARTITION_PREFIX,
+    PartitionState,
+)
+from fencelog.errors import CorruptionError, ErrorCode
 from fencelog.log.layout import LOG, parse_directory_name
 from fencelog.node import Node
 from fencelog.ports import MetadataChange
 from fencelog.types import Offset, TopicPartition
+from fencelog.wire.batch import check_crc
+from fencelog_sim.monitors.committed import CommittedLogs
 from fencelog_sim.monitors.replica_logs import ReplicaLogs, StoredBatch, whole_batches
 from fencelog_sim.world.disk import Loss
 from fencelog_sim.world.host import BrokerHost, Watcher
@@ -33,6 +46,8 @@ from fencelog_sim.world.loop import Process
 from fencelog_sim.world.world import World
 
 VIOLATIONS_MAX = 20
+READS = frozenset({"Fetch", "ListOffsets", "Metadata", "FindCoordinator"})
+"""What a broker may answer only while nobody else can lead."""
 Led: TypeAlias = Callable[[Node, TopicPartition], int | None]
 """The epoch in which a broker leads a partition right now; None if it does not."""
 
@@ -44,6 +59,8 @@ class _Partition:
     name: TopicPartition
     is_compacted: bool
     """Batches may be missing or others: they are not compared."""
+    is_unnamed: bool
+    """A deleted topic had its name, and files are named after topics: its own are not known."""
     min_isr: int
     state: PartitionState | None = None
     committed: list[StoredBatch] = field(default_factory=list)
@@ -51,6 +68,8 @@ class _Partition:
     """Node and life of each leader epoch."""
     seen: dict[tuple[int, int], int] = field(default_factory=dict)
     """CRC of each batch that was ever written, by base offset and leader epoch."""
+    begun_at: int = 0
+    """The end of what was committed when the leader epoch began."""
     compared: dict[int, int] = field(default_factory=dict)
     """Up to which offset each replica was found to have what is committed."""
     forgetful: set[int] = field(default_factory=set)
@@ -73,6 +92,7 @@ class ReplicationMonitor:
         self._led = led
         self._min_isr = min_isr
         self._logs = ReplicaLogs()
+        self._committed = CommittedLogs()
         self._topics: dict[str, Topic] = {}
         self._deleted: set[str] = set()
         """Topics whose names another topic may have later: files are named after them."""
@@ -81,6 +101,12 @@ class ReplicationMonitor:
         self._nodes: dict[int, Node] = {}
         """The broker of each host, from before its start."""
         self._moved: dict[tuple[int, TopicPartition], int] = {}
+        self._holed: set[int] = set()
+        """Hosts whose disks have lost what was in the middle: that is damage when a log is read."""
+        self._offline: set[tuple[int, TopicPartition]] = set()
+        """Replicas that were reported as offline."""
+        self._cut: set[tuple[int, TopicPartition]] = set()
+        """Replicas whose files have become less in this step."""
         self.violations: list[str] = []
         self.batches = self.states = 0
         """How many were looked at."""
@@ -91,13 +117,30 @@ class ReplicationMonitor:
 
     def after_event(self, process: Process) -> None:
         """A step of a process has ended: look at what it moved."""
-        del process
+        for host in self._world.hosts:
+            node = self._nodes.get(host.number) if host.broker is process else None
+            if node is not None and node.logs.offline():
+                self._check_offline(host, node)
+        if self._cut:
+            cut, self._cut = self._cut, set()
+            for number, name in sorted(cut):
+                self._check_cut(self._world.hosts[number - 1], self._by_name[name])
         if self._moved:
             moved, self._moved = self._moved, {}
             for (number, name), high_watermark in moved.items():
                 partition = self._by_name.get(name)
                 if partition is not None:
                     self._watermark(self._world.hosts[number - 1], partition, high_watermark)
+
+    def _check_offline(self, host: BrokerHost, node: Node) -> None:
+        """No replica is taken for damaged that nothing has damaged (D3)."""
+        for name, error in node.logs.offline().items():
+            partition, at = self._by_name.get(name), (host.number, name)
+            if partition is None or at in self._offline or host.number in self._holed:
+                continue
+            self._offline.add(at)
+            if isinstance(error, CorruptionError):
+                self._report(partition, f"broker {host.number} has it offline: {error}")
 
     @property
     def counts(self) -> dict[str, int]:
@@ -138,6 +181,7 @@ class ReplicationMonitor:
         if change.value is None:
             self._topics.pop(name, None)
             self._deleted.add(name)
+            self._committed.deleted(name)
             self._by_name = {k: each for k, each in self._by_name.items() if k.topic != name}
             left = self._partitions.items()
             self._partitions = {k: each for k, each in left if each.name.topic != name}
@@ -160,6 +204,8 @@ class ReplicationMonitor:
                 return
         before, partition.state = partition.state, state
         self._check_state(partition, before, state)
+        if before is None or before.leader_epoch < state.leader_epoch:
+            partition.begun_at = partition.end
         members = {*state.isr, *state.eligible}
         partition.forgetful &= members
         for host in self._hosts(sorted(members - partition.forgetful)):
@@ -175,7 +221,8 @@ class ReplicationMonitor:
         policy = topic.settings.get("cleanup.policy", "")
         partition = self._partitions[key] = _Partition(
             TopicPartition(topic.name, int(index)),
-            is_compacted=topic.internal or "compact" in policy or topic.name in self._deleted,
+            is_compacted=topic.internal or "compact" in policy,
+            is_unnamed=topic.name in self._deleted,
             min_isr=self._min_isr(topic),
         )
         self._by_name[partition.name] = partition
@@ -195,11 +242,45 @@ class ReplicationMonitor:
         if before is not None:
             changes = leader != (before.leader, before.leader_life)
             grown = state.leader_epoch - before.leader_epoch
+            if changes and state.leader != NO_LEADER and (before.isr or before.eligible):
+                self._check_writer(partition, state)
             if grown < 0 or changes != (grown > 0):
                 self._report(partition, f"the leader epoch of {before} and of {state}")
         if partition.leaders.setdefault(state.leader_epoch, leader) != leader:
             known = partition.leaders[state.leader_epoch]
             self._report(partition, f"two leaders in epoch {state.leader_epoch}: {known}, {leader}")
+
+    def _check_writer(self, partition: _Partition, state: PartitionState) -> None:
+        """The controller elects, except where nobody is left and the operator asks a broker to."""
+        store = self._world.store
+        holder = store.values.get(CONTROLLER_KEY)
+        controller = 0 if holder is None else int(json.loads(holder[0])["node_id"])
+        if store.writer not in {0, controller}:
+            self._report(
+                partition, f"broker {store.writer} elects, the controller is {controller}: {state}"
+            )
+
+    # -- what the brokers answer ---------------------------------------------------------------
+
+    def answered(self, host: BrokerHost, request: str) -> None:
+        """A broker is about to answer; readers trust in that nobody else leads by then (F8)."""
+        node = self._nodes.get(host.number)
+        if node is None or request not in READS:
+            return
+        if f"{BROKER_PREFIX}{host.number}" in self._world.store.run_out:
+            at = self._world.loop.time()
+            self._add(f"broker {host.number} answers {request}, its lease is over [at {at:.6f} s]")
+        for partition in self._by_name.values():
+            replica = node.broker.logs.replica(partition.name)
+            if replica is None or not replica.leads or replica.read_error is not ErrorCode.NONE:
+                continue
+            shown = replica.log.high_watermark
+            if shown < partition.begun_at and self._led(node, partition.name) is not None:
+                self._report(
+                    partition,
+                    f"broker {host.number} shows {shown}, committed was all below"
+                    f" {partition.begun_at} before its epoch",
+                )
 
     # -- what the replicas have ----------------------------------------------------------------
 
@@ -212,11 +293,17 @@ class ReplicationMonitor:
         folder, _, file = path.partition("/")
         name = parse_directory_name(folder)
         partition = None if name is None else self._by_name.get(name)
-        if partition is None or partition.is_compacted or not file.endswith(LOG):
+        if partition is None or partition.is_unnamed or not file.endswith(LOG):
             return
-        for batch, _ in whole_batches(data):
+        start = 0
+        for batch, end in whole_batches(data):
             self.batches += 1
+            if not check_crc(memoryview(data)[start:end]):
+                self._report(partition, f"broker {host.number}: the checksum of {batch} (D3)")
+            start = end
             at = (batch.base_offset, batch.leader_epoch)
+            if partition.is_compacted:
+                continue  # a new replica gets what compaction has left of them
             if partition.seen.setdefault(at, batch.crc) != batch.crc:
                 self._report(
                     partition, f"broker {host.number}: another batch in this epoch: {batch}"
@@ -227,10 +314,23 @@ class ReplicationMonitor:
         name = parse_directory_name(path.partition("/")[0])
         if name in self._by_name:
             self._by_name[name].compared.pop(host.number, None)
+            self._cut.add((host.number, name))
+
+    def _check_cut(self, host: BrokerHost, partition: _Partition) -> None:
+        state = partition.state
+        if state is None or host.number in partition.forgetful:
+            return
+        if host.number in {*state.isr, *state.eligible}:
+            self._complete(partition, host, "was cut")
 
     def moved(self, host: BrokerHost, name: TopicPartition, high_watermark: Offset) -> None:
         """A replica has another high watermark."""
         self._moved[host.number, name] = high_watermark
+
+    def asked(self, group: str, offsets: Mapping[TopicPartition, Offset]) -> None:
+        """A client has asked a broker to commit these offsets."""
+        for partition, offset in offsets.items():
+            self._committed.coordinators.shared.asked[group, partition, offset] += 1
 
     def ended(self, host: BrokerHost, loss: Loss | None) -> None:
         """A host's process has ended, and what is on its disk may be less."""
@@ -239,6 +339,8 @@ class ReplicationMonitor:
             partition.compared.pop(host.number, None)
         for moved in [each for each in self._moved if each[0] == host.number]:
             del self._moved[moved]
+        if loss is Loss.HOLES:
+            self._holed.add(host.number)
         if loss not in {None, Loss.NONE} and self._world.setting.durability == "os":
             for partition in self._partitions.values():
                 state = partition.state
@@ -252,9 +354,10 @@ class ReplicationMonitor:
             known = partition.leaders.get(epoch)
             if known is None or known[0] != host.number:
                 self._report(partition, f"broker {host.number} leads in epoch {epoch} of {known}")
-            if not partition.is_compacted:
+            if node is not None and not partition.is_unnamed:
                 self._commit(host, partition, high_watermark)
-        if partition.is_compacted:
+                self._check_stable(node, partition)
+        if partition.is_unnamed:
             return
         if high_watermark > partition.end:
             self._report(
@@ -273,6 +376,9 @@ class ReplicationMonitor:
         if not new or state is None:
             return
         partition.committed += new
+        contents = self._logs.contents(host, str(partition.name), since=end)[: len(new)]
+        for problem in self._committed.take(partition.name, contents):
+            self._report(partition, problem)
         is_synced = self._world.setting.durability == "fsync"
         holders = set()
         for each in self._hosts(state.replicas):
@@ -287,6 +393,16 @@ class ReplicationMonitor:
         missing = {*state.isr, *state.eligible} - partition.forgetful - holders
         if missing:
             self._report(partition, f"committed, and not durable at {sorted(missing)}: {last}")
+
+    def _check_stable(self, node: Node, partition: _Partition) -> None:
+        """A leader that knows all that is committed shows transactional readers as much (E10)."""
+        replica = node.broker.logs.replica(partition.name)
+        if replica is None or replica.log.high_watermark != partition.end:
+            return
+        shown, start = replica.log.last_stable_offset, replica.log.log_start_offset
+        expected = self._committed.last_stable_offset(partition.name, start)
+        if shown != expected:
+            self._report(partition, f"the last stable offset is {shown}, expected {expected} (E10)")
 
     def _complete(
         self, partition: _Partition, host: BrokerHost, why: str, upto: int | None = None
@@ -304,7 +420,7 @@ class ReplicationMonitor:
         self, partition: _Partition, host: BrokerHost, begin: int, end: int
     ) -> str | None:
         """Say where a replica differs from what is committed in this range of offsets."""
-        if partition.is_compacted or not partition.committed:
+        if partition.is_compacted or partition.is_unnamed or not partition.committed:
             return None
         has = self._logs.batches(host, str(partition.name), since=begin)
         # Below is what was deleted.
@@ -324,9 +440,11 @@ class ReplicationMonitor:
         return [self._world.hosts[number - 1] for number in numbers]
 
     def _report(self, partition: _Partition, problem: str) -> None:
+        self._add(f"{partition.name}: {problem} [at {self._world.loop.time():.6f} s]")
+
+    def _add(self, violation: str) -> None:
         if len(self.violations) < VIOLATIONS_MAX:
-            at = self._world.loop.time()
-            self.violations.append(f"{partition.name}: {problem} [at {at:.6f} s]")
+            self.violations.append(violation)
 
 
 def _between(batches: Sequence[StoredBatch], start: int, end: int) -> list[StoredBatch]:
@@ -351,6 +469,10 @@ class _HostWatcher(Watcher):
     def high_watermark_moved(self, partition: TopicPartition, high_watermark: Offset) -> None:
         """It is looked at after the step."""
         self._monitor.moved(self._host, partition, high_watermark)
+
+    def offsets_committed(self, group: str, offsets: Mapping[TopicPartition, Offset]) -> None:
+        """A client has asked for these."""
+        self._monitor.asked(group, offsets)
 
     def crashed(self, loss: Loss | None) -> None:
         """The process has ended."""

@@ -41,13 +41,17 @@ class SimStore:
         self.history = ChangeHistory(begins_after=0)
         self.committed: Callable[[Sequence[MetadataChange]], None] | None = None
         """Shown the changes of each commit, in the step in which it takes effect."""
+        self.writer = 0
+        """The host that writes; 0: the store itself, or an operator."""
+        self.run_out: set[str] = set()
+        """Keys that are gone because their leases were not renewed in time."""
         self._leases: dict[LeaseId, _Lease] = {}
         self._last_lease = 0
         self._leased: dict[str, LeaseId] = {}
 
-    def session(self) -> "SimMetadata":
-        """Access for one process; several may have it at once."""
-        return SimMetadata(self)
+    def session(self, host: int) -> "SimMetadata":
+        """Access for one host's process; several may have it at once."""
+        return SimMetadata(self, host)
 
     def cells(self, prefix: str) -> list[tuple[str, bytes, int]]:
         """Key, value and version of each key with this prefix, in key order."""
@@ -80,6 +84,7 @@ class SimStore:
                 self.values.pop(key, None)
             else:
                 self.values[key] = (value, self.revision)
+                self.run_out.discard(key)
                 if lease is not None:
                     self._leased[key] = lease
         if changes:
@@ -110,12 +115,12 @@ class SimStore:
         found.ends_at = asyncio.get_running_loop().time() + found.ttl_s
         return True
 
-    def end(self, lease: LeaseId) -> None:
+    def end(self, lease: LeaseId) -> Sequence[str]:
         """End a lease, whether its holder lives or not: its keys go in one commit."""
-        if self._leases.pop(lease, None) is not None:
-            keys = sorted(key for key, holder in self._leased.items() if holder == lease)
-            if keys:
-                self.commit([MetadataWrite(key, None) for key in keys])
+        keys = sorted(key for key, holder in self._leased.items() if holder == lease)
+        if self._leases.pop(lease, None) is not None and keys:
+            self.commit([MetadataWrite(key, None) for key in keys])
+        return keys
 
     def lease_of(self, key: str) -> LeaseId | None:
         """The lease with whose end the key goes; None without one."""
@@ -133,7 +138,7 @@ class SimStore:
             # No process's own: its holder's end does not stop the store's clock.
             loop.call_at(found.ends_at, self._look_again, lease, context=Context())
         else:
-            self.end(lease)
+            self.run_out.update(self.end(lease))
 
 
 _Write = Callable[[SimStore], int | None]
@@ -147,9 +152,10 @@ class SimMetadata(Device):
     ``renew`` and ``revoke``, all of which may be delayed.
     """
 
-    def __init__(self, store: SimStore | None = None) -> None:
-        """Access to a shared store, or an empty one of its own."""
+    def __init__(self, store: SimStore | None = None, host: int = 0) -> None:
+        """Access of a host to a shared store, or an empty one of its own."""
         super().__init__()
+        self._host = host
         self._store = store or SimStore()
         self._is_shared = store is not None
         self._order = asyncio.Lock()
@@ -266,7 +272,7 @@ class SimMetadata(Device):
         without it none did.
         """
         self._ended = True
-        after = SimMetadata(self._store)
+        after = SimMetadata(self._store, self._host)
         after._is_shared = self._is_shared
         if random is not None:
             # What failed is older than what is in flight: each success overwrites it.
@@ -285,7 +291,14 @@ class SimMetadata(Device):
     def _turn(self) -> AsyncExitStack | asyncio.Lock:
         return AsyncExitStack() if self._is_shared else self._order
 
-    async def _write(self, verb: str, key: str, size: int, write: _Write) -> int | None:
+    async def _write(self, verb: str, key: str, size: int, change: _Write) -> int | None:
+        def write(store: SimStore) -> int | None:
+            store.writer = self._host
+            try:
+                return change(store)
+            finally:
+                store.writer = 0
+
         self._in_flight.append(write)
         try:
             async with self._turn():

@@ -255,7 +255,7 @@ class Network:
     held: list[_Pipe] = field(default_factory=list)
     """What waits behind a cut."""
     extra_latency: dict[str, float] = field(default_factory=dict)
-    sending: Callable[[SimTransport, bytes], None] | None = None
+    sending: Callable[[SimTransport, bytes], bytes] | None = None
     """Shown each write ahead of it; may kill the sender, and then nothing is sent."""
     arriving: Callable[[SimTransport, bytes], None] | None = None
     """Shown each segment ahead of its receiver; may kill it."""
@@ -384,7 +384,7 @@ class Network:
     def send(self, pipe: _Pipe, data: bytes | Mark) -> None:
         """Put bytes, or the end of the stream, on their way."""
         if isinstance(data, bytes) and self.sending is not None:
-            self.sending(pipe.source, data)
+            data = self.sending(pipe.source, data)
         if not pipe.source.process.alive:
             return
         if isinstance(data, bytes) and len(data) > 1 and self.random.random() < self.weather.split:

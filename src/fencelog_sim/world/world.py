@@ -84,7 +84,9 @@ class World:
         self.store = SimStore()
         """What the brokers of a cluster share."""
         self.hosts = [
-            BrokerHost(self, number, self.store.session() if self.is_cluster else SimMetadata())
+            BrokerHost(
+                self, number, self.store.session(number) if self.is_cluster else SimMetadata()
+            )
             for number in range(1, brokers + 1)
         ]
 

@@ -1,0 +1,108 @@
+"""What is committed in a cluster, as if one broker had written it.
+
+The committed batches of a partition come from one leader after the other; here they are one log,
+in the order in which they were committed. Each batch is checked by its producer and its transaction
+(``ledger``), and against what the coordinators' logs say (``coordinator_model``): no batch twice,
+none left out, no transaction that nobody began, no marker that nobody decided or that comes late.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from fencelog.broker.metadata.catalog import INTERNAL_TOPICS
+from fencelog.coordination.shard import LogRecord
+from fencelog.errors import CorruptionError
+from fencelog.types import NO_PRODUCER_ID, TopicPartition
+from fencelog.wire.batch import BatchHeader, check_crc, read_header
+from fencelog.wire.control import Marker, read_control
+from fencelog.wire.records import read_records
+from fencelog_sim.monitors.coordinator_model import Coordinators, Place
+from fencelog_sim.monitors.ledger import Ledger
+
+
+class CommittedLogs:
+    """The committed part of every partition."""
+
+    def __init__(self) -> None:
+        """Nothing is committed."""
+        self._ledgers: dict[TopicPartition, Ledger] = {}
+        self._ends: dict[TopicPartition, int] = {}
+        self.coordinators = Coordinators(self)
+
+    def deleted(self, topic: str) -> None:
+        """A topic is gone, with all that was open there."""
+        for name in [each for each in self._ledgers if each.topic == topic]:
+            del self._ledgers[name], self._ends[name]
+
+    def take(self, name: TopicPartition, batches: Iterable[memoryview]) -> list[str]:
+        """Take over the next batches of a partition; what is wrong with them."""
+        problems: list[str] = []
+        for data in batches:
+            header = read_header(data, 0)
+            where = f"offset {header.base_offset}"
+            if not check_crc(data):
+                problems.append(f"{where}: its checksum does not fit (D3)")
+                continue
+            due = self._ends.get(name, header.base_offset)
+            if header.base_offset != due:
+                problems.append(f"{where} where {due} is due (F1)")
+            found = self._judge(name, header, data)
+            problems += [f"{where}: {each}" for each in found if each is not None]
+            self._ends[name] = header.next_offset
+        return problems
+
+    def _judge(
+        self, name: TopicPartition, header: BatchHeader, data: memoryview
+    ) -> Sequence[str | None]:
+        ledger = self._ledgers.setdefault(name, Ledger())
+        producer_id, coordinators = header.producer_id, self.coordinators
+        if header.is_control:
+            marker = read_control(data)
+            if producer_id < 0 or not isinstance(marker, Marker):
+                return []
+            problem = coordinators.check(name, header, marker, serving=False)
+            problems = [problem, ledger.marker(header, marker)]
+            coordinators.end(name, producer_id, commit=marker.commit)
+            return problems
+        problems = [*self._coordinate(name, header, data)] if name.topic in INTERNAL_TOPICS else []
+        if producer_id >= 0:
+            opens = header.is_transactional and producer_id not in ledger.open
+            problems.append(coordinators.check_begin(name, header) if opens else None)
+            problems.append(ledger.data(header))
+            coordinators.shared.written_by.add(producer_id)
+        return problems
+
+    def _coordinate(
+        self, name: TopicPartition, header: BatchHeader, data: memoryview
+    ) -> list[str | None]:
+        writer = header.producer_id if header.is_transactional else NO_PRODUCER_ID
+        records = [
+            (each.offset, LogRecord(each.key or b"", each.value, writer))
+            for each in read_records(data)
+        ]
+        try:
+            return [*self.coordinators.take(name, records)]
+        except CorruptionError as error:
+            return [str(error)]
+
+    def last_stable_offset(self, name: TopicPartition, log_start: int) -> int:
+        """Where it must be, once all that is committed is below the high watermark."""
+        end = self._ends.get(name, 0)
+        return self._ledgers.setdefault(name, Ledger()).last_stable_offset(end, log_start)
+
+    # -- questions of the coordinator model ------------------------------------------------------
+
+    def is_open(self, producer_id: int, partition: TopicPartition) -> bool:
+        """Whether the producer has data there without a marker after it."""
+        ledger = self._ledgers.get(partition)
+        return ledger is not None and producer_id in ledger.open
+
+    def last_marker(self, producer_id: int, partition: TopicPartition) -> int | None:
+        """Offset of the producer's last marker there."""
+        ledger = self._ledgers.get(partition)
+        return None if ledger is None else ledger.marked.get(producer_id)
+
+    @staticmethod
+    def is_committed(place: Place) -> bool:
+        """Whether a record is committed: nothing else is known here."""
+        del place
+        return True
