@@ -49,7 +49,7 @@ class SimStore:
         self._last_lease = 0
         self._leased: dict[str, LeaseId] = {}
 
-    def session(self, host: int) -> "SimMetadata":
+    def session(self, host: int = 0) -> "SimMetadata":
         """Access for one host's process; several may have it at once."""
         return SimMetadata(self, host)
 
