@@ -49,8 +49,8 @@ class SimStore:
         self._last_lease = 0
         self._leased: dict[str, LeaseId] = {}
 
-    def session(self, host: int) -> "SimMetadata":
-        """Access for one host's process; several may have it at once."""
+    def session(self, host: int = 0) -> "SimMetadata":
+        """Access for one process, of this host; several may have it at once."""
         return SimMetadata(self, host)
 
     def cells(self, prefix: str) -> list[tuple[str, bytes, int]]:
