@@ -137,3 +137,19 @@ async def test_the_shard_elsewhere_knows_who_may_act_for_a_claim(world: World) -
             await node.server.stop(drain_s=0)
             with pytest.raises(NotLeaderError):
                 await leaders.attach(None, claimant.session, claimant.epoch)
+
+
+async def test_an_end_that_is_told_while_the_shard_is_asked_severs_the_connection(
+    world: World,
+) -> None:  # O7
+    async with world.node() as node, Peer.of(node) as peer, Peer.of(node) as attaching:
+        claimant = Claimant(peer)
+        assert (await claimant.own("name")).error_code == 0
+
+        async def overtaken(group: str | None, session: str, epoch: int) -> OwnAnswer:
+            node.broker.leaders.sever(session)
+            return OwnAnswer(error=ErrorCode.NONE, session=session, lease_ms=LEASE_MS)
+
+        node.broker.leaders.attach = overtaken  # type: ignore[method-assign]
+        with pytest.raises(asyncio.IncompleteReadError):
+            await claimant.attach(attaching)

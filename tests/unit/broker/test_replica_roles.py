@@ -18,6 +18,7 @@ from fencelog.storage.checkpointer import Begin
 from fencelog.storage.directory import DataDirectory
 from fencelog.types import Instant, LeaderEpoch, NodeId, Offset, TopicPartition
 from fencelog.wire.batch import iterate, read_header
+from fencelog.wire.control import OwnershipRecord, ownership_batch
 from fencelog_sim.world.clocks import SimRandom
 from fencelog_sim.world.disk import SimDisk
 from tests.support.log import NOW_MS, make_batch
@@ -138,6 +139,30 @@ async def test_a_follower_commits_what_its_leader_does_and_is_durable_here() -> 
     rig.partition.advance(Offset(9))
     assert rig.partition.log.high_watermark == 3
     assert reading.calls[0] == "advanced"
+
+
+@scenario
+async def test_a_follower_learns_who_owns_and_who_did() -> None:  # O7, O8
+    rig = await Rig.of()
+    rig.partition.follow(LeaderEpoch(1))
+    owners = [("a", 1, True), ("b", 2, True), ("b", 2, False), ("c", 3, True), ("c", 3, True)]
+    for offset, (session, epoch, is_live) in enumerate(owners):
+        record = OwnershipRecord(None, epoch, session, None, "me", is_live, Offset(offset))
+        batch = ownership_batch(record, NOW_MS)
+        batch[:8] = offset.to_bytes(8)
+        batch[12:16] = (1).to_bytes(4)
+        outcome = rig.partition.append_replicated(memoryview(batch), read_header(batch))
+        assert isinstance(outcome, Appended), outcome
+    rig.partition.lead(progress_of(rig.partition, epoch=2))
+    owners_now = rig.partition.owners
+    # Their connections to this broker may outlive them, if it was cut off when they ended.
+    found = {each: owners_now.read_error(each) for each in "abcd"}
+    fenced = ErrorCode.OWNER_FENCED
+    assert found == {"a": fenced, "b": fenced, "c": ErrorCode.NONE, "d": ErrorCode.NONE}
+    assert owners_now.writer == "c"
+    refused = owners_now.refused_write("a", None, is_transactional=False)
+    assert refused is not None
+    assert refused.error is fenced
 
 
 @scenario

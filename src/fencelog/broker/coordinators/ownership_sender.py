@@ -167,7 +167,7 @@ class OwnershipSender:
                 self._delays_s = {**dict(kept), key: min(2 * delay_s, RETRY_S_MAX)}
         finally:
             del self._doing[loaded, piece.session]
-            self.wake(loaded)
+        self.wake(loaded)  # not if it was cancelled: the broker ends
 
     async def _tried(self, loaded: Loaded[OwnershipShard], piece: OwnershipTask) -> bool:
         """Do a piece in its place; False: try it again later."""

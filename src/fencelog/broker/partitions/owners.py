@@ -6,17 +6,30 @@ from fencelog.log.ownership import GROUPS_MAX, Owner
 from fencelog.log.partition_log import PartitionLog
 from fencelog.log.values import Rejected
 from fencelog.types import TopicPartition
+from fencelog.wire.batch import BatchHeader
+from fencelog.wire.control import OwnershipRecord, read_control
 
 
 class OwnerChecks:
     """Judges requests by the partition's own log, in the step of their effect."""
 
-    __slots__ = ("_config", "_log", "_name", "_sessions", "guards_reads", "guards_writes", "writer")
+    __slots__ = (
+        "_config",
+        "_known",
+        "_log",
+        "_name",
+        "_sessions",
+        "guards_reads",
+        "guards_writes",
+        "writer",
+    )
 
     def __init__(self, name: TopicPartition, partition_log: PartitionLog) -> None:
         """Start with the owners that the log has."""
         self._name = name
         self._log = partition_log
+        self._known: dict[str | None, Owner] = {}
+        """The last owner of each group."""
         self._sessions: dict[str, Owner] = {}
         """What a session owns the partition as; not live: it did, and does no more."""
         self.guards_writes = False
@@ -29,7 +42,8 @@ class OwnerChecks:
         self.reconfigure(partition_log.config)
 
     def _know_owners(self) -> None:
-        self._sessions = {owner.session: owner for owner in self._log.owners()}
+        self._known = {owner.group: owner for owner in self._log.owners()}
+        self._sessions = {owner.session: owner for owner in self._known.values()}
 
     def reconfigure(self, config: LogConfig) -> None:
         """Apply the topic's new settings."""
@@ -41,13 +55,22 @@ class OwnerChecks:
         )
         self.writer = owner.session if owner is not None and owner.is_live else ""
 
-    def changed(self, before: Owner | None, owner: Owner) -> None:
+    def replicated(self, batch: memoryview, header: BatchHeader) -> None:
+        """The log has a batch of its leader: a connection may be attached to what it ends."""
+        control = read_control(batch) if header.is_control else None
+        if isinstance(control, OwnershipRecord):
+            owner = Owner(*control[:-1])
+            if owner != self._known.get(owner.group):  # else it is a copy
+                self.changed(owner)
+
+    def changed(self, owner: Owner) -> None:
         """The log has a new owner of a group, or the end of one."""
+        before = self._known.get(owner.group)
         if len(self._sessions) > 2 * GROUPS_MAX:
             self._know_owners()
         if before is not None:
             self._sessions[before.session] = before._replace(is_live=False)
-        self._sessions[owner.session] = owner
+        self._sessions[owner.session] = self._known[owner.group] = owner
         self.reconfigure(self._config)
 
     def refused_write(

@@ -144,7 +144,6 @@ class Partition:
     def lead(self, progress: Progress) -> None:
         """Begin a leadership: whoever waits on an earlier one is told that it is over."""
         self.log.lead(progress.leader_epoch)
-        self.owners = OwnerChecks(self.name, self.log)
         self._begin(LeaderRole(progress))
         self._advance(progress.flushed(self.durable_end))
 
@@ -189,6 +188,7 @@ class Partition:
         """Append a batch of the leader as it is; its form and CRC are checked (F7, D3)."""
         since, outcome = self.log.log_end_offset, self.log.append_replicated(batch, header)
         if isinstance(outcome, Appended):
+            self.owners.replicated(batch, header)
             self._appended(since)
         return outcome
 
@@ -249,10 +249,10 @@ class Partition:
 
     def set_owner(self, owner: Owner, *, now_ms: int) -> Appended | Rejected:
         """Record a grant or its end (O9): in force at once, for ever once it is committed."""
-        before, end_offset = self.log.owner(owner.group), self.log.log_end_offset
+        end_offset = self.log.log_end_offset
         outcome = self.log.set_owner(owner, now_ms=now_ms)
         if self.log.log_end_offset > end_offset:
-            self.owners.changed(before, owner)
+            self.owners.changed(owner)
             self._appended(end_offset)
             self._purgatory.interrupt_readers()
         return outcome
