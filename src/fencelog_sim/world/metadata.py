@@ -50,11 +50,7 @@ class SimStore:
         self._leased: dict[str, LeaseId] = {}
 
     def session(self, host: int = 0) -> "SimMetadata":
-<<<<<<< HEAD
-        """Access for one process, of this host; several may have it at once."""
-=======
         """Access for one host's process; several may have it at once. 0: none of the hosts."""
->>>>>>> cluster
         return SimMetadata(self, host)
 
     def cells(self, prefix: str) -> list[tuple[str, bytes, int]]:
