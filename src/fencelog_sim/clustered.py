@@ -8,6 +8,7 @@ from fencelog.cluster_node import ClusterMember, cluster_membership
 from fencelog.coordination.controller.model import PARTITION_PREFIX, PartitionState
 from fencelog.node import Node, Ports
 from fencelog.types import TopicPartition
+from fencelog_sim.monitors.replication import ShownOffsets
 from fencelog_sim.world.host import BrokerHost
 from fencelog_sim.world.metadata import SimStore
 
@@ -58,3 +59,12 @@ def led_epoch(node: Node, name: TopicPartition) -> int | None:
     topic = member.catalog.get(name.topic)
     led = None if topic is None else member.led.get((topic.topic_id, name.partition))
     return None if led is None else led.progress.leader_epoch
+
+
+def shown_offsets(node: Node, name: TopicPartition) -> ShownOffsets | None:
+    """Return what a broker's replica of a partition would show; None if it is not open."""
+    replica = node.broker.logs.replica(name)
+    if replica is None:
+        return None
+    log = replica.log
+    return ShownOffsets(log.log_start_offset, log.last_stable_offset, log.high_watermark)

@@ -13,7 +13,7 @@ from fencelog.check import check
 from fencelog.check.history import FINAL, Event, Recorder
 from fencelog.errors import StorageError
 from fencelog_sim.cluster_faults import draw_for_cluster
-from fencelog_sim.clustered import clustered, led_epoch
+from fencelog_sim.clustered import clustered, led_epoch, shown_offsets
 from fencelog_sim.faults import Fault, Kind, Plan, draw, losses_in
 from fencelog_sim.monitors.invariants import Monitor
 from fencelog_sim.monitors.replication import ReplicationMonitor
@@ -313,7 +313,10 @@ def _observed(name: str, setting: Setting, brokers: int) -> tuple[World, Observe
     world = World(name, setting, brokers=brokers, build=clustered)
     defaults = dict(setting.topic_defaults)
     return world, ReplicationMonitor(
-        world, led_epoch, lambda topic: topic.log_config(defaults).min_insync_replicas
+        world,
+        led_epoch,
+        lambda topic: topic.log_config(defaults).min_insync_replicas,
+        shown_offsets,
     )
 
 

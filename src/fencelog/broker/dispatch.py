@@ -8,7 +8,7 @@ from fencelog.broker.context import Broker
 from fencelog.broker.network.connection import Answer, Connection, Request
 from fencelog.broker.network.replies import Reply
 from fencelog.broker.network.response_budget import SMALL_BYTES
-from fencelog.errors import WireError
+from fencelog.errors import NotServingError, WireError
 from fencelog.types import Buffer, Instant
 from fencelog.wire.api_versions import ApiKey, BrokerApiKey
 from fencelog.wire.headers import read_request_header, response_header, response_is_flexible
@@ -145,9 +145,9 @@ class LeasedDispatcher(Dispatcher):
         self._now = asyncio.get_running_loop().time
 
     def __call__(self, frame: bytearray, connection: Connection) -> Answer:
-        """Answer one frame. Raises WireError, which closes the connection, after the lease."""
+        """Answer one frame. Raises NotServingError, without an answer, while there is no lease."""
         if self._now() >= self._lease.deadline:
-            raise WireError("the broker's lease has ended")
+            raise NotServingError("the broker has not joined its cluster, or its lease has ended")
         return super().__call__(frame, connection)
 
 

@@ -22,7 +22,7 @@ one only the states are looked at.
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from fencelog.broker.metadata.catalog import TOPIC_PREFIX, Topic
 from fencelog.coordination.controller.model import (
@@ -50,6 +50,17 @@ READS = frozenset({"Fetch", "ListOffsets", "Metadata", "FindCoordinator"})
 """What a broker may answer only while nobody else can lead."""
 Led: TypeAlias = Callable[[Node, TopicPartition], int | None]
 """The epoch in which a broker leads a partition right now; None if it does not."""
+
+
+class ShownOffsets(NamedTuple):
+    """What a replica would show readers."""
+
+    log_start: int
+    last_stable: int
+    high_watermark: int
+
+
+Shown: TypeAlias = Callable[[Node, TopicPartition], ShownOffsets | None]
 
 
 @dataclass(eq=False)
@@ -85,12 +96,17 @@ class ReplicationMonitor:
     """Observes one world with several brokers."""
 
     def __init__(
-        self, world: World, led: Led, min_isr: Callable[[Topic], int] = lambda _: 1
+        self,
+        world: World,
+        led: Led,
+        min_isr: Callable[[Topic], int] = lambda _: 1,
+        shown: Shown = lambda node, name: None,
     ) -> None:
-        """Watch a world from its first event on. ``led`` asks the brokers."""
+        """Watch a world from its first event on. ``led`` and ``shown`` ask the brokers."""
         self._world = world
         self._led = led
         self._min_isr = min_isr
+        self._shown = shown
         self._logs = ReplicaLogs()
         self._committed = CommittedLogs()
         self._topics: dict[str, Topic] = {}
@@ -396,11 +412,11 @@ class ReplicationMonitor:
 
     def _check_stable(self, node: Node, partition: _Partition) -> None:
         """A leader that knows all that is committed shows transactional readers as much (E10)."""
-        replica = node.broker.logs.replica(partition.name)
-        if replica is None or replica.log.high_watermark != partition.end:
+        offsets = self._shown(node, partition.name)
+        if offsets is None or offsets.high_watermark != partition.end:
             return
-        shown, start = replica.log.last_stable_offset, replica.log.log_start_offset
-        expected = self._committed.last_stable_offset(partition.name, start)
+        shown = offsets.last_stable
+        expected = self._committed.last_stable_offset(partition.name, offsets.log_start)
         if shown != expected:
             self._report(partition, f"the last stable offset is {shown}, expected {expected} (E10)")
 

@@ -50,7 +50,7 @@ class SimStore:
         self._leased: dict[str, LeaseId] = {}
 
     def session(self, host: int = 0) -> "SimMetadata":
-        """Access for one host's process; several may have it at once."""
+        """Access for one host's process; several may have it at once. 0: none of the hosts."""
         return SimMetadata(self, host)
 
     def cells(self, prefix: str) -> list[tuple[str, bytes, int]]:

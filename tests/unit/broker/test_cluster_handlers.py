@@ -268,7 +268,9 @@ class _Lease:
         self.deadline = Instant(float("inf"))
 
 
-async def test_no_request_is_answered_once_the_lease_may_have_ended(tmp_path: Path) -> None:
+async def test_no_request_is_answered_once_the_lease_may_have_ended(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with one_of_two(tmp_path) as (node, _, peer):
         lease = _Lease()
         node.server._dispatch = LeasedDispatcher(node.broker, handlers(), {}, lease)
@@ -276,6 +278,8 @@ async def test_no_request_is_answered_once_the_lease_may_have_ended(tmp_path: Pa
         lease.deadline = Instant(0.0)
         with pytest.raises(asyncio.IncompleteReadError):
             await fetched(peer, 12)
+        # The client has done nothing wrong.
+        assert "bad request" not in caplog.text
 
 
 async def test_a_topic_is_created_with_the_replicas_that_are_asked_for(tmp_path: Path) -> None:

@@ -44,6 +44,20 @@ def test_a_broker_is_valid_for_as_long_as_it_renews() -> None:
     in_virtual_time(main)
 
 
+def test_a_renewal_without_an_answer_says_why_it_failed(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        host = await joined(SimStore())
+
+        async def never(verb: str, key: str, size: int) -> None:
+            await asyncio.sleep(60)
+
+        host.session.delay = never
+        await asyncio.sleep(TTL_S - 1)
+
+    in_virtual_time(main)
+    assert "could not be renewed: the metadata store has not answered in time" in caplog.text
+
+
 def test_the_time_counts_from_the_sending_of_a_renewal() -> None:
     async def main() -> None:
         store = SimStore()

@@ -216,4 +216,7 @@ def test_the_next_step_follows_from_who_leads_and_lives(
     state = PartitionState(
         (NodeId(1), NodeId(2)), NodeId(leader), LeaderEpoch(1), members, (), "a life"
     )
-    assert next_step(state, NodeId(1), [NodeId(each) for each in live]) is step
+    brokers = [NodeId(each) for each in live]
+    assert next_step(state, NodeId(1), brokers, is_damaged=True) is step
+    without_copy = Step.OPEN if step is Step.WAIT else step
+    assert next_step(state, NodeId(1), brokers, is_damaged=False) is without_copy

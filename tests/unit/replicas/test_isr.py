@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from fencelog.broker.metadata.cluster_state import ClusterState, PartitionKey, StoredState
+from fencelog.broker.metadata.catalog import Topic
+from fencelog.broker.metadata.cluster_state import Changed, ClusterState, PartitionKey, StoredState
 from fencelog.broker.replicas.isr import IsrWriter
 from fencelog.coordination.controller.model import PartitionState, Registration
 from fencelog.errors import StorageError, UnknownOutcomeError
@@ -47,6 +48,7 @@ class Stage:
     session: Unreliable
     cluster: ClusterState
     hosts: list[Host]
+    min_isr: int
 
     @property
     def state(self) -> PartitionState:
@@ -70,7 +72,7 @@ async def stage(isr: tuple[int, ...], min_isr: int = 1) -> AsyncIterator[Stage]:
         store = SimStore()
         session = Unreliable(store)
         cluster = ClusterState(session)
-        here = Stage(store, session, cluster, hosts)
+        here = Stage(store, session, cluster, hosts, min_isr)
         for node in (1, 2, 3):
             here.register(node)
         members = tuple(map(NodeId, isr))
@@ -87,13 +89,13 @@ async def stage(isr: tuple[int, ...], min_isr: int = 1) -> AsyncIterator[Stage]:
             hosts[0].led,
             "life of 1",
             hosts[0].serving.life_of,
-            lambda topic_id: min_isr,
+            lambda topic_id: here.min_isr,
             LAG_S,
         )
 
-        def changed(_: object) -> None:
+        def changed(what: Changed) -> None:
             stored = cluster.partitions[NAME]
-            if stored.state.leader_epoch == 1:
+            if what.partitions and stored.state.leader_epoch == 1:
                 writer.adopt(led, stored)
 
         cluster.subscribe(changed)
@@ -227,3 +229,22 @@ class _Settles:
 
     def _settle(self, *_: object) -> None:
         raise AssertionError("an older state")
+
+
+@scenario
+async def test_another_min_insync_replicas_is_in_force_at_once() -> None:
+    async with stage((1, 2)) as here:
+        here.hosts[1].follow(1, 1)
+        leader, progress = here.hosts[0], here.hosts[0].led.get(key()).progress
+        leader.produce(b"x")
+        await until(lambda: leader.partition().log.high_watermark == 1)
+        here.min_isr = 3
+        here.put("settings/broker/", b'{"min.insync.replicas": "3"}')
+        await until(lambda: not progress.has_enough)
+        leader.produce(b"y")
+        await until(lambda: here.hosts[1].partition().log.log_end_offset == 2)
+        assert leader.partition().log.high_watermark == 1
+        here.min_isr = 2
+        topic = Topic(name="t", topic_id=TOPIC, partitions=1, settings={})
+        here.put("topic/t", topic.encode())
+        await until(lambda: leader.partition().log.high_watermark == 2)

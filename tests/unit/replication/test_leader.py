@@ -144,6 +144,17 @@ def test_a_proposal_counts_old_and_new_members_until_it_is_settled() -> None:
     assert progress.settled((NodeId(1), NodeId(3))) == 20
 
 
+def test_the_high_watermark_waits_for_who_may_have_joined() -> None:
+    progress = leading((1, 2))
+    progress.flushed(Offset(10))
+    acknowledge(progress, 2, 10, 10, 1, 10)
+    acknowledge(progress, 3, 10, 10, 1, 10)
+    progress.proposed((NodeId(1), NodeId(2), NodeId(3)))
+    progress.flushed(Offset(20))
+    assert acknowledge(progress, 2, 20, 20, 2, 20) == 10  # 3 may be a member already
+    assert acknowledge(progress, 3, 20, 20, 2, 20) == 20
+
+
 def test_a_smaller_proposal_is_too_few_at_once() -> None:
     progress = leading((1, 2))
     progress.proposed((NodeId(1),))

@@ -3,6 +3,7 @@
 Three hosts without brokers: the tests write to their disks and to the store as brokers would.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -327,11 +328,24 @@ def test_a_compacted_log_may_lack_batches() -> None:
         rig.world.store.commit([MetadataWrite(KEY, None)])
         rig.topic("compact")
         rig.state(1, 0, ALL)
-        await rig.write(1, 0)
+        for number in ALL:
+            await rig.write(number, 0)
         rig.watermark(1, 1)
+        await rig.cut(3, 0)
         rig.monitor.finish()
 
     assert rig.play(story) == []
+
+
+def test_a_replica_in_sync_is_cut() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        await rig.committed(0, 1)
+        await rig.cut(3, 1)
+        await asyncio.sleep(0)
+
+    assert "broker 3 was cut" in violation_of(rig, story)
 
 
 def test_a_replica_may_have_deleted_what_is_below_its_first_segment() -> None:
@@ -340,8 +354,8 @@ def test_a_replica_may_have_deleted_what_is_below_its_first_segment() -> None:
     async def story() -> None:
         await rig.committed(0, 1)
         disk = rig.world.hosts[2].disk
-        await disk.remove(f"{NAME}/{0:020d}.log")
         await disk.open(f"{NAME}/{2:020d}.log", create=True)
+        await disk.remove(f"{NAME}/{0:020d}.log")
         rig.monitor.finish()
 
     assert rig.play(story) == []

@@ -131,7 +131,8 @@ class BrokerRegistration:
             async with asyncio.timeout_at(min(self.deadline, sent_at + self._ttl_s / RENEWALS)):
                 is_alive = await self._store.renew(self.lease)
         except (StorageError, TimeoutError) as error:
-            log.warning("the broker's lease could not be renewed: %s", error)
+            reason = str(error) or "the metadata store has not answered in time"
+            log.warning("the broker's lease could not be renewed: %s", reason)
             return False
         if not is_alive:
             self.lose("it has ended")

@@ -20,7 +20,7 @@ from fencelog.broker.network.frames import Frames, Memory
 from fencelog.broker.network.outgoing import Outgoing
 from fencelog.broker.network.replies import Pending, Reply
 from fencelog.broker.network.response_budget import ResponseBudget, held_bytes
-from fencelog.errors import WireError
+from fencelog.errors import NotServingError, WireError
 from fencelog.types import Instant
 from fencelog.wire.headers import RequestHeader
 
@@ -59,7 +59,10 @@ class Service(Memory, Protocol):
     turns: FairTurns
 
     def handle(self, frame: bytearray, connection: "Connection") -> Answer:
-        """Answer one frame. Raises WireError when the frame is malformed."""
+        """Answer one frame.
+
+        Raises WireError when the frame is malformed, NotServingError to close without an answer.
+        """
         ...
 
     def opened(self, connection: "Connection") -> bool:
@@ -316,6 +319,10 @@ class Connection(asyncio.BufferedProtocol):
                 answer = self._service.handle(frame, self)
             except WireError as error:
                 self.fail(f"bad request: {error}")
+                return
+            except NotServingError as error:
+                self._log_closing(logging.INFO, str(error))
+                self.abort()
                 return
             except MemoryError:
                 self._out_of_memory()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from fencelog.broker.metadata.cluster_state import (
+    Changed,
     ClusterState,
     PartitionKey,
     StoredState,
@@ -73,6 +74,27 @@ class IsrWriter:
 
     async def run(self) -> None:
         """Write changes until cancelled; all partitions are looked at twice in each ``lag_s``."""
+        self._cluster.subscribe(self._noticed)
+        try:
+            await self._run()
+        finally:
+            self._cluster.unsubscribe(self._noticed)
+
+    def _noticed(self, changed: Changed) -> None:
+        """``min.insync.replicas`` may be another: it is in force at once, not at the next write."""
+        if not (changed.settings or changed.topics):
+            return
+        named = {
+            stored.topic.topic_id
+            for name in changed.topics
+            if (stored := self._cluster.topics.get(name)) is not None
+        }
+        for led in self._led.all():
+            known = self._cluster.partitions.get(PartitionKey(*led.key))
+            if known is not None and (changed.settings or led.key[0] in named):
+                self.adopt(led, known)
+
+    async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         next_round = loop.time() + self._lag_s / 2
         while True:

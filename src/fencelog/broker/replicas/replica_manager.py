@@ -432,7 +432,8 @@ class ReplicaManager:
             return None
         if replica.partition is not None:
             self._apply(key, replica, replica.partition, stored)
-        match next_step(stored.state, self._identity.node_id, self._cluster.brokers):
+        node, live = self._identity.node_id, self._cluster.brokers
+        match next_step(stored.state, node, live, is_damaged=replica.repair.is_damaged):
             case Step.LEAVE:
                 return self._leave(key, replica)
             case Step.OPEN:
