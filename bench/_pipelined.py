@@ -68,7 +68,7 @@ class Replies:
 
     def __init__(self, connection: socket.socket) -> None:
         """Nothing was read yet."""
-        self._connection = connection
+        self.connection = connection
         self._rest = b""
         self.last = b""
 
@@ -76,7 +76,7 @@ class Replies:
         """Wait for so many answers, and return how many came."""
         count = 0
         while count < at_least:
-            received = self._connection.recv(1 << 18)
+            received = self.connection.recv(1 << 18)
             assert received, "the broker closed the connection"
             data = self._rest + received
             position = 0

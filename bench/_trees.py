@@ -1,5 +1,6 @@
 """The sources of a broker that a script compares: those of an earlier commit, or compiled ones."""
 
+import compileall
 import shutil
 import subprocess
 from pathlib import Path
@@ -17,6 +18,11 @@ def at_commit(commit: str, place: Path) -> Path:
     )
     subprocess.run(["tar", "-x", "-C", str(place)], input=packed.stdout, check=True)
     return place / "src"
+
+
+def with_bytecode(source: Path) -> None:
+    """Compile sources to bytecode, as an installation does: their first start need not."""
+    assert compileall.compile_dir(source, quiet=1)
 
 
 def compiled(place: Path) -> Path:

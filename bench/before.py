@@ -65,6 +65,12 @@ class Clients:
 
 Cost = Callable[[Clients], float]
 """CPU µs of a request to one of the brokers, in a round."""
+KINDS: dict[str, Cost] = {
+    "batches of 1 MB, 5 open": Clients.large,
+    "one record, 5 open": lambda each: each.small(5),
+    "one record, one at a time": lambda each: each.small(1),
+    "one record, by confluent-kafka": Clients.stock,
+}
 
 
 def main() -> None:
@@ -81,13 +87,7 @@ def main() -> None:
             name: Clients(stack.enter_context(broker_of(source, place / f"data-{name}")), place)
             for name, source in sources.items()
         }
-        kinds: dict[str, Cost] = {
-            "batches of 1 MB, 5 open": Clients.large,
-            "one record, 5 open": lambda each: each.small(5),
-            "one record, one at a time": lambda each: each.small(1),
-            "one record, by confluent-kafka": Clients.stock,
-        }
-        for title, cost in kinds.items():
+        for title, cost in KINDS.items():
             compare(report, title, rounds, clients, cost)
     report.finish()
 
@@ -102,7 +102,7 @@ def compare(
             taken = cost(clients[name])
             if number:
                 costs[name].append(taken)
-    for name in ("now", "compiled"):
+    for name in [each for each in clients if each != "before"]:
         share = median(
             mine / before for mine, before in zip(costs[name], costs["before"], strict=True)
         )

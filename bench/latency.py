@@ -2,8 +2,10 @@
 
 import os
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import Producer
 
@@ -28,7 +30,7 @@ METHOD = (
 class Stock:
     """confluent-kafka, a record at a time."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, settings: Mapping[str, Any] | None = None) -> None:
         """Connect."""
         self._producer = Producer(
             {
@@ -37,6 +39,7 @@ class Stock:
                 "enable.idempotence": True,
                 "acks": "all",
                 "linger.ms": 0,
+                **(settings or {}),
             }
         )
 

@@ -1,9 +1,10 @@
 """How long from exec to a broker that serves, and how much memory does it hold idle?"""
 
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
 
@@ -28,16 +29,25 @@ METHOD = (
 )
 
 
-def start(command: list[str]) -> tuple[float, float, subprocess.Popen[bytes]]:
-    """Start a process; return wall and CPU seconds until its first line on stderr."""
+def start(
+    command: list[str], environment: Mapping[str, str] | None = None
+) -> tuple[float, float, subprocess.Popen[bytes]]:
+    """Start a process; return wall and CPU seconds until it says on stderr that it listens."""
     began = time.perf_counter()
     process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **(environment or {})},
     )
     assert process.stderr is not None
-    line = process.stderr.readline()
+    said = b""
+    while b"listening" not in said:
+        line = process.stderr.readline()
+        said += line
+        assert line, said
     seconds = time.perf_counter() - began
-    assert b"listening" in line, line
     return seconds, cpu_s(process.pid), process
 
 

@@ -231,6 +231,7 @@ class ClusterMember:
 
         Raises StorageError, and FencedError while another broker has the same number.
         """
+        self._incoming.responses = server.reserve_for_brokers()  # before anybody knows of it
         registration = self._registration = self._new_registration(broker, server)
         await registration.begin()
         isr = IsrWriter(

@@ -20,7 +20,7 @@ from tests.proofs._cluster_report import Proof, report
 from tests.proofs._report import chosen_seed, commit, conclude, parser
 from tests.proofs.chaos import copied_code
 
-WORKLOADS = ("queue", "bank", "versioned", "copy")
+WORKLOADS = ("queue", "bank", "versioned", "copy", "owners")
 SLOW = {"copy": 2}
 """Records at once, where a member copies each by itself."""
 CHAPTER_S, GAP_S, FULL_MINUTES = 60.0, 3.0, 20.0

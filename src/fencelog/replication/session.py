@@ -156,6 +156,15 @@ class LeaderSession(Generic[K]):
             entry.is_armed = True
             self.ready[key] = None
 
+    def has_all(self, key: K) -> None:
+        """The follower is at the log's end, and the logs agree: no answer is due.
+
+        What has changed of the watermarks is told with the next records, or now and then.
+        """
+        if self._entries[key].told is not None:
+            self.ready.pop(key, None)
+            self.stale[key] = None
+
     def forget(self, key: K) -> None:
         """The follower does not follow the partition any more, or begins with it anew."""
         self._entries.pop(key, None)

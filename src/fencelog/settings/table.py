@@ -84,7 +84,7 @@ BROKER_SETTINGS = (
         Whole(1 << 20, 1 << 40, "bytes"),
         256 << 20,
         "responses that are being read from disk or sent, over all connections; while it is used "
-        "up, fetches get less or wait",
+        "up, fetches get less or wait. In a cluster a quarter of it is for other brokers",
     ),
     broker(
         "max.connections",

@@ -287,3 +287,20 @@ def test_a_client_that_stopped_reading_is_known_by_when_it_read_last() -> None:
     sending.resumed()
     assert sending.unread_s(Instant(160.0), scarce=False) == 0
     assert sending.queued.held == 0
+
+
+async def test_who_counts_in_a_reserve_does_not_wait_for_what_others_hold() -> None:
+    budget = ResponseBudget(BUDGET)
+    reserve = budget.reserve(2 * MIB)
+    slow, broker = QueuedResponses(budget), QueuedResponses(budget)
+    assert broker.is_scarce is False
+    broker.queue(100)
+    broker.move(reserve)
+    slow.queue(budget.free)
+    assert (slow.is_scarce, broker.is_scarce) == (True, False)
+    async with asyncio.timeout(DEADLINE_S):
+        assert await broker.grant(MIB) == MIB
+    assert (budget.free, reserve.free) == (0, MIB - 100), "together no more than the whole"
+    broker.close()
+    slow.close()
+    assert (budget.free, reserve.free) == (BUDGET - 2 * MIB, 2 * MIB)

@@ -5,6 +5,7 @@ import threading
 import zlib
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from fencelog.broker.handlers.configs import Operation
 from fencelog.broker.handlers.record_keys import RECORDS_AT_ONCE
 from fencelog.broker.partitions import decompression
 from fencelog.errors import ErrorCode
+from fencelog.types import TopicPartition
 from fencelog.wire.batch import (
     HEADER_BYTES,
     BatchHeader,
@@ -25,6 +27,7 @@ from fencelog.wire.batch import (
 )
 from fencelog.wire.records import RecordToWrite, build_batch
 from tests.support.node import Peer, World, batch, until, visible
+from tests.support.transactions import Producer
 from tests.unit.broker.test_configs import change
 
 ALL, LEADER, NONE = -1, 1, 0
@@ -237,6 +240,39 @@ def test_too_few_replicas_refuse_acks_all_and_no_other(world: World) -> None:
             step = (Operation.SET, "min.insync.replicas", "1")
             assert await change(peer, step) is ErrorCode.NONE
             assert (await peer.produce("t", batch("all"), acks=ALL)).base_offset == 3
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("codec", ["gzip", "producer"])
+def test_replicas_that_leave_while_a_batch_is_checked_refuse_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, codec: str
+) -> None:
+    async def scenario() -> None:
+        async with world.node() as node, Peer.of(node) as peer:
+            await peer.create_topic("t", compression_type=codec)
+            partition = node.broker.logs.find(TopicPartition("t", 0))
+
+            def shrinks(then: Callable[..., Any]) -> Callable[..., Any]:
+                async def meanwhile(*arguments: Any) -> Any:
+                    partition.reconfigure(replace(partition.log.config, min_insync_replicas=2))
+                    return await then(*arguments)
+
+                return meanwhile
+
+            producer = Producer(peer)
+            assert await producer.init() is ErrorCode.NONE
+            assert await producer.add("t", 0) is ErrorCode.NONE
+            opened = node.broker.decompression.recompressed
+            verified = node.broker.leaders.verify
+            monkeypatch.setattr(node.broker.decompression, "recompressed", shrinks(opened))
+            monkeypatch.setattr(node.broker.leaders, "verify", shrinks(verified))
+            if codec == "gzip":
+                error = (await peer.produce("t", batch("plain"))).error
+            else:
+                error = await producer.produce("t", "of a transaction")
+            assert error is ErrorCode.NOT_ENOUGH_REPLICAS
+            assert partition.log.log_end_offset == 0
 
     run(scenario)
 

@@ -74,7 +74,7 @@ async def test_a_follower_whose_disk_fails_is_replaced_while_the_broker_runs() -
         await until(lambda: cluster.state().isr == (1, 3))
         cluster.hosts[NodeId(1)].produce(b"b")
         await until(lambda: cluster.state().isr == (1, 2, 3))
-        assert cluster.committed(2)
+        await until(lambda: cluster.committed(2))
         assert {each.leader_epoch for each in states} == {0}, "the leader has led on"
         assert cluster.hosts[NodeId(2)].bytes_of() == cluster.hosts[NodeId(1)].bytes_of()
 
@@ -216,4 +216,7 @@ def test_the_next_step_follows_from_who_leads_and_lives(
     state = PartitionState(
         (NodeId(1), NodeId(2)), NodeId(leader), LeaderEpoch(1), members, (), "a life"
     )
-    assert next_step(state, NodeId(1), [NodeId(each) for each in live]) is step
+    brokers = [NodeId(each) for each in live]
+    assert next_step(state, NodeId(1), brokers, is_damaged=True) is step
+    without_copy = Step.OPEN if step is Step.WAIT else step
+    assert next_step(state, NodeId(1), brokers, is_damaged=False) is without_copy

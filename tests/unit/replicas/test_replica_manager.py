@@ -62,6 +62,7 @@ class Node:
             self.removed.append(topic_id)
 
         self.manager.removed = removed
+        self.knows_topic = True
 
     async def start(self) -> None:
         await self.cluster.start()
@@ -78,7 +79,7 @@ class Node:
     # -- the logs ----------------------------------------------------------------------------------
 
     def name_of(self, one: Key) -> TopicPartition | None:
-        return TopicPartition("t", one[1])
+        return TopicPartition("t", one[1]) if self.knows_topic else None
 
     async def open_replica(
         self, one: Key, name: TopicPartition, leader_epoch: LeaderEpoch
@@ -219,6 +220,22 @@ async def test_a_new_topic_is_ready_once_its_replicas_have_roles() -> None:
         topic = Topic(name="t", topic_id=TOPIC, partitions=1, settings={})
         await asyncio.wait_for(node.manager.opened(topic), 10)
         assert cluster.leads(1, 0)
+
+
+@scenario
+async def test_partitions_that_come_before_their_topic_are_opened_when_it_comes() -> None:
+    async with running() as cluster:
+        nodes = cluster.nodes.values()
+        for node in nodes:
+            node.knows_topic = False
+        cluster.lead(1)
+        for node in nodes:
+            await until(lambda node=node: PartitionKey(TOPIC, 0) in node.cluster.partitions)
+            await until(lambda node=node: not node.manager._due)
+            node.knows_topic = True
+        topic = Topic(name="t", topic_id=TOPIC, partitions=1, settings={})
+        cluster.commit(("topic/t", topic.encode()))
+        await until(lambda: cluster.leads(1, 0))
 
 
 @scenario

@@ -11,6 +11,7 @@ from fencelog.broker.dispatch import Dispatcher
 from fencelog.broker.handlers.peers import broker_handlers
 from fencelog.broker.handlers.replicas import replica_handlers
 from fencelog.broker.handlers.table import handlers
+from fencelog.broker.network.response_budget import SMALL_BYTES, QueuedResponses
 from fencelog.broker.peers.identity import Lane
 from fencelog.broker.peers.outgoing import OutgoingPeers
 from fencelog.broker.replicas.leaders import RemoteLeaders
@@ -181,3 +182,17 @@ async def test_a_leader_gives_the_producers_at_its_start(world: World) -> None:
         decode_snapshot(begin.snapshot)
         with pytest.raises(NotLeaderError, match="FENCED_LEADER_EPOCH"):
             await RemoteLeaders(peers).snapshot(THERE, key, LeaderEpoch(2))
+
+
+async def test_clients_that_do_not_read_never_hold_up_replication(world: World) -> None:
+    async with stage(world) as (leader, key, peers, peer):
+        leader.incoming.responses = leader.node.server.reserve_for_brokers()
+        connection = await peers.connection(THERE, Lane.FETCHES)
+        large = batch_of(bytes(2 * SMALL_BYTES))
+        assert (await peer.produce("t", large, acks=1)).error is ErrorCode.NONE
+        budget = leader.node.server.responses
+        slow = QueuedResponses(budget)
+        slow.queue(budget.free)
+        (told,) = (await fetch(connection, position(key))).partitions
+        assert told.records_size > 2 * SMALL_BYTES
+        slow.close()

@@ -133,3 +133,18 @@ def test_what_is_forgotten_has_no_changes() -> None:
     session.moved("a", at(5))
     assert session.may_send("a")
     assert session.position("a") == at(5)
+
+
+def test_a_follower_that_has_all_gets_no_answer_of_watermarks_alone() -> None:
+    session = LeaderSession[str]()
+    session.moved("a", at(5))
+    session.has_all("a")
+    assert list(session.ready) == ["a"]  # it knows no watermarks yet
+    session.look("a")
+    assert session.answered("a", at(5), MARKS, ends_position=True)
+    session.moved("a", at(9))
+    session.has_all("a")
+    assert not session.ready
+    assert list(session.stale) == ["a"]
+    assert session.changed("a", Offset(12))
+    assert list(session.ready) == ["a"]

@@ -16,6 +16,24 @@ Batch = tuple[Partition, BatchHeader, memoryview]
 """A batch whose form and CRC are checked: its partition, its header, all of its bytes."""
 
 
+def lacks_replicas(partition: Partition, acks: int) -> PartitionResult | None:
+    """Return why nothing is appended that waits for replicas, if there are too few.
+
+    If they become too few after the append, the high watermark stays, and the request waits for
+    it until its timeout (REQUEST_TIMED_OUT), as in Kafka since KIP-966. Kafka's
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND is for records that were committed meanwhile: a request is
+    answered in the step that commits them here, so there are none.
+    """
+    if acks != ACKS_ALL or partition.has_enough_replicas:
+        return None
+    return PartitionResult(
+        partition.name.partition,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        error_message=f"{partition.name} has fewer in-sync replicas than "
+        f"it needs: min.insync.replicas is {partition.log.config.min_insync_replicas}",
+    )
+
+
 def check_at_once(batch: Batch, acks: int) -> PartitionResult | None:
     """Return why a batch is refused, None if it is not.
 
@@ -23,13 +41,8 @@ def check_at_once(batch: Batch, acks: int) -> PartitionResult | None:
     whose codec changes.
     """
     partition, header, records = batch
-    if acks == ACKS_ALL and not partition.has_enough_replicas:
-        return PartitionResult(
-            partition.name.partition,
-            ErrorCode.NOT_ENOUGH_REPLICAS,
-            error_message=f"{partition.name} has fewer in-sync replicas than "
-            f"it needs: min.insync.replicas is {partition.log.config.min_insync_replicas}",
-        )
+    if (refused := lacks_replicas(partition, acks)) is not None:
+        return refused
     if _has_other_codec(partition, header):
         raise LimitError("decompressed off the loop")
     return find_keyless(partition, header, records) if partition.is_compacted else None

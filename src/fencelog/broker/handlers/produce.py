@@ -14,7 +14,12 @@ from collections.abc import Sequence
 from fencelog.broker.context import Broker
 from fencelog.broker.coordinators.leaders import Verified
 from fencelog.broker.dispatch import respond
-from fencelog.broker.handlers.batch_checks import Batch, check_at_once, check_in_slices
+from fencelog.broker.handlers.batch_checks import (
+    Batch,
+    check_at_once,
+    check_in_slices,
+    lacks_replicas,
+)
 from fencelog.broker.handlers.brokers import current_leader, endpoints_of, missing
 from fencelog.broker.handlers.connection_fencing import accepted_on, refuse_stale_connection
 from fencelog.broker.network.connection import Answer, Request
@@ -329,6 +334,17 @@ def _is_not_the_owners(waiting: _Waiting, partition: Partition, header: BatchHea
     return True
 
 
+def _is_refused_now(
+    waiting: _Waiting, partition: Partition, header: BatchHeader, acks: int
+) -> bool:
+    """Refuse a deferred batch if its partition has changed meanwhile; return whether it has."""
+    lacking = lacks_replicas(partition, acks)
+    if lacking is not None:
+        waiting.refuse(partition, header, lacking)
+        return True
+    return partition.owners.guards_writes and _is_not_the_owners(waiting, partition, header)
+
+
 def _append_transactional(
     broker: Broker,
     waiting: _Waiting,
@@ -399,7 +415,7 @@ async def _finish(
             waiting.refuse(partition, header, checked)
             continue
         _, header, batch = checked
-        if partition.owners.guards_writes and _is_not_the_owners(waiting, partition, header):
+        if _is_refused_now(waiting, partition, header, message.acks):
             continue
         if header.is_transactional:
             refuse_stale_connection(broker, request, header.producer_id, header.producer_epoch)
@@ -418,19 +434,24 @@ async def _finish(
         # A marker that is appended meanwhile invalidates the guard.
         verified = await _verify(broker, message.transactional_id, producer, names, version)
         async for each in broker.time_slices.each(batches):
-            _append_verified(broker, waiting, each, verified, version)
+            _append_verified(broker, waiting, each, verified, message.acks, version)
     return waiting.answer(message.acks, message.timeout_ms)
 
 
 def _append_verified(
-    broker: Broker, waiting: _Waiting, requested: _Unverified, verified: Verified, version: int
+    broker: Broker,
+    waiting: _Waiting,
+    requested: _Unverified,
+    verified: Verified,
+    acks: int,
+    version: int,
 ) -> None:
     partition, header, batch, guard = requested
     error = verified.errors[partition.name]
     if error is ErrorCode.NONE and verified.is_stale(partition.log, header.producer_id):
         error = ErrorCode.NOT_ENOUGH_REPLICAS  # retriable: it is verified again
     if error is ErrorCode.NONE:
-        if partition.owners.guards_writes and _is_not_the_owners(waiting, partition, header):
+        if _is_refused_now(waiting, partition, header, acks):
             return
         _append_transactional(broker, waiting, partition, header, batch, guard)
         return

@@ -61,6 +61,12 @@ class ResponseBudget:
         self._granted_now = 0
         """What was granted in this iteration of the loop."""
 
+    def reserve(self, bytes_max: int) -> "ResponseBudget":
+        """Set bytes aside, from now on for connections that ``move`` to the budget returned."""
+        self._bytes_max -= bytes_max
+        self.free -= bytes_max
+        return ResponseBudget(bytes_max)
+
     @property
     def is_exceeded(self) -> bool:
         """Whether only connections with nothing queued may begin a request."""
@@ -154,6 +160,17 @@ class QueuedResponses:
         self.held = 0
         """Bytes that count: the grant and what is queued."""
         self._granted = 0
+
+    def move(self, budget: ResponseBudget) -> None:
+        """Count in another budget from now on. Not while a grant is waited for."""
+        self._budget.release(self.held)
+        self._budget = budget
+        budget.take(self.held)
+
+    @property
+    def is_scarce(self) -> bool:
+        """Whether others that count in the same budget may wait for what this one has."""
+        return self._budget.is_scarce
 
     @property
     def may_begin(self) -> bool:

@@ -31,6 +31,8 @@ it is received and its memory used again: a large response costs a quarter less 
 (ADR 15). Over a long line, it limits a connection to so much per round trip; Kafka's default is a
 fifth of it.
 """
+BROKERS_SHARE = 4
+"""The part of the budget for responses that other brokers have for themselves is one of so many."""
 
 
 class Server:
@@ -95,6 +97,10 @@ class Server:
         finally:
             for connection in list(self._connections):
                 connection.close()
+
+    def reserve_for_brokers(self) -> ResponseBudget:
+        """Set a part of the budget for responses aside: slow clients never hold up replication."""
+        return self.responses.reserve(self._config.queued_response_bytes_max // BROKERS_SHARE)
 
     def abort_connections(self, reason: str) -> None:
         """Close every connection at once: nothing that has arrived is carried out or answered."""
@@ -194,7 +200,7 @@ class Server:
         now = Instant(loop.time())
         for connection in list(self._connections):
             begun = connection.frame_begun
-            unread_s = connection.unread_s(now, scarce=self.responses.is_scarce)
+            unread_s = connection.unread_s(now, scarce=connection.responses.is_scarce)
             if connection.closing:
                 connection.abort()  # closed at an earlier sweep, and its peer read nothing since
             elif unread_s > self._config.response_timeout_s:

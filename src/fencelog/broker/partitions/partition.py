@@ -47,7 +47,7 @@ class Partition:
 
     __slots__ = (
         "_enqueue",
-        "_is_replicated",
+        "_has_followers",
         "_observer",
         "_purgatory",
         "_reads",
@@ -137,7 +137,7 @@ class Partition:
         self.owners.reconfigure(config)
         self._purgatory.interrupt_readers()
         opens_batches = self.is_compacted or self.codec is not None
-        self.checks_batches = opens_batches or self._is_replicated or not self.has_enough_replicas
+        self.checks_batches = opens_batches or self._has_followers or not self.has_enough_replicas
 
     # -- roles ---------------------------------------------------------------------------------
 
@@ -164,7 +164,7 @@ class Partition:
         before.fail(NotLeaderError(f"{self.name} has another leader epoch"))
 
     def _use(self, role: Role) -> None:
-        self._role, self._is_replicated = role, not role.is_alone
+        self._role, self._has_followers = role, role.leads and not role.is_alone
         self.leads = role.leads
         self.read_error = role.read_error
         """What a reader is told instead of data (F8)."""
@@ -321,7 +321,7 @@ class Partition:
             return None
         self.log.written(end_offset)
         self._tail.add(unflushed)
-        if self._is_replicated:
+        if self._has_followers:
             self._purgatory.advance(self.log.high_watermark)  # followers read what is written
         return end_offset
 
@@ -377,18 +377,19 @@ class Partition:
     def _advance(self, high_watermark: Offset) -> None:
         before = self.log.high_watermark
         self.log.advance_high_watermark(high_watermark)
-        if self._is_replicated and self.read_error is not self._role.read_error:
+        if self._has_followers and self.read_error is not self._role.read_error:
             self.read_error = self._role.read_error
             self._purgatory.interrupt_readers()
         if self._observer is not None and self.log.high_watermark > before:
             self._observer.high_watermark_moved(self.name, self.log.high_watermark)
-        self._purgatory.advance(self.log.high_watermark)
+        if self.log.high_watermark > before or not self._has_followers:
+            self._purgatory.advance(self.log.high_watermark)
 
     def fail(self, error: StorageError) -> None:
         """A write or sync failed: the partition acknowledges nothing any more (D2)."""
         if self.failure is not None:
             return  # of a deleted partition, say, whose files are closed
-        advice = "" if self._is_replicated else "; restart the broker"
+        advice = "" if self._has_followers else "; restart the broker"
         log.error("%s accepts no more writes: %s%s", self.name, error, advice)
         self._set_failure(error)
         for tell in self.failed:
@@ -489,8 +490,7 @@ class Partition:
     async def close(self, *, clean: bool) -> CleanStop | None:
         """Close the files; ``clean`` syncs all of them, so that the next start may trust them.
 
-        Returns how a clean stop left them. Raises StorageError if that fails: the partition then
-        does not count as cleanly stopped.
+        Returns how a clean stop left them. Raises StorageError: then it was no clean stop.
         """
         await self._store.close(clean=clean)
         return self._store.clean_stop if clean else None

@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import NamedTuple
 
 from fencelog.broker.network.connection import Connection
+from fencelog.broker.network.response_budget import ResponseBudget
 from fencelog.broker.peers.identity import Identity, Lane, lane_of
 from fencelog.errors import ErrorCode
 from fencelog.ports import Random
@@ -58,6 +59,8 @@ class IncomingPeers:
         self._ended: set[tuple[NodeId, str]] = set()
         """Lives that another one has followed: they come back no more."""
         self._work: dict[Connection, set[asyncio.Task[None]]] = {}
+        self.responses: ResponseBudget | None = None
+        """In which the responses on proven connections count; None: with those of clients."""
 
     def peer_of(self, connection: Connection) -> ProvenPeer | None:
         """Return the broker at the other end; None if it has not proven that it is one."""
@@ -111,6 +114,8 @@ class IncomingPeers:
             self.closed(other)
             other.sever("a newer connection of the same broker has taken its place")
         self._proven[connection] = peer
+        if self.responses is not None:
+            connection.responses.move(self.responses)
         return BrokerProofResponse(proof=said.proof_of_target(secret))
 
     def _is_another_registered(self, peer: ProvenPeer) -> bool:

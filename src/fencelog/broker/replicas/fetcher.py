@@ -12,8 +12,9 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from fencelog.broker.network.limited_log import LimitedLog
-from fencelog.broker.network.time_slices import TimeSlices
+from fencelog.broker.network.time_slices import ITEMS_PER_SLICE, TimeSlices
 from fencelog.broker.partitions.partition import Partition
+from fencelog.broker.replicas.alarm import Alarm
 from fencelog.broker.replicas.following import Followed
 from fencelog.broker.replicas.led import Key
 from fencelog.errors import RequestError, WireError
@@ -163,21 +164,28 @@ class Fetcher:
 
     async def _fetch(self, connection: Connection) -> None:
         """Fetch over this connection until it fails. Raises RequestError and WireError."""
-        answers = self._answers
-        while True:
-            if answers and answers[0].done():
-                body = answers.popleft().result()
-                try:
-                    await self._take(body)
-                except WireError as error:
-                    connection.close(f"malformed response: {error}")
-                    raise
-                # What was appended is written in the next iterations: one request tells it all.
-                await asyncio.sleep(0)
-            elif self._may_ask():
-                answers.append(self._ask(connection))
-            else:
-                await self._sleep(connection)
+        answers, loop = self._answers, asyncio.get_running_loop()
+        wait_s = MAX_WAIT_MS / 1000 + SILENCE_S
+        reason = f"no answer to a replica fetch within {wait_s:g} s"
+        silence = Alarm(lambda: connection.close(reason))
+        try:
+            while True:
+                if answers and answers[0].done():
+                    silence.clear()
+                    await self._take(answers.popleft().result())
+                    # What was appended is written in the next iterations: one request tells it all.
+                    await asyncio.sleep(0)
+                elif self._may_ask():
+                    answers.append(self._ask(connection))
+                else:
+                    if answers:
+                        silence.set(loop.time() + wait_s)
+                    await self._sleep()
+        except WireError as error:
+            connection.close(f"malformed response: {error}")
+            raise
+        finally:
+            silence.close()
 
     def _may_ask(self) -> bool:
         if len(self._answers) > 1 or not self._followed:
@@ -211,15 +219,11 @@ class Fetcher:
         answer.add_done_callback(lambda _: self._wake())
         return answer
 
-    async def _sleep(self, connection: Connection) -> None:
-        """Wait for an answer or for news. Closes the connection if the leader is silent."""
+    async def _sleep(self) -> None:
+        """Wait for an answer or for news."""
         self._woken = asyncio.get_running_loop().create_future()
-        wait_s = MAX_WAIT_MS / 1000 + SILENCE_S if self._answers else None
         try:
-            async with asyncio.timeout(wait_s):
-                await self._woken
-        except TimeoutError:
-            connection.close(f"no answer to a replica fetch within {wait_s:g} s")
+            await self._woken
         finally:
             self._woken = None
 
@@ -233,10 +237,12 @@ class Fetcher:
             raise RequestError(error_code(message.error_code), message.error_message or "")
         fetched = [(each, reader.view(each.records_size)) for each in message.partitions]
         reader.expect_end()
-        async for one, records in self._time_slices.each(fetched):
+        for number, (one, records) in enumerate(fetched, 1):
             followed = self._followed.get((TopicId(one.topic_id), one.partition))
             if followed is not None:
                 self._take_one(followed, _answer(one), records)
+            if number % ITEMS_PER_SLICE == 0:
+                await self._time_slices.next()
 
     def _take_one(self, followed: Followed, answer: PartitionAnswer, records: memoryview) -> None:
         key = followed.key
@@ -248,7 +254,6 @@ class Fetcher:
                     return
                 followed.leaders_start = log_start
                 followed.partition.advance(high_watermark)
-                self.moved(followed)
             case Truncate(offset):
                 self.forget(key)
                 self._replicas.truncate(key, followed.leader_epoch, offset)

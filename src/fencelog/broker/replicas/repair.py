@@ -32,11 +32,18 @@ class Step(Enum):
     """Nothing, until the partition's state, the live brokers or the time are others."""
 
 
-def next_step(state: PartitionState, node: NodeId, live: Collection[NodeId]) -> Step:
-    """Return what a failed replica of this broker does next; ``live`` are the registered ones."""
-    if node in (*state.isr, *state.eligible):
-        return Step.WAIT if given_up(state, node, live) is None else Step.LEAVE
-    return Step.OPEN if state.leader != node and state.leader in live else Step.WAIT
+def next_step(
+    state: PartitionState, node: NodeId, live: Collection[NodeId], *, is_damaged: bool
+) -> Step:
+    """Return what a failed replica of this broker does next; ``live`` are the registered ones.
+
+    Files that could only not be opened are tried again whoever leads: nothing is lost by it.
+    """
+    counts = node in (*state.isr, *state.eligible)
+    if counts and given_up(state, node, live) is not None:
+        return Step.LEAVE
+    has_source = not counts and state.leader != node and state.leader in live
+    return Step.OPEN if has_source or not is_damaged else Step.WAIT
 
 
 @dataclass(slots=True)

@@ -166,6 +166,11 @@ class ReplicaManager:
 
     def _changed(self, changed: Changed) -> None:
         self._mark(changed.partitions)
+        for name in changed.topics & self._cluster.topics.keys():
+            # Of a topic that took several commits, partitions have come before it.
+            topic = self._cluster.topics[name].topic
+            keys = (PartitionKey(topic.topic_id, index) for index in range(topic.partitions))
+            self._mark(key for key in keys if key not in self._replicas)
         if changed.brokers:  # one may have come that can lead in the place of a failed replica
             self._mark(key for key, each in self._replicas.items() if each.is_offline)
         gone = changed.deleted & self._cluster.deleted.keys()
@@ -427,7 +432,8 @@ class ReplicaManager:
             return None
         if replica.partition is not None:
             self._apply(key, replica, replica.partition, stored)
-        match next_step(stored.state, self._identity.node_id, self._cluster.brokers):
+        node, live = self._identity.node_id, self._cluster.brokers
+        match next_step(stored.state, node, live, is_damaged=replica.repair.is_damaged):
             case Step.LEAVE:
                 return self._leave(key, replica)
             case Step.OPEN:

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from fencelog.broker.network.response_budget import QueuedResponses
-from fencelog.broker.network.time_slices import TimeSlices
+from fencelog.broker.network.time_slices import ITEMS_PER_SLICE, TimeSlices
 from fencelog.broker.partitions.reading import Fetched
+from fencelog.broker.replicas.alarm import Alarm
 from fencelog.broker.replicas.led import Key, Led, LedPartitions
 from fencelog.errors import CorruptionError, ErrorCode, StorageError
 from fencelog.log.values import EpochStart, Isolation, ReadPlan
@@ -88,6 +89,7 @@ class Stream:
         self._interests: dict[Key, _Interest] = {}
         self._asked: deque[_Asked] = deque()
         self._woken: asyncio.Future[None] | None = None
+        self._alarm = Alarm(self._wake)
         self._marks_told = 0.0
 
     # -- what comes in -------------------------------------------------------------------------
@@ -116,7 +118,10 @@ class Stream:
                 settle,
             )
         )
-        self._wake()
+        if len(self._asked) == 1:
+            self._alarm.set(self._asked[0].deadline)
+        if self._session.ready or len(self._asked) > 1:
+            self._wake()
 
     def _moved(self, key: Key, position: Position) -> None:
         self._session.moved(key, position)
@@ -125,6 +130,10 @@ class Stream:
             return
         self._listen(key, led)
         if _fork(led, position) is None:
+            at_end = position.fetch_offset == led.partition.log.log_end_offset
+            if at_end and led.partition.failure is None:
+                # First: what the acknowledgement changes may have to be looked at.
+                self._session.has_all(key)
             led.acknowledged(self.follower, position)
             if not led.progress.is_member(self.follower):
                 self._led.caught_up(key)
@@ -178,7 +187,7 @@ class Stream:
         try:
             while True:
                 if not self._asked:
-                    await self._sleep(None)
+                    await self._sleep()
                     continue
                 asked = self._asked[0]
                 answer = await self._answer(asked)
@@ -188,17 +197,17 @@ class Stream:
                     asked.settle(_encoded(answer))
                     self._responses.give_back()
                 elif not self._session.ready:
-                    await self._sleep(asked.deadline)
+                    await self._sleep()
         finally:
+            self._alarm.close()
             self.close()
 
-    async def _sleep(self, deadline: float | None) -> None:
+    async def _sleep(self) -> None:
+        if self._asked:
+            self._alarm.set(self._asked[0].deadline)
         self._woken = asyncio.get_running_loop().create_future()
         try:
-            async with asyncio.timeout_at(deadline):
-                await self._woken
-        except TimeoutError:
-            pass
+            await self._woken
         finally:
             self._woken = None
 
@@ -215,12 +224,14 @@ class Stream:
         found: list[_Fetched] = []
         size = 0
         try:
-            async for key in self._time_slices.each(keys):
+            for number, key in enumerate(keys, 1):
                 max_bytes = min(asked.partition_max_bytes, limit - size)
                 one = await self._look(key, max_bytes, at_least_one=not size and limit > 0)
                 if one is not None:
                     found.append(one)
                     size += one.message.records_size
+                if number % ITEMS_PER_SLICE == 0:
+                    await self._time_slices.next()
         finally:
             if not found:
                 self._responses.give_back()
