@@ -38,8 +38,8 @@ class Link:
         """Reset and refuse connections, as the machine of a process that has ended does."""
         if self._server is not None:
             loop = asyncio.get_running_loop()
-            for each in self._server.sockets:
-                loop.remove_reader(each.fileno())
+            for listening in self._server.sockets:
+                loop.remove_reader(listening.fileno())
             # Not closed before: a closed server drops what it is accepting without closing it.
             for _ in range(ACCEPT_STEPS):
                 await asyncio.sleep(0)
