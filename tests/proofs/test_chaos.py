@@ -36,7 +36,7 @@ def test_chaos_of_processes_network_and_disk_shows_no_anomaly(
     assert not outcome.problems, script.seed
     assert not checked.problems, (script.seed, checked.text)
     assert checked.counts["sends acknowledged"] > 0
-    assert number_of(outcome.faults) > 5, outcome.faults
+    assert number_of(outcome.faults) > 3, outcome.faults
 
 
 def test_a_seed_fixes_the_faults() -> None:
