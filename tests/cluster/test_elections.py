@@ -76,7 +76,7 @@ def test_a_partition_without_a_leader_is_led_by_the_replica_that_its_operator_na
     ]
     assert cluster.leader("t") == -1
     cluster.kill(3)
-    assert b"what only brokers 3 have is lost" in (
+    assert b"what only broker 3 has is lost" in (
         cli.run("partition", "elect", "t/0", "--broker", "2").stderr
     )
     done = cli.run("partition", "elect", "t/0", "--broker", "2", "--yes")

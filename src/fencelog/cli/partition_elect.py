@@ -69,8 +69,5 @@ def loss(name: TopicPartition, broker: int, ends: "list[ReplicaEnds]") -> list[s
             f"offsets {chosen.log_end_offset} to {known - 1} are committed: they are lost, and new "
             "records get them"
         )
-    if silent:
-        lines.append(
-            f"what only brokers {', '.join(map(str, silent))} have is lost: they do not answer"
-        )
+    lines += [f"what only broker {each} has is lost: it does not answer" for each in silent]
     return lines or [f"no replica that answers has more than broker {broker}"]

@@ -73,7 +73,7 @@ class Elections:
         what = f"the end of {partition} at broker {broker}"
         address = self._cluster.address_of(broker)
         if address is None:
-            raise failure(ErrorCode.BROKER_NOT_AVAILABLE, what)
+            raise failure(ErrorCode.BROKER_NOT_AVAILABLE, what, f"broker {broker} is not live")
         connection = await self._cluster.connection(address, deadline)
         asked = ListOffsetsPartition(partition_index=partition.partition, timestamp=LATEST)
         request = ListOffsetsRequest(

@@ -96,9 +96,10 @@ class Elections:
         write = MetadataWrite(key.text, state.encode(), self._state.versions[key.text])
         if not await commit_known(self._store, [write], unchanged=unchanged):
             return False
+        topics = {each.topic.topic_id: name for name, each in self._state.topics.items()}
         log.warning(
-            "partition %s/%d: an operator's election: led by broker %d in leader epoch %d",
-            key.topic_id.hex(),
+            "%s-%d: elected by an operator: broker %d leads in leader epoch %d",
+            topics.get(key.topic_id, key.topic_id.hex()),
             key.partition,
             state.leader,
             state.leader_epoch,
