@@ -244,7 +244,13 @@ class ClusterMember:
             self._config.replica_lag_s,
         )
         replicas = self._replica_manager(broker, isr)
-        controller = ClusterController(self._metadata, self.state, registration, self._feed.min_isr)
+        controller = ClusterController(
+            self._metadata,
+            self.state,
+            registration,
+            self._feed.min_isr,
+            self._config.internal_replication_factor,
+        )
         self._follow(broker, undo)
         stopped = asyncio.Event()
         works = (

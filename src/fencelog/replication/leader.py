@@ -111,6 +111,10 @@ class LeaderProgress:
         """Whether a replica is in sync, as far as the store is known."""
         return replica in self._isr
 
+    def is_replica(self, node: NodeId) -> bool:
+        """Whether a broker holds the partition, as far as is known here."""
+        return node in self._replicas
+
     @property
     def has_enough(self) -> bool:
         """Whether ``min.insync.replicas`` are in sync, or all where there are fewer replicas."""
@@ -184,6 +188,16 @@ class LeaderProgress:
         return self._followers[replica].durable_end
 
     # -- the in-sync replicas --------------------------------------------------------------------
+
+    def placed(self, replicas: tuple[NodeId, ...]) -> None:
+        """The partition has these replicas: more than before, or in another order.
+
+        A new one has to catch up before it joins. Call ``settled`` next.
+        """
+        for each in replicas:
+            if each != self._node_id:
+                self._followers.setdefault(each, _Follower(_NEVER))
+        self._replicas = replicas
 
     def isr_change(
         self, now: Instant, lag_s: float, *, log_end: Offset

@@ -76,6 +76,24 @@ def test_fewer_replicas_than_required_are_enough_if_all_are_in_sync() -> None:
     assert progress.flushed(Offset(3)) == 3
 
 
+def test_a_replica_that_is_added_counts_once_it_has_joined() -> None:
+    one, two = NodeId(1), NodeId(2)
+    alone = Leadership(one, (one,), (one,), LeaderEpoch(0), Offset(0), Offset(0), 1)
+    progress = LeaderProgress(alone, all_replicas=False, now=Instant(0.0))
+    assert progress.flushed(Offset(3)) == 3
+    acknowledge(progress, 2, 3, 3, 1, 3)
+    assert change(progress, 1, 3) is None  # nobody has said that it is a replica
+    progress.placed((two, one))
+    assert progress.settled((one,)) == 3
+    assert change(progress, 1, 3) is None
+    acknowledge(progress, 2, 3, 3, 1, 3)
+    assert change(progress, 1, 3) == (two, one)
+    progress.proposed((two, one))
+    assert progress.flushed(Offset(9)) == 3
+    assert progress.settled((two, one)) == 3
+    assert acknowledge(progress, 2, 9, 8, 1, 9) == 8
+
+
 def test_with_commit_all_every_replica_counts() -> None:
     progress = leading((1, 2), all_replicas=True)
     progress.flushed(Offset(10))

@@ -12,7 +12,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
-from fencelog.broker.metadata.catalog import DELETED_PREFIX
+from fencelog.broker.metadata.catalog import DELETED_PREFIX, INTERNAL_TOPICS
 from fencelog.broker.metadata.cluster_state import (
     Changed,
     ClusterState,
@@ -23,6 +23,7 @@ from fencelog.broker.metadata.cluster_state import (
 from fencelog.broker.metadata.known_commits import WRITES_MAX, commit_known
 from fencelog.broker.metadata.registration import BrokerRegistration, batched
 from fencelog.coordination.controller.model import CONTROLLER_KEY, NO_LEADER, PartitionState
+from fencelog.coordination.controller.placement import widened
 from fencelog.coordination.controller.rules import (
     LiveBroker,
     StoredPartition,
@@ -67,12 +68,17 @@ class ClusterController:
         state: ClusterState,
         registration: BrokerRegistration,
         min_isr: Callable[[TopicId], int | None],
+        internal_factor: int,
     ) -> None:
-        """``min_isr``: ``min.insync.replicas`` of a topic, None if there is none of this id."""
+        """``min_isr``: ``min.insync.replicas`` of a topic, None if there is none of this id.
+
+        ``internal_factor``: how many replicas internal topics get once there are as many brokers.
+        """
         self._store = store
         self._state = state
         self._registration = registration
         self._min_isr = min_isr
+        self._internal_factor = internal_factor
         self._news = asyncio.Event()
         self._is_new = True
         """Whether all partitions are to be looked at."""
@@ -195,6 +201,28 @@ class ClusterController:
         )
         seen = self._seen(keys)
         await self._commit(seen, changes(seen.partitions, seen.brokers))
+        await self._widen(keys)
+
+    async def _widen(self, keys: Iterable[PartitionKey]) -> None:
+        """Add the replicas of internal topics that were made while brokers were missing."""
+        topics = {
+            stored.topic.topic_id
+            for name, stored in self._state.topics.items()
+            if name in INTERNAL_TOPICS
+        }
+        seen = self._seen(
+            key
+            for key in keys
+            if key.topic_id in topics
+            and (stored := self._state.partitions.get(key)) is not None
+            and len(stored.state.replicas) < min(self._internal_factor, len(self._state.brokers))
+        )
+        if seen.partitions:
+            existing = (each.state for each in self._state.partitions.values())
+            wider = widened(seen.partitions, self._internal_factor, seen.brokers, existing)
+            if wider:
+                log.info("%d partitions of internal topics get more replicas", len(wider))
+            await self._commit(seen, wider)
 
     async def _balance(self) -> None:
         """Give partitions back to their first replicas."""

@@ -176,6 +176,7 @@ class IsrWriter:
             return  # it is led by another broker, or in another life: that is applied elsewhere
         led.version = version
         before = {*led.progress.isr}
+        led.progress.placed(state.replicas)
         # In this order: the smaller set must not move the watermark with the older requirement.
         led.progress.require(isr_size_needed(state, self._min_isr(TopicId(led.key[0]))))
         high_watermark = led.progress.settled(state.isr)

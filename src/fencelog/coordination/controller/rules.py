@@ -170,6 +170,16 @@ def without(state: PartitionState, node: NodeId) -> PartitionState:
     return _led(state, NO_LEADER, {}) if state.leader == node else state
 
 
+def reordered(state: PartitionState, replicas: tuple[NodeId, ...]) -> PartitionState:
+    """Return the state with these replicas, which are those it has and perhaps more."""
+    assert set(state.replicas) <= set(replicas), (state, replicas)
+    return state._replace(
+        replicas=replicas,
+        isr=_in_order(replicas, state.isr),
+        eligible=_in_order(replicas, state.eligible),
+    )
+
+
 def given_up(
     state: PartitionState, node: NodeId, live: Collection[NodeId]
 ) -> PartitionState | None:
