@@ -204,6 +204,17 @@ class Cluster:
                 failures.append(error.text)
         raise RequestError(ErrorCode.NETWORK_EXCEPTION, "; ".join(failures))
 
+    async def controller(self, deadline: Deadline) -> Connection:
+        """Return a connection to the controller; to any broker while none is known.
+
+        Raises RequestError.
+        """
+        view = await self.metadata([], deadline)
+        address = self.address_of(view.controller_id)
+        if address is None:
+            return await self.any_broker(deadline)
+        return await self.connection(address, deadline)
+
     async def reach(self) -> None:
         """Connect to any broker. Raises RequestError (NETWORK_EXCEPTION) if none answers."""
         await self.any_broker(self.deadline())

@@ -353,7 +353,7 @@ def test_a_broker_that_may_have_lost_records_leaves_every_replica_set() -> None:
             return Lost(True) if writes == 2 else None
 
         session.lose = contended
-        assert await leave_replica_sets(session, ONE) == 160
+        assert await leave_replica_sets(session, ONE, "directory 1") == 160
         after = [
             PartitionState.decode("", store.values[partition(number)][0])
             for number in range(len(many))
@@ -367,5 +367,61 @@ def test_a_broker_that_may_have_lost_records_leaves_every_replica_set() -> None:
         ]
         assert after == after[:5] * 40
         assert store.version(partition(4)) == untouched
+
+    in_virtual_time(main)
+
+
+async def with_partition(store: SimStore) -> bytes:
+    """Store a partition that broker 1 leads, with broker 2 in sync."""
+    state = PartitionState((ONE, TWO), ONE, LeaderEpoch(4), (ONE, TWO), (), "1/1").encode()
+    store.commit([MetadataWrite(partition(0), state)])
+    return state
+
+
+def test_a_new_directory_does_not_take_a_live_broker_of_its_number_out_of_the_isr() -> None:
+    async def main() -> None:
+        store = SimStore()
+        state = await with_partition(store)
+        live = await joined(store)
+        with pytest.raises(FencedError, match=r"^broker 1 is registered already, at h:9092 with"):
+            await leave_replica_sets(store.session(), ONE, "another directory")
+        assert store.values[partition(0)][0] == state
+        await asyncio.sleep(2 * TTL_S)
+        assert live.lost_at == []
+
+    in_virtual_time(main)
+
+
+def test_who_registers_while_another_directory_leaves_the_replica_sets_stays_in_sync() -> None:
+    # The live broker's lease had ended, or another new broker is started at the same time.
+    async def main() -> None:
+        store = SimStore()
+        state = await with_partition(store)
+        live = Host(store, 1)
+        value = live.registration.registration.encode()
+        session = store.session()
+
+        def registers(verb: str, key: str) -> Lost | None:
+            if verb == "commit" and "broker/1" not in store.values:
+                store.commit([MetadataWrite("broker/1", value)])
+            return None
+
+        session.lose = registers
+        with pytest.raises(FencedError):
+            await leave_replica_sets(session, ONE, "another directory")
+        assert store.values[partition(0)][0] == state
+
+    in_virtual_time(main)
+
+
+def test_an_earlier_life_of_the_directory_ends_before_it_leaves_the_replica_sets() -> None:
+    async def main() -> None:
+        store = SimStore()
+        await with_partition(store)
+        earlier = await joined(store)
+        assert await leave_replica_sets(store.session(), ONE, "directory 1") == 1
+        await asyncio.sleep(0.01)
+        assert len(earlier.lost_at) == 1
+        assert PartitionState.decode("", store.values[partition(0)][0]).isr == (TWO,)
 
     in_virtual_time(main)

@@ -38,8 +38,6 @@ log = logging.getLogger(__name__)
 
 SLICE = 1000
 """So many partitions are looked at without giving others the loop."""
-NEWS_TIMEOUT_S = 1.0
-"""How long the watch may take to show what was committed, or why it was not."""
 RETRY_S = 0.5
 CONFLICT_S = 0.01
 """The wait after a second conflict in a row; each further one doubles it, up to ``RETRY_S``."""
@@ -170,16 +168,12 @@ class ClusterController:
         write = MetadataWrite(CONTROLLER_KEY, value, version, mine.lease)
         if await commit_known(self._store, [write], unchanged=unchanged):
             log.info("broker %s is the controller", mine.registration.node_id)
-            await self._shown(lambda: self.is_controller)
+            await self._state.until_soon(lambda: self.is_controller)
         else:
-            await self._shown(lambda: self._state.versions.get(CONTROLLER_KEY, 0) != version)
+            await self._state.until_soon(
+                lambda: self._state.versions.get(CONTROLLER_KEY, 0) != version
+            )
         return True
-
-    async def _shown(self, condition: Callable[[], bool]) -> None:
-        """Wait for the copy to show what happened; what follows compares versions anyway."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(NEWS_TIMEOUT_S):
-                await self._state.until(condition)
 
     # -- the rules -----------------------------------------------------------------------------
 
@@ -260,7 +254,7 @@ class ClusterController:
             # The others first: one of these may keep changing.
             self._dirty.update(dict.fromkeys([*rest, *batch]))
             log.info("%d partitions changed meanwhile: looking at them again", len(batch))
-            await self._shown(lambda: self._state.revision != seen.revision)
+            await self._state.until_soon(lambda: self._state.revision != seen.revision)
             await asyncio.sleep(min(RETRY_S, CONFLICT_S * (2**self._conflicts - 1)))
             self._conflicts = min(self._conflicts + 1, CONFLICTS_MAX)
             return
@@ -290,7 +284,7 @@ class ClusterController:
                 f"; eligible are {', '.join(map(str, state.eligible))}" if state.eligible else "",
             )
         last = next(reversed(states))
-        await self._shown(lambda: self._state.versions.get(last.text) != versions[last])
+        await self._state.until_soon(lambda: self._state.versions.get(last.text) != versions[last])
         return True
 
     async def _remove(self, gone: Mapping[PartitionKey, int]) -> None:
@@ -300,7 +294,7 @@ class ClusterController:
             if not await commit_known(self._store, batch):
                 self._dirty.update(dict.fromkeys(gone))
                 key, version = batch[0].key, batch[0].expected_version
-                await self._shown(lambda: self._state.versions.get(key, 0) != version)  # noqa: B023 - awaited here
+                await self._state.until_soon(lambda: self._state.versions.get(key, 0) != version)  # noqa: B023 - awaited here
                 return
 
     async def _remove_unfinished(self) -> None:
