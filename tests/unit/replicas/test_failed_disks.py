@@ -1,5 +1,7 @@
 """Replicas whose disk fails while the broker runs: others go on, and the files are replaced."""
 
+from collections.abc import Awaitable, Callable
+
 import pytest
 
 from fencelog.broker.partitions.partition import Partition
@@ -15,9 +17,12 @@ from fencelog.broker.replicas.repair import (
 )
 from fencelog.coordination.controller.model import NO_LEADER, PartitionState
 from fencelog.errors import CorruptionError, NotLeaderError, StorageError
+from fencelog.log.config import LogConfig
 from fencelog.log.values import Isolation
 from fencelog.storage.checkpointer import Begin
-from fencelog.types import Instant, LeaderEpoch, NodeId, Offset, TopicPartition
+from fencelog.types import Instant, LeaderEpoch, NodeId, Offset, TimestampMs, TopicPartition
+from fencelog.wire.batch import HEADER_BYTES
+from tests.support.log import NOW_MS
 from tests.support.partition import scenario
 from tests.unit.replicas.hosts import key, until
 from tests.unit.replicas.test_replica_manager import running
@@ -79,16 +84,47 @@ async def test_a_follower_whose_disk_fails_is_replaced_while_the_broker_runs() -
         assert cluster.hosts[NodeId(2)].bytes_of() == cluster.hosts[NodeId(1)].bytes_of()
 
 
+async def fetched(partition: Partition) -> None:
+    await partition.read(Offset(0), 1000, Isolation.TAIL)
+
+
+async def looked_up(partition: Partition) -> None:
+    await partition.find_timestamp(TimestampMs(NOW_MS), Isolation.REPLICATED, partition.sync)
+
+
+MAGIC_AT, RECORDS_AT = 16, HEADER_BYTES + 4
+
+
+@pytest.mark.parametrize(
+    ("reading", "damaged_at"),
+    [
+        (fetched, MAGIC_AT),
+        (fetched, None),
+        (looked_up, MAGIC_AT),
+        (looked_up, RECORDS_AT),
+        (looked_up, None),
+    ],
+)
 @scenario
-async def test_what_cannot_be_read_is_replaced_too() -> None:
+async def test_what_cannot_be_read_is_replaced_too(
+    reading: Callable[[Partition], Awaitable[None]], damaged_at: int | None
+) -> None:
     async with running() as cluster:  # D3
         cluster.lead(1)
         await until(lambda: cluster.leads(1, 0))
-        cluster.hosts[NodeId(1)].produce(b"a")
+        host, partition = cluster.hosts[NodeId(1)], cluster.partition(1)
+        host.produce(b"a")
         await until(lambda: cluster.committed(1))
-        cluster.hosts[NodeId(1)].disk.corrupt(f"t-0/{0:020d}.log", 16)
+        partition.reconfigure(LogConfig(segment_bytes=100))
+        host.produce(b"b")  # in a second segment, so that the first file is closed
+        await until(lambda: cluster.committed(2))
+        await partition.sync()
+        if damaged_at is None:
+            host.disk.lose(f"t-0/{0:020d}.log")
+        else:
+            host.disk.corrupt(f"t-0/{0:020d}.log", damaged_at)
         with pytest.raises(CorruptionError):
-            await cluster.partition(1).read(Offset(0), 1000, Isolation.TAIL)
+            await reading(partition)
         await until(lambda: cluster.state().leader == NO_LEADER)
         cluster.lead(2, isr=(NodeId(2), NodeId(3)))
         await until(lambda: cluster.state().isr == (1, 2, 3))
