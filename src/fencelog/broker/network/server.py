@@ -237,7 +237,7 @@ def _cannot_listen(address: str, error: OSError) -> str:
             f"cannot listen on {address}: address already in use, perhaps by another broker: stop "
             "that one, or choose another port with --listen (port 0 is a free one)"
         )
-    # A name that cannot be resolved has a number of its own kind.
-    is_system = error.errno is not None and error.errno > 0
-    reason = os.strerror(error.errno).lower() if is_system else error.strerror
+    reason = error.strerror
+    if error.errno is not None and error.errno > 0:  # not that of a name without an address
+        reason = os.strerror(error.errno).lower()
     return f"cannot listen on {address}: {reason}; see --listen"
