@@ -19,7 +19,7 @@ import psutil
 
 from fencelog.errors import FencelogError
 from tests.proofs._compare import read_all
-from tests.proofs._spark_cases import DEATHS, STANDALONE, Case
+from tests.proofs._spark_cases import DEATHS, STANDALONE, Case, one_life
 from tests.proofs._spark_history import Look, judge, look
 from tests.proofs._spark_kills import (
     BATCH_RECORDS,
@@ -168,9 +168,7 @@ class CaseRun(Run):
         self._noted = noted
         assert self._barren < BARREN_MAX, f"{BARREN_MAX} drivers in a row noted no batch"
         self._aim(self._chance.choice(self._case.queries))
-        life = list(self._left)
-        deaths = [index for index, kill in enumerate(life) if kill.target in DEATHS]
-        life = life[: deaths[0] + 1] if deaths else life
+        life = one_life(self._left)
         # The batch that an earlier driver left is repeated as it was: the strikes come after it.
         first = self._last("commits") + 2
         self._planned = deque((first + index, kill) for index, kill in enumerate(life))
