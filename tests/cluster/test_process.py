@@ -124,3 +124,24 @@ def test_another_directory_with_the_number_of_a_live_broker_takes_nothing_from_i
                 assert "another node.id" in line
             assert client.describe_topic("t").partitions == before
         assert "lease" not in live.stderr
+
+
+def test_a_silent_broker_does_not_hold_up_what_any_other_can_answer(
+    own_etcd: Etcd, tmp_path: Path
+) -> None:
+    with (
+        member(own_etcd, tmp_path, 1) as silent,
+        member(own_etcd, tmp_path, 2) as second,
+        member(own_etcd, tmp_path, 3) as third,
+    ):
+        addresses = ",".join(each.address for each in (silent, second, third))
+        with Client(addresses, request_timeout_s=SOON_S) as client:
+            client.create_topic("t", 1, replication=3)
+            os.kill(silent.pid, signal.SIGSTOP)
+            try:
+                # Its connection is open; a call that waits for it ends with an error.
+                assert [each.name for each in client.topics(["t"])] == ["t"]
+                with Client(addresses, request_timeout_s=SOON_S) as other:
+                    assert [each.name for each in other.topics(["t"])] == ["t"]
+            finally:
+                os.kill(silent.pid, signal.SIGCONT)
