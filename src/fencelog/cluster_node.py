@@ -48,6 +48,7 @@ from fencelog.broker.partitions.partition import Partition
 from fencelog.broker.peers.identity import Identity
 from fencelog.broker.peers.incoming import IncomingPeers
 from fencelog.broker.peers.outgoing import OutgoingPeers
+from fencelog.broker.replicas.full_disk import FullDisk
 from fencelog.broker.replicas.isr import IsrWriter
 from fencelog.broker.replicas.leaders import RemoteLeaders
 from fencelog.broker.replicas.led import LedPartitions
@@ -243,6 +244,8 @@ class ClusterMember:
             self._config.replica_lag_s,
         )
         replicas = self._replica_manager(broker, isr)
+        full_disk = FullDisk(self._disk, registration.announce_full)
+        replicas.exhausted = full_disk.noticed
         controller = ClusterController(
             self._metadata,
             self.state,
@@ -258,6 +261,7 @@ class ClusterMember:
             controller.run(),
             replicas.run(),
             isr.run(),
+            full_disk.run(),
             stopped.wait(),
         )
         loop = asyncio.get_running_loop()

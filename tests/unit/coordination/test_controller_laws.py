@@ -262,8 +262,17 @@ class Cluster:
     def is_about_to_stop(self, node: NodeId) -> None:
         if node in self.brokers:
             self.version += 1
-            stopping = self.brokers[node].registration._replace(is_stopping=True)
+            known = self.brokers[node]
+            stopping = known.registration._replace(is_stopping=True, begun_at=known.begun_at)
             self.brokers[node] = LiveBroker(stopping, self.version)
+
+    def its_disk_is_full_or_has_room_again(self, node: NodeId) -> None:
+        if node in self.brokers:
+            self.version += 1
+            known = self.brokers[node]
+            other = not known.registration.is_full
+            changed = known.registration._replace(is_full=other, begun_at=known.begun_at)
+            self.brokers[node] = LiveBroker(changed, self.version)
 
     # -- what always holds -------------------------------------------------------------------
 
@@ -310,6 +319,7 @@ ONE_REPLICA: dict[Callable[[Cluster, NodeId], None], int] = {
     Cluster.its_registration_ends: 2,
     Cluster.begins_a_new_life: 3,
     Cluster.is_about_to_stop: 1,
+    Cluster.its_disk_is_full_or_has_room_again: 2,
 }
 THE_CLUSTER: dict[Callable[[Cluster], None], int] = {
     Cluster.the_controller_reads: 8,

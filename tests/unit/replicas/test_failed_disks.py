@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from fencelog.broker.partitions import partition as partition_module
 from fencelog.broker.partitions.partition import Partition
 from fencelog.broker.replicas import repair
 from fencelog.broker.replicas.led import Key
@@ -16,7 +17,7 @@ from fencelog.broker.replicas.repair import (
     next_step,
 )
 from fencelog.coordination.controller.model import NO_LEADER, PartitionState
-from fencelog.errors import CorruptionError, NotLeaderError, StorageError
+from fencelog.errors import CorruptionError, ExhaustedError, NotLeaderError, StorageError
 from fencelog.log.config import LogConfig
 from fencelog.log.values import Isolation
 from fencelog.storage.checkpointer import Begin
@@ -32,6 +33,7 @@ from tests.unit.replicas.test_replica_manager import running
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first try comes after a moment."""
     monkeypatch.setattr(repair, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(partition_module, "RETRY_S", 0.01)
 
 
 def test_each_further_failure_doubles_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,6 +217,65 @@ async def test_a_replica_that_cannot_be_opened_now_is_opened_later() -> None:
         cluster.lead(2, isr=(NodeId(2), NodeId(3)))
         await until(lambda: cluster.state().isr == (1, 2, 3))
         assert tries == 2
+
+
+@scenario
+async def test_a_log_that_has_no_room_to_be_cut_is_opened_again_and_keeps_its_records() -> None:
+    async with running() as cluster:  # D2, F7
+        cluster.lead(1)
+        await until(lambda: cluster.leads(1, 0))
+        cluster.hosts[NodeId(1)].produce(b"a")
+        await until(lambda: cluster.committed(1))
+        node, host = cluster.nodes[1], cluster.hosts[NodeId(1)]
+        host.is_up = False  # nobody reaches it
+        for other in (2, 3):
+            for wire in cluster.hosts[NodeId(other)].wires:
+                wire.close()
+        host.produce(b"lost")
+        truncate, cuts, exhausted = node.truncate, 0, []
+        node.manager.exhausted = lambda: exhausted.append(None)
+
+        async def without_room(
+            name: TopicPartition, offset: Offset, leader_epoch: LeaderEpoch
+        ) -> Partition:
+            nonlocal cuts
+            cuts += 1
+            if cuts > 1:
+                return await truncate(name, offset, leader_epoch)
+            host.partition().remove("is opened anew")
+            await host.partition().close(clean=False)
+            raise ExhaustedError("No space left on device")
+
+        async def opened(one: Key, name: TopicPartition, leader_epoch: LeaderEpoch) -> Partition:
+            await host.reopen(one, high_watermark=1)
+            return host.partitions[one]
+
+        async def replaced(name: TopicPartition, begin: Begin | None) -> Partition:
+            raise AssertionError("nothing of it is damaged")
+
+        node.truncate, node.open_replica, node.begin_anew = without_room, opened, replaced  # type: ignore[method-assign]
+        host.is_up = True
+        cluster.lead(2)
+        await until(lambda: cluster.leads(2, 1))
+        cluster.hosts[NodeId(2)].produce(b"b")
+        await until(lambda: cluster.committed(2))
+        assert (cuts, len(exhausted)) == (2, 1)
+        assert host.bytes_of() == cluster.hosts[NodeId(2)].bytes_of()
+
+
+@scenario
+async def test_a_replica_without_room_says_so_and_goes_on() -> None:
+    async with running() as cluster:  # D2
+        cluster.lead(1)
+        await until(lambda: cluster.leads(1, 0))
+        node, host, exhausted = cluster.nodes[1], cluster.hosts[NodeId(1)], []
+        node.manager.exhausted = lambda: exhausted.append(None)
+        host.disk.free_bytes = 0
+        host.produce(b"a")
+        await until(lambda: len(exhausted) >= 2)
+        host.disk.free_bytes = None
+        await until(lambda: cluster.committed(1))
+        assert cluster.leads(1, 0)
 
 
 @scenario

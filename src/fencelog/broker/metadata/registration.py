@@ -56,6 +56,8 @@ class BrokerRegistration:
         """None until ``begin``."""
         self.version = 0
         """The version of the broker's key; 0 until ``begin``."""
+        self._begun_at = 0
+        self._announcing = asyncio.Lock()
         self.deadline = _PAST
         """When the lease may have ended; nothing is answered from then on."""
 
@@ -87,6 +89,7 @@ class BrokerRegistration:
                 break
             if not await self._store.renew(self.lease):
                 raise StorageError("the broker's lease has ended while it registered: try again")
+        self._begun_at = self.version
         self._sent_at, self.deadline = sent_at, Instant(sent_at + self._ttl_s)
         self._state.subscribe(self._noticed)
         self._noticed(Changed(brokers={self.registration.node_id}))
@@ -163,10 +166,28 @@ class BrokerRegistration:
 
         Raises StorageError.
         """
-        stopping = self.registration._replace(is_stopping=True)
-        write = MetadataWrite(self.key, stopping.encode(), self.version, self.lease)
-        if await commit_known(self._store, [write]) and await self._read_version(stopping.encode()):
-            self.registration = stopping
+        await self._announce(lambda mine: mine._replace(is_stopping=True))
+
+    async def announce_full(self, is_full: bool) -> None:
+        """Ask to lead only what no other can, or as before; otherwise as ``announce_stop``."""
+        await self._announce(lambda mine: mine._replace(is_full=is_full))
+
+    async def _announce(self, change: Callable[[Registration], Registration]) -> None:
+        """Write the registration again, in the same life."""
+        async with self._announcing:
+            # Read first: what an earlier attempt has written may not be known here.
+            found = await self._store.get(self.key)
+            if found is None or not self._is_of_this_life(found[0]):
+                return
+            again = change(self.registration)._replace(begun_at=self._begun_at)
+            value = again.encode()
+            write = MetadataWrite(self.key, value, found[1], self.lease)
+            if await commit_known(self._store, [write]) and await self._read_version(value):
+                self.registration = again
+
+    def _is_of_this_life(self, value: bytes) -> bool:
+        found = Registration.decode(self.key, value)
+        return found.incarnation == self.registration.incarnation
 
     async def end(self) -> None:
         """End the life now, the controller's key with it if it is held. Raises StorageError.

@@ -108,7 +108,7 @@ class Partition:
         self._observer = observer
         self._tail = Tail(tails)
         self.failed: list[Callable[[Exception], None]] = []
-        """Told that nothing can be written any more, or that something cannot be read (D2, D3)."""
+        """Told that a write has no room, that writing has failed, or that a read has (D2, D3)."""
         self._reads = Reads(partition_log, store, self._tail, self.failed)
         self.tell = self._reads.tell
         self.durable_end = partition_log.log_end_offset
@@ -353,6 +353,7 @@ class Partition:
         self._stalled_by, self._unsynced = error, unsynced
         self.log.refuse_appends(f"{error}; the broker tries again")
         self._purgatory.fail(error)
+        self.tell(error)
         asyncio.get_running_loop().call_later(RETRY_S, self._enqueue, self)
 
     def _resume(self) -> None:
@@ -476,10 +477,9 @@ class Partition:
 
     def fail_with_store(self, error: StorageError) -> bool:
         """Fail the partition if its store has failed; return whether it has."""
-        if self._store.failure is None:
-            return False
-        self.fail(error)
-        return True
+        if self._store.failure is not None:
+            self.fail(error)
+        return self._store.failure is not None
 
     def advance_start(self, offset: Offset) -> list[Offset] | ErrorCode:
         """Raise the log start to ``offset`` (D4); return the segments to delete."""

@@ -145,8 +145,8 @@ class IsrWriter:
             if node not in state.isr:
                 # The life that has acknowledged: another one may have lost what that one had.
                 version = self._version_of(node, self._life_of(node))
-                if version is None:
-                    continue
+                if version is None or self._cluster.brokers[node].registration.is_full:
+                    continue  # one without room would leave again, after all have waited for it
                 unchanged[broker_key(node)] = version
             members.append(node)
         if {*members} == {*state.isr}:

@@ -115,7 +115,7 @@ def _more(
 
 
 def _first_state(replicas: tuple[NodeId, ...], brokers: Brokers) -> PartitionState:
-    leader = min(replicas, key=lambda n: brokers[n].registration.is_stopping)
+    leader = min(replicas, key=lambda n: brokers[n].registration.rank)
     return PartitionState(
         replicas=replicas,
         leader=leader,
