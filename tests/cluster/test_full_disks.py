@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
 from fencelog.client.blocking import Client
@@ -11,6 +12,10 @@ from tests.support.broker import BrokerProcess
 from tests.support.etcd import Etcd
 from tests.support.waiting import wait_until
 
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(120),
+]
 DEADLINE_S = 60.0
 MEBIBYTES = 64
 PARTITIONS = 3

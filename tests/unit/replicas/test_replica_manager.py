@@ -82,6 +82,9 @@ class Node:
     def name_of(self, one: Key) -> TopicPartition | None:
         return TopicPartition("t", one[1]) if self.knows_topic else None
 
+    async def newer_epoch(self, name: TopicPartition, newest: LeaderEpoch) -> None:
+        """No log is newer than the metadata."""
+
     async def open_replica(
         self, one: Key, name: TopicPartition, leader_epoch: LeaderEpoch
     ) -> Partition | None:

@@ -338,6 +338,10 @@ class ReplicaManager:
 
     async def _open(self, key: Key, replica: Replica, leader_epoch: LeaderEpoch) -> None:
         """Open a replica; one that cannot be opened is offline, and repaired if others go on."""
+        newest = await self._logs.newer_epoch(replica.name, leader_epoch)
+        if newest is not None:
+            await self._isr.wait_for_operator(key, replica.name, newest)
+            leader_epoch = LeaderEpoch(newest + 1)
         partition = await self._logs.open_replica(key, replica.name, leader_epoch)
         if partition is None:
             is_damaged = self._logs.is_damaged(replica.name)

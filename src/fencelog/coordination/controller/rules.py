@@ -202,6 +202,24 @@ def given_up(
     return left if {*left.isr, *left.eligible} & {*live} else None
 
 
+def behind(state: PartitionState, newest: LeaderEpoch) -> PartitionState | None:
+    """Return the state of a partition of which a replica was written in a newer epoch.
+
+    None if ``newest``, the epoch of that replica, is not newer. The metadata have lost changes (an
+    older backup was restored): what they call in sync may lack committed records. So nobody leads
+    until an operator has compared the replicas and elected one.
+    """
+    if newest <= state.leader_epoch:
+        return None
+    return state._replace(
+        leader=NO_LEADER,
+        leader_epoch=LeaderEpoch(newest + 1),
+        isr=(),
+        eligible=(),
+        leader_life="",
+    )
+
+
 def unclean(
     state: PartitionState, node: NodeId | None, brokers: Brokers
 ) -> UncleanElection | Refused:
