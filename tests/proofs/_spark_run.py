@@ -27,6 +27,7 @@ from tests.proofs._spark_kills import (
     LOCAL,
     MARKERS_S,
     PARTITIONS,
+    POINTS,
     SINK,
     SOURCE,
     STEP_S,
@@ -273,7 +274,8 @@ class CaseRun(Run):
     def _check_held(self, kill: Kill, batch: int) -> float:
         """Seconds for which the struck query stood still, while its output was compared."""
         began = time.monotonic()
-        is_held = kill.point not in ("random", "start") and kill.target != "worker"
+        # A task that was killed is done again, and that attempt is not held.
+        is_held = kill.point in POINTS and kill.target not in _KINDS
         if is_held and self._query == COPY:
             decided = batch if kill.point in self.decided_at else batch - 1
             self._expect([decided], f"{kill}, batch {batch}")
