@@ -59,6 +59,8 @@ STANDALONE_SETTINGS = {**CLUSTER_SETTINGS, "spark.executor.cores": "1", "spark.c
 CORES_EACH = 2
 """Of each worker of the standalone cluster: a stopped driver keeps its executors."""
 RANDOM_S = 1.5
+SPARE_BATCHES = 5
+"""Of input after a driver's last strike, for what is read until a random moment and after it."""
 START_S = (0.5, 8.0)
 BARREN_MAX = 6
 """Drivers in a row that note no batch; kills early in a start are among them."""
@@ -141,6 +143,8 @@ class CaseRun(Run):
         self._left.extend(kills)
         while self._left and time.monotonic() < until:
             self._settle()
+            if self._driver is not None and not self._planned:
+                self._driver.end(STEP_S)
             driver = self._running()
             batch, kill = self._planned[0]
             try:
@@ -173,7 +177,8 @@ class CaseRun(Run):
         first = self._last("commits") + 2
         self._planned = deque((first + index, kill) for index, kill in enumerate(life))
         ahead = min(sum(self._ends_of(query)) for query in self._case.queries)
-        self._send(max(0, (len(life) + 3) * BATCH_RECORDS - (self._sent - ahead)))
+        more = len(life) + SPARE_BATCHES
+        self._send(max(0, more * BATCH_RECORDS - (self._sent - ahead)))
         self._driver = self._start_queries()
         return self._driver
 
